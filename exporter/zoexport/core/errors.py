@@ -1,0 +1,89 @@
+"""The one error family: every message says where, what was found, what was expected, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ZoExportError(Exception):
+    """A failure that the user can act on.
+
+    Args:
+        where: the file, line, setting or pass that is at fault.
+        found: what is there.
+        expected: what should be there.
+        fix: what the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, where: str, *, found: str, expected: str, fix: str) -> None:
+        self.where = where
+        self.found = found
+        self.expected = expected
+        self.fix = fix
+        super().__init__(f"{where}: found {found}; expected {expected}. {fix}")
+
+    def as_dict(self) -> dict[str, str]:
+        """The four parts by name, for ``--json``."""
+        return {
+            "where": self.where,
+            "found": self.found,
+            "expected": self.expected,
+            "fix": self.fix,
+        }
+
+
+class ConfigError(ZoExportError):
+    """A setting, a name or a command-line argument that cannot be used."""
+
+    exit_code = 2
+
+
+class ModelError(ZoExportError):
+    """A model that cannot be found, loaded or captured."""
+
+
+class DataError(ZoExportError):
+    """A data file that cannot be read as examples."""
+
+
+class BundleError(ZoExportError):
+    """A bundle that is missing, altered, or of another version."""
+
+
+class StateError(ZoExportError):
+    """A training state that is missing, damaged, locked, or of another bundle."""
+
+
+class VerifyError(ZoExportError):
+    """A training graph that breaks a rule of ``ir.verify``."""
+
+
+class LoweringError(ZoExportError):
+    """A graph that a target cannot lower."""
+
+
+class DivergedError(ZoExportError):
+    """Training was stopped because the loss left the range it started in."""
+
+    exit_code = 3
+
+
+class Cancelled(ZoExportError):
+    """The user stopped a run; what was reached is saved."""
+
+    exit_code = 130
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``", did you mean 'x'?"`` for the known name closest to ``name``, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message (or its type, where it has none)."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
