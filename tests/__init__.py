@@ -1,0 +1,1 @@
+"""The tests, importable so that they share `tests.support`."""
