@@ -1,0 +1,242 @@
+"""Settings: one dataclass a method is the only source of names, defaults and legal values.
+
+A field made with :func:`setting` knows its key (``lora.rank``), its legal values, and whether it is compiled
+into the bundle or may still be given when training starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zoexport.core.errors import ConfigError, nearest
+
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class SettingInfo:
+    """What is known of one setting beside its type and default."""
+
+    key: str
+    help: str
+    choices: tuple[str, ...] = ()
+    above: float | None = None
+    at_least: float | None = None
+    runtime: bool = False
+
+
+def setting(
+    default: Any,
+    *,
+    help: str,
+    key: str = "",
+    choices: Sequence[str] = (),
+    above: float | None = None,
+    at_least: float | None = None,
+    runtime: bool = False,
+) -> Any:
+    """A dataclass field that is a setting.
+
+    Args:
+        default: the value where the user gives none; None means that method or target decides.
+        help: one line for ``zoexport methods``.
+        key: the name in ``--set``; the field's own name where empty.
+        choices: the only legal words, for text.
+        above: a number must be greater than this.
+        at_least: a number must be at least this.
+        runtime: whether ``train --set`` takes it too.
+    """
+    info = SettingInfo(key, help, tuple(choices), above, at_least, runtime)
+    return dataclasses.field(default=default, metadata={"setting": info})
+
+
+def fields(config: type) -> dict[str, tuple[dataclasses.Field[Any], SettingInfo]]:
+    """The settings of a config dataclass by key."""
+    found = {}
+    for field in dataclasses.fields(config):
+        info: SettingInfo = field.metadata["setting"]
+        key = info.key or field.name
+        found[key] = (field, dataclasses.replace(info, key=key))
+    return found
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Every setting of a config by key."""
+    return {key: getattr(config, field.name) for key, (field, _) in fields(type(config)).items()}
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
+    """``["lora.rank=8", ...]`` as a dict.
+
+    Raises:
+        ConfigError: an assignment has no ``=``.
+    """
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"--set {assignment}",
+                found="no key=value",
+                expected="a setting and its value, such as lora.rank=8",
+                fix="Write --set key=value.",
+            )
+        values[key.strip()] = value.strip()
+    return values
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The settings of a YAML recipe: a mapping of the keys of ``--set``.
+
+    Raises:
+        ConfigError: the file is missing or is not such a mapping.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"recipe {path}",
+            found=str(error).splitlines()[0],
+            expected="a readable YAML file",
+            fix="Check the path and the file.",
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(
+            f"recipe {path}",
+            found=f"a YAML {type(content).__name__}",
+            expected="a mapping of settings, such as 'lora.rank: 8'",
+            fix="Write one 'key: value' a line.",
+        )
+    return content
+
+
+def parse(config: type[C], values: Mapping[str, Any], *, runtime_only: bool = False) -> C:
+    """A config from ``--set`` and recipe values; every problem is reported, not only the first.
+
+    Args:
+        config: the dataclass.
+        values: values by key, as text or already typed.
+        runtime_only: accept only what need not be compiled in (``train --set``).
+
+    Raises:
+        ConfigError: unknown keys (with the nearest name) and impossible values.
+    """
+    known = fields(config)
+    problems: list[ConfigError] = []
+    chosen: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            problems.append(
+                ConfigError(
+                    f"setting {key!r}",
+                    found="no such setting",
+                    expected="one of " + ", ".join(sorted(known)),
+                    fix=f"Correct the name.{nearest(key, known)}",
+                )
+            )
+            continue
+        field, info = known[key]
+        if runtime_only and not info.runtime:
+            problems.append(
+                ConfigError(
+                    f"setting {key!r}",
+                    found="a setting that is compiled into the bundle",
+                    expected="one of "
+                    + ", ".join(sorted(k for k, (_, i) in known.items() if i.runtime)),
+                    fix=f"Compile again with --set {key}={value}.",
+                )
+            )
+            continue
+        try:
+            chosen[field.name] = _parse_value(
+                info, value, typing.get_type_hints(config)[field.name]
+            )
+        except ConfigError as error:
+            problems.append(error)
+    _raise_all(problems)
+    return config(**chosen)
+
+
+def with_values(config: C, values: Mapping[str, Any]) -> C:
+    """``config`` with some settings, given by key, replaced."""
+    known = fields(type(config))
+    changes = {known[key][0].name: value for key, value in values.items()}
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _raise_all(problems: Sequence[ConfigError]) -> None:
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise ConfigError(
+            "settings",
+            found=f"{len(problems)} problems: " + "; ".join(str(problem) for problem in problems),
+            expected="known settings with possible values",
+            fix="Correct each of them.",
+        )
+
+
+def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
+    kind = _base_type(hint)
+    if value is None and kind is not hint:
+        return None
+    if kind is str:
+        text = str(value)
+        if info.choices and text not in info.choices:
+            raise ConfigError(
+                f"setting {info.key!r}",
+                found=repr(text),
+                expected="one of " + ", ".join(info.choices),
+                fix=f"Choose one of them.{nearest(text, info.choices)}",
+            )
+        return text
+    return _parse_number(info, value, kind)
+
+
+def _parse_number(info: SettingInfo, value: Any, kind: type) -> int | float:
+    word = "a whole number" if kind is int else "a number"
+    if info.above is not None:
+        word += f" above {info.above:g}"
+    if info.at_least is not None:
+        word += f" of at least {info.at_least:g}"
+    problem = ConfigError(
+        f"setting {info.key!r}",
+        found=repr(value),
+        expected=word,
+        fix=f"Give {word}, such as {info.key}=VALUE.",
+    )
+    if isinstance(value, bool):
+        raise problem
+    try:
+        number = kind(value) if kind is float or isinstance(value, str) else _exact(value)
+    except (TypeError, ValueError, OverflowError):
+        raise problem from None
+    if not math.isfinite(number) or abs(number) >= 2**64:
+        raise problem
+    if info.above is not None and not number > info.above:
+        raise problem
+    if info.at_least is not None and not number >= info.at_least:
+        raise problem
+    return typing.cast("int | float", number)
+
+
+def _exact(value: Any) -> int:
+    number = int(value)
+    if number != value:
+        raise ValueError(value)
+    return number
+
+
+def _base_type(hint: Any) -> Any:
+    """``int`` for ``int | None``; the hint itself where it is no union."""
+    if isinstance(hint, types.UnionType):
+        return next(part for part in typing.get_args(hint) if part is not type(None))
+    return hint

@@ -1,0 +1,185 @@
+"""The central types: values, programs, state slots, the training graph, methods and targets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import GraphModule
+
+
+@dataclasses.dataclass(frozen=True)
+class Dim:
+    """A dimension whose size is known only when a program runs."""
+
+    name: str
+    min: int
+    max: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """An input or output of a program.
+
+    ``role`` is one of the roles of docs/bundle.md, or ``weight`` for a frozen tensor that the target
+    stores with the program. ``dtype`` is a torch dtype's name ("float32").
+    """
+
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[int | Dim, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The value as the manifest states it."""
+        return {
+            "name": self.name,
+            "role": self.role,
+            "dtype": self.dtype,
+            "shape": [
+                dataclasses.asdict(size) if isinstance(size, Dim) else size for size in self.shape
+            ],
+        }
+
+
+@dataclasses.dataclass
+class Program:
+    """One graph with named inputs and outputs.
+
+    ``module`` takes every input as a placeholder, in the order of ``inputs`` (weights too), and returns a
+    tuple in the order of ``outputs``.
+    """
+
+    name: str
+    module: GraphModule
+    inputs: list[Value]
+    outputs: list[Value]
+
+    def weights(self) -> list[Value]:
+        """The inputs that the target stores with the program."""
+        return [value for value in self.inputs if value.role == "weight"]
+
+    def arguments(self) -> list[Value]:
+        """The inputs that a caller supplies, in call order."""
+        return [value for value in self.inputs if value.role != "weight"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A named tensor that outlives a step.
+
+    ``tensor_id`` is its number in the noise specification (docs/rng.md); ``module`` is the path of the
+    adapted module in the Hugging Face model.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+    tensor_id: int
+    module: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The slot as the manifest states it."""
+        return {**dataclasses.asdict(self), "shape": list(self.shape)}
+
+
+@dataclasses.dataclass
+class TrainingGraph:
+    """What the passes rewrite and a target lowers.
+
+    Attributes:
+        programs: the programs by name.
+        weights: the frozen tensors by name.
+        slots: the state, and
+        initial: its first values by slot name.
+        rows: sequences in one call. copies: perturbed copies in one call of ``train``.
+        provenance: the names of the passes applied, in order.
+    """
+
+    programs: dict[str, Program]
+    weights: dict[str, torch.Tensor]
+    slots: list[Slot]
+    initial: dict[str, torch.Tensor]
+    rows: int
+    copies: int = 1
+    max_labels: int = 0
+    packing: str = "fp32"
+    provenance: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One rewrite of a training graph, with the reason for its place in the order."""
+
+    name: str
+    apply: Callable[[TrainingGraph], TrainingGraph]
+    because: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Why a method's graph cannot be lowered to a target, found before any heavy work."""
+
+    where: str
+    reason: str
+    fix: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """What a target made of a training graph.
+
+    Attributes:
+        programs: manifest entries (name, file, method, inputs, outputs).
+        required_ops: operators that the device's runtime must have.
+        delegates: for each program, what each delegate holds.
+        fallback_ops: for each program, the operators left outside delegates with their counts.
+    """
+
+    engine: str
+    programs: list[dict[str, Any]]
+    required_ops: list[str]
+    delegates: dict[str, list[str]]
+    fallback_ops: dict[str, dict[str, int]]
+
+
+Progress = Callable[[str, "float | None"], None]
+
+
+class Method(Protocol):
+    """A way to train: settings, passes and a reference. Found by the registry in ``methods/<folder>/method.py``."""
+
+    name: str
+    summary: str
+    config: type
+
+    def passes(self, config: Any, targets: list[str]) -> list[Pass]:
+        """The rewrites that turn the captured ``forward`` program into the method's programs, in order."""
+
+    def reference(self, model: torch.nn.Module, config: Any, slots: Mapping[str, Any]) -> Any:
+        """The method in plain PyTorch, see ``methods/prge/reference.py``."""
+
+
+class Target(Protocol):
+    """A kind of device. Found by the registry in ``targets/<folder>/target.py``."""
+
+    name: str
+    summary: str
+    engine: str
+
+    def check_available(self) -> list[Problem]:
+        """What is missing on this machine to lower for the target."""
+
+    def defaults(self, config: Any) -> Any:
+        """``config`` with what the target decides filled in (activations, compute)."""
+
+    def supports(self, config: Any) -> list[Problem]:
+        """Why these settings cannot be lowered, before the model is loaded."""
+
+    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+        """Write the programs into ``folder``."""

@@ -1,0 +1,147 @@
+"""Capture: a Hugging Face causal language model becomes one program, ``forward``.
+
+The graph has a symbolic batch and a fixed sequence length. Rows are padded on the right, so the causal mask
+alone keeps padding out of every label position, and the program needs no attention mask as input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch.export import Dim as ExportDim
+from torch.export.graph_signature import InputKind
+
+from zoexport.core.errors import ModelError, first_line
+from zoexport.core.types import Dim, Program, TrainingGraph, Value
+
+ROWS = "rows"
+_MAX_ROWS = 1 << 16
+
+
+class _LogitsOnly(torch.nn.Module):
+    """The model as a function of token ids alone."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Token ids (rows, seq_len) to logits (rows, seq_len, vocabulary)."""
+        logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
+        return logits
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the exporter's and the model's chatter out of the user's terminal."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        previous = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(previous)
+
+
+def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
+    """Capture ``model`` at a sequence length.
+
+    Args:
+        model: a causal language model in eval mode, fp32, whose output has ``logits``.
+        seq_len: tokens a row, at least 2.
+
+    Returns:
+        A training graph with the single program ``forward``: inputs are every parameter, buffer and
+        constant (role ``weight``) and ``tokens`` int64 (rows, seq_len); the output is ``logits``
+        float32 (rows, seq_len, vocabulary). Names of weights are the model's own paths.
+
+    Raises:
+        ModelError: torch.export cannot take the model, or it has fewer positions than ``seq_len``.
+    """
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if isinstance(limit, int) and seq_len > limit:
+        raise ModelError(
+            "setting 'seq_len'",
+            found=str(seq_len),
+            expected=f"at most the model's {limit} positions",
+            fix=f"Choose --set seq_len={limit} or less.",
+        )
+    example = torch.zeros((3, seq_len), dtype=torch.int64)
+    try:
+        with torch.no_grad(), quiet():
+            exported = torch.export.export(
+                _LogitsOnly(model),
+                (example,),
+                dynamic_shapes=({0: ExportDim(ROWS, min=1, max=_MAX_ROWS)},),
+                strict=False,
+            )
+    except Exception as error:
+        # torch.export raises many types; whatever it is, the model cannot be captured.
+        raise ModelError(
+            f"model {type(model).__name__}",
+            found=f"{type(error).__name__}: {first_line(error)}",
+            expected="a causal language model that torch.export takes",
+            fix="Try another model, or report the message.",
+        ) from error
+    return _as_training_graph(exported, seq_len)
+
+
+def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> TrainingGraph:
+    signature = exported.graph_signature
+    weights: dict[str, torch.Tensor] = {}
+    names: dict[tuple[int, int, torch.Size, tuple[int, ...]], str] = {}
+    inputs: list[Value] = []
+    module = exported.graph_module
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    kept: dict[str, torch.fx.Node] = {}
+    for node, spec in zip(placeholders, signature.input_specs, strict=True):
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(Value("tokens", "tokens", "int64", (Dim(ROWS, 1, _MAX_ROWS), seq_len)))
+            continue
+        if not node.users:
+            module.graph.erase_node(node)
+            continue
+        assert spec.target is not None
+        tensor = _tensor_of(exported, spec.kind, spec.target).detach()
+        identity = (tensor.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if tensor.numel() and identity in names:
+            # Tied weights are one tensor under two names.
+            node.replace_all_uses_with(kept[names[identity]])
+            module.graph.erase_node(node)
+            continue
+        name = spec.target.removeprefix("model.")
+        names[identity] = name
+        kept[name] = node
+        weights[name] = tensor
+        inputs.append(
+            Value(name, "weight", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        )
+    module.graph.lint()
+    logits = _output_node(module).args[0][0]  # type: ignore[index,union-attr]
+    shape = logits.meta["val"].shape  # type: ignore[union-attr]
+    outputs = [
+        Value("logits", "logits", "float32", (Dim(ROWS, 1, _MAX_ROWS), seq_len, int(shape[-1])))
+    ]
+    graph = torch.fx.GraphModule(torch.nn.Module(), module.graph)
+    program = Program("forward", graph, inputs, outputs)
+    return TrainingGraph({"forward": program}, weights, [], {}, rows=0)
+
+
+def _tensor_of(exported: torch.export.ExportedProgram, kind: InputKind, target: str) -> torch.Tensor:
+    if kind is InputKind.PARAMETER or (
+        kind is InputKind.BUFFER and target in exported.state_dict
+    ):
+        found = exported.state_dict[target]
+    else:
+        found = exported.constants[target]
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def _output_node(module: torch.fx.GraphModule) -> torch.fx.Node:
+    return next(node for node in reversed(module.graph.nodes) if node.op == "output")

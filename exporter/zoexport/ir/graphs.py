@@ -1,0 +1,120 @@
+"""Small helpers over FX graphs that passes, checks and targets share."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx import GraphModule, Node
+
+from zoexport.core.types import Dim, Program, Value
+
+aten = torch.ops.aten
+
+EXAMPLE_SIZE = 5
+
+
+def output_node(module: GraphModule) -> Node:
+    """The graph's output node."""
+    return next(node for node in reversed(module.graph.nodes) if node.op == "output")
+
+
+def outputs(program: Program) -> dict[str, Node]:
+    """The nodes that a program returns, by output name."""
+    returned = output_node(program.module).args[0]
+    assert isinstance(returned, tuple | list)
+    return dict(zip((value.name for value in program.outputs), returned, strict=True))  # type: ignore[arg-type]
+
+
+def set_outputs(program: Program, named: Iterable[tuple[Value, Node]]) -> None:
+    """Make a program return these nodes, in this order."""
+    pairs = list(named)
+    output_node(program.module).args = (tuple(node for _, node in pairs),)
+    program.outputs = [value for value, _ in pairs]
+
+
+def placeholders(program: Program) -> dict[str, Node]:
+    """A program's placeholder nodes by input name."""
+    nodes = [node for node in program.module.graph.nodes if node.op == "placeholder"]
+    return dict(zip((value.name for value in program.inputs), nodes, strict=True))
+
+
+def add_input(program: Program, value: Value) -> Node:
+    """Append an input to a program and return its placeholder.
+
+    A dynamic dimension is recorded with a small size of its own, so that no rewrite takes it for another.
+    """
+    graph = program.module.graph
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    with graph.inserting_after(last):
+        node = graph.placeholder(_identifier(value.name))
+    sizes = [EXAMPLE_SIZE if isinstance(size, Dim) else size for size in value.shape]
+    node.meta["val"] = _fake(last, getattr(torch, value.dtype), sizes)
+    program.inputs.append(value)
+    return node
+
+
+def remove_unused_weights(program: Program) -> None:
+    """Drop dead nodes, and weight inputs that nothing reads."""
+    program.module.graph.eliminate_dead_code()
+    for name, node in placeholders(program).items():
+        value = next(value for value in program.inputs if value.name == name)
+        if value.role == "weight" and not node.users:
+            program.module.graph.erase_node(node)
+            program.inputs.remove(value)
+
+
+def copy_program(program: Program, name: str) -> Program:
+    """An independent copy of a program under another name."""
+    graph = copy.deepcopy(program.module.graph)
+    module = GraphModule(torch.nn.Module(), graph)
+    return Program(name, module, list(program.inputs), list(program.outputs))
+
+
+def is_call(node: Any, *operators: Any) -> bool:
+    """Whether ``node`` calls one of ``operators`` (OpOverload or its packet)."""
+    return (
+        isinstance(node, Node)
+        and node.op == "call_function"
+        and any(
+            node.target == operator or getattr(node.target, "overloadpacket", None) == operator
+            for operator in operators
+        )
+    )
+
+
+def call(graph: torch.fx.Graph, operator: Any, *args: Any) -> Node:
+    """Insert a call at the graph's insertion point, with the shape it would have."""
+    node = graph.call_function(operator, args)
+    values = torch.fx.node.map_arg(args, lambda arg: arg.meta["val"])
+    mode = detect_fake_mode(values)
+    assert mode is not None
+    with mode, torch.no_grad():
+        node.meta["val"] = operator(*values)
+    return node
+
+
+def record(graph: torch.fx.Graph, like: Node, operator: Any, *args: Any) -> Node:
+    """Insert a call at the graph's insertion point, recorded with the shape of ``like`` for the time being."""
+    node = graph.call_function(operator, args)
+    node.meta["val"] = like.meta["val"]
+    return node
+
+
+def _fake(like: Node, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tensor:
+    mode = detect_fake_mode(like.meta["val"])
+    assert mode is not None
+    with mode:
+        return torch.empty(tuple(shape), dtype=dtype)
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """The shape recorded for a node."""
+    return tuple(node.meta["val"].shape)
+
+
+def _identifier(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)

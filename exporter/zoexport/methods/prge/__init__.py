@@ -1,0 +1,1 @@
+"""P-RGE: zeroth-order LoRA-FA inside an inference engine, and its sequential baseline MeZO."""

@@ -1,0 +1,104 @@
+"""P-RGE and MeZO: the order of their passes, with the reason for each place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import torch
+
+from zoexport.core.types import Pass, TrainingGraph
+from zoexport.methods import methods
+from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge.reference import ZerothOrderReference
+from zoexport.passes.bind_rows import bind_rows
+from zoexport.passes.cleanup import cleanup
+from zoexport.passes.dual_forward import dual_forward, sequential_forward
+from zoexport.passes.fold_constants import fold_constants
+from zoexport.passes.group_queries import group_queries
+from zoexport.passes.label_logprobs import label_logprobs
+from zoexport.passes.lora_inject import lora_inject
+from zoexport.passes.quantize_weights import quantize_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class ZerothOrderMethod:
+    """Zeroth-order training of LoRA's B with A frozen (LoRA-FA)."""
+
+    name: str
+    summary: str
+    copy_adapters: Callable[[TrainingGraph, int], TrainingGraph]
+    config: type = PrgeConfig
+
+    def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
+        """The rewrites, in order. ``targets`` are the modules to adapt."""
+        labels = config.batch * config.seq_len
+        order = [
+            Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
+            Pass(
+                "lora_inject",
+                lambda graph: lora_inject(
+                    graph,
+                    targets,
+                    rank=config.lora_rank,
+                    alpha=config.lora_alpha,
+                    seed=config.seed,
+                ),
+                "adapters are found by weight name, so before weights are quantized",
+            ),
+            Pass(
+                self.copy_adapters.__name__,
+                lambda graph: self.copy_adapters(graph, config.queries),
+                "needs the adapters as lora_inject writes them",
+            ),
+            Pass(
+                "label_logprobs",
+                lambda graph: label_logprobs(graph, max_labels=labels),
+                "needs to know the copies; splits off the program that evaluates",
+            ),
+            Pass(
+                "bind_rows",
+                lambda graph: bind_rows(graph, config.batch),
+                "the copies must be in place to see which values depend on them",
+            ),
+            Pass("fold_constants", fold_constants, "shapes are known only once rows are bound"),
+            Pass("group_queries", group_queries, "compares shapes, which are numbers by now"),
+        ]
+        if config.weights != "fp32":
+            order.append(
+                Pass(
+                    "quantize_weights",
+                    lambda graph: quantize_weights(
+                        graph,
+                        weights=config.weights,
+                        activations=config.activations or "fp32",
+                        group_size=config.group_size,
+                    ),
+                    "last: the other passes read weights by name and in floating point",
+                )
+            )
+        return order
+
+    def reference(
+        self, model: torch.nn.Module, config: PrgeConfig, slots: Mapping[str, torch.Tensor]
+    ) -> ZerothOrderReference:
+        """The method in plain PyTorch; P-RGE and MeZO differ in schedule only, not in numbers."""
+        return ZerothOrderReference(model, config, slots)
+
+
+methods.register(
+    "prge",
+    ZerothOrderMethod(
+        "prge",
+        "zeroth-order LoRA-FA; all 2q perturbed copies in one forward pass (P-RGE)",
+        dual_forward,
+    ),
+)
+methods.register(
+    "mezo",
+    ZerothOrderMethod(
+        "mezo",
+        "zeroth-order LoRA-FA; one perturbed copy a forward pass (MeZO, the baseline)",
+        sequential_forward,
+    ),
+)

@@ -1,0 +1,134 @@
+"""P-RGE in plain PyTorch: one query and one sign after another, on the Hugging Face model itself.
+
+Written from the paper (equation 1; Algorithm 2 with q > 1): it shares no code with the passes, the session or
+the kernels, except the noise, which is a specification of its own (``core.rng``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoexport.core import rng
+from zoexport.methods.prge.config import PrgeConfig
+
+Noise = Callable[[int, int, int], Tensor]
+"""(tensor id, query, step) to a perturbation."""
+
+
+class ZerothOrderReference:
+    """Zeroth-order SGD on the B matrices of LoRA-FA adapters.
+
+    Args:
+        model: the Hugging Face model with the weights to be trained over, already quantized and
+            dequantized where the bundle is quantized. Its forward hooks are used, nothing else changes.
+        config: of the bundle.
+        slots: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32.
+    """
+
+    def __init__(self, model: nn.Module, config: PrgeConfig, slots: Mapping[str, Tensor]) -> None:
+        self.model = model
+        self.config = config
+        names = [name.removeprefix("lora_B.") for name in slots if name.startswith("lora_B.")]
+        self.modules = names
+        self.a = {name: slots[f"lora_A.{name}"].clone() for name in names}
+        self.b = {name: slots[f"lora_B.{name}"].clone() for name in names}
+        self.scaling = config.lora_alpha / config.lora_rank
+        self.step_number = 0
+        self.pending: tuple[list[float], float] | None = None
+
+    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
+        """One step on a batch of examples (objects with ``candidates`` and ``target``).
+
+        Returns:
+            ``losses`` (2q, in the order +1, -1, +2, ...), ``gradients`` (q projected gradients), and the
+            master B ``before`` and ``after`` the update that was pending from the step before.
+        """
+        before = {name: b.clone() for name, b in self.b.items()}
+        self.finish()
+        after = {name: b.clone() for name, b in self.b.items()}
+        losses = []
+        for query in range(self.config.queries):
+            for sign in (1.0, -1.0):
+                perturbed = {
+                    name: self.b[name] + sign * self.config.eps * self.noise(number, query, name)
+                    for number, name in enumerate(self.modules)
+                }
+                losses.append(self.loss(batch, perturbed))
+        gradients = [
+            (losses[2 * query] - losses[2 * query + 1]) / (2 * self.config.eps)
+            for query in range(self.config.queries)
+        ]
+        self.pending = (gradients, learning_rate)
+        self.step_number += 1
+        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+
+    def finish(self) -> None:
+        """Apply the pending update: B <- B - lr/q * sum over queries of g_j z_j (equation 1)."""
+        if self.pending is None:
+            return
+        gradients, learning_rate = self.pending
+        for number, name in enumerate(self.modules):
+            total = torch.zeros_like(self.b[name])
+            for query, gradient in enumerate(gradients):
+                total += gradient * self.noise(number, query, name, self.step_number - 1)
+            self.b[name] -= learning_rate / self.config.queries * total
+        self.pending = None
+
+    def noise(self, number: int, query: int, name: str, step: int | None = None) -> Tensor:
+        """z of one adapter, query and step."""
+        b = self.b[name]
+        values = rng.normals(
+            self.config.seed,
+            number,
+            query,
+            self.step_number if step is None else step,
+            b.numel(),
+        )
+        return torch.from_numpy(values).view_as(b)
+
+    def loss(self, batch: Sequence[Any], b: Mapping[str, Tensor]) -> float:
+        """The mean loss of a batch (CONTRACT: mean over label tokens, then over examples)."""
+        total = 0.0
+        for example in batch:
+            if self.config.loss == "full":
+                logprobs = self.label_logprobs(example.candidates[example.target], b)
+                total -= float(logprobs.mean())
+            else:
+                scores = torch.stack(
+                    [self.label_logprobs(candidate, b).sum() for candidate in example.candidates]
+                )
+                total -= float(torch.log_softmax(scores, 0)[example.target])
+        return total / len(batch)
+
+    def label_logprobs(self, candidate: Any, b: Mapping[str, Tensor]) -> Tensor:
+        """Log-probability of each label of a candidate, float64 (labels,)."""
+        tokens = torch.tensor([candidate.tokens])
+        labels = torch.tensor(candidate.labels)
+        with torch.no_grad(), self._adapted(b):
+            logits = self.model(input_ids=tokens, use_cache=False).logits[0]
+        chosen = labels >= 0
+        logprobs = torch.log_softmax(logits[chosen].double(), -1)
+        return logprobs.gather(1, labels[chosen][:, None])[:, 0]
+
+    @contextlib.contextmanager
+    def _adapted(self, b: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model with y = W x + (alpha / r) x A B at every adapted layer."""
+        handles = []
+        for name in self.modules:
+
+            def add(
+                _: nn.Module, inputs: tuple[Any, ...], output: Tensor, name: str = name
+            ) -> Tensor:
+                return output + self.scaling * (inputs[0] @ self.a[name] @ b[name])
+
+            handles.append(self.model.get_submodule(name).register_forward_hook(add))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

@@ -1,0 +1,175 @@
+"""bind_rows: fix the number of rows, and compute each value for as few of them as it depends on.
+
+Before, with the symbolic batch ``s``::
+
+    m = mask(aten.arange(s))             # depends on no input: once
+    k = aten.linear(norm(x), W_k)        # depends on tokens:   once for every row
+    q = aten.linear(x', W_q)             # depends on a copy:   once for every row of every copy
+    a = aten.matmul(q, k.T) + m
+
+After, for R rows and C copies: ``m`` has 1 row, ``k`` R, ``q`` C*R; where a computation of more rows reads a value of
+fewer, ``aten.repeat`` stands between, or nothing where the reader broadcasts a single row anyway.
+P-RGE section 3.1: all queries and both signs share the batch, copy after copy along the first dimension.
+
+Left alone: values without the batch in their shape (weights, the perturbed adapters). Refused: a value with the batch
+in another dimension than the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.ir.graphs import aten, is_call, placeholders
+from zoexport.passes.dual_forward import VARIES
+
+_BROADCASTS = (aten.add, aten.sub, aten.mul, aten.div, aten.where, aten.masked_fill, aten.maximum)
+_REPORT = "This model mixes rows in a way that zoexport does not know; report its architecture."
+
+
+def bind_rows(graph: TrainingGraph, rows: int) -> TrainingGraph:
+    """Rewrite every program for ``rows`` sequences in one call."""
+    for program in graph.programs.values():
+        _Binder(program, rows, graph.copies if program.name == "train" else 1).run()
+    graph.rows = rows
+    return graph
+
+
+class _Binder:
+    def __init__(self, program: Program, rows: int, copies: int) -> None:
+        self.program = program
+        self.rows = rows
+        self.copies = copies
+        self.old = program.module.graph
+        self.new = Graph()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        tokens = placeholders(program)["tokens"]
+        self.symbol = tokens.meta["val"].shape[0].node.expr
+        self.span = self._spans(tokens)
+        self.copied: dict[Node, Node] = {}
+        self.repeated: dict[tuple[Node, int], Node] = {}
+
+    def run(self) -> None:
+        for node in self.old.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "output":
+                self.new.output(torch.fx.node.map_arg(node.args[0], lambda arg: self.copied[arg]))
+            elif not self._is_size(node):
+                self._call(node)
+        self.new.eliminate_dead_code()
+        self.program.module = GraphModule(torch.nn.Module(), self.new)
+        self.program.inputs = [self._bound(value) for value in self.program.inputs]
+
+    def _spans(self, tokens: Node) -> dict[Node, int]:
+        """How many rows each value is computed for: 1, rows, or rows of all copies."""
+        varies: set[Node] = set()
+        reads: set[Node] = {tokens}
+        for node in self.old.nodes:
+            inputs = [arg for arg in node.all_input_nodes if not self._is_size(arg)]
+            if node.meta.get(VARIES) or varies.intersection(inputs):
+                varies.add(node)
+            elif reads.intersection(inputs):
+                reads.add(node)
+        return {
+            node: self.rows * self.copies
+            if node in varies
+            else self.rows
+            if node in reads
+            else 1
+            for node in self.old.nodes
+        }
+
+    @staticmethod
+    def _is_size(node: Node) -> bool:
+        return isinstance(node.meta.get("val"), int | float | torch.SymInt | torch.SymFloat)
+
+    def _size(self, node: Node, span: int) -> Any:
+        value = node.meta["val"]
+        if isinstance(value, torch.SymInt):
+            return int(value.node.expr.subs({self.symbol: span}))
+        return value
+
+    def _placeholder(self, node: Node) -> None:
+        copied = self.new.node_copy(node, lambda arg: arg)
+        shape = [
+            self._concrete(size, self.rows) for size in node.meta["val"].shape
+        ]
+        with self.mode:
+            copied.meta["val"] = torch.empty(shape, dtype=node.meta["val"].dtype)
+        self.copied[node] = copied
+
+    def _concrete(self, size: Any, span: int) -> int:
+        return int(size.node.expr.subs({self.symbol: span})) if isinstance(size, torch.SymInt) else size
+
+    def _call(self, node: Node) -> None:
+        span = self.span[node]
+
+        def argument(arg: Node) -> Any:
+            return self._size(arg, span) if self._is_size(arg) else self._at_span(arg, node)
+
+        copied = self.new.node_copy(node, argument)
+        copied.meta = {
+            key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta
+        }
+        values = torch.fx.node.map_arg(
+            (copied.args, copied.kwargs), lambda arg: arg.meta["val"]
+        )
+        try:
+            with self.mode, torch.no_grad():
+                copied.meta["val"] = node.target(*values[0], **values[1])  # type: ignore[operator]
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise VerifyError(
+                f"[bind_rows] {node.format_node()}",
+                found=str(error).splitlines()[0],
+                expected=f"an operation that works on {span} rows",
+                fix=_REPORT,
+            ) from error
+        self.copied[node] = copied
+
+    def _at_span(self, arg: Node, reader: Node) -> Node:
+        copied = self.copied[arg]
+        have, want = self.span[arg], self.span[reader]
+        value = arg.meta.get("val")
+        if have == want or not isinstance(value, torch.Tensor):
+            return copied
+        batched = [
+            dim
+            for dim, size in enumerate(value.shape)
+            if isinstance(size, torch.SymInt) and self.symbol in size.node.expr.free_symbols
+        ]
+        if not batched or (have == 1 and is_call(reader, *_BROADCASTS)):
+            return copied
+        if batched != [0]:
+            raise VerifyError(
+                f"[bind_rows] {arg.format_node()}",
+                found=f"the batch in dimension {batched[-1]}",
+                expected="the batch in the first dimension",
+                fix=_REPORT,
+            )
+        return self._repeat(copied, want // have)
+
+    def _repeat(self, node: Node, times: int) -> Node:
+        if times == 1:
+            return node
+        key = (node, times)
+        if key not in self.repeated:
+            factors = [times] + [1] * (node.meta["val"].dim() - 1)
+            repeated = self.new.call_function(aten.repeat.default, (node, factors))
+            with self.mode:
+                repeated.meta["val"] = node.meta["val"].repeat(factors)
+            self.repeated[key] = repeated
+        return self.repeated[key]
+
+    def _bound(self, value: Value) -> Value:
+        shape = tuple(
+            self.rows if isinstance(size, Dim) and size.name == "rows" else size
+            for size in value.shape
+        )
+        return Value(value.name, value.role, value.dtype, shape)
+

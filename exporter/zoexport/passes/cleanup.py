@@ -1,0 +1,76 @@
+"""cleanup: remove what export leaves for its own checks and what does nothing in inference.
+
+Before::
+
+    h = aten.to.dtype(x, torch.float32)      # x is float32
+    _ = aten._assert_tensor_metadata(h, ...)
+    d = aten.dropout(h, 0.1, False)
+
+After: every use of ``d`` reads ``x``.
+
+Left alone: a conversion that changes the dtype, and a slice that cuts anything off.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from zoexport.core.types import TrainingGraph
+from zoexport.ir.graphs import aten, is_call, remove_unused_weights
+
+_CHECKS = (
+    aten._assert_tensor_metadata,
+    aten._assert_scalar,
+    aten._assert_async,
+    aten.sym_constrain_range,
+    aten.sym_constrain_range_for_size,
+)
+_IDENTITIES = (
+    aten.alias,
+    aten.detach,
+    aten.contiguous,
+    aten.clone,
+    aten.lift_fresh_copy,
+    aten.detach_,
+)
+_END = 2**63 - 1
+
+
+def cleanup(graph: TrainingGraph) -> TrainingGraph:
+    """Apply the rewrite to every program."""
+    for program in graph.programs.values():
+        nodes = program.module.graph
+        for node in list(nodes.nodes):
+            if node.op != "call_function":
+                continue
+            if is_call(node, *_CHECKS):
+                nodes.erase_node(node)
+            elif is_call(node, aten.view):
+                # A view of what was contiguous only through a call removed here would not be legal.
+                node.target = aten.reshape.default
+            elif _does_nothing(node):
+                node.replace_all_uses_with(node.args[0])
+                nodes.erase_node(node)
+        remove_unused_weights(program)
+        program.module.recompile()
+    return graph
+
+
+def _does_nothing(node: torch.fx.Node) -> bool:
+    if is_call(node, *_IDENTITIES):
+        return True
+    if is_call(node, aten.dropout):
+        return node.args[1] == 0 or node.args[2] is False
+    if is_call(node, aten.to, aten._to_copy, aten.type_as):
+        source = node.args[0]
+        assert isinstance(source, torch.fx.Node)
+        return bool(source.meta["val"].dtype == node.meta["val"].dtype)
+    if is_call(node, aten.slice):
+        defaults = (None, 0, None, None, 1)
+        _, _, start, end, step = (*node.args, *defaults[len(node.args) :])
+        return start in (0, None) and end in (_END, None) and step == 1
+    if is_call(node, aten.expand):
+        source = node.args[0]
+        assert isinstance(source, torch.fx.Node)
+        return bool(tuple(source.meta["val"].shape) == tuple(node.meta["val"].shape))
+    return False

@@ -1,0 +1,169 @@
+"""dual_forward: one forward pass for all 2q perturbed copies (P-RGE sections 3.1-3.2, Algorithm 1).
+
+Before, one copy::
+
+    d = aten.matmul(h, B)                            # h (rows, seq, rank), B (rank, out)
+
+After, with the master B as state::
+
+    B'     = zoexport.zo_update(B, g, lr, seed, step)      # the last step's update, over all queries
+    copies = zoexport.zo_perturb(B', eps, seed, step, q)   # (2q, rank, out): B' + eps z_i, B' - eps z_i
+    d      = aten.bmm(aten.reshape(h, [2q, -1, rank]), copies), as rows of the 2q copies, one after another
+
+``sequential_forward`` is the baseline MeZO (appendix A.1, Algorithm 2): one copy, chosen by the inputs ``query``
+and ``sign``, so that a step calls the program 2q times.
+
+What does not depend on an adapter stays at one copy: ``bind_rows`` repeats a value only where a
+computation of the copies reads it. Left alone: programs without adapters.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Program, Slot, TrainingGraph, Value
+from zoexport.ir import ops
+from zoexport.ir.graphs import (
+    add_input,
+    aten,
+    call,
+    copy_program,
+    is_call,
+    outputs,
+    placeholders,
+    record,
+    set_outputs,
+    shape_of,
+)
+
+_NOISE = (
+    Value("seed", "seed", "int64", (1,)),
+    Value("step", "step", "int64", (1,)),
+    Value("learning_rate", "learning_rate", "float32", (1,)),
+    Value("epsilon", "epsilon", "float32", (1,)),
+)
+_ONE_COPY = (
+    Value("query", "query", "int64", (1,)),
+    Value("sign", "sign", "float32", (1,)),
+)
+
+VARIES = "varies_by_copy"
+"""The ``meta`` key of nodes at which the computation of the copies begins."""
+
+
+def dual_forward(graph: TrainingGraph, queries: int) -> TrainingGraph:
+    """Derive ``train`` from ``forward``: all 2q copies in one call."""
+    return _zeroth_order(graph, queries, sequential=False)
+
+
+def sequential_forward(graph: TrainingGraph, queries: int) -> TrainingGraph:
+    """Derive ``train`` from ``forward``: one copy a call."""
+    return _zeroth_order(graph, queries, sequential=True)
+
+
+def _zeroth_order(graph: TrainingGraph, queries: int, *, sequential: bool) -> TrainingGraph:
+    program = copy_program(graph.programs["forward"], "train")
+    copies = 1 if sequential else 2 * queries
+    slots = [slot for slot in graph.slots if slot.role == "trainable"]
+    masters = placeholders(program)
+    noise = {
+        value.name: add_input(program, value)
+        for value in (
+            *_NOISE,
+            Value("projected_gradients", "projected_gradients", "float32", (queries,)),
+            *(_ONE_COPY if sequential else ()),
+        )
+    }
+    results = [(value, node) for value, node in zip(program.outputs, outputs(program).values())]
+    for slot in slots:
+        master = masters[slot.name]
+        reads = list(master.users)
+        updated, perturbed = _perturb(program, slot, master, noise, queries, sequential)
+        for read in reads:
+            _read_copies(program, slot, read, master, perturbed, copies)
+        results.append((Value(slot.name, "state", slot.dtype, slot.shape), updated))
+    set_outputs(program, results)
+    program.module.graph.eliminate_dead_code()
+    program.module.recompile()
+    graph.programs["train"] = program
+    graph.copies = copies
+    return graph
+
+
+def _perturb(
+    program: Program,
+    slot: Slot,
+    master: torch.fx.Node,
+    noise: dict[str, torch.fx.Node],
+    queries: int,
+    sequential: bool,
+) -> tuple[torch.fx.Node, torch.fx.Node]:
+    nodes = program.module.graph
+    last = [node for node in nodes.nodes if node.op == "placeholder"][-1]
+    with nodes.inserting_after(last):
+        updated = call(
+            nodes,
+            ops.zo_update,
+            master,
+            noise["projected_gradients"],
+            noise["learning_rate"],
+            noise["seed"],
+            noise["step"],
+            slot.tensor_id,
+        )
+    with nodes.inserting_after(updated):
+        if sequential:
+            perturbed = call(
+                nodes,
+                ops.zo_perturb_one,
+                updated,
+                noise["epsilon"],
+                noise["sign"],
+                noise["seed"],
+                noise["step"],
+                noise["query"],
+                slot.tensor_id,
+            )
+        else:
+            perturbed = call(
+                nodes,
+                ops.zo_perturb,
+                updated,
+                noise["epsilon"],
+                noise["seed"],
+                noise["step"],
+                slot.tensor_id,
+                queries,
+            )
+    return updated, perturbed
+
+
+def _read_copies(
+    program: Program,
+    slot: Slot,
+    read: torch.fx.Node,
+    master: torch.fx.Node,
+    perturbed: torch.fx.Node,
+    copies: int,
+) -> None:
+    if not is_call(read, aten.matmul) or read.args[1] is not master:
+        raise VerifyError(
+            f"[dual_forward] {slot.name}",
+            found=f"a use in {read.format_node()}",
+            expected="only uses as the right side of a matrix product",
+            fix="Run dual_forward before passes that rewrite the adapters.",
+        )
+    nodes = program.module.graph
+    left = read.args[0]
+    assert isinstance(left, torch.fx.Node)
+    rank, _ = slot.shape
+    trailing = list(shape_of(read)[1:])
+    with nodes.inserting_before(read):
+        # The copies begin here; recorded shapes are those of one copy until bind_rows has run.
+        stacked = record(nodes, left, aten.reshape.default, left, [copies, -1, rank])
+        stacked.meta[VARIES] = True
+        product = record(nodes, read, aten.bmm.default, stacked, perturbed)
+        rows = record(nodes, read, aten.reshape.default, product, [-1, *trailing])
+    read.replace_all_uses_with(rows)
+    nodes.erase_node(read)

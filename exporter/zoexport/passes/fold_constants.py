@@ -1,0 +1,86 @@
+"""fold_constants: compute once, when compiling, what depends on no input.
+
+Before::
+
+    p = aten.arange(64)
+    f = aten.mul(p, inv_freq)
+    c = aten.cos(f)
+    y = aten.mul(x, c)
+
+After, with ``c`` stored under the name ``constant.<hash>``::
+
+    y = aten.mul(x, constant)
+
+Rotary tables, causal masks and position ids end here. Left alone: weights themselves, and results larger than
+``_LARGEST`` elements whose inputs are smaller (storing them would cost more than computing them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch.fx import Node
+
+from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.ir.graphs import add_input, placeholders, remove_unused_weights
+
+_LARGEST = 1 << 22
+
+
+def fold_constants(graph: TrainingGraph) -> TrainingGraph:
+    """Apply the rewrite to every program; equal constants are stored once."""
+    for program in graph.programs.values():
+        _fold(graph, program)
+    used = {value.name for program in graph.programs.values() for value in program.weights()}
+    graph.weights = {name: tensor for name, tensor in graph.weights.items() if name in used}
+    return graph
+
+
+def _fold(graph: TrainingGraph, program: Program) -> None:
+    names = {
+        node: value.name
+        for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
+        if value.role == "weight"
+    }
+    values: dict[Node, object] = {node: graph.weights[name] for node, name in names.items()}
+    stored: dict[str, Node] = placeholders(program)
+    for node in list(program.module.graph.nodes):
+        if node.op != "call_function" or any(arg not in values for arg in node.all_input_nodes):
+            continue
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: values[arg])
+        if _too_large(node):
+            continue
+        with torch.no_grad():
+            values[node] = node.target(*args, **kwargs)
+    for node, value in values.items():
+        if node in names or not isinstance(value, torch.Tensor):
+            continue
+        if all(user in values for user in node.users):
+            continue
+        tensor = value.detach().contiguous()
+        name = f"constant.{_digest(tensor)}"
+        if name not in stored:
+            graph.weights.setdefault(name, tensor.clone())
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            stored[name] = add_input(program, Value(name, "weight", dtype, tuple(tensor.shape)))
+        for user in list(node.users):
+            if user not in values:
+                user.replace_input_with(node, stored[name])
+    remove_unused_weights(program)
+    program.module.recompile()
+
+
+def _too_large(node: Node) -> bool:
+    result = node.meta.get("val")
+    return isinstance(result, torch.Tensor) and result.numel() > _LARGEST
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    digest.update(tensor.view(torch.uint8).numpy().tobytes() if tensor.dim() else _scalar(tensor))
+    return digest.hexdigest()[:16]
+
+
+def _scalar(tensor: torch.Tensor) -> bytes:
+    return repr(tensor.item()).encode()

@@ -1,0 +1,86 @@
+"""group_queries: attention over shared key-value heads without copying them.
+
+Before, for g query heads on each of n key-value heads::
+
+    k' = aten.reshape(aten.expand(aten.unsqueeze(k, 2), [b, n, g, s, d]), [b, n*g, s, d])
+    a  = aten.matmul(q, aten.transpose(k', 2, 3))              # q (b, n*g, t, d)
+
+After, since query heads of one group stand side by side::
+
+    q' = aten.reshape(q, [b, n, g*t, d])
+    a  = aten.reshape(aten.matmul(q', aten.transpose(k, 2, 3)), [b, n*g, t, s])
+
+and the same for the product with the values. Left alone: an ``expand`` that is read by anything but such a
+product, and models in which every query head has its own key-value head.
+"""
+
+from __future__ import annotations
+
+from torch.fx import Graph, Node
+
+from zoexport.core.types import TrainingGraph
+from zoexport.ir.graphs import aten, call, is_call, shape_of
+
+
+def group_queries(graph: TrainingGraph) -> TrainingGraph:
+    """Apply the rewrite to every program."""
+    for program in graph.programs.values():
+        nodes = program.module.graph
+        for product in list(nodes.nodes):
+            if is_call(product, aten.matmul) and len(shape_of(product)) == 4:
+                _rewrite(nodes, product)
+        nodes.eliminate_dead_code()
+        program.module.recompile()
+    return graph
+
+
+def _rewrite(nodes: Graph, product: Node) -> None:
+    left, right = product.args
+    assert isinstance(left, Node) and isinstance(right, Node)
+    transposed = is_call(right, aten.transpose) and set(
+        dim % 4 for dim in right.args[1:] if isinstance(dim, int)
+    ) == {2, 3}
+    repeated = right.args[0] if transposed else right
+    shared = _shared_heads(repeated)
+    if shared is None:
+        return
+    batch, heads, length, width = shape_of(left)
+    groups = shape_of(shared)[1]
+    with nodes.inserting_before(product):
+        stacked = call(
+            nodes, aten.reshape.default, left, [batch, groups, heads // groups * length, width]
+        )
+        if transposed:
+            shared = call(nodes, aten.transpose.int, shared, 2, 3)
+        grouped = call(nodes, aten.matmul.default, stacked, shared)
+        result = call(nodes, aten.reshape.default, grouped, list(shape_of(product)))
+    product.replace_all_uses_with(result)
+    nodes.erase_node(product)
+
+
+def _shared_heads(node: object) -> Node | None:
+    """The (b, n, s, d) value behind a repeat_kv, or None."""
+    if not is_call(node, aten.reshape, aten.view):
+        return None
+    assert isinstance(node, Node)
+    expanded = node.args[0]
+    if not is_call(expanded, aten.expand):
+        return None
+    assert isinstance(expanded, Node)
+    unsqueezed = expanded.args[0]
+    if not is_call(unsqueezed, aten.unsqueeze) or unsqueezed.args[1] != 2:  # type: ignore[union-attr]
+        return None
+    assert isinstance(unsqueezed, Node)
+    source = unsqueezed.args[0]
+    assert isinstance(source, Node)
+    batch, groups, length, width = shape_of(source)
+    sizes = shape_of(expanded)
+    if (
+        len(sizes) != 5
+        or (sizes[0], sizes[1], sizes[3], sizes[4]) != (batch, groups, length, width)
+        or shape_of(node) != (batch, groups * sizes[2], length, width)
+    ):
+        return None
+    return source
+
+

@@ -1,0 +1,112 @@
+"""lora_inject: add a low-rank adapter to chosen linear layers (P-RGE section 2; LoRA, Hu et al. 2022).
+
+Before::
+
+    y = aten.linear(x, W, bias)
+
+After, with the state slots A (in, rank) and B (rank, out)::
+
+    y = aten.linear(x, W, bias)
+    h = aten.matmul(x, A)
+    d = aten.matmul(h, B)
+    y' = y + d * (alpha / rank)
+
+Left alone: linear layers that are not listed. B starts at zero, so the model is unchanged at first.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from zoexport.core import rng
+from zoexport.core.errors import ConfigError, VerifyError, nearest
+from zoexport.core.types import Program, Slot, TrainingGraph, Value
+from zoexport.ir.graphs import add_input, aten, call, is_call, placeholders, shape_of
+
+A_TENSOR_IDS = 1 << 31
+"""The first tensor id of the A matrices: their initial values come from the noise specification too."""
+
+
+def lora_inject(
+    graph: TrainingGraph, modules: list[str], *, rank: int, alpha: float, seed: int
+) -> TrainingGraph:
+    """Add adapters to ``modules`` in every program.
+
+    Args:
+        modules: paths of linear layers in the Hugging Face model, in order; their places are the
+            tensor ids of their B.
+        rank: inner size, at most the layer's smaller side.
+        alpha: the adapter's output is scaled by alpha / rank.
+        seed: of A, which is N(0, 1/in) as drawn by the noise specification at step 0, query 0.
+
+    Raises:
+        VerifyError: a module's linear call is not in the graph.
+        ConfigError: the rank exceeds a layer's smaller side.
+    """
+    for number, module in enumerate(modules):
+        weight = graph.weights.get(f"{module}.weight")
+        if weight is None or weight.dim() != 2:
+            raise VerifyError(
+                f"[lora_inject] {module}",
+                found="no linear weight of that name in the captured graph",
+                expected="a linear layer",
+                fix=f"Choose other lora.targets.{nearest(module, graph.weights)}",
+            )
+        out_features, in_features = weight.shape
+        if rank > min(in_features, out_features):
+            raise ConfigError(
+                "setting 'lora.rank'",
+                found=str(rank),
+                expected=f"at most {min(in_features, out_features)}, the smaller side of {module}",
+                fix="Choose a smaller rank, or other lora.targets.",
+            )
+        a_name, b_name = f"lora_A.{module}", f"lora_B.{module}"
+        a_slot = Slot(
+            a_name, "frozen", "float32", (in_features, rank), A_TENSOR_IDS + number, module
+        )
+        b_slot = Slot(b_name, "trainable", "float32", (rank, out_features), number, module)
+        graph.slots += [a_slot, b_slot]
+        noise = rng.normals(seed, a_slot.tensor_id, 0, 0, in_features * rank)
+        graph.initial[a_name] = torch.from_numpy(noise).view(in_features, rank) / in_features**0.5
+        graph.initial[b_name] = torch.zeros(rank, out_features)
+        for program in graph.programs.values():
+            _inject(program, a_slot, b_slot, alpha / rank)
+    return graph
+
+
+def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> None:
+    weight = placeholders(program).get(f"{a_slot.module}.weight")
+    calls = [
+        user
+        for user in (weight.users if weight is not None else ())
+        if is_call(user, aten.linear) and user.args[1] is weight
+    ]
+    if not calls:
+        raise VerifyError(
+            f"[lora_inject] {a_slot.module}",
+            found=f"no linear call with its weight in program {program.name}",
+            expected="a layer that the model calls",
+            fix="Choose other lora.targets.",
+        )
+    a, b = (
+        add_input(program, Value(slot.name, "state", slot.dtype, slot.shape))
+        for slot in (a_slot, b_slot)
+    )
+    nodes = program.module.graph
+    for linear in calls:
+        x = linear.args[0]
+        assert isinstance(x, torch.fx.Node)
+        users = list(linear.users)
+        with nodes.inserting_after(linear):
+            cursor = call(nodes, aten.matmul.default, x, a)
+        for operator, *args in (
+            (aten.matmul.default, b),
+            *([(aten.mul.Tensor, scaling)] if scaling != 1.0 else []),
+        ):
+            with nodes.inserting_after(cursor):
+                cursor = call(nodes, operator, cursor, *args)
+        with nodes.inserting_after(cursor):
+            total = call(nodes, aten.add.Tensor, linear, cursor)
+        for user in users:
+            user.replace_input_with(linear, total)
+        assert shape_of(total) == shape_of(linear)

@@ -1,0 +1,127 @@
+"""quantize_weights: frozen linear weights and the token embedding in int4 or int8 (docs/int4.md).
+
+Before::
+
+    e = aten.embedding(W_e, tokens)
+    y = aten.linear(x, W, bias)
+
+After, for int4 weights and int8 activations::
+
+    e = zoexport.embedding_int4(W_e.codes, W_e.scales, tokens)
+    y = aten.linear(zoexport.fake_quantize_int8_rows(x), zoexport.dequantize_int4(W.codes, W.scales), bias)
+
+A tied weight is quantized once and read by both. Left alone: adapters, norms, biases, learned positions (an
+embedding that tokens do not index), and 2-D weights that enter other operators.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from zoexport.core import int4
+from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.ir import ops
+from zoexport.ir.graphs import (
+    add_input,
+    aten,
+    call,
+    is_call,
+    placeholders,
+    remove_unused_weights,
+)
+
+
+def quantize_weights(
+    graph: TrainingGraph, *, weights: str, activations: str, group_size: int
+) -> TrainingGraph:
+    """Quantize every program's frozen weights.
+
+    Args:
+        weights: ``int4`` or ``int8``. activations: ``fp32`` or ``int8`` (dynamic, one scale a row).
+        group_size: weights that share a scale, for int4.
+
+    Raises:
+        ConfigError: the group size does not divide a layer's input size.
+    """
+    for program in graph.programs.values():
+        for name, node in placeholders(program).items():
+            if name in graph.weights and graph.weights[name].dim() == 2:
+                _quantize_reads(graph, program, name, node, weights, activations, group_size)
+        remove_unused_weights(program)
+        program.module.recompile()
+    used = {value.name for program in graph.programs.values() for value in program.weights()}
+    graph.weights = {name: tensor for name, tensor in graph.weights.items() if name in used}
+    graph.packing = f"int4-symmetric-g{group_size}/1" if weights == "int4" else "int8-symmetric/1"
+    return graph
+
+
+def _quantize_reads(
+    graph: TrainingGraph,
+    program: Program,
+    name: str,
+    weight: Node,
+    weights: str,
+    activations: str,
+    group_size: int,
+) -> None:
+    tokens = placeholders(program)["tokens"]
+    linears = [user for user in weight.users if is_call(user, aten.linear) and user.args[1] is weight]
+    embeddings = [
+        user for user in weight.users if is_call(user, aten.embedding) and user.args[1] is tokens
+    ]
+    if not linears and not embeddings:
+        return
+    codes, scales = _quantized(graph, program, name, weights, group_size)
+    nodes = program.module.graph
+    dequantize = ops.dequantize_int4 if weights == "int4" else ops.dequantize_int8
+    for linear in linears:
+        x = linear.args[0]
+        assert isinstance(x, Node)
+        with nodes.inserting_before(linear):
+            linear.replace_input_with(weight, call(nodes, dequantize, codes, scales))
+            if activations == "int8":
+                linear.update_arg(0, call(nodes, ops.fake_quantize_int8_rows, x))
+    for embedding in embeddings:
+        with nodes.inserting_before(embedding):
+            if weights == "int4":
+                rows = call(nodes, ops.embedding_int4, codes, scales, tokens)
+            else:
+                rows = _embedding_int8(nodes, codes, scales, tokens)
+        embedding.replace_all_uses_with(rows)
+        nodes.erase_node(embedding)
+
+
+def _quantized(
+    graph: TrainingGraph, program: Program, name: str, weights: str, group_size: int
+) -> tuple[Node, Node]:
+    """Placeholders of a weight's codes and scales, quantizing it at the first call."""
+    names = f"{name}.codes", f"{name}.scales"
+    if names[0] not in graph.weights:
+        tensor = graph.weights[name].float()
+        pair = (
+            int4.quantize_int4(tensor, group_size)
+            if weights == "int4"
+            else int4.quantize_int8(tensor)
+        )
+        graph.weights.update(zip(names, pair, strict=True))
+    codes, scales = (
+        add_input(
+            program,
+            Value(
+                part,
+                "weight",
+                str(graph.weights[part].dtype).removeprefix("torch."),
+                tuple(graph.weights[part].shape),
+            ),
+        )
+        for part in names
+    )
+    return codes, scales
+
+
+def _embedding_int8(nodes: torch.fx.Graph, codes: Node, scales: Node, tokens: Node) -> Node:
+    rows = call(nodes, aten.embedding.default, codes, tokens)
+    values = call(nodes, aten.to.dtype, rows, torch.float32)
+    column = call(nodes, aten.unsqueeze.default, scales, 1)
+    return call(nodes, aten.mul.Tensor, values, call(nodes, aten.embedding.default, column, tokens))

@@ -1,0 +1,1 @@
+"""ExecuTorch targets: programs become methods of one .pte file."""

@@ -1,0 +1,252 @@
+"""legalize: say the same with operators that XNNPACK has, so that a program stays in one delegate.
+
+Each rule states the operator it replaces and what stands there afterwards. Shapes are static except the number of
+labels, which only the output head sees.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import torch
+import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's operators)
+from torch.fx import Graph, Node
+
+from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.ir import ops
+from zoexport.ir.graphs import add_input, aten, call, is_call, remove_unused_weights, shape_of
+
+_CAT_INPUTS = 5  # XNNPACK concatenates at most five tensors in one call.
+_torchao = torch.ops.torchao
+
+
+class Legalizer:
+    """Rewrites one program; constants that rules need become weights of ``graph``."""
+
+    def __init__(self, graph: TrainingGraph, program: Program) -> None:
+        self.graph = graph
+        self.program = program
+        self.nodes: Graph = program.module.graph
+        self.constants: dict[str, Node] = {}
+
+    def run(self) -> None:
+        rules: list[tuple[tuple[object, ...], Callable[[Node], Node | None]]] = [
+            ((aten.linear,), self.quantized_linear),
+            ((aten.layer_norm,), self.layer_norm),
+            ((aten.mean,), self.mean),
+            ((aten.repeat,), self.repeat),
+            ((aten.matmul,), self.matmul),
+            ((aten.unsqueeze, aten.squeeze), self.reshape),
+            ((aten.pow,), self.power),
+            ((aten.rsub,), self.reversed_subtraction),
+        ]
+        for targets, rule in rules:
+            for node in list(self.nodes.nodes):
+                if not is_call(node, *targets):
+                    continue
+                with self.nodes.inserting_before(node):
+                    replacement = rule(node)
+                if replacement is not None:
+                    node.replace_all_uses_with(replacement)
+                    self.nodes.erase_node(node)
+        remove_unused_weights(self.program)
+        self.program.module.recompile()
+
+    def constant(self, name: str, value: torch.Tensor) -> Node:
+        """A weight input holding ``value``, shared by name."""
+        if name not in self.constants:
+            self.graph.weights.setdefault(name, value)
+            dtype = str(value.dtype).removeprefix("torch.")
+            self.constants[name] = add_input(
+                self.program, Value(name, "weight", dtype, tuple(value.shape))
+            )
+        return self.constants[name]
+
+    def quantized_linear(self, node: Node) -> Node | None:
+        """linear over dequantize_int4/int8: torchao's pattern (int8 inputs) or our kernel (fp32 inputs)."""
+        x, weight, *rest = node.args
+        assert isinstance(x, Node) and isinstance(weight, Node)
+        if not is_call(weight, ops.dequantize_int4, ops.dequantize_int8):
+            return None
+        codes, scales = weight.args
+        assert isinstance(codes, Node) and isinstance(scales, Node)
+        four_bits = is_call(weight, ops.dequantize_int4)
+        bias = rest[0] if rest else None
+        if not is_call(x, ops.fake_quantize_int8_rows):
+            return call(self.nodes, ops.linear_int4, x, codes, scales, bias) if four_bits else None
+        source = x.args[0]
+        assert isinstance(source, Node)
+        out_features, in_features = shape_of(weight)
+        block = [1, in_features]
+        if four_bits:
+            codes, scales, block = self._unpacked(codes, scales)
+        zero_points = self.constant(
+            f"zero_points.{out_features}x{in_features // block[1]}",
+            torch.zeros(out_features, in_features // block[1], dtype=torch.int8),
+        )
+        if not four_bits:
+            scales = self._column(scales)
+        row = [1] * (len(shape_of(source)) - 1) + [in_features]
+        limits = (torch.int8, -128, 127)
+        parameters = call(
+            self.nodes,
+            _torchao.choose_qparams_affine.default,
+            source,
+            "ASYMMETRIC",
+            row,
+            *limits,
+            None,
+            None,
+            torch.int8,
+        )
+        scale = call(self.nodes, operator.getitem, parameters, 0)
+        zero = call(self.nodes, operator.getitem, parameters, 1)
+        quantized = call(
+            self.nodes, _torchao.quantize_affine.default, source, row, scale, zero, *limits
+        )
+        inputs = call(
+            self.nodes, _torchao.dequantize_affine.default, quantized, row, scale, zero, *limits
+        )
+        range_ = (-8, 7) if four_bits else (-127, 127)
+        weights = call(
+            self.nodes,
+            _torchao.dequantize_affine.default,
+            codes,
+            block,
+            scales,
+            zero_points,
+            torch.int8,
+            *range_,
+        )
+        return call(self.nodes, aten.linear.default, inputs, weights, bias)
+
+    def _weight_name(self, node: Node) -> str:
+        names = [
+            value.name
+            for value, placeholder in zip(
+                self.program.inputs,
+                (n for n in self.nodes.nodes if n.op == "placeholder"),
+                strict=True,
+            )
+            if placeholder is node
+        ]
+        return names[0]
+
+    def _unpacked(self, codes: Node, scales: Node) -> tuple[Node, Node, list[int]]:
+        """int4 codes as one int8 each and scales in float32, as torchao's operators read them."""
+        name, scale_name = self._weight_name(codes), self._weight_name(scales)
+        packed, bf16 = self.graph.weights[name], self.graph.weights[scale_name]
+        low, high = packed & 0xF, packed >> 4
+        unpacked = torch.stack([low, high], dim=-1).flatten(1).to(torch.int8) - 8
+        group = unpacked.shape[1] // bf16.shape[1]
+        return (
+            self.constant(f"{name}.int8", unpacked),
+            self.constant(f"{scale_name}.fp32", bf16.float()),
+            [1, group],
+        )
+
+    def _column(self, scales: Node) -> Node:
+        name = self._weight_name(scales)
+        return self.constant(f"{name}.column", self.graph.weights[name].unsqueeze(1))
+
+    def mean(self, node: Node) -> Node | None:
+        """mean over the last dimension: a product with a constant vector of 1/n."""
+        source, dims, *rest = node.args
+        assert isinstance(source, Node)
+        shape = shape_of(source)
+        if node.kwargs or dims not in ([-1], [len(shape) - 1], -1):
+            return None
+        kept = self._mean(source)
+        return kept if rest and rest[0] else self._reshaped(kept, shape[:-1])
+
+    def _mean(self, source: Node) -> Node:
+        width = shape_of(source)[-1]
+        average = self.constant(f"mean.{width}", torch.full((1, width), 1.0 / width))
+        return call(self.nodes, aten.linear.default, source, average)
+
+    def layer_norm(self, node: Node) -> Node | None:
+        """layer_norm over the last dimension: means, a difference and rsqrt."""
+        defaults = (None, None, None, None, 1e-5)
+        source, normalized, weight, bias, eps = (*node.args[:5], *defaults[len(node.args[:5]) :])
+        assert isinstance(source, Node)
+        if list(normalized) != [shape_of(source)[-1]]:  # type: ignore[arg-type]
+            return None
+        insert = self.nodes
+        centered = call(insert, aten.sub.Tensor, source, self._mean(source))
+        variance = self._mean(call(insert, aten.mul.Tensor, centered, centered))
+        scale = call(insert, aten.rsqrt.default, call(insert, aten.add.Tensor, variance, eps))
+        result = call(insert, aten.mul.Tensor, centered, scale)
+        if weight is not None:
+            result = call(insert, aten.mul.Tensor, result, weight)
+        return call(insert, aten.add.Tensor, result, bias) if bias is not None else result
+
+    def repeat(self, node: Node) -> Node | None:
+        """repeat along the first dimension: concatenation of at most five at a time."""
+        source, factors = node.args
+        assert isinstance(source, Node) and isinstance(factors, list | tuple)
+        if any(factor != 1 for factor in factors[1:]):
+            return None
+        return self._concatenated(source, int(factors[0]))  # type: ignore[arg-type]
+
+    def _concatenated(self, source: Node, times: int) -> Node:
+        if times == 1:
+            return source
+        if times <= _CAT_INPUTS:
+            return call(self.nodes, aten.cat.default, [source] * times, 0)
+        fold, rest = divmod(times, _CAT_INPUTS)
+        whole = self._concatenated(self._concatenated(source, fold), _CAT_INPUTS)
+        return call(self.nodes, aten.cat.default, [whole] + [source] * rest, 0) if rest else whole
+
+    def matmul(self, node: Node) -> Node | None:
+        """matmul of equal batch dimensions: reshape, bmm, reshape. Of a matrix: bmm with a batch of one."""
+        left, right = node.args
+        assert isinstance(left, Node) and isinstance(right, Node)
+        a, b = shape_of(left), shape_of(right)
+        if len(b) == 2:
+            product = call(
+                self.nodes,
+                aten.bmm.default,
+                self._reshaped(left, (1, -1, a[-1])),
+                self._reshaped(right, (1, *b)),
+            )
+        elif len(a) == len(b) and a[:-2] == b[:-2]:
+            product = call(
+                self.nodes,
+                aten.bmm.default,
+                self._reshaped(left, (-1, *a[-2:])),
+                self._reshaped(right, (-1, *b[-2:])),
+            )
+        else:
+            return None
+        return self._reshaped(product, shape_of(node))
+
+    def reshape(self, node: Node) -> Node:
+        """unsqueeze and squeeze: reshape."""
+        source = node.args[0]
+        assert isinstance(source, Node)
+        return self._reshaped(source, shape_of(node))
+
+    def _reshaped(self, source: Node, shape: tuple[int, ...]) -> Node:
+        if shape_of(source) == tuple(shape):
+            return source
+        return call(self.nodes, aten.reshape.default, source, list(shape))
+
+    def power(self, node: Node) -> Node | None:
+        """pow by 2 and 3: products."""
+        source, exponent = node.args
+        if exponent not in (2, 3, 2.0, 3.0):
+            return None
+        square = call(self.nodes, aten.mul.Tensor, source, source)
+        if exponent in (2, 2.0):
+            return square
+        return call(self.nodes, aten.mul.Tensor, square, source)
+
+    def reversed_subtraction(self, node: Node) -> Node | None:
+        """rsub by a number: negate and add."""
+        source, number = node.args[:2]
+        if isinstance(number, Node) or len(node.args) > 2:
+            return None
+        negative = call(self.nodes, aten.neg.default, source)
+        return call(self.nodes, aten.add.Tensor, negative, number)
+

@@ -1,0 +1,173 @@
+"""Lowering to ExecuTorch: every program becomes a method of one .pte, delegated to XNNPACK."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim as ExportDim
+
+from zoexport.core.errors import LoweringError, first_line
+from zoexport.core.types import Dim, Lowered, Program, Progress, TrainingGraph
+from zoexport.ir.capture import quiet
+from zoexport.ir.graphs import EXAMPLE_SIZE, copy_program
+
+FILE = "model.pte"
+
+
+class _WithWeights(torch.nn.Module):
+    """A program as a module that owns its weights; its arguments are the program's other inputs."""
+
+    def __init__(self, program: Program, weights: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.program = program.module
+        self.sources: list[str | int] = []
+        arguments = 0
+        for number, value in enumerate(program.inputs):
+            if value.role == "weight":
+                self.register_buffer(f"weight_{number}", weights[value.name])
+                self.sources.append(f"weight_{number}")
+            else:
+                self.sources.append(arguments)
+                arguments += 1
+
+    def forward(self, *arguments: torch.Tensor) -> Any:
+        """Arguments in the program's order, outputs in the program's order."""
+        return self.program(
+            *(
+                getattr(self, source) if isinstance(source, str) else arguments[source]
+                for source in self.sources
+            )
+        )
+
+
+def export_program(
+    program: Program, weights: dict[str, torch.Tensor]
+) -> torch.export.ExportedProgram:
+    """A program with its weights inside, as torch.export states it."""
+    example = []
+    dynamic: list[dict[int, Any]] = []
+    dims: dict[str, Any] = {}
+    for value in program.arguments():
+        sizes = [EXAMPLE_SIZE if isinstance(size, Dim) else size for size in value.shape]
+        example.append(torch.zeros(sizes, dtype=getattr(torch, value.dtype)))
+        dynamic.append(
+            {
+                axis: dims.setdefault(size.name, ExportDim(size.name, min=size.min, max=size.max))
+                for axis, size in enumerate(value.shape)
+                if isinstance(size, Dim)
+            }
+        )
+    with torch.no_grad(), quiet():
+        return torch.export.export(
+            _WithWeights(program, weights),
+            tuple(example),
+            dynamic_shapes=(tuple(dynamic),),
+            strict=False,
+        )
+
+
+def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
+    """Lower every program of ``graph`` into ``folder/model.pte``.
+
+    Raises:
+        LoweringError: ExecuTorch refused a program.
+    """
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import (
+        EdgeCompileConfig,
+        ExecutorchBackendConfig,
+        to_edge_transform_and_lower,
+    )
+
+    from zoexport.targets.executorch.legalize import Legalizer
+
+    exported = {}
+    programs = []
+    for name, program in graph.programs.items():
+        progress(f"exporting {name}", None)
+        copy = copy_program(program, name)
+        Legalizer(graph, copy).run()
+        exported[name] = export_program(copy, graph.weights)
+        programs.append(_manifest_entry(program))
+    progress("lowering to XNNPACK", None)
+    try:
+        with quiet():
+            edge = to_edge_transform_and_lower(
+                exported,
+                partitioner={name: [XnnpackPartitioner()] for name in exported},
+                compile_config=EdgeCompileConfig(_check_ir_validity=False),
+            )
+            delegates = {name: _delegates(edge.exported_program(name)) for name in exported}
+            fallback = {name: _fallback(edge.exported_program(name)) for name in exported}
+            progress("writing the program file", None)
+            executorch = edge.to_executorch(ExecutorchBackendConfig())
+    except Exception as error:
+        # ExecuTorch raises many types; whatever it is, this graph cannot be lowered.
+        raise LoweringError(
+            "lowering to XNNPACK",
+            found=f"{type(error).__name__}: {first_line(error)}",
+            expected="a graph that ExecuTorch lowers",
+            fix="Report the model's architecture and this message.",
+        ) from error
+    with (folder / FILE).open("wb") as file:
+        executorch.write_to_file(file)
+    required = sorted(
+        {
+            f"{operator}.out" if operator.startswith("zoexport::") else operator
+            for counts in fallback.values()
+            for operator in counts
+        }
+    )
+    return Lowered("executorch", programs, required, delegates, fallback)
+
+
+def _manifest_entry(program: Program) -> dict[str, Any]:
+    return {
+        "name": program.name,
+        "file": FILE,
+        "method": program.name,
+        "inputs": [value.as_dict() for value in program.arguments()],
+        "outputs": [value.as_dict() for value in program.outputs],
+    }
+
+
+def _calls(exported: Any) -> Sequence[torch.fx.Node]:
+    return [node for node in exported.graph_module.graph.nodes if node.op == "call_function"]
+
+
+def _delegates(exported: Any) -> list[str]:
+    """What each delegate of a program holds: its backend and operator counts."""
+    found = []
+    for node in exported.graph_module.graph.nodes:
+        if node.op != "get_attr" or "lowered_module" not in str(node.target):
+            continue
+        module = getattr(exported.graph_module, node.target)
+        counts = Counter(_name(call) for call in _calls(module.original_module))
+        operators = ", ".join(f"{name} x{count}" for name, count in sorted(counts.items()))
+        found.append(f"{module.backend_id}: {operators}")
+    return found
+
+
+def _fallback(exported: Any) -> dict[str, int]:
+    """The operators that stay outside delegates, with how often."""
+    skipped = ("getitem", "executorch_call_delegate", "sym_size")
+    counts = Counter(_name(node) for node in _calls(exported))
+    return {
+        name: count
+        for name, count in sorted(counts.items())
+        if not any(part in name for part in skipped)
+    }
+
+
+def _name(node: torch.fx.Node) -> str:
+    target: Any = node.target
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return str(getattr(target, "__name__", target))
+    return str(schema.name)
+
+

@@ -1,0 +1,88 @@
+"""The ExecuTorch targets and what each supports."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.config import as_dict, with_values
+from zoexport.core.types import Lowered, Problem, Progress, TrainingGraph
+from zoexport.targets import targets
+
+
+@dataclasses.dataclass(frozen=True)
+class XnnpackTarget:
+    """ExecuTorch with the XNNPACK delegate and zoexport's own kernels."""
+
+    name: str
+    summary: str
+    engine: str = "executorch"
+
+    def check_available(self) -> list[Problem]:
+        """Whether ExecuTorch is installed."""
+        if importlib.util.find_spec("executorch") is not None:
+            return []
+        return [
+            Problem(
+                f"target {self.name}",
+                "the package executorch is not installed",
+                "Run 'make setup', or pip install executorch==1.5.1 after torch.",
+            )
+        ]
+
+    def defaults(self, config: Any) -> Any:
+        """Activations follow the weights; arithmetic is fp32."""
+        settings = as_dict(config)
+        changes = {}
+        if settings["activations"] is None:
+            changes["activations"] = "fp32" if settings["weights"] == "fp32" else "int8"
+        if settings["compute"] is None:
+            changes["compute"] = "fp32"
+        return with_values(config, changes)
+
+    def supports(self, config: Any) -> list[Problem]:
+        """Combinations of weights, activations and compute that XNNPACK cannot run."""
+        settings = as_dict(config)
+        pair = settings["weights"], settings["activations"]
+        problems = []
+        if pair == ("fp32", "int8"):
+            problems.append(
+                Problem(
+                    "settings weights=fp32, activations=int8",
+                    "XNNPACK has no product of int8 activations and fp32 weights",
+                    "Choose weights=int8 or int4, or activations=fp32.",
+                )
+            )
+        if pair == ("int8", "fp32"):
+            problems.append(
+                Problem(
+                    "settings weights=int8, activations=fp32",
+                    "ExecuTorch has no XNNPACK lowering of int8 weights with fp32 activations",
+                    "Choose activations=int8, or weights=int4 or fp32.",
+                )
+            )
+        if settings["compute"] != "fp32":
+            problems.append(
+                Problem(
+                    "setting compute=fp16",
+                    f"target {self.name} computes in fp32",
+                    "Leave compute at fp32.",
+                )
+            )
+        return problems
+
+    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+        """One .pte with every program as a method."""
+        from zoexport.targets.executorch.lower import lower_xnnpack
+
+        return lower_xnnpack(graph, folder, progress)
+
+
+targets.register(
+    "android-cpu", XnnpackTarget("android-cpu", "Android phones' CPU: ExecuTorch with XNNPACK")
+)
+targets.register(
+    "host", XnnpackTarget("host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu")
+)
