@@ -1,0 +1,83 @@
+# Everything goes through stamp files in .venv and build, so that a second run does only what changed.
+# `make help` lists the targets.
+
+PYTHON ?= python3
+# PyPI's file for this version; set TORCH to a wheel or another index's version to use that.
+TORCH ?= torch==2.13.0
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := exporter/zoexport/_native
+SOURCES := $(shell find runtime_ops graphs/golden tests/cpp -type f 2>/dev/null) $(wildcard CMakeLists.txt)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-unit test-cpp test-python check format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: build/.installed ## Install everything into .venv and build the C++ runtime
+	@echo "Ready: $(BIN)/zoexport"
+
+demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
+	$(BIN)/python -m zoexport.demo demo
+
+test: test-cpp test-python ## Run all tests: C++, unit, contract, parity, slow
+
+test-python: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-unit: setup ## Run the quick Python tests only
+	$(BIN)/python -m pytest -m "not slow and not parity and not network" $(PYTEST_ARGS)
+
+test-cpp: setup ## Run the C++ tests only
+	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error
+
+check: $(VENV)/.packages ## Check format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.packages ## Format the Python code and apply lint's safe fixes
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+clean: ## Remove what setup built; downloaded models stay in the cache
+	rm -rf $(VENV) build $(NATIVE) .mypy_cache .pytest_cache .ruff_cache
+	find exporter tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) was not found. \
+	Install Python 3.10 or newer, or run make with PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: $(PYTHON) is \
+	$$($(PYTHON) -V 2>&1); Python 3.10 or newer is needed. Run make with PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) cannot create \
+	virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@command -v $(or $(CXX),g++) >/dev/null || { echo "error: no C++ compiler was found. \
+	On Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# torch goes first and alone: with it installed, pip keeps this build when the other packages ask for a range.
+$(VENV)/.torch: $(VENV)/.created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+build/.configured: $(VENV)/.packages CMakeLists.txt
+	$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
+	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)" \
+	  -DCMAKE_INSTALL_PREFIX="$(abspath $(NATIVE))"
+	@touch $@
+
+build/.installed: build/.configured $(SOURCES)
+	$(BIN)/cmake --build build --parallel $(JOBS)
+	$(BIN)/cmake --install build
+	@touch $@
