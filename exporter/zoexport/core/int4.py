@@ -1,0 +1,232 @@
+"""Weight quantization: INT4 in groups (docs/int4.md states the packing) and INT8 by output channel."""
+
+from __future__ import annotations
+
+import torch
+
+from zoexport.core.errors import ConfigError
+
+#: The packing id of group size 32; :func:`packing_id` gives that of any group size.
+SPEC_ID = "int4-symmetric-g32/1"
+GROUP_SIZE = 32
+
+_CHUNK = 1 << 20  # weights at a time: about ten float32 temporaries of 4 MB
+#: A scale is absmax over one of these: 7.5 halves the error of both ends, larger ones clip outliers.
+_DIVISORS = tuple(6.25 + 0.25 * i for i in range(16))
+
+
+def packing_id(group_size: int) -> str:
+    """The id of the packing with groups of ``group_size``, as a manifest states it."""
+    return f"int4-symmetric-g{group_size}/1"
+
+
+def check_group_size(group_size: int, width: int, *, where: str = "group size") -> None:
+    """Refuse a group size that the packing cannot have; it is never changed silently.
+
+    Args:
+        group_size: weights that share a scale.
+        width: input width K of the weight.
+        where: what to name in the message.
+
+    Raises:
+        ConfigError: not a positive multiple of 32, or not a divisor of ``width``.
+    """
+    if group_size <= 0 or group_size % 32:
+        raise ConfigError(
+            where,
+            found=f"group size {group_size}",
+            expected="a positive multiple of 32",
+            fix="Choose 32, 64 or 128.",
+        )
+    if width <= 0 or width % group_size:
+        raise ConfigError(
+            where,
+            found=f"group size {group_size} for an input width of {width}",
+            expected="a group size that divides the input width",
+            fix="Choose a smaller group size, or leave this weight unquantized.",
+        )
+
+
+def quantize_int4(
+    weight: torch.Tensor, group_size: int = GROUP_SIZE, *, where: str = "weight"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of a weight.
+
+    For each group the scale is the one, of 16 candidates already rounded to bfloat16, whose codes give the
+    least squared error.
+
+    Args:
+        weight: (N, K), a floating dtype. It is read in pieces; temporaries stay below 64 MB.
+        group_size: a multiple of 32 that divides K.
+        where: what to name in a message.
+
+    Returns:
+        codes uint8 (N, K/2) and scales bfloat16 (N, K/group_size), positive and normal.
+
+    Raises:
+        ConfigError: an impossible group size, or a weight that is not a finite matrix.
+    """
+    _check_matrix(weight, where)
+    rows, width = weight.shape
+    check_group_size(group_size, width, where=where)
+    groups = weight.detach().reshape(-1, group_size)
+    codes = torch.empty((groups.shape[0], group_size // 2), dtype=torch.uint8)
+    scales = torch.empty(groups.shape[0], dtype=torch.bfloat16)
+    chunk = max(1, _CHUNK // group_size)
+    for begin in range(0, groups.shape[0], chunk):
+        part = groups[begin : begin + chunk].to(torch.float32)
+        _check_finite(part, where)
+        scales[begin : begin + chunk] = scale = _best_scales(part)
+        codes[begin : begin + chunk] = pack_int4(_codes(part, scale.to(torch.float32)))
+    return codes.reshape(rows, width // 2), scales.reshape(rows, width // group_size)
+
+
+def dequantize_int4(
+    codes: torch.Tensor, scales: torch.Tensor, group_size: int | None = None
+) -> torch.Tensor:
+    """The weight that codes and scales stand for: w = q * s, exact in float32.
+
+    Args:
+        codes: uint8 (N, K/2).
+        scales: bfloat16 (N, K/group_size).
+        group_size: K over the number of scales in a row where None.
+
+    Returns:
+        float32 (N, K).
+
+    Raises:
+        ConfigError: shapes or dtypes that do not belong together.
+    """
+    size = _check_packed(codes, scales, group_size)
+    rows, half = codes.shape
+    values = unpack_int4(codes).to(torch.float32).reshape(rows, -1, size)
+    return (values * scales.to(torch.float32).unsqueeze(-1)).reshape(rows, 2 * half)
+
+
+def pack_int4(values: torch.Tensor) -> torch.Tensor:
+    """Integers of [-8, 7] as q + 8, two a byte, the even element in the low nibble: (..., K) -> (..., K/2)."""
+    shifted = (values + 8).to(torch.uint8)
+    return shifted[..., 0::2] | (shifted[..., 1::2] << 4)
+
+
+def unpack_int4(codes: torch.Tensor) -> torch.Tensor:
+    """The int8 values of packed codes: (..., K/2) -> (..., K)."""
+    nibbles = torch.stack([codes & 15, codes >> 4], dim=-1)
+    return nibbles.flatten(-2).to(torch.int8) - 8
+
+
+def quantize_int8(
+    weight: torch.Tensor, *, where: str = "weight"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of a weight, one symmetric scale for each output channel.
+
+    Args:
+        weight: (N, K), a floating dtype.
+        where: what to name in a message.
+
+    Returns:
+        codes int8 (N, K) in [-127, 127] and scales float32 (N), positive and normal.
+
+    Raises:
+        ConfigError: the weight is not a finite matrix.
+    """
+    _check_matrix(weight, where)
+    codes = torch.empty(weight.shape, dtype=torch.int8)
+    scales = torch.empty(weight.shape[0], dtype=torch.float32)
+    chunk = max(1, _CHUNK // max(1, weight.shape[1]))
+    for begin in range(0, weight.shape[0], chunk):
+        part = weight.detach()[begin : begin + chunk].to(torch.float32)
+        _check_finite(part, where)
+        scale = (part.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+        scales[begin : begin + chunk] = scale
+        codes[begin : begin + chunk] = (
+            (part / scale.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
+        )
+    return codes, scales
+
+
+def dequantize_int8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """w = q * s of codes int8 (N, K) and scales float32 (N): float32 (N, K).
+
+    Raises:
+        ConfigError: shapes or dtypes that do not belong together.
+    """
+    fits = codes.dim() == 2 and scales.shape == codes.shape[:1]
+    if not fits or codes.dtype != torch.int8 or scales.dtype != torch.float32:
+        raise ConfigError(
+            "int8 weight",
+            found=f"codes {_describe(codes)} with scales {_describe(scales)}",
+            expected="codes int8 (N, K) with scales float32 (N)",
+            fix="Pass what quantize_int8 returned.",
+        )
+    return codes.to(torch.float32) * scales.unsqueeze(1)
+
+
+def _codes(groups: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return (groups / scale.unsqueeze(1)).round_().clamp_(-8, 7)
+
+
+def _best_scales(groups: torch.Tensor) -> torch.Tensor:
+    """The bfloat16 scale of each group (n, group_size) with the least squared error: (n,)."""
+    largest = groups.abs().amax(dim=1)
+    tiny = torch.finfo(torch.bfloat16).tiny
+    best = torch.full_like(largest, tiny, dtype=torch.bfloat16)
+    best_error = torch.full_like(largest, float("inf"))
+    # Errors relative to the largest weight: squares of tiny or huge weights would leave float32.
+    unit = groups / largest.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)
+    for divisor in _DIVISORS:
+        scale = (largest / divisor).to(torch.bfloat16).clamp(min=tiny)
+        relative = scale.to(torch.float32) / largest.clamp(min=torch.finfo(torch.float32).tiny)
+        values = _codes(groups, scale.to(torch.float32)) * relative.unsqueeze(1)
+        error = values.sub_(unit).square_().sum(dim=1)
+        better = error < best_error
+        best = torch.where(better, scale, best)
+        best_error = torch.where(better, error, best_error)
+    return torch.where(largest > 0, best, torch.full_like(best, tiny))
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _check_matrix(weight: torch.Tensor, where: str) -> None:
+    if weight.dim() != 2 or not weight.is_floating_point():
+        raise ConfigError(
+            where,
+            found=_describe(weight),
+            expected="a floating-point matrix (N, K)",
+            fix="Quantize only the weights of linear and embedding layers.",
+        )
+
+
+def _check_finite(part: torch.Tensor, where: str) -> None:
+    if not bool(torch.isfinite(part).all()):
+        raise ConfigError(
+            where,
+            found="a weight that is not finite",
+            expected="finite weights",
+            fix="Repair the checkpoint, or load it in the dtype in which it was saved.",
+        )
+
+
+def _check_packed(codes: torch.Tensor, scales: torch.Tensor, group_size: int | None) -> int:
+    groups = scales.shape[1] if scales.dim() == 2 else 0
+    width = 2 * codes.shape[1] if codes.dim() == 2 else 0
+    size = group_size if group_size is not None else (width // groups if groups else 0)
+    fits = codes.dim() == 2 and groups > 0 and codes.shape[0] == scales.shape[0]
+    if not fits or codes.dtype != torch.uint8 or scales.dtype != torch.bfloat16:
+        raise ConfigError(
+            "int4 weight",
+            found=f"codes {_describe(codes)} with scales {_describe(scales)}",
+            expected="codes uint8 (N, K/2) with scales bfloat16 (N, K/group_size)",
+            fix="Pass what quantize_int4 returned.",
+        )
+    check_group_size(size, width, where="int4 weight")
+    if groups * size != width:
+        raise ConfigError(
+            "int4 weight",
+            found=f"{groups} scales in a row of {width} weights",
+            expected=f"{width // size} scales for groups of {size}",
+            fix="Pass the group size that the weight was quantized with.",
+        )
+    return size

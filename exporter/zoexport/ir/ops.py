@@ -1,0 +1,405 @@
+"""The operators of namespace ``zoexport`` for torch: schemas, shapes, and CPU implementations.
+
+Importing this module declares them. ``runtime_ops/bindings/executorch_ops.cpp`` implements the first group
+on devices, under the same schemas; ``zo_*`` give the same bits there and here. The second group
+(:data:`SEMANTIC`) says what a graph means, and a target replaces it before lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from zoexport.core import int4, rng
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAMESPACE = "zoexport"
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+
+#: Operators with a device implementation: name -> (arguments, names of the outputs).
+DEVICE = {
+    "zo_update": (
+        "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id",
+        ("out",),
+    ),
+    "zo_perturb": (
+        "Tensor master, Tensor epsilon, Tensor seed, Tensor step, int tensor_id, int queries",
+        ("out",),
+    ),
+    "zo_perturb_one": (
+        "Tensor master, Tensor epsilon, Tensor sign, Tensor seed, Tensor step, Tensor query, int tensor_id",
+        ("out",),
+    ),
+    "label_logprobs": ("Tensor logits, Tensor label_tokens", ("logprobs", "is_argmax")),
+    "linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
+    "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
+}
+
+#: Operators that a target lowers to its own: name -> arguments; each returns one tensor.
+SEMANTIC = {
+    "dequantize_int4": "Tensor codes, Tensor scales",
+    "dequantize_int8": "Tensor codes, Tensor scales",
+    "fake_quantize_int8_rows": "Tensor x",
+}
+
+
+def _declare() -> None:
+    for name, (arguments, outputs) in DEVICE.items():
+        plain = ", ".join(["Tensor"] * len(outputs))
+        marked = ", ".join(f"Tensor({chr(97 + i)}!)" for i in range(len(outputs)))
+        written = ", ".join(f"Tensor({chr(97 + i)}!) {out}" for i, out in enumerate(outputs))
+        if len(outputs) > 1:
+            plain, marked = f"({plain})", f"({marked})"
+        _LIBRARY.define(f"{name}({arguments}) -> {plain}", tags=torch.Tag.pt2_compliant_tag)
+        _LIBRARY.define(f"{name}.out({arguments}, *, {written}) -> {marked}")
+    for name, arguments in SEMANTIC.items():
+        _LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+
+
+_declare()
+
+
+def _cpu(name: str) -> Callable[[F], F]:
+    """Register a CPU implementation; an operator's out overload copies its results into ``out``."""
+
+    def register(function: F) -> F:
+        _LIBRARY.impl(name, function, "CPU")
+        if name in DEVICE:
+            _LIBRARY.impl(f"{name}.out", _out_variant(function, DEVICE[name][1]), "CPU")
+        return function
+
+    return register
+
+
+def _out_variant(function: Callable[..., Any], outputs: Sequence[str]) -> Callable[..., Any]:
+    def call(*arguments: Any, **given: Any) -> Any:
+        targets = [given.pop(name) for name in outputs]
+        results = function(*arguments, **given)
+        values = results if isinstance(results, tuple) else (results,)
+        for target, value in zip(targets, values, strict=True):
+            target.resize_(value.shape).copy_(value)
+        return tuple(targets) if len(targets) > 1 else targets[0]
+
+    return call
+
+
+def _fake(name: str) -> Callable[[F], F]:
+    def register(function: F) -> F:
+        torch.library.register_fake(f"{NAMESPACE}::{name}", function, lib=_LIBRARY)
+        return function
+
+    return register
+
+
+# --- zeroth-order state ---------------------------------------------------------------------------
+
+
+def _int(name: str, tensor: torch.Tensor) -> int:
+    if tensor.dtype != torch.int64 or tensor.numel() != 1:
+        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected int64 (1)")
+    return int(tensor.item())
+
+
+def _seed(tensor: torch.Tensor) -> int:
+    """A u64 that travels as int64."""
+    return _int("seed", tensor) & 0xFFFFFFFFFFFFFFFF
+
+
+def _float(name: str, tensor: torch.Tensor) -> np.float32:
+    if tensor.dtype != torch.float32 or tensor.numel() != 1:
+        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected float32 (1)")
+    return np.float32(tensor.item())
+
+
+def _array(name: str, tensor: torch.Tensor) -> NDArray[np.float32]:
+    if tensor.dtype != torch.float32:
+        raise ValueError(f"{name} is {tensor.dtype}; expected float32")
+    return tensor.detach().contiguous().reshape(-1).numpy()
+
+
+@_cpu("zo_update")
+def zo_update(
+    master: torch.Tensor,
+    gradients: torch.Tensor,
+    learning_rate: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+) -> torch.Tensor:
+    """master - (lr/q) sum_j g_j z(step-1, j): the update of the step before the one evaluated.
+
+    Args:
+        master: float32, any shape.
+        gradients: float32 (q); all zero means that nothing is pending, and master is returned as it is.
+        learning_rate: float32 (1).
+        seed: int64 (1), a u64. step: int64 (1), the step that is being evaluated.
+        tensor_id: the slot's number in the noise specification.
+
+    Returns:
+        float32, shape of master. All arithmetic is float32, one rounding an operation, j ascending.
+
+    Raises:
+        ValueError: an argument of another dtype or shape; a gradient before the first step.
+    """
+    flat, g = _array("master", master), _array("gradients", gradients)
+    lr, seed_number, step_number = (
+        _float("learning_rate", learning_rate),
+        _seed(seed),
+        _int("step", step),
+    )
+    if g.size == 0:
+        raise ValueError("gradients is empty; expected one for each query")
+    if not g.any():
+        return master.clone(memory_format=torch.contiguous_format)
+    if step_number < 1:
+        raise ValueError(f"step is {step_number}; expected at least 1 where a gradient is pending")
+    total = g[0] * rng.normals(seed_number, tensor_id, 0, step_number - 1, flat.size)
+    for query in range(1, g.size):
+        z = rng.normals(seed_number, tensor_id, query, step_number - 1, flat.size)
+        total = total + g[query] * z
+    scale = lr / np.float32(g.size)
+    return torch.from_numpy(flat - scale * total).reshape(master.shape)
+
+
+@_cpu("zo_perturb")
+def zo_perturb(
+    master: torch.Tensor,
+    epsilon: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+    queries: int,
+) -> torch.Tensor:
+    """The perturbed copies of a slot: copy 2i is master + eps z_i, copy 2i+1 is master - eps z_i.
+
+    Args:
+        master: float32, any shape.
+        epsilon: float32 (1). seed, step: int64 (1).
+        tensor_id: the slot's number. queries: q.
+
+    Returns:
+        float32 (2q, *master.shape).
+
+    Raises:
+        ValueError: an argument of another dtype or shape, or out of range.
+    """
+    flat, eps = _array("master", master), _float("epsilon", epsilon)
+    seed_number, step_number = _seed(seed), _int("step", step)
+    if queries < 1:
+        raise ValueError(f"queries is {queries}; expected at least 1")
+    out = np.empty((2 * queries, flat.size), dtype=np.float32)
+    for query in range(queries):
+        move = eps * rng.normals(seed_number, tensor_id, query, step_number, flat.size)
+        out[2 * query] = flat + move
+        out[2 * query + 1] = flat - move
+    return torch.from_numpy(out).reshape((2 * queries, *master.shape))
+
+
+@_cpu("zo_perturb_one")
+def zo_perturb_one(
+    master: torch.Tensor,
+    epsilon: torch.Tensor,
+    sign: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    query: torch.Tensor,
+    tensor_id: int,
+) -> torch.Tensor:
+    """One perturbed copy, the same bits as the one of :func:`zo_perturb`.
+
+    Args:
+        master: float32, any shape.
+        epsilon: float32 (1). sign: float32 (1), +1 or -1.
+        seed, step, query: int64 (1).
+        tensor_id: the slot's number.
+
+    Returns:
+        float32 (1, *master.shape).
+
+    Raises:
+        ValueError: an argument of another dtype or shape, or out of range.
+    """
+    direction = _float("sign", sign)
+    if direction not in (np.float32(1), np.float32(-1)):
+        raise ValueError(f"sign is {direction}; expected 1 or -1")
+    flat, move = _array("master", master), direction * _float("epsilon", epsilon)
+    z = rng.normals(_seed(seed), tensor_id, _int("query", query), _int("step", step), flat.size)
+    return torch.from_numpy(flat + move * z).reshape((1, *master.shape))
+
+
+@_fake("zo_update")
+def _(
+    master: torch.Tensor,
+    gradients: torch.Tensor,
+    learning_rate: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+) -> torch.Tensor:
+    return master.new_empty(master.shape)
+
+
+@_fake("zo_perturb")
+def _(
+    master: torch.Tensor,
+    epsilon: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+    queries: int,
+) -> torch.Tensor:
+    return master.new_empty((2 * queries, *master.shape))
+
+
+@_fake("zo_perturb_one")
+def _(
+    master: torch.Tensor,
+    epsilon: torch.Tensor,
+    sign: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    query: torch.Tensor,
+    tensor_id: int,
+) -> torch.Tensor:
+    return master.new_empty((1, *master.shape))
+
+
+# --- loss and weights -----------------------------------------------------------------------------
+
+
+@_cpu("label_logprobs")
+def label_logprobs(
+    logits: torch.Tensor, label_tokens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probability of each label entry under each copy.
+
+    Args:
+        logits: float32 (C, M, V).
+        label_tokens: int64 (M), each in [0, V).
+
+    Returns:
+        logprobs float32 (C, M), and is_argmax float32 (C, M): 1 where the label is the lowest index of the
+        greatest logit, else 0.
+
+    Raises:
+        ValueError: other shapes or dtypes, or a label out of range.
+    """
+    if logits.dim() != 3 or logits.dtype != torch.float32 or logits.shape[2] == 0:
+        raise ValueError(
+            f"logits is {logits.dtype} {tuple(logits.shape)}; expected float32 (C, M, V)"
+        )
+    if label_tokens.dtype != torch.int64 or label_tokens.shape != logits.shape[1:2]:
+        raise ValueError(
+            f"label_tokens is {label_tokens.dtype} {tuple(label_tokens.shape)}; "
+            f"expected int64 ({logits.shape[1]})"
+        )
+    outside = (label_tokens < 0) | (label_tokens >= logits.shape[2])
+    if bool(outside.any()):
+        raise ValueError(
+            f"label_tokens has {int(label_tokens[outside][0])}; expected 0 <= label < {logits.shape[2]}"
+        )
+    index = label_tokens.unsqueeze(1)
+    logprobs = torch.empty(logits.shape[:2], dtype=torch.float32)
+    is_argmax = torch.empty_like(logprobs)
+    for copy in range(logits.shape[0]):  # one copy at a time bounds the double-precision temporary
+        row = logits[copy].double()
+        logprobs[copy] = (row.gather(1, index).squeeze(1) - row.logsumexp(dim=1)).float()
+        is_argmax[copy] = (row.argmax(dim=1) == label_tokens).float()
+    return logprobs, is_argmax
+
+
+@_fake("label_logprobs")
+def _(logits: torch.Tensor, label_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (logits.shape[0], logits.shape[1])
+    return logits.new_empty(shape), logits.new_empty(shape)
+
+
+@_cpu("linear_int4")
+def linear_int4(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """x W^T (+ bias) with float32 activations and accumulation.
+
+    Args:
+        x: float32 (..., K). codes, scales: see docs/int4.md. bias: float32 (N) or None.
+
+    Returns:
+        float32 (..., N).
+    """
+    return torch.nn.functional.linear(x, int4.dequantize_int4(codes, scales), bias)
+
+
+@_fake("linear_int4")
+def _(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], codes.shape[0]))
+
+
+@_cpu("embedding_int4")
+def embedding_int4(
+    codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor:
+    """Rows of a packed table: int64 (...) -> float32 (..., K)."""
+    flat = indices.reshape(-1)
+    if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < codes.shape[0]:
+        raise ValueError(f"indices leave the table of {codes.shape[0]} rows")
+    rows = int4.dequantize_int4(codes[flat], scales[flat])
+    return rows.reshape((*indices.shape, 2 * codes.shape[1]))
+
+
+@_fake("embedding_int4")
+def _(codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    return scales.new_empty((*indices.shape, 2 * codes.shape[1]), dtype=torch.float32)
+
+
+# --- semantic operators ---------------------------------------------------------------------------
+
+
+@_cpu("dequantize_int4")
+def dequantize_int4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """codes uint8 (N, K/2) and scales bfloat16 (N, K/G) as float32 (N, K)."""
+    return int4.dequantize_int4(codes, scales)
+
+
+@_fake("dequantize_int4")
+def _(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return scales.new_empty((codes.shape[0], 2 * codes.shape[1]), dtype=torch.float32)
+
+
+@_cpu("dequantize_int8")
+def dequantize_int8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """codes int8 (N, K) and scales float32 (N) as float32 (N, K)."""
+    return int4.dequantize_int8(codes, scales)
+
+
+@_fake("dequantize_int8")
+def _(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return scales.new_empty(codes.shape)
+
+
+@_cpu("fake_quantize_int8_rows")
+def fake_quantize_int8_rows(x: torch.Tensor) -> torch.Tensor:
+    """Each row rounded to 256 levels as XNNPACK's dynamic int8 (qd8) does: float32, shape of x.
+
+    The range of a row includes 0; the zero point is taken from the end with the smaller rounding error.
+    """
+    low = x.amin(dim=-1, keepdim=True).clamp(max=0)
+    high = x.amax(dim=-1, keepdim=True).clamp(min=0)
+    span = high - low
+    inverse = torch.where(span == 0, torch.ones_like(span), 255 / span)
+    low_steps, high_steps = low * inverse, high * inverse
+    from_low = (low_steps - 128) + (high_steps + 127) > 0
+    zero = torch.where(from_low, -128 - low_steps, 127 - high_steps).clamp(-128, 127).round()
+    levels = ((x * inverse).round() + zero).clamp(-128, 127)
+    return (levels - zero) * (1 / inverse)
+
+
+@_fake("fake_quantize_int8_rows")
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape)
