@@ -11,8 +11,11 @@ from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 
 from zoexport.core.types import Dim, Program, Value
+from zoexport.ir import ops as _declared  # noqa: F401  (registers the operators)
 
 aten = torch.ops.aten
+zo = torch.ops.zoexport
+"""zoexport's own operators (``ir.ops``)."""
 
 EXAMPLE_SIZE = 5
 

@@ -23,7 +23,6 @@ import torch
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
-from zoexport.ir import ops
 from zoexport.ir.graphs import (
     add_input,
     aten,
@@ -35,6 +34,7 @@ from zoexport.ir.graphs import (
     record,
     set_outputs,
     shape_of,
+    zo,
 )
 
 _NOISE = (
@@ -104,7 +104,7 @@ def _perturb(
     with nodes.inserting_after(last):
         updated = call(
             nodes,
-            ops.zo_update,
+            zo.zo_update.default,
             master,
             noise["projected_gradients"],
             noise["learning_rate"],
@@ -116,7 +116,7 @@ def _perturb(
         if sequential:
             perturbed = call(
                 nodes,
-                ops.zo_perturb_one,
+                zo.zo_perturb_one.default,
                 updated,
                 noise["epsilon"],
                 noise["sign"],
@@ -128,7 +128,7 @@ def _perturb(
         else:
             perturbed = call(
                 nodes,
-                ops.zo_perturb,
+                zo.zo_perturb.default,
                 updated,
                 noise["epsilon"],
                 noise["seed"],

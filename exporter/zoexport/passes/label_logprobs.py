@@ -23,7 +23,6 @@ import operator
 import torch
 
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
-from zoexport.ir import ops
 from zoexport.ir.graphs import (
     add_input,
     aten,
@@ -34,6 +33,7 @@ from zoexport.ir.graphs import (
     record,
     set_outputs,
     shape_of,
+    zo,
 )
 
 _ELEMENTWISE = (aten.mul, aten.div, aten.add, aten.sub, aten.tanh, aten.neg, aten.to, aten._to_copy)
@@ -72,7 +72,7 @@ def _select_labels(program: Program, labels: Dim, copies: int) -> None:
     reader.replace_input_with(source, chosen)
     logits = output_node(program.module).args[0][0]  # type: ignore[index,assignment]
     with nodes.inserting_before(output_node(program.module)):
-        pair = nodes.call_function(ops.label_logprobs, (logits, tokens))
+        pair = nodes.call_function(zo.label_logprobs.default, (logits, tokens))
         logprobs = record(nodes, logits, operator.getitem, pair, 0)
         is_argmax = record(nodes, logits, operator.getitem, pair, 1)
     results = [

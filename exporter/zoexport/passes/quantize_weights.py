@@ -21,7 +21,6 @@ from torch.fx import Node
 
 from zoexport.core import int4
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir import ops
 from zoexport.ir.graphs import (
     add_input,
     aten,
@@ -29,6 +28,7 @@ from zoexport.ir.graphs import (
     is_call,
     placeholders,
     remove_unused_weights,
+    zo,
 )
 
 
@@ -74,18 +74,18 @@ def _quantize_reads(
         return
     codes, scales = _quantized(graph, program, name, weights, group_size)
     nodes = program.module.graph
-    dequantize = ops.dequantize_int4 if weights == "int4" else ops.dequantize_int8
+    dequantize = zo.dequantize_int4.default if weights == "int4" else zo.dequantize_int8.default
     for linear in linears:
         x = linear.args[0]
         assert isinstance(x, Node)
         with nodes.inserting_before(linear):
             linear.replace_input_with(weight, call(nodes, dequantize, codes, scales))
             if activations == "int8":
-                linear.update_arg(0, call(nodes, ops.fake_quantize_int8_rows, x))
+                linear.update_arg(0, call(nodes, zo.fake_quantize_int8_rows.default, x))
     for embedding in embeddings:
         with nodes.inserting_before(embedding):
             if weights == "int4":
-                rows = call(nodes, ops.embedding_int4, codes, scales, tokens)
+                rows = call(nodes, zo.embedding_int4.default, codes, scales, tokens)
             else:
                 rows = _embedding_int8(nodes, codes, scales, tokens)
         embedding.replace_all_uses_with(rows)

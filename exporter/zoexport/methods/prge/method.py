@@ -14,6 +14,7 @@ from zoexport.methods.prge.reference import ZerothOrderReference
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.cleanup import cleanup
 from zoexport.passes.dual_forward import dual_forward, sequential_forward
+from zoexport.passes.find_linears import find_linears
 from zoexport.passes.fold_constants import fold_constants
 from zoexport.passes.group_queries import group_queries
 from zoexport.passes.label_logprobs import label_logprobs
@@ -35,6 +36,7 @@ class ZerothOrderMethod:
         labels = config.batch * config.seq_len
         order = [
             Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
+            Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
             Pass(
                 "lora_inject",
                 lambda graph: lora_inject(

@@ -14,8 +14,7 @@ import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's
 from torch.fx import Graph, Node
 
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir import ops
-from zoexport.ir.graphs import add_input, aten, call, is_call, remove_unused_weights, shape_of
+from zoexport.ir.graphs import add_input, aten, call, is_call, remove_unused_weights, shape_of, zo
 
 _CAT_INPUTS = 5  # XNNPACK concatenates at most five tensors in one call.
 _torchao = torch.ops.torchao
@@ -67,14 +66,14 @@ class Legalizer:
         """linear over dequantize_int4/int8: torchao's pattern (int8 inputs) or our kernel (fp32 inputs)."""
         x, weight, *rest = node.args
         assert isinstance(x, Node) and isinstance(weight, Node)
-        if not is_call(weight, ops.dequantize_int4, ops.dequantize_int8):
+        if not is_call(weight, zo.dequantize_int4.default, zo.dequantize_int8.default):
             return None
         codes, scales = weight.args
         assert isinstance(codes, Node) and isinstance(scales, Node)
-        four_bits = is_call(weight, ops.dequantize_int4)
+        four_bits = is_call(weight, zo.dequantize_int4.default)
         bias = rest[0] if rest else None
-        if not is_call(x, ops.fake_quantize_int8_rows):
-            return call(self.nodes, ops.linear_int4, x, codes, scales, bias) if four_bits else None
+        if not is_call(x, zo.fake_quantize_int8_rows.default):
+            return call(self.nodes, zo.linear_int4.default, x, codes, scales, bias) if four_bits else None
         source = x.args[0]
         assert isinstance(source, Node)
         out_features, in_features = shape_of(weight)

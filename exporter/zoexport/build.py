@@ -1,0 +1,194 @@
+"""compile: capture -> the method's passes -> the target lowers -> bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from zoexport import __version__
+from zoexport.core import manifest, rng, tolerances
+from zoexport.core.config import as_dict, parse, read_recipe
+from zoexport.core.errors import ConfigError
+from zoexport.core.files import atomic_folder
+from zoexport.core.types import Lowered, Method, Problem, Progress, Target, TrainingGraph
+from zoexport.methods import methods
+from zoexport.targets import targets
+
+INITIAL_STATE = "adapter.safetensors"
+_DEFAULT_METHODS = {"android-npu": "prge"}
+_PREFERRED = ("mebp", "prge")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is to be compiled, decided before any heavy work."""
+
+    method: Method
+    target: Target
+    config: Any
+
+
+def default_method(target: str) -> str:
+    """The method where the user names none: P-RGE on an NPU, elsewhere the first preferred one there is."""
+    known = methods.names()
+    preferred = next(name for name in _PREFERRED if name in known)
+    return _DEFAULT_METHODS.get(target, preferred)
+
+
+def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
+    """Look up method and target and check the settings.
+
+    Raises:
+        ConfigError: an unknown name or setting, an impossible value, a combination the target cannot run.
+    """
+    chosen_target = targets.get(target)
+    chosen_method = methods.get(method or default_method(target))
+    config = chosen_target.defaults(parse(chosen_method.config, settings))
+    _raise_problems([*chosen_target.check_available(), *chosen_target.supports(config)])
+    return Plan(chosen_method, chosen_target, config)
+
+
+def compile_bundle(
+    model: str,
+    *,
+    method: str | None,
+    target: str,
+    output: Path | None,
+    settings: Mapping[str, str],
+    recipe: Path | None,
+    force: bool,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Compile a model into a bundle.
+
+    Args:
+        model: a Hugging Face directory, a GGUF file, a hub id, or a name such as ``smollm2-135m``.
+        method, target: names of the registries; the method defaults by target.
+        output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
+        settings: of ``--set``; they win over the recipe's.
+        recipe: a YAML file of settings.
+        force: replace a bundle that is already there.
+        progress: called with the name of each phase.
+
+    Returns:
+        The keys of ``compile --json``: bundle, method, target, bytes, seconds, programs, delegates,
+        delegate_list, fallback_ops.
+
+    Raises:
+        ZoExportError: one clear error; nothing is written.
+    """
+    start = time.monotonic()
+    planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
+    # torch and transformers load only once the settings are known to be good.
+    from zoexport import models
+
+    source = models.resolve(model)
+    bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
+    with atomic_folder(bundle, replace=force) as folder:
+        progress("loading the model", None)
+        loaded = models.load(source)
+        content = _fill(folder, planned, loaded, progress)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        progress("hashing the files", None)
+        written = manifest.write(folder, content, files)
+    return {
+        "bundle": str(bundle),
+        "method": planned.method.name,
+        "target": target,
+        "bytes": sum(entry["bytes"] for entry in written["files"].values())
+        + (bundle / manifest.FILE).stat().st_size,
+        "seconds": round(time.monotonic() - start, 3),
+        "programs": [program["name"] for program in written["programs"]],
+        "delegates": written["delegates"],
+        "delegate_list": written["delegate_list"],
+        "fallback_ops": written["fallback_ops"],
+    }
+
+
+def training_graph(planned: Plan, model: Any, progress: Progress) -> TrainingGraph:
+    """Capture a model and run the method's passes over it."""
+    from zoexport import models
+    from zoexport.ir.capture import capture
+    from zoexport.ir.verify import verify
+    from zoexport.passes.pipeline import run_passes
+
+    config = planned.config
+    modules = models.adapter_targets(model, config.lora_targets, config.lora_layers)
+    progress("capturing the model", None)
+    graph = capture(model, config.seq_len)
+    verify(graph)
+    return run_passes(graph, planned.method.passes(config, modules), progress)
+
+
+def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[str, Any]:
+    from safetensors.torch import save
+
+    from zoexport import adapters
+
+    graph = training_graph(planned, loaded.model, progress)
+    lowered = planned.target.lower(graph, planned.config, folder, progress)
+    progress("writing the bundle", None)
+    (folder / INITIAL_STATE).write_bytes(save(graph.initial))
+    settings = as_dict(planned.config)
+    adapters.write_peft_config(folder, graph.slots, settings, loaded)
+    tokenizer = []
+    for path in loaded.tokenizer_files:
+        shutil.copyfile(path, folder / path.name)
+        tokenizer.append(path.name)
+    return {
+        **_description(planned, lowered, graph, settings),
+        "model": {
+            "name": loaded.name,
+            "architecture": loaded.architecture,
+            "vocab_size": loaded.vocab_size,
+            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
+            "sha256": loaded.sha256,
+        },
+        "tokenizer": sorted(tokenizer),
+    }
+
+
+def _description(
+    planned: Plan, lowered: Lowered, graph: TrainingGraph, settings: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "zoexport_version": __version__,
+        "tools": {name: version(name) for name in ("torch", "executorch", "transformers")},
+        "method": planned.method.name,
+        "target": planned.target.name,
+        "engine": lowered.engine,
+        "settings": settings,
+        "rng": rng.SPEC_ID,
+        "packing": graph.packing,
+        "provenance": graph.provenance,
+        "programs": lowered.programs,
+        "state": [slot.as_dict() for slot in graph.slots],
+        "rows": graph.rows,
+        "max_labels": graph.max_labels,
+        "copies": graph.copies,
+        "required_ops": lowered.required_ops,
+        "delegates": sum(len(found) for found in lowered.delegates.values()),
+        "delegate_list": lowered.delegates,
+        "fallback_ops": lowered.fallback_ops,
+        "tolerances": tolerances.bounds(settings["activations"]),
+    }
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
+
+
+def _raise_problems(problems: list[Problem]) -> None:
+    if problems:
+        raise ConfigError(
+            " and ".join(problem.where for problem in problems),
+            found="; ".join(problem.reason for problem in problems),
+            expected="a combination that the target can run",
+            fix=" ".join(problem.fix for problem in problems),
+        )

@@ -1,0 +1,142 @@
+"""Verification: a table of rules that a training graph obeys after every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.ir.graphs import output_node, outputs, placeholders
+
+Rule = Callable[[TrainingGraph, Program], Iterator[str]]
+
+
+def _placeholders_are_inputs(_: TrainingGraph, program: Program) -> Iterator[str]:
+    count = sum(node.op == "placeholder" for node in program.module.graph.nodes)
+    if count != len(program.inputs):
+        yield f"{count} placeholders for {len(program.inputs)} inputs"
+
+
+def _returns_are_outputs(_: TrainingGraph, program: Program) -> Iterator[str]:
+    returned = output_node(program.module).args[0]
+    count = len(returned) if isinstance(returned, tuple | list) else 1
+    if count != len(program.outputs):
+        yield f"{count} returned values for {len(program.outputs)} outputs"
+
+
+def _names_are_unique(_: TrainingGraph, program: Program) -> Iterator[str]:
+    for values in (program.inputs, program.outputs):
+        names = [value.name for value in values]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield f"{name!r} stands {names.count(name)} times"
+
+
+def _weights_exist(graph: TrainingGraph, program: Program) -> Iterator[str]:
+    for value in program.weights():
+        tensor = graph.weights.get(value.name)
+        if tensor is None:
+            yield f"weight {value.name!r} has no tensor"
+        elif (_dtype(tensor), tuple(tensor.shape)) != (value.dtype, value.shape):
+            yield (
+                f"weight {value.name!r} is {_dtype(tensor)} {tuple(tensor.shape)}, "
+                f"declared {value.dtype} {value.shape}"
+            )
+
+
+def _state_has_slots(graph: TrainingGraph, program: Program) -> Iterator[str]:
+    slots = {slot.name: slot for slot in graph.slots}
+    for value in (*program.inputs, *program.outputs):
+        if value.role != "state":
+            continue
+        slot = slots.get(value.name)
+        if slot is None:
+            yield f"state {value.name!r} has no slot"
+        elif (slot.dtype, slot.shape) != (value.dtype, value.shape):
+            yield f"state {value.name!r} differs from its slot {slot.dtype} {slot.shape}"
+
+
+def _slots_have_initial_values(graph: TrainingGraph, _: Program) -> Iterator[str]:
+    for slot in graph.slots:
+        tensor = graph.initial.get(slot.name)
+        if tensor is None or tuple(tensor.shape) != slot.shape:
+            yield f"slot {slot.name!r} has no initial value of shape {slot.shape}"
+
+
+def _training_returns_the_state(graph: TrainingGraph, program: Program) -> Iterator[str]:
+    if program.name != "train":
+        return
+    returned = {value.name for value in program.outputs if value.role == "state"}
+    for slot in graph.slots:
+        if slot.role == "trainable" and slot.name not in returned:
+            yield f"trainable slot {slot.name!r} is not returned"
+
+
+def _shapes_are_declared(graph: TrainingGraph, program: Program) -> Iterator[str]:
+    if not graph.rows:
+        return
+    named = [*zip(program.inputs, placeholders(program).values(), strict=True)]
+    named += [*zip(program.outputs, outputs(program).values(), strict=True)]
+    for value, node in named:
+        recorded = node.meta.get("val")
+        if isinstance(recorded, torch.Tensor) and not _agree(value, recorded):
+            yield (
+                f"{value.name!r} is {_dtype(recorded)} {tuple(recorded.shape)}, "
+                f"declared {value.dtype} {value.shape}"
+            )
+
+
+def _bound_graphs_are_static(graph: TrainingGraph, program: Program) -> Iterator[str]:
+    if not graph.rows:
+        return
+    for node in program.module.graph.nodes:
+        recorded = node.meta.get("val")
+        sizes = recorded.shape if isinstance(recorded, torch.Tensor) else [recorded]
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            yield f"node {node.name} still has a symbolic size"
+
+
+RULES: dict[str, Rule] = {
+    "every placeholder is a declared input": _placeholders_are_inputs,
+    "every returned value is a declared output": _returns_are_outputs,
+    "names are unique": _names_are_unique,
+    "every weight has its tensor": _weights_exist,
+    "every state value has its slot": _state_has_slots,
+    "every slot has an initial value": _slots_have_initial_values,
+    "train returns every trainable slot": _training_returns_the_state,
+    "sizes are numbers once rows are bound": _bound_graphs_are_static,
+    "recorded shapes are the declared ones once rows are bound": _shapes_are_declared,
+}
+
+
+def verify(graph: TrainingGraph) -> None:
+    """Check every rule on every program.
+
+    Raises:
+        VerifyError: names the pass just applied, those before it, the program, the rule and what broke it.
+    """
+    *before, last = graph.provenance or ["capture"]
+    for program in graph.programs.values():
+        for name, rule in RULES.items():
+            for problem in rule(graph, program):
+                raise VerifyError(
+                    f"[{last}] after [{', '.join(before)}]: program {program.name}",
+                    found=problem,
+                    expected=name,
+                    fix="This is a fault of zoexport; report the model and the settings.",
+                )
+        program.module.graph.lint()
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _agree(value: Value, tensor: torch.Tensor) -> bool:
+    if _dtype(tensor) != value.dtype or tensor.dim() != len(value.shape):
+        return False
+    return all(
+        isinstance(declared, Dim) or isinstance(size, torch.SymInt) or declared == size
+        for declared, size in zip(value.shape, tensor.shape, strict=True)
+    )
