@@ -1,0 +1,120 @@
+// Standard normals of the noise specification zoexport-philox4x32-10/1 (docs/rng.md): Box-Muller in float32
+// additions, subtractions, multiplications and square roots, each rounded once, in exactly this order.
+//
+// Compile with -ffp-contract=off (GCC fuses by default where the machine has FMA; the pragma below serves
+// clang) and without -ffast-math. -fno-math-errno lets GCC vectorize the square root.
+#pragma once
+
+#include <cmath>
+
+#include "philox.h"
+
+#if defined(__FAST_MATH__)
+#error "zoexport noise is bit-exact: compile without -ffast-math"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+#error "zoexport noise is bit-exact: float expressions must be evaluated in float (x86: use SSE)"
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+namespace zoexport {
+namespace rng {
+namespace detail {
+
+inline float as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+inline uint32_t as_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// -2 ln u for u = (word >> 9 + 1/2) * 2^-23, which is exact and strictly between 0 and 1.
+inline float minus_two_ln(uint32_t word) {
+  const float u = (static_cast<float>(static_cast<int32_t>(word >> 9)) + 0.5f) * 0x1p-23f;
+  const uint32_t bits = as_bits(u);
+  // The exponent for which the mantissa lies in [sqrt(1/2), sqrt(2)); 127 << 23 keeps the shift unsigned.
+  const uint32_t biased = (bits - 0x3F3504F3u + 0x3F800000u) >> 23;
+  const float exponent = static_cast<float>(static_cast<int32_t>(biased) - 127);
+  const float x = as_float(bits - (biased << 23) + 0x3F800000u) - 1.0f;
+  const float square = x * x;
+  float p = 0x1.204376p-4f;
+  p = p * x + -0x1.d7a370p-4f;
+  p = p * x + 0x1.de4a34p-4f;
+  p = p * x + -0x1.fcba9ep-4f;
+  p = p * x + 0x1.23d37ep-3f;
+  p = p * x + -0x1.555ca0p-3f;
+  p = p * x + 0x1.999d58p-3f;
+  p = p * x + -0x1.fffff8p-3f;
+  p = p * x + 0x1.555554p-2f;
+  float y = (p * x) * square;
+  y = y + exponent * -0x1.bd0106p-13f;
+  y = y - 0.5f * square;
+  const float ln = (x + y) + exponent * 0x1.630000p-1f;
+  return ln * -2.0f;
+}
+
+// Sine and cosine of 2 pi (word >> 8) / 2^24: the nearest quarter turn, and a polynomial for the rest.
+inline void sine_cosine(uint32_t word, float& sine, float& cosine) {
+  const uint32_t angle = word >> 8;
+  const uint32_t quadrant = (angle + (1u << 21)) >> 22;
+  const int32_t remainder = static_cast<int32_t>(angle) - static_cast<int32_t>(quadrant << 22);
+  const float t = static_cast<float>(remainder) * 0x1.921fb6p-22f;
+  const float square = t * t;
+  float s = (-0x1.9943f2p-13f * square + 0x1.11073cp-7f) * square + -0x1.555546p-3f;
+  s = (s * square) * t + t;
+  float c = (0x1.99eb9cp-16f * square + -0x1.6c0c34p-10f) * square + 0x1.55554ap-5f;
+  c = ((c * square) * square - 0.5f * square) + 1.0f;
+  // Masks, not branches: an odd quadrant swaps sine and cosine, and the sign bits follow the quadrant.
+  const uint32_t swap = 0u - (quadrant & 1u);
+  const uint32_t s_bits = as_bits(s);
+  const uint32_t c_bits = as_bits(c);
+  const uint32_t exchanged = (s_bits ^ c_bits) & swap;
+  sine = as_float(s_bits ^ exchanged ^ ((quadrant & 2u) << 30));
+  cosine = as_float(c_bits ^ exchanged ^ (((quadrant + 1u) & 2u) << 30));
+}
+
+} // namespace detail
+
+// Normals of kBlocks blocks: words 0, 1 of a block give its elements 0, 1; words 2, 3 its elements 2, 3.
+// out: kElements floats.
+inline void normal_blocks(const Stream& stream, uint32_t first_block, float* out) {
+  Words word;
+  philox(stream, first_block, word);
+  float radius[2][kBlocks];
+  float sine[2][kBlocks];
+  float cosine[2][kBlocks];
+  for (size_t half = 0; half < 2; ++half) {
+    for (size_t i = 0; i < kBlocks; ++i) {
+      radius[half][i] = detail::minus_two_ln(word.w[2 * half][i]);
+    }
+    for (size_t i = 0; i < kBlocks; ++i) {
+      radius[half][i] = std::sqrt(radius[half][i]);
+    }
+    for (size_t i = 0; i < kBlocks; ++i) {
+      detail::sine_cosine(word.w[2 * half + 1][i], sine[half][i], cosine[half][i]);
+    }
+  }
+  for (size_t i = 0; i < kBlocks; ++i) {
+    out[4 * i + 0] = radius[0][i] * cosine[0][i];
+    out[4 * i + 1] = radius[0][i] * sine[0][i];
+    out[4 * i + 2] = radius[1][i] * cosine[1][i];
+    out[4 * i + 3] = radius[1][i] * sine[1][i];
+  }
+}
+
+// Standard normals of the elements start .. start + count - 1. start + count <= 2^34.
+inline void normals(const Stream& stream, uint64_t start, size_t count, float* out) {
+  fill(stream, start, count, out, [](const Stream& s, uint32_t first, float* values) {
+    normal_blocks(s, first, values);
+  });
+}
+
+} // namespace rng
+} // namespace zoexport
