@@ -1,0 +1,281 @@
+/* zoexport session: the training loop behind a C ABI.
+ *
+ * A host opens a bundle, attaches a state folder, configures a run, and trains or evaluates. docs/session.md is the
+ * specification; docs/bundle.md describes the bundle.
+ *
+ * Conventions
+ * - Every verb returns a zo_status; ZO_OK is 0. On failure it fills `error` (which may be NULL) and changes nothing
+ *   beyond what its comment says. No exception and no longjmp crosses this boundary.
+ * - Handles are opaque, owned by the caller, and freed by their `_close` or `_free`, which accept NULL. A handle is
+ *   used by one thread at a time; different handles are independent.
+ * - Strings are UTF-8 and zero-terminated. Pointers handed out stay valid until the next call on the same handle.
+ * - A struct that may grow starts with `struct_size`, which the caller sets to sizeof; fields beyond it are defaults.
+ */
+#ifndef ZOEXPORT_SESSION_H_
+#define ZOEXPORT_SESSION_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define ZO_API __declspec(dllexport)
+#else
+#define ZO_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ZO_ABI_VERSION 1u
+
+typedef int32_t zo_status;
+enum {
+  ZO_OK = 0,
+  ZO_INVALID_ARGUMENT = 1, /* a call or a setting that cannot be used */
+  ZO_BUNDLE_ERROR = 2,     /* a bundle that is missing, altered, or of another version */
+  ZO_STATE_ERROR = 3,      /* a state that is missing, damaged, locked, full, or of another bundle */
+  ZO_DATA_ERROR = 4,       /* examples that cannot be used */
+  ZO_ENGINE_ERROR = 5,     /* a program that could not be loaded or run */
+  ZO_DIVERGED = 6,         /* the loss left its range; the last good state is kept */
+  ZO_CANCELLED = 7,        /* the progress callback asked to stop; what was reached is saved */
+  ZO_INTERNAL_ERROR = 8    /* a defect or exhausted memory */
+};
+
+/* One message: what is at fault, what is there, what should be there, what to do. Always zero-terminated. */
+typedef struct zo_error {
+  int32_t code;
+  char where[512];
+  char found[1024];
+  char expected[512];
+  char fix[512];
+} zo_error;
+
+ZO_API uint32_t zo_abi_version(void);
+
+/* ---- engines ------------------------------------------------------------------------------------------------- */
+
+enum { ZO_FLOAT32 = 0, ZO_INT64 = 1 };
+
+/* A contiguous row-major tensor; all pointers belong to the session and are valid during the call only. */
+typedef struct zo_tensor {
+  const char* name;
+  int32_t dtype;
+  int32_t rank;
+  const int64_t* shape;
+  void* data;
+  size_t bytes;
+} zo_tensor;
+
+/* Runs `program`: reads `inputs`, fills `outputs` (already of the right shape), both in the manifest's order. Returns 0,
+ * or another number after writing a zero-terminated reason into `message`. */
+typedef int32_t (*zo_run_program)(void* user, const char* program, const zo_tensor* inputs, size_t input_count,
+                                  const zo_tensor* outputs, size_t output_count, char* message, size_t message_size);
+
+/* An engine that the host supplies, for example Core ML. */
+typedef struct zo_engine {
+  void* user;
+  zo_run_program run;
+} zo_engine;
+
+/* ---- sessions ------------------------------------------------------------------------------------------------ */
+
+typedef struct zo_session zo_session;
+
+typedef struct zo_open_options {
+  uint32_t struct_size;
+  uint32_t threads;        /* 0: the engine's own choice */
+  uint32_t skip_hashes;    /* non-zero: check file sizes only */
+  const zo_engine* engine; /* copied; NULL: the engine that the manifest names */
+} zo_open_options;
+
+/* Opens the bundle folder. `options` may be NULL. */
+ZO_API zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo_session** session,
+                                 zo_error* error);
+
+/* Frees the session and releases its state's lock. Saves nothing that zo_session_save would not find again. */
+ZO_API void zo_session_close(zo_session* session);
+
+/* Strings belong to the session. */
+typedef struct zo_info {
+  const char* bundle_id; /* 64 hexadecimal digits */
+  const char* method;
+  const char* target;
+  const char* engine;
+  uint32_t rows;
+  uint32_t seq_len;
+  uint32_t copies;
+  uint32_t queries;
+  uint32_t max_labels;
+  uint32_t slots;
+  uint64_t seed;  /* the state's, or what the run is configured with */
+  uint64_t steps; /* records of the trajectory: steps taken in total */
+} zo_info;
+
+ZO_API zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* error);
+
+/* Strings and shape belong to the session. */
+typedef struct zo_slot_info {
+  const char* name;
+  const char* role; /* "trainable", "frozen", ... */
+  const char* module;
+  uint32_t tensor_id;
+  int32_t rank;
+  const int64_t* shape;
+  uint64_t elements;
+} zo_slot_info;
+
+ZO_API zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slot, zo_error* error);
+
+enum { ZO_STATE_READ = 0, ZO_STATE_TRAIN = 1 };
+
+/* Attaches a state folder, before any step. ZO_STATE_TRAIN resumes it, or creates it where there is none, and holds its
+ * lock until close; ZO_STATE_READ needs one that exists, takes no lock and writes nothing. `seed` (may be NULL) is the
+ * seed of a new state and must equal that of an existing one; NULL: the existing one's, or the manifest's. */
+ZO_API zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mode, const uint64_t* seed,
+                                   zo_error* error);
+
+enum { ZO_SCHEDULE_CONSTANT = 0, ZO_SCHEDULE_LINEAR = 1, ZO_SCHEDULE_COSINE = 2 };
+enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1 };
+
+typedef struct zo_run {
+  uint32_t struct_size;
+  int32_t schedule;
+  int32_t loss;
+  uint32_t batch;      /* examples in one batch */
+  uint32_t accumulate; /* batches for one update */
+  double lr;
+  double eps;
+  uint64_t seed;        /* with a state or after a step: must be the seed it has */
+  uint64_t total_steps; /* N of the schedule for zo_session_step; zo_session_train uses its own */
+} zo_run;
+
+/* Fills `run` with the run that is configured: at first the manifest's settings, and the state's seed. */
+ZO_API zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error);
+ZO_API zo_status zo_session_configure(zo_session* session, const zo_run* run, zo_error* error);
+
+/* ---- examples ------------------------------------------------------------------------------------------------ */
+
+typedef struct zo_dataset zo_dataset;
+
+/* `labels[t]` is the token that follows `tokens[t]`, or -100 where nothing is predicted. */
+typedef struct zo_candidate {
+  const int64_t* tokens;
+  const int64_t* labels;
+  size_t length;
+} zo_candidate;
+
+ZO_API zo_dataset* zo_dataset_new(void);
+ZO_API void zo_dataset_free(zo_dataset* dataset);
+ZO_API uint64_t zo_dataset_size(const zo_dataset* dataset);
+
+/* Appends one example; everything is copied. `target` is the index of the right candidate. */
+ZO_API zo_status zo_dataset_add(zo_dataset* dataset, const zo_candidate* candidates, size_t count, size_t target,
+                                zo_error* error);
+
+/* Appends the examples of a JSON Lines file (docs/session.md). On failure nothing is appended. */
+ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error* error);
+
+/* ---- training ------------------------------------------------------------------------------------------------ */
+
+/* What one step computed. Arrays belong to the session: `losses` has 2 * queries values, loss(2i) and loss(2i+1) being
+ * those of +z_i and -z_i; `gradients` has queries values. */
+typedef struct zo_step {
+  uint64_t step;
+  double loss; /* mean of `losses` */
+  double lr;
+  double seconds;
+  const double* losses;
+  size_t loss_count;
+  const float* gradients;
+  size_t gradient_count;
+} zo_step;
+
+/* One step on the given examples, in this order. */
+ZO_API zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const uint64_t* indices, size_t count,
+                                 zo_step* step, zo_error* error);
+
+typedef struct zo_progress {
+  uint64_t step; /* steps taken in total, this one included */
+  uint64_t total;
+  double loss;
+  double lr;
+  double seconds;
+  uint64_t rss_bytes;       /* 0 where the system does not say */
+  uint64_t anonymous_bytes; /* likewise */
+} zo_progress;
+
+/* Called after every step; a non-zero answer stops the run after saving. */
+typedef int32_t (*zo_on_progress)(void* user, const zo_progress* progress);
+
+/* Trains until the state has `total_steps` steps, then saves. `on_progress` may be NULL. */
+ZO_API zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
+                                  zo_on_progress on_progress, void* user, zo_error* error);
+
+typedef struct zo_evaluation {
+  double loss;
+  double accuracy; /* NaN where no example has choices */
+  double token_accuracy;
+  uint64_t examples;
+} zo_evaluation;
+
+/* Evaluates the master weights, the pending update applied, with the configured loss. Changes no state. */
+ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_evaluation* evaluation,
+                                     zo_error* error);
+
+/* ---- state --------------------------------------------------------------------------------------------------- */
+
+enum { ZO_SLOT_CURRENT = 0, /* as the last step evaluated it */
+       ZO_SLOT_FINISHED = 1 /* with the pending update applied: what export and evaluation use */ };
+
+/* Copies a slot's fp32 values; `count` must be its number of elements. */
+ZO_API zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
+                                      zo_error* error);
+
+/* Replaces a slot's initial value (an imported adapter), before the first step. */
+ZO_API zo_status zo_session_write_slot(zo_session* session, const char* name, const float* values, size_t count,
+                                       zo_error* error);
+
+/* Like zo_session_read_slot, but recomputed from the initial values and the first `updates` records alone. */
+ZO_API zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t updates, float* values,
+                                        size_t count, zo_error* error);
+
+/* Record `index` of the trajectory log; `gradients` (may be NULL) receives zo_info.queries values. */
+typedef struct zo_record {
+  uint64_t step;
+  float lr;
+  float eps;
+  float loss;
+} zo_record;
+
+ZO_API zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients,
+                                   zo_error* error);
+
+/* Writes a snapshot and syncs the log. Without a state folder: ZO_STATE_ERROR. */
+ZO_API zo_status zo_session_save(zo_session* session, zo_error* error);
+
+/* ---- helpers ------------------------------------------------------------------------------------------------- */
+
+typedef struct zo_memory {
+  uint64_t rss_bytes;
+  uint64_t peak_rss_bytes;
+  uint64_t anonymous_bytes;
+} zo_memory;
+
+/* Of this process, from the kernel; zeros where it does not say. */
+ZO_API void zo_memory_usage(zo_memory* memory);
+
+/* The noise specification, for golden checks in every language (docs/rng.md). */
+ZO_API void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t query, uint32_t step,
+                         uint32_t words[4]);
+/* Normals `first` ... `first + count - 1` of a tensor's perturbation. */
+ZO_API void zo_rng_normals(uint64_t seed, uint32_t tensor_id, uint32_t query, uint32_t step, uint64_t first,
+                           uint64_t count, float* normals);
+/* The order of `count` examples in an epoch. */
+ZO_API void zo_rng_permutation(uint64_t seed, uint32_t epoch, uint32_t count, uint32_t* order);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ZOEXPORT_SESSION_H_ */

@@ -1,0 +1,47 @@
+// Tokenized examples (docs/session.md), packed into a few flat arrays.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "session/result.h"
+
+namespace zoexport {
+
+inline constexpr int64_t kNoLabel = -100;
+
+// A candidate's tokens and labels; borrowed from the dataset.
+struct Candidate {
+  const int32_t* tokens;
+  const int32_t* labels;
+  uint32_t length;
+};
+
+class Dataset {
+ public:
+  // Appends one example; `where` names it in messages. On failure nothing is appended.
+  Status add(const zo_candidate* candidates, size_t count, size_t target, const std::string& where);
+  // Appends the examples of a JSON Lines file; on failure nothing is appended.
+  Status load(const std::string& path);
+
+  size_t size() const { return first_candidate_.size(); }
+  size_t candidates(size_t example) const;
+  size_t target(size_t example) const { return targets_[example]; }
+  Candidate candidate(size_t example, size_t index) const;
+
+  // Over all examples: what a session compares with its bundle.
+  uint32_t longest() const { return longest_; }
+  int32_t largest_token() const { return largest_token_; }
+
+ private:
+  std::vector<int32_t> tokens_;  // tokens and labels of all candidates, end to end
+  std::vector<int32_t> labels_;
+  std::vector<size_t> begins_;  // of each candidate in tokens_
+  std::vector<size_t> first_candidate_;
+  std::vector<uint32_t> targets_;
+  uint32_t longest_ = 0;
+  int32_t largest_token_ = 0;
+};
+
+}  // namespace zoexport

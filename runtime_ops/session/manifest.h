@@ -1,0 +1,100 @@
+// manifest.json: what a session knows of a bundle (docs/bundle.md).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "session/result.h"
+
+namespace zoexport {
+
+inline constexpr int64_t kManifestSchema = 1;
+
+// A size, or a range of sizes where min != max.
+struct Dimension {
+  int64_t min = 0;
+  int64_t max = 0;
+  bool dynamic() const { return min != max; }
+};
+
+struct ValueSpec {
+  std::string name;
+  std::string role;
+  int32_t dtype = ZO_FLOAT32;
+  std::vector<Dimension> shape;
+};
+
+struct ProgramSpec {
+  std::string name;
+  std::string file;
+  std::string method;
+  std::vector<ValueSpec> inputs;
+  std::vector<ValueSpec> outputs;
+
+  // The first input or output with a role, or null.
+  const ValueSpec* input(const std::string& role) const;
+  const ValueSpec* output(const std::string& role) const;
+};
+
+struct SlotSpec {
+  std::string name;
+  std::string role;
+  std::string module;
+  std::vector<int64_t> shape;
+  uint32_t tensor_id = 0;
+  uint64_t elements = 0;
+};
+
+struct FileSpec {
+  uint64_t bytes = 0;
+  std::string sha256;
+};
+
+// The settings that a session uses; the others are the compiler's.
+struct RunSettings {
+  double lr = 0;
+  double eps = 0;
+  uint64_t seed = 0;
+  int32_t schedule = ZO_SCHEDULE_CONSTANT;
+  int32_t loss = ZO_LOSS_FULL;
+  uint32_t batch = 1;
+  uint32_t accumulate = 1;
+  uint64_t total_steps = 0;
+};
+
+struct Manifest {
+  std::string bundle_id;
+  std::string method;
+  std::string target;
+  std::string engine;
+  std::string rng;
+  uint32_t rows = 0;
+  uint32_t seq_len = 0;
+  uint32_t max_labels = 0;
+  uint32_t copies = 0;
+  int64_t vocab_size = 0;  // 0 where the manifest does not say
+  RunSettings settings;
+  std::vector<ProgramSpec> programs;
+  std::vector<SlotSpec> slots;
+  std::vector<std::string> required_ops;
+  std::map<std::string, FileSpec> files;
+
+  const ProgramSpec* program(const std::string& name) const;
+};
+
+// "constant", "linear", "cosine" and "full", "choices" as the numbers of session.h; -1 for another word.
+int32_t schedule_from_text(const std::string& text);
+int32_t loss_from_text(const std::string& text);
+
+// Parses and checks a manifest; `where` is its path, for messages.
+Result<Manifest> parse_manifest(const std::string& text, const std::string& where);
+
+// Reads BUNDLE/manifest.json.
+Result<Manifest> read_manifest(const std::string& bundle);
+
+// Checks that a file of the bundle has the manifest's size and, unless `skip_hash`, its SHA-256.
+Status verify_file(const Manifest& manifest, const std::string& bundle, const std::string& name, bool skip_hash);
+
+}  // namespace zoexport
