@@ -14,6 +14,7 @@ Left alone: a conversion that changes the dtype, and a slice that cuts anything 
 from __future__ import annotations
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import aten, is_call, remove_unused_weights
@@ -48,6 +49,9 @@ def cleanup(graph: TrainingGraph) -> TrainingGraph:
             elif is_call(node, aten.view):
                 # A view of what was contiguous only through a call removed here would not be legal.
                 node.target = aten.reshape.default
+                if _does_nothing(node):
+                    node.replace_all_uses_with(node.args[0])
+                    nodes.erase_node(node)
             elif _does_nothing(node):
                 node.replace_all_uses_with(node.args[0])
                 nodes.erase_node(node)
@@ -69,8 +73,11 @@ def _does_nothing(node: torch.fx.Node) -> bool:
         defaults = (None, 0, None, None, 1)
         _, _, start, end, step = (*node.args, *defaults[len(node.args) :])
         return start in (0, None) and end in (_END, None) and step == 1
-    if is_call(node, aten.expand):
+    if is_call(node, aten.expand, aten.reshape):
         source = node.args[0]
         assert isinstance(source, torch.fx.Node)
-        return bool(tuple(source.meta["val"].shape) == tuple(node.meta["val"].shape))
+        before, after = source.meta["val"].shape, node.meta["val"].shape
+        return len(before) == len(after) and all(
+            statically_known_true(old == new) for old, new in zip(before, after, strict=True)
+        )
     return False

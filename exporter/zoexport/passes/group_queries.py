@@ -10,7 +10,8 @@ After, since query heads of one group stand side by side::
     q' = aten.reshape(q, [b, n, g*t, d])
     a  = aten.reshape(aten.matmul(q', aten.transpose(k, 2, 3)), [b, n*g, t, s])
 
-and the same for the product with the values. Left alone: an ``expand`` that is read by anything but such a
+and the same for the product with the values; where ``bind_rows`` repeats k for the copies, k itself is repeated,
+not its g-fold copy. Left alone: an ``expand`` that is read by anything but such a
 product, and models in which every query head has its own key-value head.
 """
 
@@ -37,16 +38,19 @@ def group_queries(graph: TrainingGraph) -> TrainingGraph:
 def _rewrite(nodes: Graph, product: Node) -> None:
     left, right = product.args
     assert isinstance(left, Node) and isinstance(right, Node)
+    times, right = _unrepeated(right)
     transposed = is_call(right, aten.transpose) and set(
         dim % 4 for dim in right.args[1:] if isinstance(dim, int)
     ) == {2, 3}
-    repeated = right.args[0] if transposed else right
-    shared = _shared_heads(repeated)
+    again, heads_of = _unrepeated(right.args[0] if transposed else right)
+    shared = _shared_heads(heads_of)
     if shared is None:
         return
     batch, heads, length, width = shape_of(left)
     groups = shape_of(shared)[1]
     with nodes.inserting_before(product):
+        if times * again > 1:
+            shared = call(nodes, aten.repeat.default, shared, [times * again, 1, 1, 1])
         stacked = call(
             nodes, aten.reshape.default, left, [batch, groups, heads // groups * length, width]
         )
@@ -56,6 +60,17 @@ def _rewrite(nodes: Graph, product: Node) -> None:
         result = call(nodes, aten.reshape.default, grouped, list(shape_of(product)))
     product.replace_all_uses_with(result)
     nodes.erase_node(product)
+
+
+def _unrepeated(node: object) -> tuple[int, Node]:
+    """How often a value is repeated along the first dimension (``bind_rows``), and the value."""
+    assert isinstance(node, Node)
+    if is_call(node, aten.repeat):
+        source, factors = node.args
+        assert isinstance(source, Node) and isinstance(factors, list | tuple)
+        if all(factor == 1 for factor in factors[1:]):
+            return int(factors[0]), source  # type: ignore[arg-type]
+    return 1, node
 
 
 def _shared_heads(node: object) -> Node | None:

@@ -16,7 +16,6 @@ from torch.fx import Graph, Node
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, aten, call, is_call, remove_unused_weights, shape_of, zo
 
-_CAT_INPUTS = 5  # XNNPACK concatenates at most five tensors in one call.
 _torchao = torch.ops.torchao
 
 
@@ -181,21 +180,18 @@ class Legalizer:
         return call(insert, aten.add.Tensor, result, bias) if bias is not None else result
 
     def repeat(self, node: Node) -> Node | None:
-        """repeat along the first dimension: concatenation of at most five at a time."""
+        """repeat along the first dimension: a product with a column of ones, which broadcasts.
+
+        (XNNPACK's concatenation does not take one tensor several times.)
+        """
         source, factors = node.args
         assert isinstance(source, Node) and isinstance(factors, list | tuple)
         if any(factor != 1 for factor in factors[1:]):
             return None
-        return self._concatenated(source, int(factors[0]))  # type: ignore[arg-type]
-
-    def _concatenated(self, source: Node, times: int) -> Node:
-        if times == 1:
-            return source
-        if times <= _CAT_INPUTS:
-            return call(self.nodes, aten.cat.default, [source] * times, 0)
-        fold, rest = divmod(times, _CAT_INPUTS)
-        whole = self._concatenated(self._concatenated(source, fold), _CAT_INPUTS)
-        return call(self.nodes, aten.cat.default, [whole] + [source] * rest, 0) if rest else whole
+        times = int(factors[0])  # type: ignore[arg-type]
+        ones = self.constant(f"ones.{times}", torch.ones(times, 1))
+        flat = self._reshaped(source, (1, source.meta["val"].numel()))
+        return self._reshaped(call(self.nodes, aten.mul.Tensor, ones, flat), shape_of(node))
 
     def matmul(self, node: Node) -> Node | None:
         """matmul of equal batch dimensions: reshape, bmm, reshape. Of a matrix: bmm with a batch of one."""
