@@ -1,0 +1,24 @@
+"""Training data: JSON Lines to tokenized, shifted examples (docs/session.md says what a session does with them)."""
+
+from __future__ import annotations
+
+from zoexport.data.examples import (
+    IGNORED,
+    Candidate,
+    Example,
+    Examples,
+    tokenize_file,
+    write_examples,
+)
+from zoexport.data.process import tokenize_in_subprocess, tokenize_to_file
+
+__all__ = [
+    "IGNORED",
+    "Candidate",
+    "Example",
+    "Examples",
+    "tokenize_file",
+    "tokenize_in_subprocess",
+    "tokenize_to_file",
+    "write_examples",
+]

@@ -1,0 +1,268 @@
+"""Records to examples: tokens, shifted labels, and what does not fit into the sequence length.
+
+* ``text``: tokenized as the tokenizer is configured; every token but the first is predicted.
+* ``prompt`` and ``completion``: tokenized separately (special tokens as configured for the prompt, none for the
+  completion) and joined; the completion's tokens are predicted.
+* ``messages``: the chat template; the last assistant turn's tokens are predicted.
+
+Nothing precedes the first token of a sequence, so it never is a label. A text longer than the sequence length is cut
+at its end. Otherwise tokens are dropped from the prompt's start: of an example with choices as many as its longest
+choice needs, so that all choices are scored after the same prompt. A completion that is longer than the sequence
+length by itself is cut at its end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import ConfigError, DataError, ModelError, first_line
+from zoexport.core.files import atomic_file
+from zoexport.data import chat
+from zoexport.data.records import (
+    ChatRecord,
+    CompletionRecord,
+    Record,
+    TextRecord,
+    read_records,
+)
+
+IGNORED = -100
+"""The label of a position at which nothing is predicted."""
+
+_CHUNK = 256
+"""Records that are tokenized in one call: fast tokenizers are several times faster on batches."""
+
+Progress = Callable[[float], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One sequence; ``labels[t]`` is the token that follows ``tokens[t]``, or -100. Both have the same length."""
+
+    tokens: list[int]
+    labels: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """Completions to compare (one where nothing is compared) and the index of the right one."""
+
+    candidates: list[Candidate]
+    target: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The example as a line of the runner's JSON Lines."""
+        candidates = [{"tokens": c.tokens, "labels": c.labels} for c in self.candidates]
+        return {"candidates": candidates, "target": self.target}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Example:
+        """The example of :meth:`as_dict`."""
+        return cls([Candidate(**entry) for entry in content["candidates"]], content["target"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """A data file as a session takes it; ``shortened`` counts the examples that did not fit."""
+
+    examples: list[Example]
+    shortened: int
+
+
+def tokenize_file(
+    path: Path,
+    tokenizer_dir: Path,
+    seq_len: int,
+    vocab_size: int,
+    *,
+    progress: Progress | None = None,
+) -> Examples:
+    """Tokenize a JSON Lines file in this process (which then has loaded transformers).
+
+    Args:
+        path: the data.
+        tokenizer_dir: a folder with the tokenizer's files.
+        seq_len: the longest sequence, at least 2.
+        vocab_size: the model's; no token may be at or above it.
+        progress: called with the share of the file that is done.
+
+    Raises:
+        DataError: a line cannot be used. ModelError: the tokenizer cannot be loaded.
+        ConfigError: ``seq_len`` is below 2.
+    """
+    pairs = list(stream_file(path, tokenizer_dir, seq_len, vocab_size, progress=progress))
+    return Examples([example for example, _ in pairs], sum(short for _, short in pairs))
+
+
+def stream_file(
+    path: Path,
+    tokenizer_dir: Path,
+    seq_len: int,
+    vocab_size: int,
+    *,
+    progress: Progress | None = None,
+) -> Iterator[tuple[Example, bool]]:
+    """As :func:`tokenize_file`, one example at a time, each with whether it was shortened."""
+    if seq_len < 2:
+        raise ConfigError(
+            "setting 'seq_len'",
+            found=str(seq_len),
+            expected="a sequence length of at least 2: the first token cannot be predicted",
+            fix="Choose a larger seq_len.",
+        )
+    records = read_records(path, progress)
+    # A missing or bad file is reported before the seconds that a tokenizer takes to load.
+    first = list(itertools.islice(records, 1))
+    tokenizer = load_tokenizer(tokenizer_dir)
+    yield from tokenize_records(itertools.chain(first, records), tokenizer, seq_len, vocab_size)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a local folder, through transformers; its own code is never run.
+
+    Raises:
+        ModelError: there is none, or transformers cannot read it.
+    """
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(
+            f"tokenizer {folder}",
+            found="no tokenizer files",
+            expected="a folder with tokenizer.json or tokenizer_config.json",
+            fix="Compile a model that has a tokenizer, or add its tokenizer files.",
+        )
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    auto: Any = transformers.AutoTokenizer
+    try:
+        return auto.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers and tokenizers raise bare Exception for bad files
+        raise ModelError(
+            f"tokenizer {folder}",
+            found=f"files that transformers cannot read ({first_line(error)})",
+            expected="a tokenizer as transformers saves it",
+            fix="Download the model's tokenizer again.",
+        ) from error
+
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+)
+
+
+def tokenize_records(
+    records: Iterable[Record], tokenizer: Any, seq_len: int, vocab_size: int
+) -> Iterator[tuple[Example, bool]]:
+    """Examples in the records' order, each with whether it was shortened."""
+    records = iter(records)
+    while chunk := list(itertools.islice(records, _CHUNK)):
+        for record, sequences in zip(chunk, _encode(chunk, tokenizer), strict=True):
+            _check_vocabulary(record, sequences, tokenizer, vocab_size)
+            target = record.target if isinstance(record, CompletionRecord) else 0
+            yield _example(record, sequences, target, seq_len)
+
+
+_Split = tuple[list[int], list[int]]
+"""The tokens that are only read, and those that are learned."""
+
+
+def _encode(chunk: list[Record], tokenizer: Any) -> Iterator[list[_Split]]:
+    """For each record the (prompt, completion) tokens of every candidate; a text is all completion."""
+
+    def encode(texts: list[str], *, special: bool) -> Iterator[list[int]]:
+        if not texts:
+            return iter(())
+        return iter(tokenizer(texts, add_special_tokens=special)["input_ids"])
+
+    texts = encode([r.text for r in chunk if isinstance(r, TextRecord)], special=True)
+    prompts = encode([r.prompt for r in chunk if isinstance(r, CompletionRecord)], special=True)
+    # Choices are mostly the same words again and again.
+    completions = list(
+        dict.fromkeys(c for r in chunk if isinstance(r, CompletionRecord) for c in r.completions)
+    )
+    tokens_of = dict(zip(completions, encode(completions, special=False), strict=True))
+    chats = iter(
+        chat.tokenize(
+            tokenizer, [chat.render(tokenizer, r) for r in chunk if isinstance(r, ChatRecord)]
+        )
+    )
+    for record in chunk:
+        if isinstance(record, TextRecord):
+            yield [([], next(texts))]
+        elif isinstance(record, CompletionRecord):
+            prompt = next(prompts)
+            yield [(prompt, tokens_of[completion]) for completion in record.completions]
+        else:
+            tokens, start = next(chats)
+            yield [(tokens[:start], tokens[start:])]
+
+
+def _check_vocabulary(
+    record: Record, sequences: list[_Split], tokenizer: Any, vocab_size: int
+) -> None:
+    for prompt, completion in sequences:
+        largest = max(itertools.chain(prompt, completion), default=0)
+        if largest >= vocab_size:
+            raise DataError(
+                record.where,
+                found=f"the token {tokenizer.convert_ids_to_tokens(largest)!r} with id {largest}",
+                expected=f"ids below the model's vocabulary size {vocab_size}",
+                fix="Use the tokenizer that belongs to the model, or remove that token from the text.",
+            )
+
+
+def _example(
+    record: Record, sequences: list[_Split], target: int, seq_len: int
+) -> tuple[Example, bool]:
+    longest = max(len(completion) for _, completion in sequences)
+    room = max(seq_len - longest, 0)
+    shortened = False
+    candidates = []
+    for prompt, completion in sequences:
+        kept = prompt[max(len(prompt) - room, 0) :]
+        tokens = (kept + completion)[:seq_len]
+        shortened |= len(tokens) < len(prompt) + len(completion)
+        candidates.append(_shift(tokens, len(kept)))
+        if all(label == IGNORED for label in candidates[-1].labels):
+            raise DataError(
+                record.where,
+                found=f"{len(prompt) + len(completion)} tokens, none of which can be predicted",
+                expected="at least one token to be learned that another token precedes",
+                fix="Give a longer text, or a prompt.",
+            )
+    if len({tuple(completion) for _, completion in sequences}) < len(sequences):
+        raise DataError(
+            record.where,
+            found="choices that the tokenizer turns into the same tokens",
+            expected="choices that differ in their tokens",
+            fix="Choose other words for the choices.",
+        )
+    return Example(candidates, target), shortened
+
+
+def _shift(tokens: list[int], first_label: int) -> Candidate:
+    """Labels for tokens[first_label:], each at the position before it."""
+    start = max(first_label, 1)
+    labels = [IGNORED] * (start - 1) + tokens[start:] + [IGNORED]
+    return Candidate(tokens, labels[: len(tokens)])
+
+
+def write_examples(examples: Iterable[Example], path: Path) -> None:
+    """Write the runner's JSON Lines (docs/session.md); the file is whole or absent.
+
+    Raises:
+        ConfigError: the place cannot be written.
+    """
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for example in examples:
+            file.write(json.dumps(example.as_dict(), separators=(",", ":")) + "\n")

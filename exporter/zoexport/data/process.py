@@ -1,0 +1,199 @@
+"""Tokenization in a child process, so that the process that runs steps never loads transformers.
+
+The child is ``python -m zoexport.data``. It writes one JSON object a line to its standard output: ``{"example": ...}``,
+``{"progress": share}`` and, last, ``{"shortened": count}`` or ``{"error": {...}}``. It dies with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import errors
+from zoexport.core.errors import DataError, ZoExportError
+from zoexport.core.files import atomic_file
+from zoexport.data.examples import Example, Examples, Progress, stream_file
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tokenize_in_subprocess(
+    path: Path,
+    tokenizer_dir: Path,
+    seq_len: int,
+    vocab_size: int,
+    *,
+    progress: Progress | None = None,
+) -> Examples:
+    """:func:`zoexport.data.tokenize_file` in a child process; arguments, result and errors are the same.
+
+    Raises:
+        DataError: also where the child ends without an answer (killed, out of memory).
+    """
+    with _child(path, tokenizer_dir, seq_len, vocab_size) as child:
+        examples: list[Example] = []
+        for message in child:
+            if "example" in message:
+                examples.append(Example.from_dict(message["example"]))
+            elif "progress" in message:
+                if progress is not None:
+                    progress(message["progress"])
+            else:
+                return Examples(examples, message["shortened"])
+    raise AssertionError("the child's messages end with a result or an error")
+
+
+def tokenize_to_file(
+    path: Path,
+    tokenizer_dir: Path,
+    seq_len: int,
+    vocab_size: int,
+    output: Path,
+    *,
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """Tokenize in a child process straight into the runner's JSON Lines, holding one example at a time.
+
+    Returns:
+        The number of examples, and how many of them were shortened.
+
+    Raises:
+        ZoExportError: as :func:`tokenize_in_subprocess`; ``output`` is then not written.
+    """
+    count = 0
+    with (
+        _child(path, tokenizer_dir, seq_len, vocab_size) as child,
+        atomic_file(output) as temporary,
+        temporary.open("w", encoding="utf-8") as file,
+    ):
+        for message in child:
+            if "example" in message:
+                count += 1
+                file.write(json.dumps(message["example"], separators=(",", ":")) + "\n")
+            elif "progress" in message:
+                if progress is not None:
+                    progress(message["progress"])
+            else:
+                return count, message["shortened"]
+    raise AssertionError("the child's messages end with a result or an error")
+
+
+@contextlib.contextmanager
+def _child(
+    path: Path, tokenizer_dir: Path, seq_len: int, vocab_size: int
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Start the child and yield its messages; it is dead when the block is left, however it is left."""
+    arguments = [str(path), str(tokenizer_dir), str(seq_len), str(vocab_size), str(os.getpid())]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
+        # `-m` would put the working folder first on the path, where a stray json.py could hide a module.
+        "PYTHONSAFEPATH": "1",
+        # One process of many threads would fight the trainer for the cores.
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zoexport.data", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+        )
+        try:
+            yield _messages(process, log, path)
+        finally:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+
+
+def _messages(process: subprocess.Popen[bytes], log: Any, path: Path) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        message: dict[str, Any] = json.loads(line)
+        if "error" in message:
+            raise _rebuild(message["error"])
+        yield message
+        if "shortened" in message:
+            return
+    status = process.wait()
+    log.seek(0)
+    lines = log.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]
+    raise DataError(
+        f"tokenizing {path}",
+        found=f"a tokenizer process that ended with status {status} ({lines[-1]})",
+        expected="examples",
+        fix="Run again; where memory was short, split the data file.",
+    )
+
+
+def _rebuild(content: dict[str, str]) -> ZoExportError:
+    kind = getattr(errors, content.pop("type"))
+    rebuilt: ZoExportError = kind(content.pop("where"), **content)
+    return rebuilt
+
+
+def main(arguments: list[str]) -> int:
+    """The child's side: data, tokenizer folder, seq_len, vocab_size and the parent's process id."""
+    path, tokenizer_dir, seq_len, vocab_size, parent = arguments
+    # Ctrl-C reaches the whole group; the parent decides what happens, and ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent(int(parent))
+    # transformers imports torch wherever it finds it: 4 s and 300 MB that a tokenizer does not need.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    # Libraries that print must not break the protocol.
+    output = sys.stdout
+    sys.stdout = sys.stderr
+
+    def send(**message: Any) -> None:
+        output.write(json.dumps(message, separators=(",", ":")) + "\n")
+
+    try:
+        shortened = 0
+        pairs = stream_file(
+            Path(path),
+            Path(tokenizer_dir),
+            int(seq_len),
+            int(vocab_size),
+            progress=lambda share: send(progress=share),
+        )
+        for example, short in pairs:
+            shortened += short
+            send(example=example.as_dict())
+        send(shortened=shortened)
+    except ZoExportError as error:
+        send(error={"type": type(error).__name__, **error.as_dict()})
+    output.flush()
+    return 0
+
+
+def _die_with_parent(parent: int) -> None:
+    """End this process as soon as its parent is gone, also where the parent was killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The parent may have died before the call.
+        if os.getppid() != parent:
+            os._exit(1)
+
+    def watch() -> None:
+        # Nothing is ever written to this pipe: it ends when the last holder of its other end is gone. Read
+        # without Python's buffers, whose locks would make the interpreter's exit fail.
+        with contextlib.suppress(OSError):
+            os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,294 @@
+"""JSON Lines to checked records: what a line means, before any tokenizer sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import DataError
+
+SHAPES = '{"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"} or {"messages"}'
+_KNOWN = ("text", "prompt", "completion", "choices", "messages")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRecord:
+    """A text of which every token is a label."""
+
+    where: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CompletionRecord:
+    """A prompt and the completions to compare; one of them where nothing is compared.
+
+    Attributes:
+        completions: at least one, all different.
+        target: index of the right one.
+    """
+
+    where: str
+    prompt: str
+    completions: tuple[str, ...]
+    target: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatRecord:
+    """A conversation whose last turn is the assistant's and is what is learned."""
+
+    where: str
+    messages: tuple[dict[str, Any], ...]
+
+
+Record = TextRecord | CompletionRecord | ChatRecord
+
+
+def read_records(path: Path, progress: Callable[[float], None] | None = None) -> Iterator[Record]:
+    """The records of a JSON Lines file, one at a time; blank lines are skipped.
+
+    Args:
+        path: a UTF-8 file (a byte order mark is allowed).
+        progress: called with the share of the file's bytes that were read, after each percent and at the end.
+
+    Raises:
+        DataError: the file is missing, unreadable or empty, or a line is not an example; the message has the
+            file's name and the line's number.
+    """
+    found = False
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            done, reported = 0, 0.0
+            for number, raw in enumerate(file, start=1):
+                done += len(raw)
+                if progress is not None and size and done / size >= reported + 0.01:
+                    reported = done / size
+                    progress(reported)
+                if number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                if raw.strip():
+                    found = True
+                    yield parse_line(raw, f"{path}:{number}")
+        if progress is not None:
+            progress(1.0)
+    except OSError as error:
+        raise DataError(
+            f"data {path}",
+            found=(error.strerror or str(error)).lower(),
+            expected="a readable JSON Lines file",
+            fix="Check the path.",
+        ) from error
+    if not found:
+        raise DataError(
+            f"data {path}",
+            found="no examples",
+            expected=f"one JSON object a line: {SHAPES}",
+            fix="Write at least one example.",
+        )
+
+
+def parse_line(raw: bytes, where: str) -> Record:
+    """One line as a record.
+
+    Raises:
+        DataError: the line is not UTF-8, not JSON, not an object, of no known shape or of wrong types.
+    """
+    try:
+        content = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(
+            where,
+            found=f"the byte 0x{raw[error.start]:02x} that is not UTF-8",
+            expected="UTF-8 text",
+            fix="Convert the file to UTF-8.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            where,
+            found=f"bad JSON ({error})",
+            expected="one JSON object a line",
+            fix="Correct the line.",
+        ) from error
+    if not isinstance(content, dict):
+        raise DataError(
+            where,
+            found=f"a JSON {_kind(content)}",
+            expected=f"an object: {SHAPES}",
+            fix="Write each example as an object.",
+        )
+    return _record(content, where)
+
+
+def _record(content: dict[str, Any], where: str) -> Record:
+    _refuse_misspelled(content, where)
+    shapes = [
+        name
+        for name, is_there in (
+            ("text", "text" in content),
+            ("prompt", "prompt" in content or "completion" in content or "choices" in content),
+            ("messages", "messages" in content),
+        )
+        if is_there
+    ]
+    if len(shapes) != 1:
+        keys = ", ".join(map(repr, content)) or "none"
+        raise DataError(
+            where,
+            found=f"the keys {keys}",
+            expected=f"exactly one of the shapes {SHAPES}",
+            fix="Rename or remove keys so that the line has one of these shapes.",
+        )
+    if shapes == ["text"]:
+        return TextRecord(where, _text(content, "text", where))
+    if shapes == ["messages"]:
+        return ChatRecord(where, _messages(content, where))
+    return _completion(content, where)
+
+
+def _refuse_misspelled(content: dict[str, Any], where: str) -> None:
+    # Other keys are allowed (ids, sources), but "choice" for "choices" would change the task silently.
+    for key in content:
+        if key in _KNOWN:
+            continue
+        close = difflib.get_close_matches(key.lower(), _KNOWN, n=1, cutoff=0.8)
+        if close and close[0] not in content:
+            raise DataError(
+                where,
+                found=f"the key {key!r}",
+                expected=f"a key such as {close[0]!r}",
+                fix=f"Did you mean {close[0]!r}? If not, rename the key.",
+            )
+    if "tools" in content:
+        raise DataError(
+            where,
+            found="the key 'tools'",
+            expected=f"one of the shapes {SHAPES}",
+            fix="Render tool descriptions into the system message and remove the key.",
+        )
+
+
+def _completion(content: dict[str, Any], where: str) -> CompletionRecord:
+    prompt = _text(content, "prompt", where)
+    completion = _text(content, "completion", where)
+    if not completion:
+        raise DataError(
+            where,
+            found="an empty 'completion'",
+            expected="text to be learned",
+            fix="Give the completion, or remove the line.",
+        )
+    if "choices" not in content:
+        return CompletionRecord(where, prompt, (completion,), 0)
+    choices = content["choices"]
+    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
+        raise DataError(
+            where,
+            found=f"'choices' that is {_kind(choices)} and not a list of text",
+            expected="a list of completions to compare",
+            fix='Write "choices": [" yes", " no"].',
+        )
+    for choice in choices:
+        _check_text(choice, "choices", where)
+    if len(choices) < 2 or "" in choices or len(set(choices)) < len(choices):
+        raise DataError(
+            where,
+            found=f"the choices {choices!r}",
+            expected="at least two different completions, none of them empty",
+            fix="Remove repeated and empty choices.",
+        )
+    if completion not in choices:
+        raise DataError(
+            where,
+            found=f"the completion {completion!r}, which is not among the choices {choices!r}",
+            expected="one of the choices, spaces included",
+            fix="Make the completion equal to one of the choices.",
+        )
+    return CompletionRecord(where, prompt, tuple(choices), choices.index(completion))
+
+
+def _messages(content: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
+    messages = content["messages"]
+    if not isinstance(messages, list) or not messages:
+        raise DataError(
+            where,
+            found=f"'messages' that is {'empty' if messages == [] else _kind(messages)}",
+            expected='a list of {"role", "content"} that ends with the assistant',
+            fix="Write the conversation's turns in order.",
+        )
+    for index, message in enumerate(messages):
+        place = f"{where}, message {index}"
+        if not isinstance(message, dict):
+            raise DataError(
+                place,
+                found=f"a JSON {_kind(message)}",
+                expected='an object {"role", "content"}',
+                fix="Write each turn as an object.",
+            )
+        _text(message, "role", place)
+        _text(message, "content", place)
+    last = messages[-1]
+    if last["role"] != "assistant":
+        raise DataError(
+            where,
+            found=f"a last message from {last['role']!r}",
+            expected="a last message from 'assistant', which is what is learned",
+            fix="End the conversation with the assistant's turn.",
+        )
+    if not last["content"].strip():
+        raise DataError(
+            where,
+            found="an empty last message",
+            expected="text to be learned",
+            fix="Give the assistant's answer, or remove the line.",
+        )
+    return tuple(messages)
+
+
+def _text(content: dict[str, Any], key: str, where: str) -> str:
+    if key not in content:
+        raise DataError(
+            where,
+            found=f"no {key!r}",
+            expected=f"the keys {SHAPES}" if key in _KNOWN else 'both "role" and "content"',
+            fix=f"Add {key!r}.",
+        )
+    value = content[key]
+    if not isinstance(value, str):
+        raise DataError(
+            where,
+            found=f"{key!r} that is {_kind(value)}",
+            expected="text",
+            fix=f"Write {key!r} as a JSON string.",
+        )
+    _check_text(value, key, where)
+    return value
+
+
+def _check_text(value: str, key: str, where: str) -> None:
+    # JSON can spell half of a surrogate pair, which no tokenizer takes.
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            where,
+            found=f"an unpaired surrogate in {key!r}",
+            expected="text that can be encoded as UTF-8",
+            fix="Correct the \\u escapes of the line.",
+        ) from error
+
+
+def _kind(value: object) -> str:
+    names = {
+        dict: "object",
+        list: "list",
+        str: "string",
+        bool: "true or false",
+        type(None): "null",
+    }
+    return names.get(type(value), "number")

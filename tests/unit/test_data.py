@@ -1,0 +1,483 @@
+"""Text to tokens: shapes, labels, truncation, every error, and the child process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tiny_models import TOKENIZER_SIZE, VOCAB_SIZE, tiny_tokenizer
+from zoexport.core.errors import ConfigError, DataError, ModelError, ZoExportError
+from zoexport.data import (
+    IGNORED,
+    Candidate,
+    Examples,
+    tokenize_file,
+    tokenize_in_subprocess,
+    tokenize_to_file,
+    write_examples,
+)
+from zoexport.data.examples import tokenize_records
+from zoexport.data.records import parse_line
+
+
+@pytest.fixture(scope="module")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def _write(folder: Path, *lines: object) -> Path:
+    path = folder / "data.jsonl"
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _examples(tokenizer: Any, line: dict[str, Any], seq_len: int = 1000) -> tuple[Any, bool]:
+    record = parse_line(json.dumps(line).encode(), "data.jsonl:1")
+    ((example, shortened),) = tokenize_records([record], tokenizer, seq_len, VOCAB_SIZE)
+    return example, shortened
+
+
+def _labels(candidate: Candidate) -> list[int]:
+    return [label for label in candidate.labels if label != IGNORED]
+
+
+def _check_shifted(candidate: Candidate) -> None:
+    assert len(candidate.labels) == len(candidate.tokens)
+    assert candidate.labels[-1] == IGNORED
+    for position, label in enumerate(candidate.labels[:-1]):
+        assert label in (IGNORED, candidate.tokens[position + 1])
+
+
+def test_text_labels_every_token_but_the_first() -> None:
+    tokenizer = tiny_tokenizer()
+    example, shortened = _examples(tokenizer, {"text": "It was great"})
+    tokens = tokenizer("It was great")["input_ids"]
+    (candidate,) = example.candidates
+    assert candidate.tokens == tokens
+    assert candidate.labels == [*tokens[1:], IGNORED]
+    assert (example.target, shortened) == (0, False)
+
+
+def test_text_is_cut_at_its_end() -> None:
+    tokenizer = tiny_tokenizer()
+    tokens = tokenizer("It was great")["input_ids"]
+    example, shortened = _examples(tokenizer, {"text": "It was great"}, seq_len=4)
+    assert example.candidates == [Candidate(tokens[:4], [*tokens[1:4], IGNORED])]
+    assert shortened
+    assert not _examples(tokenizer, {"text": "It was great"}, seq_len=len(tokens))[1]
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_completion_is_joined_without_special_tokens(bos: bool) -> None:
+    tokenizer = tiny_tokenizer(bos=bos)
+    prompt = tokenizer("It was")["input_ids"]
+    completion = tokenizer(" great", add_special_tokens=False)["input_ids"]
+    assert (prompt[0] == 1) is bos
+    example, _ = _examples(tokenizer, {"prompt": "It was", "completion": " great", "id": 7})
+    (candidate,) = example.candidates
+    assert candidate.tokens == prompt + completion
+    assert _labels(candidate) == completion
+    assert candidate.labels[len(prompt) - 1] == completion[0]
+    _check_shifted(candidate)
+
+
+def test_prompt_loses_its_start() -> None:
+    tokenizer = tiny_tokenizer(bos=True)
+    prompt = tokenizer("It was a long day")["input_ids"]
+    completion = tokenizer(" great", add_special_tokens=False)["input_ids"]
+    line = {"prompt": "It was a long day", "completion": " great"}
+    example, shortened = _examples(tokenizer, line, seq_len=len(completion) + 3)
+    assert example.candidates[0].tokens == prompt[-3:] + completion
+    assert _labels(example.candidates[0]) == completion
+    assert shortened
+
+
+def test_completion_longer_than_the_sequence_is_cut_at_its_end() -> None:
+    tokenizer = tiny_tokenizer()
+    completion = tokenizer(" a very long completion", add_special_tokens=False)["input_ids"]
+    line = {"prompt": "It was", "completion": " a very long completion"}
+    example, shortened = _examples(tokenizer, line, seq_len=5)
+    # No prompt token is left to predict the completion's first token from.
+    assert example.candidates == [Candidate(completion[:5], [*completion[1:5], IGNORED])]
+    assert shortened
+
+
+def test_choices_keep_the_same_prompt() -> None:
+    tokenizer = tiny_tokenizer()
+    choices = [" great", " terrible indeed, what a waste"]
+    line = {"prompt": "The film is warm. It was", "completion": choices[0], "choices": choices}
+    lengths = [len(tokenizer(c, add_special_tokens=False)["input_ids"]) for c in choices]
+    assert lengths[0] < lengths[1]
+    example, shortened = _examples(tokenizer, line, seq_len=lengths[1] + 4)
+    first, second = example.candidates
+    assert first.tokens[:4] == second.tokens[:4] == tokenizer(line["prompt"])["input_ids"][-4:]
+    assert [len(_labels(c)) for c in example.candidates] == lengths
+    assert shortened
+    assert example.target == 0
+    other, _ = _examples(tokenizer, {**line, "completion": choices[1]})
+    assert other.target == 1
+
+
+_CHAT = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "How was it?"},
+    {"role": "assistant", "content": "Fine."},
+    {"role": "user", "content": "And the sea?"},
+    {"role": "assistant", "content": "It was great"},
+]
+
+
+def test_messages_label_the_last_turn() -> None:
+    tokenizer = tiny_tokenizer()
+    example, _ = _examples(tokenizer, {"messages": _CHAT})
+    (candidate,) = example.candidates
+    assert tokenizer.decode(candidate.tokens) == tokenizer.apply_chat_template(
+        _CHAT, tokenize=False
+    )
+    assert tokenizer.decode(_labels(candidate)) == "It was great<|im_end|>\n"
+    _check_shifted(candidate)
+
+
+def test_messages_lose_their_start() -> None:
+    tokenizer = tiny_tokenizer()
+    whole, _ = _examples(tokenizer, {"messages": _CHAT})
+    example, shortened = _examples(tokenizer, {"messages": _CHAT}, seq_len=20)
+    assert example.candidates[0].tokens == whole.candidates[0].tokens[-20:]
+    assert shortened
+
+
+THINKING = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
+DEFAULT_SYSTEM = (
+    "{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou help.<|im_end|>' }}{% endif %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NEEDS_A_TURN = "{% set first = messages[0]['role'] | length %}" + DEFAULT_SYSTEM
+
+
+@pytest.mark.parametrize(
+    ("template", "messages"),
+    [
+        (THINKING, _CHAT),
+        (THINKING, [{"role": "assistant", "content": "<think> It was great"}]),
+        (DEFAULT_SYSTEM, [{"role": "assistant", "content": " It was great"}]),
+        (DEFAULT_SYSTEM, [{"role": "assistant", "content": "and so it was great"}]),
+        (NEEDS_A_TURN, [{"role": "assistant", "content": "It was great"}]),
+    ],
+)
+def test_last_turn_is_found_where_the_generation_prompt_is_no_prefix(
+    template: str, messages: list[dict[str, str]]
+) -> None:
+    tokenizer = tiny_tokenizer(chat_template=template)
+    example, _ = _examples(tokenizer, {"messages": messages})
+    labelled = tokenizer.decode(_labels(example.candidates[0]))
+    assert labelled.strip() == messages[-1]["content"].strip() + "<|im_end|>"
+
+
+def test_token_across_the_start_of_the_turn_is_learned() -> None:
+    # " the" is one token to this tokenizer; the template ends the header with the space.
+    template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
+    template += "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    tokenizer = tiny_tokenizer(chat_template=template)
+    messages = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "the sea"}]
+    example, _ = _examples(tokenizer, {"messages": messages})
+    assert tokenizer.decode(_labels(example.candidates[0])) == " the sea"
+
+
+def test_tokenizer_without_offsets_finds_the_same_labels() -> None:
+    class Slow:
+        """A tokenizer as transformers' Python ones are: no offsets."""
+
+        def __init__(self) -> None:
+            self._fast = tiny_tokenizer()
+            self.is_fast = False
+            self.chat_template = self._fast.chat_template
+            self.apply_chat_template = self._fast.apply_chat_template
+
+        def __call__(self, texts: list[str], *, add_special_tokens: bool) -> Any:
+            return self._fast(texts, add_special_tokens=add_special_tokens)
+
+    assert _examples(Slow(), {"messages": _CHAT}) == _examples(
+        tiny_tokenizer(), {"messages": _CHAT}
+    )
+
+
+_BAD_LINES: list[tuple[str, bytes, str]] = [
+    ("bad json", b'{"text": "a"', "bad JSON"),
+    ("nan is no object", b"NaN", "number"),
+    ("list", b'["a"]', "a JSON list"),
+    ("string", b'"text"', "a JSON string"),
+    ("null", b"null", "null"),
+    ("unknown shape", b'{"question": "a", "answer": "b"}', "the keys 'question', 'answer'"),
+    ("no keys", b"{}", "the keys none"),
+    ("two shapes", b'{"text": "a", "prompt": "b", "completion": "c"}', "the keys"),
+    ("misspelled", b'{"prompt": "a", "completion": "b", "choice": ["b", "c"]}', "'choices'"),
+    ("tools", b'{"messages": [], "tools": []}', "'tools'"),
+    ("text type", b'{"text": 3}', "'text' that is number"),
+    ("text bool", b'{"text": true}', "true or false"),
+    ("no completion", b'{"prompt": "a"}', "no 'completion'"),
+    ("only choices", b'{"choices": ["a", "b"]}', "no 'prompt'"),
+    ("null prompt", b'{"prompt": null, "completion": "a"}', "null"),
+    ("empty completion", b'{"prompt": "a", "completion": ""}', "an empty 'completion'"),
+    ("choices type", b'{"prompt": "a", "completion": "b", "choices": "b"}', "list of text"),
+    ("choices items", b'{"prompt": "a", "completion": "b", "choices": ["b", 1]}', "list of text"),
+    ("one choice", b'{"prompt": "a", "completion": "b", "choices": ["b"]}', "the choices"),
+    ("same choices", b'{"prompt": "a", "completion": "b", "choices": ["b", "b"]}', "the choices"),
+    ("empty choice", b'{"prompt": "a", "completion": "b", "choices": ["b", ""]}', "the choices"),
+    ("not a choice", b'{"prompt": "a", "completion": "b", "choices": ["c", "d"]}', "not among"),
+    ("no messages", b'{"messages": []}', "empty"),
+    ("messages type", b'{"messages": "hi"}', "string"),
+    ("message type", b'{"messages": ["hi"]}', "message 0"),
+    ("no role", b'{"messages": [{"content": "hi"}]}', "no 'role'"),
+    ("content parts", b'{"messages": [{"role": "assistant", "content": []}]}', "list"),
+    ("user last", b'{"messages": [{"role": "user", "content": "hi"}]}', "from 'user'"),
+    ("blank turn", b'{"messages": [{"role": "assistant", "content": " "}]}', "empty last"),
+    ("surrogate", b'{"text": "a \\ud800 b"}', "surrogate"),
+    ("deep", b"[" * 100_000, "bad JSON"),
+    ("latin-1", '{"text": "é"}'.encode("latin-1"), "0xe9"),
+    ("no label", b'{"text": "a"}', "1 tokens, none of which"),
+    ("no text", b'{"text": ""}', "0 tokens, none of which"),
+    ("no prompt", b'{"prompt": "", "completion": "a"}', "none of which"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [case[1:] for case in _BAD_LINES], ids=[case[0] for case in _BAD_LINES]
+)
+def test_bad_line_is_named(tmp_path: Path, tokenizer_dir: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b'{"text": "It was great"}\n\n  \n' + line + b"\n")
+    with pytest.raises(DataError) as raised:
+        tokenize_file(path, tokenizer_dir, 16, VOCAB_SIZE)
+    assert raised.value.where.startswith(f"{path}:4")
+    assert message in str(raised.value)
+
+
+def test_choices_of_the_same_tokens_are_refused() -> None:
+    tokenizer = tiny_tokenizer()
+    from tokenizers import normalizers
+
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    line = {"prompt": "a", "completion": " Yes", "choices": [" Yes", " yes"]}
+    with pytest.raises(DataError, match="the same tokens"):
+        _examples(tokenizer, line)
+
+
+def test_chat_template_that_refuses_is_named() -> None:
+    template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(DataError, match=r"data.jsonl:1.*roles must alternate"):
+        _examples(tiny_tokenizer(chat_template=template), {"messages": _CHAT})
+    with pytest.raises(DataError, match=r"data.jsonl:1.*without a chat template"):
+        _examples(tiny_tokenizer(chat_template=None), {"messages": _CHAT})
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
+    path = _write(tmp_path, {"text": "It was great"})
+    ids = tiny_tokenizer()("It was great")["input_ids"]
+    assert max(ids) < TOKENIZER_SIZE
+    with pytest.raises(DataError, match=f"id {max(ids)}"):
+        tokenize_file(path, tokenizer_dir, 16, max(ids))
+    assert tokenize_file(path, tokenizer_dir, 16, max(ids) + 1).shortened == 0
+
+
+def test_bad_files(tmp_path: Path, tokenizer_dir: Path) -> None:
+    missing = tmp_path / "missing.jsonl"
+    with pytest.raises(DataError, match=r"missing.jsonl: found no such file"):
+        tokenize_file(missing, tokenizer_dir, 16, VOCAB_SIZE)
+    with pytest.raises(DataError, match="is a directory"):
+        tokenize_file(tmp_path, tokenizer_dir, 16, VOCAB_SIZE)
+    with pytest.raises(DataError, match="no examples"):
+        tokenize_file(_write(tmp_path, "", "  "), tokenizer_dir, 16, VOCAB_SIZE)
+    good = _write(tmp_path, {"text": "It was great"})
+    with pytest.raises(ConfigError, match="seq_len"):
+        tokenize_file(good, tokenizer_dir, 1, VOCAB_SIZE)
+    with pytest.raises(ModelError, match="no tokenizer files"):
+        tokenize_file(good, tmp_path, 16, VOCAB_SIZE)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot read"):
+        tokenize_file(good, tmp_path, 16, VOCAB_SIZE)
+
+
+def _mixed(folder: Path) -> Path:
+    lines: list[object] = [
+        {"text": "It was great"},
+        {"prompt": "The film. It was", "completion": " great"},
+        {"messages": _CHAT},
+        {"prompt": "It was", "completion": "b", "choices": ["a", "b"]},
+    ]
+    path = _write(folder, *lines * 100)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    return path
+
+
+def test_order_is_kept_across_chunks(tmp_path: Path, tokenizer_dir: Path) -> None:
+    shares: list[float] = []
+    path = _mixed(tmp_path)
+    result = tokenize_file(path, tokenizer_dir, 32, VOCAB_SIZE, progress=shares.append)
+    assert len(result.examples) == 400
+    assert result.examples == result.examples[:4] * 100
+    assert result.shortened == 100
+    assert [e.target for e in result.examples[:4]] == [0, 0, 0, 1]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_child_gives_the_same(tmp_path: Path, tokenizer_dir: Path) -> None:
+    path = _mixed(tmp_path)
+    shares: list[float] = []
+    here = tokenize_file(path, tokenizer_dir, 32, VOCAB_SIZE)
+    child = tokenize_in_subprocess(path, tokenizer_dir, 32, VOCAB_SIZE, progress=shares.append)
+    assert child == here
+    assert shares[-1] == 1.0
+    output = tmp_path / "examples.jsonl"
+    assert tokenize_to_file(path, tokenizer_dir, 32, VOCAB_SIZE, output) == (400, 100)
+    written = tmp_path / "written.jsonl"
+    write_examples(here.examples, written)
+    assert output.read_bytes() == written.read_bytes()
+    line = json.loads(written.read_text().splitlines()[3])
+    assert line == here.examples[3].as_dict()
+    assert set(line) == {"candidates", "target"}
+
+
+def _outcome(function: Any, *arguments: Any) -> dict[str, str]:
+    with pytest.raises(ZoExportError) as raised:
+        function(*arguments)
+    return {"type": type(raised.value).__name__, **raised.value.as_dict()}
+
+
+@pytest.mark.parametrize(
+    "line", ['{"text": 3}', '{"text": "a"}', '{"prompt": "é", "completion": ""}']
+)
+def test_errors_of_the_child_are_the_same(tmp_path: Path, tokenizer_dir: Path, line: str) -> None:
+    arguments = (_write(tmp_path, {"text": "It was"}, line), tokenizer_dir, 16, VOCAB_SIZE)
+    expected = _outcome(tokenize_file, *arguments)
+    assert _outcome(tokenize_in_subprocess, *arguments) == expected
+    output = tmp_path / "out" / "examples.jsonl"
+    assert _outcome(tokenize_to_file, *arguments, output) == expected
+    assert list(output.parent.iterdir()) == []
+
+
+def test_child_imports_no_torch_and_parent_no_transformers(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    path = _write(tmp_path, {"text": "It was great"})
+    # A module of this name in the working folder must not hide the real one.
+    (tmp_path / "tokenizers.py").write_text("raise SystemExit('shadowed')")
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom zoexport.data import tokenize_in_subprocess\n"
+        f"r = tokenize_in_subprocess(Path({str(path)!r}), Path({str(tokenizer_dir)!r}), 16, 320)\n"
+        "print(len(r.examples), [m for m in ('torch', 'transformers', 'tokenizers') if m in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": _source_root()}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
+    if sys.version_info >= (3, 11):
+        subprocess_result = subprocess.run(
+            [sys.executable, "-P", "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert subprocess_result.stdout == done.stdout
+    assert done.stdout.strip() == "1 []", done.stderr
+
+
+def _source_root() -> str:
+    import zoexport.data
+
+    return str(Path(zoexport.data.__file__).parents[2])
+
+
+@pytest.fixture
+def waiting_parent(tmp_path: Path, tokenizer_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process whose tokenizing child blocks on a named pipe."""
+    pipe = tmp_path / "data.jsonl"
+    os.mkfifo(pipe)
+    script = (
+        "from pathlib import Path\nfrom zoexport.data import tokenize_in_subprocess\n"
+        f"tokenize_in_subprocess(Path({str(pipe)!r}), Path({str(tokenizer_dir)!r}), 16, 320)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": _source_root()}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield parent
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+def _children(process: int) -> list[int]:
+    listing = Path(f"/proc/{process}/task/{process}/children")
+    return [int(word) for word in listing.read_text().split()]
+
+
+def _wait_for(condition: Any) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_child_dies_with_its_parent(
+    waiting_parent: subprocess.Popen[str], how: signal.Signals
+) -> None:
+    assert _wait_for(lambda: _children(waiting_parent.pid))
+    (child,) = _children(waiting_parent.pid)
+    # Its second thread is the watch, which starts last: from then on it waits for the pipe.
+    assert _wait_for(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1)
+    waiting_parent.send_signal(how)
+    waiting_parent.wait(20)
+    assert _wait_for(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child))
+
+
+def _is_zombie(process: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+
+
+def test_child_that_is_killed_gives_one_message(
+    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path, {"text": "It was great"})
+    crash = tmp_path / "crash"
+    crash.write_text("#!/bin/sh\necho 'something broke' >&2\nexit 9\n")
+    crash.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(crash))
+    with pytest.raises(DataError, match=r"status 9 \(something broke\)"):
+        tokenize_in_subprocess(path, tokenizer_dir, 16, VOCAB_SIZE)
+
+
+def test_result_types(tmp_path: Path, tokenizer_dir: Path) -> None:
+    result = tokenize_file(_mixed(tmp_path), tokenizer_dir, 24, VOCAB_SIZE)
+    assert isinstance(result, Examples)
+    for example in result.examples:
+        for candidate in example.candidates:
+            assert len(candidate.tokens) <= 24
+            _check_shifted(candidate)
+            assert all(0 <= token < VOCAB_SIZE for token in candidate.tokens)
