@@ -1,0 +1,140 @@
+#include "label_logprobs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace zoexport {
+namespace kernels {
+namespace {
+
+constexpr size_t kLanes = 16;
+// Float lanes are added up in double after this many elements, so that the error does not grow with V.
+constexpr size_t kRun = 512;
+
+// exp(x) for x <= 0 within 2e-7 relative, branch-free so that loops vectorize; NaN stays NaN. Below -87 it
+// gives exp(-87), which no sum that holds exp(0) = 1 can feel.
+inline float exp_nonpositive(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  // Adding 1.5 * 2^23 rounds to an integer, which then sits in the low bits.
+  const float shifted = x * 0x1.715476p0f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0x1.63p-1f) - n * -0x1.bd0106p-13f;
+  float p = 0x1.a0d2cep-13f;
+  p = p * r + 0x1.6e879cp-10f;
+  p = p * r + 0x1.111210p-7f;
+  p = p * r + 0x1.555382p-5f;
+  p = p * r + 0x1.555554p-3f;
+  p = p * r + 0.5f;
+  p = (p * (r * r) + r) + 1.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &shifted, sizeof(bits));
+  bits = (bits << 23) + 0x3F800000u; // 2^n
+  float power;
+  std::memcpy(&power, &bits, sizeof(power));
+  return p * power;
+}
+
+float greatest(const float* row, size_t V) {
+  float lane[kLanes];
+  for (float& value : lane) {
+    value = -std::numeric_limits<float>::infinity();
+  }
+  size_t i = 0;
+  for (; i + kLanes <= V; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      lane[j] = row[i + j] > lane[j] ? row[i + j] : lane[j];
+    }
+  }
+  float most = -std::numeric_limits<float>::infinity();
+  for (; i < V; ++i) {
+    most = row[i] > most ? row[i] : most;
+  }
+  for (float value : lane) {
+    most = value > most ? value : most;
+  }
+  return most;
+}
+
+double sum_exp(const float* row, size_t V, float most) {
+  double total = 0.0;
+  for (size_t begin = 0; begin < V; begin += kRun) {
+    const size_t count = std::min(kRun, V - begin);
+    float value[kRun] = {};
+    for (size_t i = 0; i < count; ++i) {
+      value[i] = exp_nonpositive(row[begin + i] - most);
+    }
+    float lane[kLanes] = {};
+    for (size_t i = 0; i < kRun; i += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) {
+        lane[j] = lane[j] + value[i + j];
+      }
+    }
+    for (float part : lane) {
+      total += static_cast<double>(part);
+    }
+  }
+  return total;
+}
+
+bool is_first_greatest(const float* row, size_t label, float most) {
+  if (!(row[label] == most)) {
+    return false;
+  }
+  for (size_t i = 0; i < label; ++i) {
+    if (row[i] == most) {
+      return false;
+    }
+  }
+  return true;
+}
+
+} // namespace
+
+int64_t find_bad_label(const int64_t* label_tokens, size_t M, size_t V) {
+  for (size_t i = 0; i < M; ++i) {
+    if (label_tokens[i] < 0 || static_cast<uint64_t>(label_tokens[i]) >= V) {
+      return static_cast<int64_t>(i);
+    }
+  }
+  return -1;
+}
+
+void label_logprobs_rows(
+    const float* logits,
+    const int64_t* label_tokens,
+    size_t M,
+    size_t V,
+    size_t begin,
+    size_t end,
+    float* logprobs,
+    float* is_argmax) {
+  for (size_t r = begin; r < end; ++r) {
+    const float* row = logits + r * V;
+    const size_t label = static_cast<size_t>(label_tokens[r % M]);
+    const float most = greatest(row, V);
+    const double log_sum = std::log(sum_exp(row, V, most));
+    logprobs[r] =
+        static_cast<float>((static_cast<double>(row[label]) - static_cast<double>(most)) - log_sum);
+    is_argmax[r] = is_first_greatest(row, label, most) ? 1.0f : 0.0f;
+  }
+}
+
+bool label_logprobs(
+    const float* logits,
+    const int64_t* label_tokens,
+    size_t C,
+    size_t M,
+    size_t V,
+    float* logprobs,
+    float* is_argmax) {
+  if (V == 0 || find_bad_label(label_tokens, M, V) >= 0) {
+    return false;
+  }
+  label_logprobs_rows(logits, label_tokens, M, V, 0, C * M, logprobs, is_argmax);
+  return true;
+}
+
+} // namespace kernels
+} // namespace zoexport

@@ -1,0 +1,41 @@
+// Log-probabilities of label entries.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zoexport {
+namespace kernels {
+
+// The first label outside [0, V), as an index into label_tokens (M), or -1 where all are inside.
+int64_t find_bad_label(const int64_t* label_tokens, size_t M, size_t V);
+
+// For rows begin .. end-1 of the C*M rows of logits (row r is copy r / M, entry r % M):
+//   logprobs[r]  = logits[r, label] - log sum_v exp(logits[r, v]), to about 1e-6 absolute;
+//   is_argmax[r] = 1 where label is the lowest index of the greatest logit, else 0.
+// A row with a NaN or +infinity gives NaN, so that a run that diverged is seen.
+//
+// logits: (C, M, V) dense, V >= 1. label_tokens: M numbers in [0, V), which find_bad_label checks.
+// logprobs, is_argmax: (C, M) dense; outputs overlap nothing. Row ranges may run on different threads.
+void label_logprobs_rows(
+    const float* logits,
+    const int64_t* label_tokens,
+    size_t M,
+    size_t V,
+    size_t begin,
+    size_t end,
+    float* logprobs,
+    float* is_argmax);
+
+// All C*M rows. Returns false, with nothing written, where V is 0 or a label lies outside [0, V).
+bool label_logprobs(
+    const float* logits,
+    const int64_t* label_tokens,
+    size_t C,
+    size_t M,
+    size_t V,
+    float* logprobs,
+    float* is_argmax);
+
+} // namespace kernels
+} // namespace zoexport

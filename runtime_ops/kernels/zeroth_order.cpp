@@ -1,0 +1,115 @@
+#include "zeroth_order.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "../rng/normal.h"
+
+namespace zoexport {
+namespace kernels {
+namespace {
+
+using rng::kElements;
+using rng::normal_blocks;
+using rng::Stream;
+
+// Calls body(first_block, first element, count) for pieces of n elements that start at whole blocks.
+template <typename Body>
+void for_pieces(size_t n, Body body) {
+  for (size_t begin = 0; begin < n; begin += kElements) {
+    body(static_cast<uint32_t>(begin / 4), begin, std::min(kElements, n - begin));
+  }
+}
+
+} // namespace
+
+bool zo_update(
+    const float* master,
+    size_t n,
+    const float* gradients,
+    size_t q,
+    float lr,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t tensor_id,
+    float* out) {
+  if (q == 0) {
+    return false;
+  }
+  if (std::all_of(gradients, gradients + q, [](float g) { return g == 0.0f; })) {
+    // A copy, not arithmetic: x - 0 would turn a signalling NaN or depend on lr being finite.
+    if (n > 0) {
+      std::memmove(out, master, n * sizeof(float));
+    }
+    return true;
+  }
+  if (step == 0) {
+    return false;
+  }
+  const float scale = lr / static_cast<float>(q);
+  for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
+    float z[kElements];
+    float sum[kElements];
+    // The sum starts with the first product and not with 0 + product, which would lose the sign of zero.
+    normal_blocks(Stream{seed, tensor_id, 0, step - 1}, block, z);
+    for (size_t i = 0; i < kElements; ++i) {
+      sum[i] = gradients[0] * z[i];
+    }
+    for (size_t j = 1; j < q; ++j) {
+      normal_blocks(Stream{seed, tensor_id, static_cast<uint32_t>(j), step - 1}, block, z);
+      const float g = gradients[j];
+      for (size_t i = 0; i < kElements; ++i) {
+        sum[i] = sum[i] + g * z[i];
+      }
+    }
+    for (size_t i = 0; i < count; ++i) {
+      out[begin + i] = master[begin + i] - scale * sum[i];
+    }
+  });
+  return true;
+}
+
+void zo_perturb(
+    const float* master,
+    size_t n,
+    float eps,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t tensor_id,
+    uint32_t q,
+    float* out) {
+  for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
+    float z[kElements];
+    for (uint32_t query = 0; query < q; ++query) {
+      normal_blocks(Stream{seed, tensor_id, query, step}, block, z);
+      float* plus = out + (size_t{2} * query) * n + begin;
+      float* minus = plus + n;
+      for (size_t i = 0; i < count; ++i) {
+        const float move = eps * z[i];
+        plus[i] = master[begin + i] + move;
+        minus[i] = master[begin + i] - move;
+      }
+    }
+  });
+}
+
+void zo_perturb_one(
+    const float* master,
+    size_t n,
+    float signed_eps,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t query,
+    uint32_t tensor_id,
+    float* out) {
+  for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
+    float z[kElements];
+    normal_blocks(Stream{seed, tensor_id, query, step}, block, z);
+    for (size_t i = 0; i < count; ++i) {
+      out[begin + i] = master[begin + i] + signed_eps * z[i];
+    }
+  });
+}
+
+} // namespace kernels
+} // namespace zoexport

@@ -1,0 +1,55 @@
+// Zeroth-order state kernels: perturbed copies of a slot, and the update from projected gradients.
+//
+// All arithmetic is float32, one rounding an operation, so the results are the same bits on every machine and in
+// exporter/zoexport/ir/ops.py. z(step, query) are the normals of docs/rng.md for the slot's tensor id. Tensors
+// are dense; n is the number of elements, at most 2^34. Results do not depend on how a caller splits work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zoexport {
+namespace kernels {
+
+// out = master - (lr/q) * sum_j gradients[j] * z(step-1, j), j ascending: the update of the step before `step`.
+//
+// master, out: n floats; they may be the same array, and must not overlap otherwise.
+// gradients: q floats. If all are zero nothing is pending: out becomes a copy of master, whatever step is.
+// Returns false, with nothing written, where q is 0 or a gradient is pending at step 0.
+bool zo_update(
+    const float* master,
+    size_t n,
+    const float* gradients,
+    size_t q,
+    float lr,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t tensor_id,
+    float* out);
+
+// out (2q, n), row-major: copy 2i = master + eps * z(step, i), copy 2i+1 = master - eps * z(step, i).
+// master and out must not overlap.
+void zo_perturb(
+    const float* master,
+    size_t n,
+    float eps,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t tensor_id,
+    uint32_t q,
+    float* out);
+
+// out = master + signed_eps * z(step, query). With signed_eps = eps or -eps these are the bits of copies 2*query
+// and 2*query+1 of zo_perturb. master and out may be the same array.
+void zo_perturb_one(
+    const float* master,
+    size_t n,
+    float signed_eps,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t query,
+    uint32_t tensor_id,
+    float* out);
+
+} // namespace kernels
+} // namespace zoexport
