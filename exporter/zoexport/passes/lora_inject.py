@@ -110,3 +110,4 @@ def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> Non
         for user in users:
             user.replace_input_with(linear, total)
         assert shape_of(total) == shape_of(linear)
+    program.module.recompile()

@@ -1,0 +1,169 @@
+"""parity: the bundle in the session against the method's reference in PyTorch, with the same noise.
+
+Batches are made here: unequal lengths, padding, a label at the first and at the last position, tokens over the
+whole vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoexport.core import manifest as manifests
+from zoexport.core import rng, tolerances
+from zoexport.core.config import parse
+from zoexport.core.errors import ModelError
+from zoexport.core.files import atomic_folder
+from zoexport.data import Candidate, Example
+from zoexport.methods import methods
+
+_BATCH_TENSOR_ID = 0xFFFFFFFE
+"""Words for the batches come from the noise specification, at a tensor id that no slot has."""
+
+
+@dataclasses.dataclass
+class _Comparison:
+    """The largest relative errors so far."""
+
+    loss: float = 0.0
+    state: float = 0.0
+
+    def add(self, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+        for mine, reference in zip(ours["losses"], theirs["losses"], strict=True):
+            self.loss = max(self.loss, abs(mine - reference) / max(abs(reference), 1e-12))
+        self.state = max(self.state, state_error(ours["after"], theirs["after"]))
+
+
+def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
+    """The norm of the difference over the norm of the reference, largest over the tensors."""
+    return max(
+        float(np.linalg.norm(ours[name] - reference) / max(float(np.linalg.norm(reference)), 1e-12))
+        if reference.any()
+        else float(np.linalg.norm(ours[name]))
+        for name, reference in theirs.items()
+    )
+
+
+def parity(
+    bundle: Path,
+    *,
+    steps: int,
+    model: str | None = None,
+    dump: Path | None = None,
+    progress: Callable[[str, float | None], None],
+) -> dict[str, Any]:
+    """Train ``steps`` steps on both sides and compare by name.
+
+    Args:
+        bundle: a bundle of a method that has a reference.
+        steps: training steps to compare.
+        model: where the original model is, if not where it was compiled from.
+        dump: a folder for the noise, inputs, losses, gradients and state of every step, from both sides.
+        progress: called with what is being done and how far it is.
+
+    Returns:
+        The keys of ``parity --json``.
+
+    Raises:
+        ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
+    """
+    manifest = manifests.read(bundle, verify_files=True)
+    reference = _reference(manifest, bundle, model, progress)
+    compared = _Comparison()
+    session = _SessionSide(bundle, manifest)
+    recorded: list[tuple[dict[str, Any], dict[str, Any], list[Example]]] = []
+    with session:
+        for step in range(steps):
+            progress("comparing", step / steps)
+            batch = make_batch(manifest, step)
+            ours = session.step(batch)
+            theirs = _reference_step(reference, batch, manifest)
+            compared.add(ours, theirs)
+            if dump is not None:
+                recorded.append((ours, theirs, batch))
+        ours_last, theirs_last = session.state(), _finish(reference)
+        compared.state = max(compared.state, state_error(ours_last, theirs_last))
+    bounds = tolerances.bounds(manifest["settings"]["activations"])
+    if dump is not None:
+        _write_dump(dump, manifest, recorded, ours_last, theirs_last)
+    return {
+        "passed": compared.loss <= bounds[tolerances.LOSS]
+        and compared.state <= bounds[tolerances.STATE],
+        "steps": steps,
+        "max_relative_loss_error": compared.loss,
+        "max_relative_state_error": compared.state,
+        "bounds": bounds,
+        "runner": f"session ({manifest['engine']})",
+    }
+
+
+def make_batch(manifest: dict[str, Any], step: int) -> list[Example]:
+    """The examples of one step, a function of the bundle's shapes and the step number alone.
+
+    The first fills the sequence and has labels at its first and last position; the others are shorter, each of
+    its own length, some positions without a label. With loss=choices an example has two or three candidates.
+    """
+    settings, vocab = manifest["settings"], manifest["model"]["vocab_size"]
+    seq_len = settings["seq_len"]
+    examples = []
+    for number in range(settings["batch"]):
+        words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * seq_len + 8).astype(np.uint64)
+        count = 1 if settings["loss"] == "full" else 2 + int(words[0] % 2)
+        full = number == 0
+        candidates = []
+        for candidate in range(count):
+            part = words[8 + 2 * candidate * seq_len :]
+            length = seq_len if full else 1 + int(words[1 + candidate] % max(seq_len - 1, 1))
+            tokens = [int(word % vocab) for word in part[:length]]
+            labels = [
+                int(word % vocab) if (word >> np.uint64(20)) % 3 else -100
+                for word in part[seq_len : seq_len + length]
+            ]
+            labels[0] = 0 if full else labels[0]
+            labels[-1] = vocab - 1
+            candidates.append(Candidate(tokens, labels))
+        examples.append(Example(candidates, int(words[7] % count)))
+    return examples
+
+
+def _reference(
+    manifest: dict[str, Any],
+    bundle: Path,
+    model: str | None,
+    progress: Callable[[str, float | None], None],
+) -> Any:
+    from safetensors.torch import load_file
+
+    from zoexport import models
+    from zoexport.build import INITIAL_STATE
+    from zoexport.quantized_reference import quantize_model
+
+    progress("loading the original model", None)
+    loaded = models.load(models.resolve(model or manifest["model"]["source"]))
+    if loaded.sha256 != manifest["model"]["sha256"]:
+        raise ModelError(
+            f"model {loaded.name}",
+            found=f"weights with SHA-256 {loaded.sha256[:16]}...",
+            expected=f"the weights that the bundle was compiled from, {manifest['model']['sha256'][:16]}...",
+            fix="Pass the original model with --model.",
+        )
+    quantize_model(loaded.model, manifest["settings"])
+    method = methods.get(manifest["method"])
+    config = parse(method.config, manifest["settings"])
+    return method.reference(loaded.model, config, load_file(str(bundle / INITIAL_STATE)))
+
+
+def _reference_step(reference: Any, batch: list[Example], manifest: dict[str, Any]) -> dict[str, Any]:
+    result = reference.step(batch, manifest["settings"]["lr"])
+    for key in ("before", "after"):
+        result[key] = {f"lora_B.{name}": b.numpy().copy() for name, b in result[key].items()}
+    return dict(result)
+
+
+def _finish(reference: Any) -> dict[str, np.ndarray]:
+    reference.finish()
+    return {f"lora_B.{name}": b.numpy().copy() for name, b in reference.b.items()}

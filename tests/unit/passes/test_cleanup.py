@@ -1,0 +1,33 @@
+"""cleanup removes what does nothing and nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tests.support.graphs import captured, operators, tokens
+from zoexport.ir.interpret import interpret
+from zoexport.passes.cleanup import cleanup
+
+
+class _Noise(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = x.to(torch.float64).to(torch.float32)
+        dropped = nn.functional.dropout(kept.to(torch.float32), 0.1, self.training)
+        whole = dropped[:, :, :].contiguous().view(x.shape).clone()
+        return whole + whole[:, :1]
+
+
+def test_only_no_ops_go() -> None:
+    model, graph = captured(_Noise())
+    cleanup(graph)
+    program = graph.programs["forward"]
+    left = operators(program)
+    assert left["aten.to.dtype"] == 2  # there and back is rounding, not a no-op
+    assert left["aten.slice.Tensor"] == 1  # the one that cuts
+    for name in ("dropout", "contiguous", "clone", "view", "reshape", "_assert_tensor_metadata"):
+        assert not [operator for operator in left if f"aten.{name}." in operator], name
+    x = tokens(3)
+    torch.testing.assert_close(
+        interpret(graph, "forward", {"tokens": x})["logits"], model(x).logits, rtol=0, atol=0
+    )

@@ -1,0 +1,59 @@
+"""dual_forward and sequential_forward read the perturbed copies, and refuse adapters in another form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from torch import nn
+
+from tests.support.graphs import WIDTH, captured, operators
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import TrainingGraph
+from zoexport.ir.graphs import aten, placeholders
+from zoexport.passes.dual_forward import dual_forward, sequential_forward
+from zoexport.passes.lora_inject import lora_inject
+
+
+def _injected() -> TrainingGraph:
+    _, graph = captured(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)))
+    return lora_inject(graph, ["body.0", "body.1"], rank=2, alpha=2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("derive", "operator", "copies"),
+    [(dual_forward, "zoexport.zo_perturb.default", 6), (sequential_forward, "zoexport.zo_perturb_one.default", 1)],
+)
+def test_train_updates_and_perturbs_every_adapter(
+    derive: Callable[[TrainingGraph, int], TrainingGraph], operator: str, copies: int
+) -> None:
+    graph = derive(_injected(), 3)
+    program = graph.programs["train"]
+    counts = operators(program)
+    assert counts["zoexport.zo_update.default"] == counts[operator] == 2
+    assert counts["aten.bmm.default"] == 2
+    assert graph.copies == copies
+    assert [value.name for value in program.outputs] == ["logits", "lora_B.body.0", "lora_B.body.1"]
+    roles = {value.role for value in program.arguments()}
+    assert {"projected_gradients", "learning_rate", "epsilon", "seed", "step"} <= roles
+    assert ("query" in roles) == (derive is sequential_forward)
+
+
+def test_forward_is_left_alone() -> None:
+    graph = _injected()
+    before = operators(graph.programs["forward"])
+    dual_forward(graph, 2)
+    assert operators(graph.programs["forward"]) == before
+
+
+def test_an_adapter_read_by_something_else_is_refused() -> None:
+    graph = _injected()
+    program = graph.programs["forward"]
+    master = placeholders(program)["lora_B.body.0"]
+    user = next(iter(master.users))
+    with program.module.graph.inserting_before(user):
+        doubled = program.module.graph.call_function(aten.mul.Tensor, (master, 2.0))
+        doubled.meta["val"] = master.meta["val"]
+    user.replace_input_with(master, doubled)
+    with pytest.raises(VerifyError, match="right side of a matrix product"):
+        dual_forward(graph, 2)

@@ -1,0 +1,133 @@
+"""The programs of each zeroth-order method, run in plain torch, against the method's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed, fixed_tokens, tiny
+from zoexport import models
+from zoexport.build import plan, training_graph
+from zoexport.core.types import TrainingGraph
+from zoexport.ir.interpret import interpret
+from zoexport.quantized_reference import quantize_model
+
+SEQ, ROWS, QUERIES = 24, 3, 2
+POSITIONS = torch.tensor([0, 5, SEQ - 1, SEQ + 3, 2 * SEQ, 2 * SEQ + 7, 3 * SEQ - 1])
+LABELS = torch.tensor([0, VOCAB_SIZE - 1, 5, 7, 9, 100, 200])
+PENDING, RATE, EPS, STEP = [0.5, -1.0], 0.01, 1e-2, 3
+
+
+def build(
+    name: str, method: str, **settings: str
+) -> tuple[TrainingGraph, Any, dict[str, torch.Tensor]]:
+    """A tiny model's graph, the reference at a state that is not zero, and the graph's inputs."""
+    model = models.canonical(tiny(name))
+    values = {
+        "seq_len": str(SEQ),
+        "batch": str(ROWS),
+        "queries": str(QUERIES),
+        "lora.rank": "4",
+        "lora.alpha": "8",
+        **settings,
+    }
+    planned = plan(method, "host", values)
+    graph = training_graph(planned, model, lambda *_: None)
+    slots = {
+        name: fixed(name, tuple(value.shape)) * 0.1 if name.startswith("lora_B") else value
+        for name, value in graph.initial.items()
+    }
+    quantize_model(
+        model,
+        {
+            "weights": planned.config.weights,
+            "activations": planned.config.activations,
+            "group_size": planned.config.group_size,
+        },
+    )
+    reference = planned.method.reference(model, planned.config, slots)
+    inputs = {
+        **slots,
+        "tokens": fixed_tokens(ROWS, SEQ),
+        "label_positions": POSITIONS,
+        "label_tokens": LABELS,
+        "seed": torch.tensor([0]),
+        "step": torch.tensor([STEP]),
+        "projected_gradients": torch.tensor(PENDING),
+        "learning_rate": torch.tensor([RATE]),
+        "epsilon": torch.tensor([EPS]),
+    }
+    return graph, reference, inputs
+
+
+def label_logprobs(reference: Any, b: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What the model itself says of the labels, with these B."""
+    with torch.no_grad(), reference._adapted(b):
+        logits = reference.model(input_ids=fixed_tokens(ROWS, SEQ), use_cache=False).logits
+    logprobs = torch.log_softmax(logits, -1).reshape(ROWS * SEQ, -1)
+    return logprobs[POSITIONS].gather(1, LABELS[:, None])[:, 0]
+
+
+def run_train(
+    graph: TrainingGraph, method: str, inputs: dict[str, torch.Tensor]
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """The log-probabilities of all 2q copies, and the outputs of the last call."""
+    if method == "prge":
+        outputs = interpret(graph, "train", inputs)
+        return list(outputs["label_logprobs"]), outputs
+    copies = []
+    for query in range(QUERIES):
+        for sign in (1.0, -1.0):
+            chosen = {"query": torch.tensor([query]), "sign": torch.tensor([sign])}
+            outputs = interpret(graph, "train", {**inputs, **chosen})
+            copies.append(outputs["label_logprobs"][0])
+    return copies, outputs
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("method", ["prge", "mezo"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_programs_are_the_reference(name: str, method: str, weights: str) -> None:
+    graph, reference, inputs = build(name, method, weights=weights, activations="fp32")
+    evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]
+    torch.testing.assert_close(evaluated, label_logprobs(reference, reference.b))
+
+    copies, outputs = run_train(graph, method, inputs)
+    reference.pending, reference.step_number = (PENDING, RATE), STEP
+    reference.finish()
+    for module in reference.modules:
+        torch.testing.assert_close(
+            outputs[f"lora_B.{module}"], reference.b[module], rtol=1e-6, atol=1e-8
+        )
+    for copy, ours in enumerate(copies):
+        query, sign = copy // 2, (1.0, -1.0)[copy % 2]
+        perturbed = {
+            module: reference.b[module] + sign * EPS * reference.noise(number, query, module)
+            for number, module in enumerate(reference.modules)
+        }
+        torch.testing.assert_close(ours, label_logprobs(reference, perturbed))
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "qwen2", "phi3"])
+def test_int8_activations_are_the_reference(name: str) -> None:
+    graph, reference, inputs = build(name, "prge", weights="int4", activations="int8")
+    evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]
+    expected = label_logprobs(reference, reference.b)
+    torch.testing.assert_close(evaluated, expected, rtol=2e-3, atol=2e-3)
+
+
+def test_last_layers_alone_leave_the_first_ones_at_one_copy() -> None:
+    graph, reference, inputs = build(
+        "llama", "prge", weights="fp32", activations="fp32", **{"lora.layers": "last:1"}
+    )
+    assert all("layers.1." in module for module in reference.modules)
+    rows = {
+        tuple(node.meta["val"].shape)[0]
+        for node in graph.programs["train"].module.graph.nodes
+        if "linear" in str(node.target) and len(node.meta["val"].shape) == 3
+    }
+    assert rows == {ROWS, 2 * QUERIES * ROWS, 2 * QUERIES}
+    evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]
+    torch.testing.assert_close(evaluated, label_logprobs(reference, reference.b))

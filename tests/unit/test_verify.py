@@ -1,0 +1,113 @@
+"""One failing graph for each rule, and the message that names the pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.graphs import WIDTH, captured
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Slot, TrainingGraph, Value
+from zoexport.ir.graphs import aten, copy_program, output_node, placeholders
+from zoexport.ir.verify import RULES, verify
+from zoexport.passes.bind_rows import bind_rows
+from zoexport.passes.dual_forward import dual_forward
+from zoexport.passes.lora_inject import lora_inject
+
+
+def _graph() -> TrainingGraph:
+    _, graph = captured(nn.Linear(WIDTH, WIDTH))
+    return lora_inject(graph, ["body"], rank=2, alpha=2, seed=0)
+
+
+def _replace(values: list[Value], which: str, **changes: object) -> None:
+    place = next(place for place, value in enumerate(values) if value.name == which)
+    values[place] = dataclasses.replace(values[place], **changes)  # type: ignore[arg-type]
+
+
+def _undeclared_input(graph: TrainingGraph) -> None:
+    graph.programs["forward"].inputs.pop()
+
+
+def _undeclared_output(graph: TrainingGraph) -> None:
+    graph.programs["forward"].outputs.append(Value("more", "logits", "float32", (1,)))
+
+
+def _same_name(graph: TrainingGraph) -> None:
+    _replace(graph.programs["forward"].inputs, "head.weight", name="embed.weight")
+
+
+def _lost_weight(graph: TrainingGraph) -> None:
+    del graph.weights["head.weight"]
+
+
+def _no_slot(graph: TrainingGraph) -> None:
+    graph.slots = [slot for slot in graph.slots if slot.name != "lora_A.body"]
+
+
+def _no_initial_value(graph: TrainingGraph) -> None:
+    del graph.initial["lora_B.body"]
+
+
+def _state_not_returned(graph: TrainingGraph) -> None:
+    dual_forward(graph, 1)
+    program = graph.programs["train"]
+    program.outputs.pop()
+    output_node(program.module).args = (output_node(program.module).args[0][:-1],)  # type: ignore[index]
+
+
+def _still_symbolic(graph: TrainingGraph) -> None:
+    graph.rows = 2
+
+
+def _other_shape(graph: TrainingGraph) -> None:
+    bind_rows(graph, 2)
+    _replace(graph.programs["forward"].inputs, "tokens", shape=(2, 7))
+
+
+_BREAKERS: dict[str, Callable[[TrainingGraph], None]] = {
+    "every placeholder is a declared input": _undeclared_input,
+    "every returned value is a declared output": _undeclared_output,
+    "names are unique": _same_name,
+    "every weight has its tensor": _lost_weight,
+    "every state value has its slot": _no_slot,
+    "every slot has an initial value": _no_initial_value,
+    "train returns every trainable slot": _state_not_returned,
+    "sizes are numbers once rows are bound": _still_symbolic,
+    "recorded shapes are the declared ones once rows are bound": _other_shape,
+}
+
+
+def test_every_rule_has_a_failing_graph() -> None:
+    assert set(_BREAKERS) == set(RULES)
+
+
+def test_a_good_graph_passes() -> None:
+    graph = _graph()
+    verify(graph)
+    dual_forward(graph, 2)
+    verify(graph)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule(rule: str) -> None:
+    graph = _graph()
+    graph.provenance = ["first", "second"]
+    _BREAKERS[rule](graph)
+    with pytest.raises(VerifyError) as error:
+        verify(graph)
+    assert error.value.expected == rule
+    assert error.value.where.startswith("[second] after [first]: program ")
+
+
+def test_copies_are_independent() -> None:
+    program = _graph().programs["forward"]
+    copy = copy_program(program, "other")
+    node = next(iter(placeholders(copy)["tokens"].users))
+    node.target = aten.neg.default
+    assert torch.ops.aten.neg.default not in {n.target for n in program.module.graph.nodes}
+    assert Slot("a", "frozen", "float32", (1,), 0, "m").as_dict()["shape"] == [1]
