@@ -16,7 +16,13 @@ constexpr size_t kRun = 512;
 // exp(x) for x <= 0 within 2e-7 relative, branch-free so that loops vectorize; NaN stays NaN. Below -87 it
 // gives exp(-87), which no sum that holds exp(0) = 1 can feel.
 inline float exp_nonpositive(float x) {
-  x = x < -87.0f ? -87.0f : x;
+  // On bits, as a float comparison (which may trap) keeps GCC from vectorizing: the floats from -87 to -infinity
+  // are the integers 0xC2AE0000 to 0xFF800000, and NaNs lie beyond.
+  uint32_t in;
+  std::memcpy(&in, &x, sizeof(in));
+  const uint32_t clamp = 0u - static_cast<uint32_t>(in - 0xC2AE0000u <= 0xFF800000u - 0xC2AE0000u);
+  in = (in & ~clamp) | (0xC2AE0000u & clamp);
+  std::memcpy(&x, &in, sizeof(x));
   // Adding 1.5 * 2^23 rounds to an integer, which then sits in the low bits.
   const float shifted = x * 0x1.715476p0f + 12582912.0f;
   const float n = shifted - 12582912.0f;

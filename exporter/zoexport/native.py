@@ -1,0 +1,47 @@
+"""Where the native parts are: the library of operators and session, and the standalone runner."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from zoexport.core.errors import ZoExportError
+
+#: Names a folder that is used instead of the installed one.
+ENVIRONMENT = "ZOEXPORT_NATIVE_DIR"
+
+
+def native_folder() -> Path:
+    """The folder of the native files, whether or not it exists."""
+    override = os.environ.get(ENVIRONMENT)
+    return Path(override) if override else Path(__file__).parent / "_native"
+
+
+def library_path() -> Path:
+    """The shared library with the operators and the session.
+
+    Raises:
+        ZoExportError: it was not built.
+    """
+    return _find("libzoexport.so", "the native library")
+
+
+def runner_path() -> Path:
+    """The standalone runner.
+
+    Raises:
+        ZoExportError: it was not built.
+    """
+    return _find("zoexport-runner", "the native runner")
+
+
+def _find(name: str, what: str) -> Path:
+    path = native_folder() / name
+    if not path.is_file():
+        raise ZoExportError(
+            what,
+            found=f"no file {path}",
+            expected=f"{name}, built for this machine",
+            fix=f"Run 'make setup', or set {ENVIRONMENT} to the folder that holds it.",
+        )
+    return path
