@@ -1,0 +1,20 @@
+"""MODEL arguments to loaded models, and which of a model's layers are adapted.
+
+Nothing here keeps a table of architectures: transformers decides what a configuration is and loads it.
+"""
+
+from __future__ import annotations
+
+from zoexport.models.load import LoadedModel, load
+from zoexport.models.source import REGISTRY, ModelSource, resolve
+from zoexport.models.targets import adapter_targets, linear_names
+
+__all__ = [
+    "REGISTRY",
+    "LoadedModel",
+    "ModelSource",
+    "adapter_targets",
+    "linear_names",
+    "load",
+    "resolve",
+]

