@@ -211,17 +211,6 @@ const ProgramSpec* Manifest::program(const std::string& name) const {
   return nullptr;
 }
 
-int32_t schedule_from_text(const std::string& text) {
-  return text == "constant" ? ZO_SCHEDULE_CONSTANT
-         : text == "linear" ? ZO_SCHEDULE_LINEAR
-         : text == "cosine" ? ZO_SCHEDULE_COSINE
-                            : -1;
-}
-
-int32_t loss_from_text(const std::string& text) {
-  return text == "full" ? ZO_LOSS_FULL : text == "choices" ? ZO_LOSS_CHOICES : -1;
-}
-
 Result<Manifest> parse_manifest(const std::string& text, const std::string& where) {
   ZO_ASSIGN(document, parse_json(text.data(), text.data() + text.size(), ZO_BUNDLE_ERROR, where, kAgain));
   JsonProblems problems(ZO_BUNDLE_ERROR, where, kAgain);

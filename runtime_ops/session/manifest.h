@@ -85,8 +85,15 @@ struct Manifest {
 };
 
 // "constant", "linear", "cosine" and "full", "choices" as the numbers of session.h; -1 for another word.
-int32_t schedule_from_text(const std::string& text);
-int32_t loss_from_text(const std::string& text);
+inline int32_t schedule_from_text(const std::string& text) {
+  return text == "constant" ? ZO_SCHEDULE_CONSTANT
+         : text == "linear" ? ZO_SCHEDULE_LINEAR
+         : text == "cosine" ? ZO_SCHEDULE_COSINE
+                            : -1;
+}
+inline int32_t loss_from_text(const std::string& text) {
+  return text == "full" ? ZO_LOSS_FULL : text == "choices" ? ZO_LOSS_CHOICES : -1;
+}
 
 // Parses and checks a manifest; `where` is its path, for messages.
 Result<Manifest> parse_manifest(const std::string& text, const std::string& where);

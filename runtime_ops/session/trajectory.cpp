@@ -158,8 +158,16 @@ Status LogFile::append(const Record& record) {
     (void)resize(size_).ok();
     return failure;
   }
+  const uint64_t before = size_;
   size_ += bytes.size();
-  return seconds_now() - synced_at_ >= 1.0 ? sync() : Status();
+  if (seconds_now() - synced_at_ < 1.0) {
+    return {};
+  }
+  Status synced = sync();
+  if (!synced.ok()) {
+    (void)resize(before).ok();
+  }
+  return synced;
 }
 
 Status LogFile::sync() {

@@ -1,0 +1,39 @@
+// An engine runs a bundle's programs. The session owns every buffer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session/manifest.h"
+#include "session/result.h"
+
+namespace zoexport {
+
+// A contiguous row-major tensor; `name` and `data` are borrowed. An output without data is not wanted.
+struct Tensor {
+  const char* name;
+  int32_t dtype;
+  std::vector<int64_t> shape;
+  void* data;
+  size_t bytes;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // Runs a program on inputs in the manifest's order and fills the outputs, in its order too. Inputs are not changed and
+  // do not overlap outputs. Loads what it needs on the first call.
+  virtual Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
+                     const std::vector<Tensor>& outputs) = 0;
+};
+
+// Programs in .pte files of the folder `bundle`. `threads` 0 leaves the choice to ExecuTorch.
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
+                                                       uint32_t threads);
+
+// Programs that the host runs.
+std::unique_ptr<Engine> make_callback_engine(const zo_engine& callbacks);
+
+}  // namespace zoexport

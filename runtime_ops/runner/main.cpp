@@ -1,0 +1,222 @@
+// zoexport-runner: a host of the session for a phone's shell. Progress goes to standard error; with --json one object
+// goes to standard output.
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runner/options.h"
+#include "zoexport/session.h"
+
+namespace {
+
+using nlohmann::json;
+using zoexport::runner::Options;
+
+constexpr double kMegabyte = 1e6;
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+extern "C" void request_stop(int) { stop_requested = 1; }
+
+struct CloseSession {
+  void operator()(zo_session* session) const { zo_session_close(session); }
+};
+struct FreeDataset {
+  void operator()(zo_dataset* dataset) const { zo_dataset_free(dataset); }
+};
+using SessionHandle = std::unique_ptr<zo_session, CloseSession>;
+using DatasetHandle = std::unique_ptr<zo_dataset, FreeDataset>;
+
+// The exit codes of the Python command line.
+int exit_code(int32_t code) {
+  switch (code) {
+    case ZO_OK:
+      return 0;
+    case ZO_INVALID_ARGUMENT:
+      return 2;
+    case ZO_DIVERGED:
+      return 3;
+    case ZO_CANCELLED:
+      return 130;
+    default:
+      return 1;
+  }
+}
+
+int fail(const Options& options, const zo_error& error) {
+  std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", error.where, error.found, error.expected, error.fix);
+  if (options.json) {
+    const json out = {{"error", {{"where", error.where}, {"found", error.found}, {"expected", error.expected},
+                                 {"fix", error.fix}}}};
+    std::printf("%s\n", out.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
+  }
+  return exit_code(error.code);
+}
+
+zo_status open_session(const Options& options, SessionHandle& session, zo_error& error) {
+  const zo_open_options open{sizeof(zo_open_options), options.threads, options.skip_hashes ? 1u : 0u, nullptr};
+  zo_session* opened = nullptr;
+  zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
+  session.reset(opened);
+  if (status == ZO_OK && !options.state.empty()) {
+    const int32_t mode = options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ;
+    const uint64_t* seed = options.seed ? &*options.seed : nullptr;
+    status = zo_session_attach(opened, options.state.c_str(), mode, seed, &error);
+  }
+  zo_run run{};
+  run.struct_size = sizeof(run);
+  if (status == ZO_OK) {
+    status = zo_session_run(opened, &run, &error);
+  }
+  if (status != ZO_OK) {
+    return status;
+  }
+  run.lr = options.lr.value_or(run.lr);
+  run.eps = options.eps.value_or(run.eps);
+  run.seed = options.seed.value_or(run.seed);
+  run.batch = options.batch.value_or(run.batch);
+  run.accumulate = options.accumulate.value_or(run.accumulate);
+  run.schedule = options.schedule.value_or(run.schedule);
+  run.loss = options.loss.value_or(run.loss);
+  return zo_session_configure(opened, &run, &error);
+}
+
+struct Progress {
+  std::vector<double> seconds;
+  uint64_t peak_anonymous = 0;
+};
+
+int32_t on_progress(void* user, const zo_progress* progress) {
+  auto* kept = static_cast<Progress*>(user);
+  kept->seconds.push_back(progress->seconds);
+  kept->peak_anonymous = std::max(kept->peak_anonymous, progress->anonymous_bytes);
+  std::fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.3f s  %.0f MB anonymous\n",
+               static_cast<unsigned long long>(progress->step), static_cast<unsigned long long>(progress->total),
+               progress->loss, progress->lr, progress->seconds,
+               static_cast<double>(progress->anonymous_bytes) / kMegabyte);
+  return stop_requested;
+}
+
+json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(static_cast<double>(bytes) / 1e5) / 10); }
+
+json number(double value) { return std::isfinite(value) ? json(value) : json(); }
+
+zo_status train(const Options& options, zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
+  Progress progress;
+  zo_status status = zo_session_train(session, dataset, options.steps, on_progress, &progress, &error);
+  if (status != ZO_OK) {
+    return status;
+  }
+  zo_info info{};
+  status = zo_session_info(session, &info, &error);
+  json losses = json::array();
+  for (uint64_t i = 0; status == ZO_OK && i < info.steps; ++i) {
+    zo_record record{};
+    status = zo_session_record(session, i, &record, nullptr, &error);
+    losses.push_back(number(static_cast<double>(record.loss)));
+  }
+  zo_memory memory{};
+  zo_memory_usage(&memory);
+  std::sort(progress.seconds.begin(), progress.seconds.end());
+  const size_t count = progress.seconds.size();
+  const double median =
+      count == 0 ? std::nan("") : (progress.seconds[(count - 1) / 2] + progress.seconds[count / 2]) / 2;
+  out = {{"steps", info.steps},
+         {"losses", losses},
+         {"step_seconds_median", number(median)},
+         {"peak_rss_mb", megabytes(memory.peak_rss_bytes)},
+         {"peak_anonymous_mb", megabytes(std::max(progress.peak_anonymous, memory.anonymous_bytes))},
+         {"state", options.state}};
+  return status;
+}
+
+zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
+  zo_evaluation result{};
+  const zo_status status = zo_session_evaluate(session, dataset, &result, &error);
+  out = {{"loss", number(result.loss)},
+         {"accuracy", number(result.accuracy)},
+         {"token_accuracy", number(result.token_accuracy)},
+         {"examples", result.examples}};
+  return status;
+}
+
+zo_status inspect(zo_session* session, json& out, zo_error& error) {
+  zo_info info{};
+  zo_status status = zo_session_info(session, &info, &error);
+  if (status != ZO_OK) {
+    return status;
+  }
+  out = {{"bundle_id", info.bundle_id}, {"method", info.method},   {"target", info.target},
+         {"engine", info.engine},       {"rows", info.rows},       {"seq_len", info.seq_len},
+         {"copies", info.copies},       {"queries", info.queries}, {"max_labels", info.max_labels},
+         {"seed", info.seed},           {"steps", info.steps},     {"slots", json::array()}};
+  for (uint32_t i = 0; status == ZO_OK && i < info.slots; ++i) {
+    zo_slot_info slot{};
+    status = zo_session_slot(session, i, &slot, &error);
+    if (status == ZO_OK) {
+      out["slots"].push_back(
+          {{"name", slot.name}, {"role", slot.role}, {"shape", std::vector<int64_t>(slot.shape, slot.shape + slot.rank)}});
+    }
+  }
+  return status;
+}
+
+void print(const Options& options, const json& out) {
+  if (options.json) {
+    std::printf("%s\n", out.dump().c_str());
+    return;
+  }
+  for (const auto& [key, value] : out.items()) {
+    if (key != "losses") {
+      std::printf("%s: %s\n", key.c_str(), value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+    }
+  }
+}
+
+int run(const Options& options) {
+  SessionHandle session;
+  zo_error error{};
+  json out;
+  zo_status status = open_session(options, session, error);
+  if (status == ZO_OK && options.verb == "inspect") {
+    status = inspect(session.get(), out, error);
+  } else if (status == ZO_OK) {
+    const DatasetHandle dataset(zo_dataset_new());
+    status = zo_dataset_load(dataset.get(), options.examples.c_str(), &error);
+    if (status == ZO_OK) {
+      status = options.verb == "train" ? train(options, session.get(), dataset.get(), out, error)
+                                       : evaluate(session.get(), dataset.get(), out, error);
+    }
+  }
+  if (status != ZO_OK) {
+    return fail(options, error);
+  }
+  print(options, out);
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count == 2 && (std::strcmp(arguments[1], "--help") == 0 || std::strcmp(arguments[1], "-h") == 0)) {
+    std::printf("%s", zoexport::runner::kUsage);
+    return 0;
+  }
+  // The current step is finished and saved; a write beyond a limit becomes an error message instead of the end.
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const auto options = zoexport::runner::parse_options(count, arguments);
+  if (!options.ok()) {
+    const zoexport::Failure& failure = options.failure();
+    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", failure.where.c_str(), failure.found.c_str(),
+                 failure.expected.c_str(), failure.fix.c_str());
+    return exit_code(failure.code);
+  }
+  return run(*options);
+}

@@ -1,0 +1,150 @@
+#include "runner/options.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "session/manifest.h"
+
+namespace zoexport::runner {
+namespace {
+
+using Setter = std::function<Status(Options&, const std::string&)>;
+
+Failure bad(const std::string& option, const std::string& found, const std::string& expected) {
+  return {ZO_INVALID_ARGUMENT, "option " + option, found, expected, "Run zoexport-runner --help."};
+}
+
+template <typename T, typename Target>
+Setter whole(const std::string& option, Target Options::*target, uint64_t least) {
+  return [=](Options& options, const std::string& text) -> Status {
+    errno = 0;
+    char* end = nullptr;
+    const unsigned long long value = std::strtoull(text.c_str(), &end, 10);
+    const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || errno != 0 || value < least || value > std::numeric_limits<T>::max()) {
+      return bad(option, "'" + text + "'", "a whole number of at least " + std::to_string(least));
+    }
+    options.*target = static_cast<T>(value);
+    return {};
+  };
+}
+
+Setter number(const std::string& option, std::optional<double> Options::*target) {
+  return [=](Options& options, const std::string& text) -> Status {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !std::isfinite(value) || value <= 0) {
+      return bad(option, "'" + text + "'", "a number above 0");
+    }
+    options.*target = value;
+    return {};
+  };
+}
+
+Setter word(const std::string& option, std::optional<int32_t> Options::*target,
+            int32_t (*parse)(const std::string&), const std::string& expected) {
+  return [=](Options& options, const std::string& text) -> Status {
+    const int32_t value = parse(text);
+    if (value < 0) {
+      return bad(option, "'" + text + "'", expected);
+    }
+    options.*target = value;
+    return {};
+  };
+}
+
+Setter path(std::string Options::*target) {
+  return [=](Options& options, const std::string& text) -> Status {
+    options.*target = text;
+    return {};
+  };
+}
+
+const std::map<std::string, Setter>& setters() {
+  static const std::map<std::string, Setter> table = {
+      {"--bundle", path(&Options::bundle)},
+      {"--examples", path(&Options::examples)},
+      {"--state", path(&Options::state)},
+      {"--steps", whole<uint64_t>("--steps", &Options::steps, 1)},
+      {"--threads", whole<uint32_t>("--threads", &Options::threads, 1)},
+      {"--lr", number("--lr", &Options::lr)},
+      {"--eps", number("--eps", &Options::eps)},
+      {"--seed", whole<uint64_t>("--seed", &Options::seed, 0)},
+      {"--batch", whole<uint32_t>("--batch", &Options::batch, 1)},
+      {"--accumulate", whole<uint32_t>("--accumulate", &Options::accumulate, 1)},
+      {"--schedule", word("--schedule", &Options::schedule, schedule_from_text, "constant, linear or cosine")},
+      {"--loss", word("--loss", &Options::loss, loss_from_text, "full or choices")},
+  };
+  return table;
+}
+
+Status check_required(const Options& options) {
+  const bool needs_examples = options.verb != "inspect";
+  if (options.bundle.empty()) {
+    return bad("--bundle", "nothing", "a bundle's folder");
+  }
+  if (needs_examples && options.examples.empty()) {
+    return bad("--examples", "nothing", "a file of tokenized examples");
+  }
+  if (options.verb == "train" && options.state.empty()) {
+    return bad("--state", "nothing", "a folder for the state");
+  }
+  if (options.verb == "train" && options.steps == 0) {
+    return bad("--steps", "nothing", "the number of steps in total");
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* const kUsage =
+    "zoexport-runner train   --bundle DIR --examples FILE --state DIR --steps N [options]\n"
+    "zoexport-runner eval    --bundle DIR --examples FILE [--state DIR] [options]\n"
+    "zoexport-runner inspect --bundle DIR [--state DIR] [options]\n"
+    "\n"
+    "Trains, evaluates or describes a zoexport bundle. FILE holds tokenized examples, one JSON object a line.\n"
+    "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
+    "\n"
+    "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
+    "  --schedule constant|linear|cosine  --loss full|choices\n"
+    "  --threads N       default: what ExecuTorch chooses\n"
+    "  --skip-hashes     check the sizes of the bundle's files only\n"
+    "  --json            one JSON object on standard output\n";
+
+Result<Options> parse_options(int count, const char* const* arguments) {
+  Options options;
+  if (count < 2) {
+    return bad("VERB", "nothing", "train, eval or inspect");
+  }
+  options.verb = arguments[1];
+  if (options.verb != "train" && options.verb != "eval" && options.verb != "inspect") {
+    return bad("VERB", "'" + options.verb + "'", "train, eval or inspect");
+  }
+  for (int i = 2; i < count; ++i) {
+    const std::string name = arguments[i];
+    if (name == "--json") {
+      options.json = true;
+      continue;
+    }
+    if (name == "--skip-hashes") {
+      options.skip_hashes = true;
+      continue;
+    }
+    const auto setter = setters().find(name);
+    if (setter == setters().end()) {
+      return bad(name, "no such option", "one of those that --help lists");
+    }
+    if (i + 1 == count) {
+      return bad(name, "nothing after it", "a value");
+    }
+    ZO_TRY(setter->second(options, arguments[++i]));
+  }
+  ZO_TRY(check_required(options));
+  return options;
+}
+
+}  // namespace zoexport::runner

@@ -1,0 +1,36 @@
+// The runner's command line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "session/result.h"
+
+namespace zoexport::runner {
+
+struct Options {
+  std::string verb;  // train, eval or inspect
+  std::string bundle;
+  std::string examples;
+  std::string state;
+  uint64_t steps = 0;
+  uint32_t threads = 0;
+  bool skip_hashes = false;
+  bool json = false;
+  // What is not given comes from the manifest.
+  std::optional<double> lr;
+  std::optional<double> eps;
+  std::optional<uint64_t> seed;
+  std::optional<uint32_t> batch;
+  std::optional<uint32_t> accumulate;
+  std::optional<int32_t> schedule;
+  std::optional<int32_t> loss;
+};
+
+extern const char* const kUsage;
+
+// Problems are ZO_INVALID_ARGUMENT.
+Result<Options> parse_options(int count, const char* const* arguments);
+
+}  // namespace zoexport::runner

@@ -1,0 +1,156 @@
+#include "session/program_runner.h"
+
+#include <algorithm>
+#include <set>
+
+namespace zoexport {
+namespace {
+
+Failure unusable(const ProgramSpec& program, const std::string& found, const std::string& expected) {
+  return {ZO_BUNDLE_ERROR, "manifest.json, program " + program.name, found, expected,
+          "Use the zoexport version that compiled this bundle, or compile it again."};
+}
+
+Tensor tensor(const ValueSpec& value, std::vector<int64_t> shape, const void* data) {
+  size_t bytes = value.dtype == ZO_INT64 ? 8 : 4;
+  for (int64_t size : shape) {
+    bytes *= static_cast<size_t>(size);
+  }
+  return {value.name.c_str(), value.dtype, std::move(shape), const_cast<void*>(data), bytes};
+}
+
+// Inputs of one value, with their dtype.
+int32_t scalar_dtype(const std::string& role) {
+  if (role == "seed" || role == "step" || role == "query") {
+    return ZO_INT64;
+  }
+  return role == "sign" || role == "learning_rate" || role == "epsilon" ? ZO_FLOAT32 : -1;
+}
+
+bool has_shape(const ValueSpec& value, const std::vector<int64_t>& shape) {
+  return std::equal(value.shape.begin(), value.shape.end(), shape.begin(), shape.end(),
+                    [](const Dimension& a, int64_t b) { return a.min == b && a.max == b; });
+}
+
+Status check_values(const ProgramSpec& program, uint32_t max_labels) {
+  static const std::set<std::string> inputs = {"tokens", "label_positions", "label_tokens", "state",
+                                               "projected_gradients"};
+  for (const ValueSpec& value : program.inputs) {
+    const int32_t scalar = scalar_dtype(value.role);
+    if (scalar < 0 && inputs.count(value.role) == 0) {
+      return unusable(program, "the input " + value.name + " with the role " + value.role, "a role of docs/bundle.md");
+    }
+    if (scalar >= 0 && (value.dtype != scalar || !has_shape(value, {1}))) {
+      return unusable(program, "another dtype or shape of " + value.name, "the one of docs/bundle.md");
+    }
+    if (value.role == "projected_gradients" &&
+        (value.dtype != ZO_FLOAT32 || value.shape.size() != 1 || value.shape[0].dynamic())) {
+      return unusable(program, "another dtype or shape of " + value.name, "float32 (q)");
+    }
+  }
+  for (const ValueSpec& value : program.outputs) {
+    const bool labels = value.role == "label_logprobs" || value.role == "label_is_argmax";
+    if (!labels && value.role != "state") {
+      return unusable(program, "the output " + value.name + " with the role " + value.role, "a role of docs/bundle.md");
+    }
+    if (labels && (value.dtype != ZO_FLOAT32 || value.shape.size() != 2 || value.shape[0].dynamic() ||
+                   value.shape[1].max != max_labels)) {
+      return unusable(program, "another dtype or shape of " + value.name, "float32 (copies, M)");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std::string& name, Engine& engine,
+                                            std::function<Status(const ProgramSpec&)> prepare) {
+  ProgramRunner runner;
+  runner.program_ = manifest.program(name);
+  if (runner.program_ == nullptr) {
+    return Failure{ZO_BUNDLE_ERROR, "manifest.json", "no program named " + name, "one", "Compile the bundle again."};
+  }
+  const ProgramSpec& program = *runner.program_;
+  ZO_TRY(check_values(program, manifest.max_labels));
+  const Dimension& labels = program.input("label_positions")->shape[0];
+  runner.limits_ = {manifest.rows, manifest.seq_len, manifest.max_labels, static_cast<uint32_t>(labels.min)};
+  runner.copies_ = static_cast<uint32_t>(program.output("label_logprobs")->shape[0].max);
+  if (const ValueSpec* gradients = program.input("projected_gradients")) {
+    runner.gradients_.resize(static_cast<size_t>(gradients->shape[0].max));
+  }
+  runner.engine_ = &engine;
+  runner.prepare_ = std::move(prepare);
+  return runner;
+}
+
+Result<Tensor> ProgramRunner::bind_input(const ValueSpec& value, const Call& call, const Slots& slots,
+                                         const std::function<const float*(size_t)>& state) {
+  const std::string& role = value.role;
+  if (role == "tokens") {
+    return tensor(value, {limits_.rows, limits_.seq_len}, call.tokens.data());
+  }
+  if (role == "label_positions" || role == "label_tokens") {
+    return tensor(value, {static_cast<int64_t>(entries_)},
+                  role == "label_tokens" ? call.label_tokens.data() : call.label_positions.data());
+  }
+  if (role == "state") {
+    const size_t slot = slots.find(value.name);
+    return tensor(value, slots.spec(slot).shape, state(slot));
+  }
+  if (role == "projected_gradients") {
+    return tensor(value, {static_cast<int64_t>(gradients_.size())}, gradients_.data());
+  }
+  const void* data = role == "seed"            ? static_cast<const void*>(&seed_)
+                     : role == "step"          ? static_cast<const void*>(&step_)
+                     : role == "query"         ? static_cast<const void*>(&query_)
+                     : role == "sign"          ? static_cast<const void*>(&sign_)
+                     : role == "learning_rate" ? static_cast<const void*>(&learning_rate_)
+                                               : static_cast<const void*>(&epsilon_);
+  return tensor(value, {1}, data);
+}
+
+Result<Tensor> ProgramRunner::bind_output(const ValueSpec& value, Slots& slots, bool next) {
+  const auto entries = static_cast<int64_t>(entries_);
+  if (value.role == "state") {
+    const size_t slot = slots.find(value.name);
+    if (next && !slots.trainable(slot)) {
+      return unusable(*program_, "an output for the slot " + value.name, "outputs for trainable slots only");
+    }
+    return tensor(value, slots.spec(slot).shape, next ? slots.next(slot) : nullptr);
+  }
+  std::vector<float>& values = value.role == "label_logprobs" ? logprobs_ : is_argmax_;
+  const int64_t rows = value.shape[0].max;
+  values.resize(static_cast<size_t>(rows * entries));
+  return tensor(value, {rows, entries}, values.data());
+}
+
+Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& slots,
+                          const std::function<const float*(size_t)>& state, bool next) {
+  if (prepare_) {
+    ZO_TRY(prepare_(*program_));
+    prepare_ = nullptr;
+  }
+  seed_ = static_cast<int64_t>(scalars.seed);
+  step_ = scalars.step;
+  query_ = scalars.query;
+  sign_ = scalars.sign;
+  learning_rate_ = scalars.learning_rate;
+  epsilon_ = scalars.epsilon;
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    gradients_[i] = scalars.gradients == nullptr ? 0.0f : scalars.gradients[i];
+  }
+  entries_ = call.label_tokens.size();
+  std::vector<Tensor> inputs;
+  for (const ValueSpec& value : program_->inputs) {
+    ZO_ASSIGN(bound, bind_input(value, call, slots, state));
+    inputs.push_back(std::move(bound));
+  }
+  std::vector<Tensor> outputs;
+  for (const ValueSpec& value : program_->outputs) {
+    ZO_ASSIGN(bound, bind_output(value, slots, next));
+    outputs.push_back(std::move(bound));
+  }
+  return engine_->run(*program_, inputs, outputs);
+}
+
+}  // namespace zoexport

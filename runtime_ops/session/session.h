@@ -1,0 +1,99 @@
+// A session: one bundle, its state, and the training loop. The C ABI (bindings/c_api.cpp) is a thin layer over it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engines/engine.h"
+#include "session/dataset.h"
+#include "session/divergence.h"
+#include "session/manifest.h"
+#include "session/slots.h"
+#include "session/state_folder.h"
+#include "session/trainer.h"
+
+namespace zoexport {
+
+struct OpenOptions {
+  uint32_t threads = 0;
+  bool skip_hashes = false;
+  std::optional<zo_engine> engine;
+};
+
+// What one step computed, with the values that zo_step points to.
+struct StepReport {
+  uint64_t step = 0;
+  double lr = 0;
+  double seconds = 0;
+  StepOutput output;
+};
+
+class Session {
+ public:
+  static Result<std::unique_ptr<Session>> open(const std::string& bundle, const OpenOptions& options);
+
+  const Manifest& manifest() const { return manifest_; }
+  uint32_t queries() const { return trainer_->queries(); }
+  uint64_t steps() const { return records_.size(); }
+  const std::vector<Record>& records() const { return records_; }
+  const RunSettings& run() const { return run_; }
+
+  Status attach(const std::string& folder, int32_t mode, const uint64_t* seed);
+  Status configure(const RunSettings& run);
+  Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
+  Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
+  Result<zo_evaluation> evaluate(const Dataset& dataset);
+
+  // The number of a slot, or a failure that lists what there is.
+  Result<size_t> slot(const std::string& name, size_t elements) const;
+  Status read_slot(size_t slot, bool finished, float* values);
+  Status write_slot(size_t slot, const float* values);
+  Status replay_slot(size_t slot, uint64_t updates, float* values);
+  Status save();
+
+ private:
+  Session(std::string bundle, Manifest manifest) : bundle_(std::move(bundle)), manifest_(std::move(manifest)) {}
+
+  Status verify(const std::string& file);
+  Status check_dataset(const Dataset& dataset, bool needs_choices) const;
+  // The examples of step `step` (docs/session.md, "A step").
+  std::vector<uint64_t> batch(uint64_t step, size_t examples);
+  Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr);
+  Status diverged(const StepOutput& output, uint64_t bad_step);
+  const Record* pending() const { return records_.size() > applied_ ? &records_.back() : nullptr; }
+  // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
+  Status restore(uint64_t updates);
+  Status restore_initial();
+  Status replay(uint64_t from, uint64_t to);
+  Status write_initial_if_changed();
+
+  std::string bundle_;
+  Manifest manifest_;
+  bool skip_hashes_ = false;
+  std::set<std::string> verified_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Slots> slots_;
+  std::unique_ptr<Trainer> trainer_;
+  std::optional<ProgramRunner> evaluator_;
+
+  RunSettings run_;
+  std::optional<StateFolder> state_;
+  std::vector<Record> records_;
+  uint64_t applied_ = 0;              // updates that are in the slots' current values
+  std::optional<uint64_t> snapshot_;  // the steps of the snapshot that was last written or read
+  DivergenceGuard guard_;
+
+  // Slots that the host wrote; index -> values. They replace the bundle's initial ones.
+  std::vector<std::pair<size_t, std::vector<float>>> written_;
+  bool initial_changed_ = false;
+
+  // The order of the epoch that was last used.
+  std::optional<uint64_t> order_epoch_;
+  std::vector<uint32_t> order_;
+};
+
+}  // namespace zoexport

@@ -1,0 +1,118 @@
+// Zeroth-order training: prge (2q copies in a call) and mezo (one copy in a call, 2q calls).
+#include <numeric>
+#include <string>
+
+#include "kernels/zeroth_order.h"
+#include "session/loss.h"
+#include "session/trainer.h"
+
+namespace zoexport {
+namespace {
+
+class ZerothOrderTrainer : public Trainer {
+ public:
+  ZerothOrderTrainer(ProgramRunner train, uint32_t queries) : train_(std::move(train)), queries_(queries) {}
+
+  uint32_t queries() const override { return queries_; }
+
+  CallLimits limits() const override { return train_.limits(); }
+
+  Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
+    std::vector<CandidateScores> scores(2 * size_t{queries_}, CandidateScores(layout));
+    CallScalars scalars;
+    scalars.seed = input.seed;
+    scalars.step = input.step;
+    scalars.epsilon = input.eps;
+    if (input.pending != nullptr) {
+      scalars.gradients = input.pending->gradients.data();
+      scalars.learning_rate = input.pending->lr;
+    }
+    const uint32_t copies = train_.copies();
+    bool first = true;
+    for (const Call& call : layout.calls) {
+      for (uint32_t copy = 0; copy < 2 * queries_; copy += copies) {
+        scalars.query = copy / 2;
+        scalars.sign = copy % 2 == 0 ? 1.0f : -1.0f;
+        // The first call applies the pending update; the others start from its result.
+        const auto state = [&](size_t slot) {
+          return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
+        };
+        ZO_TRY(train_.run(call, scalars, slots, state, first));
+        first = false;
+        scalars.gradients = nullptr;
+        for (uint32_t i = 0; i < copies; ++i) {
+          scores[copy + i].add(call, train_.logprobs(i));
+        }
+      }
+    }
+    return reduce(scores, input);
+  }
+
+  Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const float* in, float* out) override {
+    const bool applied = kernels::zo_update(in, slot.elements, record.gradients.data(), record.gradients.size(),
+                                            record.lr, seed, record.step + 1, slot.tensor_id, out);
+    if (!applied) {
+      return Failure{ZO_STATE_ERROR, "record " + std::to_string(record.step), "no gradients", "one for each query",
+                     "Restore the state from a copy, or start again in another folder."};
+    }
+    return {};
+  }
+
+ private:
+  StepOutput reduce(const std::vector<CandidateScores>& scores, const StepInput& input) const {
+    StepOutput output;
+    for (const CandidateScores& copy : scores) {
+      output.losses.push_back(copy.mean_loss(input.loss));
+    }
+    for (size_t i = 0; i < queries_; ++i) {
+      const double difference = output.losses[2 * i] - output.losses[2 * i + 1];
+      output.gradients.push_back(static_cast<float>(difference / (2.0 * static_cast<double>(input.eps))));
+    }
+    output.loss = std::accumulate(output.losses.begin(), output.losses.end(), 0.0) /
+                  static_cast<double>(output.losses.size());
+    return output;
+  }
+
+  ProgramRunner train_;
+  uint32_t queries_;
+};
+
+Failure unusable(const std::string& found, const std::string& expected) {
+  return {ZO_BUNDLE_ERROR, "manifest.json, program train", found, expected, "Compile the bundle again."};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, ProgramRunner train) {
+  const ProgramSpec& program = train.spec();
+  for (const char* role : {"seed", "step", "projected_gradients", "learning_rate", "epsilon"}) {
+    if (program.input(role) == nullptr) {
+      return unusable("no input with the role " + std::string(role), "the inputs of a zeroth-order method");
+    }
+  }
+  const auto queries = static_cast<uint32_t>(program.input("projected_gradients")->shape[0].max);
+  const bool sequential = program.input("query") != nullptr && program.input("sign") != nullptr;
+  const uint32_t copies = sequential ? 1 : 2 * queries;
+  if (manifest.copies != copies || train.copies() != copies) {
+    return unusable(std::to_string(train.copies()) + " copies", std::to_string(copies));
+  }
+  for (const SlotSpec& slot : manifest.slots) {
+    const auto names = [&](const std::vector<ValueSpec>& values) {
+      for (const ValueSpec& value : values) {
+        if (value.role == "state" && value.name == slot.name) {
+          return true;
+        }
+      }
+      return false;
+    };
+    if (slot.role == "trainable" && !(names(program.inputs) && names(program.outputs))) {
+      return unusable("no input or no output for the trainable slot " + slot.name, "both");
+    }
+    if (slot.role != "trainable" && names(program.outputs)) {
+      return unusable("an output for the " + slot.role + " slot " + slot.name, "outputs for trainable slots only");
+    }
+  }
+  return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(std::move(train), queries));
+}
+
+}  // namespace zoexport
