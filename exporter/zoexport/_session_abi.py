@@ -1,0 +1,299 @@
+"""``runtime_ops/include/zoexport/session.h`` for ctypes: its types, its functions, its errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import (
+    BundleError,
+    Cancelled,
+    ConfigError,
+    DataError,
+    DivergedError,
+    StateError,
+    ZoExportError,
+)
+from zoexport.native import library_path
+
+VERSION = 1
+INT64 = 1
+_OK = 0
+_ERRORS: dict[int, type[ZoExportError]] = {
+    1: ConfigError,
+    2: BundleError,
+    3: StateError,
+    4: DataError,
+    6: DivergedError,
+    7: Cancelled,
+}
+
+
+class Error(Structure):
+    """zo_error."""
+
+    _fields_ = (
+        ("code", c_int32),
+        ("where", c_char * 512),
+        ("found", c_char * 1024),
+        ("expected", c_char * 512),
+        ("fix", c_char * 512),
+    )
+
+
+class Tensor(Structure):
+    """zo_tensor."""
+
+    _fields_ = (
+        ("name", c_char_p),
+        ("dtype", c_int32),
+        ("rank", c_int32),
+        ("shape", POINTER(c_int64)),
+        ("data", c_void_p),
+        ("bytes", c_size_t),
+    )
+
+
+RUN_PROGRAM = CFUNCTYPE(
+    c_int32,
+    c_void_p,
+    c_char_p,
+    POINTER(Tensor),
+    c_size_t,
+    POINTER(Tensor),
+    c_size_t,
+    c_void_p,
+    c_size_t,
+)
+
+
+class Engine(Structure):
+    """zo_engine."""
+
+    _fields_ = (("user", c_void_p), ("run", RUN_PROGRAM))
+
+
+class OpenOptions(Structure):
+    """zo_open_options."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("threads", c_uint32),
+        ("skip_hashes", c_uint32),
+        ("engine", POINTER(Engine)),
+    )
+
+
+class Info(Structure):
+    """zo_info."""
+
+    _fields_ = (
+        ("bundle_id", c_char_p),
+        ("method", c_char_p),
+        ("target", c_char_p),
+        ("engine", c_char_p),
+        ("rows", c_uint32),
+        ("seq_len", c_uint32),
+        ("copies", c_uint32),
+        ("queries", c_uint32),
+        ("max_labels", c_uint32),
+        ("slots", c_uint32),
+        ("seed", c_uint64),
+        ("steps", c_uint64),
+    )
+
+
+class SlotInfo(Structure):
+    """zo_slot_info."""
+
+    _fields_ = (
+        ("name", c_char_p),
+        ("role", c_char_p),
+        ("module", c_char_p),
+        ("tensor_id", c_uint32),
+        ("rank", c_int32),
+        ("shape", POINTER(c_int64)),
+        ("elements", c_uint64),
+    )
+
+
+class Run(Structure):
+    """zo_run."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("schedule", c_int32),
+        ("loss", c_int32),
+        ("batch", c_uint32),
+        ("accumulate", c_uint32),
+        ("lr", c_double),
+        ("eps", c_double),
+        ("seed", c_uint64),
+        ("total_steps", c_uint64),
+    )
+
+
+class Candidate(Structure):
+    """zo_candidate."""
+
+    _fields_ = (("tokens", c_void_p), ("labels", c_void_p), ("length", c_size_t))
+
+
+class Step(Structure):
+    """zo_step."""
+
+    _fields_ = (
+        ("step", c_uint64),
+        ("loss", c_double),
+        ("lr", c_double),
+        ("seconds", c_double),
+        ("losses", POINTER(c_double)),
+        ("loss_count", c_size_t),
+        ("gradients", POINTER(c_float)),
+        ("gradient_count", c_size_t),
+    )
+
+
+class Progress(Structure):
+    """zo_progress."""
+
+    _fields_ = (
+        ("step", c_uint64),
+        ("total", c_uint64),
+        ("loss", c_double),
+        ("lr", c_double),
+        ("seconds", c_double),
+        ("rss_bytes", c_uint64),
+        ("anonymous_bytes", c_uint64),
+    )
+
+
+ON_PROGRESS = CFUNCTYPE(c_int32, c_void_p, POINTER(Progress))
+
+
+class Evaluation(Structure):
+    """zo_evaluation."""
+
+    _fields_ = (
+        ("loss", c_double),
+        ("accuracy", c_double),
+        ("token_accuracy", c_double),
+        ("examples", c_uint64),
+    )
+
+
+class Record(Structure):
+    """zo_record."""
+
+    _fields_ = (("step", c_uint64), ("lr", c_float), ("eps", c_float), ("loss", c_float))
+
+
+class Memory(Structure):
+    """zo_memory."""
+
+    _fields_ = (
+        ("rss_bytes", c_uint64),
+        ("peak_rss_bytes", c_uint64),
+        ("anonymous_bytes", c_uint64),
+    )
+
+
+_ERROR = POINTER(Error)
+_HANDLE = c_void_p
+#: Verbs: every one ends in a zo_error and returns a zo_status.
+_VERBS: dict[str, tuple[object, ...]] = {
+    "zo_session_open": (c_char_p, POINTER(OpenOptions), POINTER(c_void_p)),
+    "zo_session_info": (_HANDLE, POINTER(Info)),
+    "zo_session_slot": (_HANDLE, c_uint32, POINTER(SlotInfo)),
+    "zo_session_attach": (_HANDLE, c_char_p, c_int32, POINTER(c_uint64)),
+    "zo_session_run": (_HANDLE, POINTER(Run)),
+    "zo_session_configure": (_HANDLE, POINTER(Run)),
+    "zo_session_step": (_HANDLE, _HANDLE, POINTER(c_uint64), c_size_t, POINTER(Step)),
+    "zo_session_train": (_HANDLE, _HANDLE, c_uint64, ON_PROGRESS, c_void_p),
+    "zo_session_evaluate": (_HANDLE, _HANDLE, POINTER(Evaluation)),
+    "zo_session_read_slot": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
+    "zo_session_write_slot": (_HANDLE, c_char_p, c_void_p, c_size_t),
+    "zo_session_replay_slot": (_HANDLE, c_char_p, c_uint64, c_void_p, c_size_t),
+    "zo_session_record": (_HANDLE, c_uint64, POINTER(Record), POINTER(c_float)),
+    "zo_session_save": (_HANDLE,),
+    "zo_dataset_add": (_HANDLE, POINTER(Candidate), c_size_t, c_size_t),
+    "zo_dataset_load": (_HANDLE, c_char_p),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The session's library, loaded once: a second copy would register its operators again.
+
+    Raises:
+        ZoExportError: it is missing, cannot be loaded, or is of another version.
+    """
+    return load(library_path())
+
+
+def call(function: str, *arguments: Any) -> None:
+    """Call a verb; its error is raised as the exception of its kind."""
+    error = Error()
+    code = getattr(library(), function)(*arguments, ctypes.byref(error))
+    if code != _OK:
+        where, found, expected, fix = (
+            bytes(getattr(error, part)).decode("utf-8", "replace")
+            for part in ("where", "found", "expected", "fix")
+        )
+        raise _ERRORS.get(code, ZoExportError)(where, found=found, expected=expected, fix=fix)
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """Load the library and declare its functions.
+
+    Raises:
+        ZoExportError: it cannot be loaded, or is of another version.
+    """
+    try:
+        loaded = ctypes.CDLL(str(path))
+        version = loaded.zo_abi_version()
+    except (OSError, AttributeError) as error:
+        raise ZoExportError(
+            str(path),
+            found=str(error),
+            expected="the native library, built for this environment",
+            fix="Run 'make setup' again.",
+        ) from error
+    if version != VERSION:
+        raise ZoExportError(
+            str(path),
+            found=f"version {version} of its interface",
+            expected=f"version {VERSION}",
+            fix="Run 'make setup' again.",
+        )
+    for name, arguments in _VERBS.items():
+        function = getattr(loaded, name)
+        function.argtypes = (*arguments, _ERROR)
+        function.restype = c_int32
+    for name, result, given in (
+        ("zo_session_close", None, (_HANDLE,)),
+        ("zo_dataset_new", c_void_p, ()),
+        ("zo_dataset_free", None, (_HANDLE,)),
+        ("zo_dataset_size", c_uint64, (_HANDLE,)),
+        ("zo_memory_usage", None, (POINTER(Memory),)),
+    ):
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, given
+    return loaded

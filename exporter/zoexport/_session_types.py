@@ -1,0 +1,170 @@
+"""What :mod:`zoexport.session` takes and returns."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from zoexport import _session_abi as abi
+
+Schedule = Literal["constant", "linear", "cosine"]
+Loss = Literal["full", "choices"]
+#: ``tokens`` and ``labels`` of one candidate; ``labels[t]`` follows ``tokens[t]``, or is -100.
+Candidate = tuple[Sequence[int], Sequence[int]]
+
+SCHEDULES: tuple[Schedule, ...] = ("constant", "linear", "cosine")
+LOSSES: tuple[Loss, ...] = ("full", "choices")
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """What a bundle and its state say of themselves. ``steps`` counts those taken in total."""
+
+    bundle_id: str
+    method: str
+    target: str
+    engine: str
+    rows: int
+    seq_len: int
+    copies: int
+    queries: int
+    max_labels: int
+    seed: int
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotInfo:
+    """A state slot of the manifest."""
+
+    name: str
+    role: str
+    module: str
+    tensor_id: int
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How a run trains. ``total_steps`` is the schedule's length for :meth:`Session.step`."""
+
+    lr: float
+    eps: float
+    seed: int
+    lr_schedule: Schedule
+    loss: Loss
+    batch: int
+    accumulate: int
+    total_steps: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step: ``losses[2i]`` and ``losses[2i+1]`` are those of +z_i and -z_i, ``loss`` their mean."""
+
+    step: int
+    loss: float
+    lr: float
+    seconds: float
+    losses: tuple[float, ...]
+    gradients: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepProgress:
+    """The step just taken. Memory is 0 where the system does not say."""
+
+    step: int
+    total: int
+    loss: float
+    lr: float
+    seconds: float
+    rss_bytes: int
+    anonymous_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The keys of ``eval --json``; ``accuracy`` is None where no example has choices."""
+
+    loss: float
+    accuracy: float | None
+    token_accuracy: float
+    examples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A record of the trajectory log."""
+
+    step: int
+    lr: float
+    eps: float
+    loss: float
+    gradients: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """This process's memory, as the kernel counts it; 0 where it does not say."""
+
+    rss_bytes: int
+    peak_rss_bytes: int
+    anonymous_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A program's input or output during one call: a flat view of float32 ("f") or int64 ("q")."""
+
+    name: str
+    shape: tuple[int, ...]
+    data: memoryview[Any]
+
+
+#: Runs a program: reads the inputs by name and fills the outputs by name. Unwanted outputs are left out.
+Engine = Callable[[str, Mapping[str, Tensor], Mapping[str, Tensor]], None]
+#: Called after every step; True stops the run after saving.
+OnProgress = Callable[[StepProgress], "bool | None"]
+
+
+class EngineCallback:
+    """A Python engine as the C table of callbacks; it must live as long as the session."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.raised: BaseException | None = None
+        self._function = abi.RUN_PROGRAM(self._run)
+        self.table = abi.Engine(None, self._function)
+
+    def _run(
+        self,
+        _user: int,
+        program: bytes,
+        inputs: Any,
+        input_count: int,
+        outputs: Any,
+        output_count: int,
+        _message: int,
+        _message_size: int,
+    ) -> int:
+        try:
+            given = [_tensor(inputs[i]) for i in range(input_count)]
+            wanted = [_tensor(outputs[i]) for i in range(output_count) if outputs[i].data]
+            self._engine(
+                program.decode(),
+                {tensor.name: tensor for tensor in given},
+                {tensor.name: tensor for tensor in wanted},
+            )
+        except BaseException as error:
+            self.raised = error
+            return 1
+        return 0
+
+
+def _tensor(tensor: Any) -> Tensor:
+    data = (ctypes.c_byte * tensor.bytes).from_address(tensor.data)
+    view = memoryview(data).cast("B").cast("q" if tensor.dtype == abi.INT64 else "f")
+    return Tensor(tensor.name.decode(), tuple(tensor.shape[: tensor.rank]), view)

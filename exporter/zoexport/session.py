@@ -1,0 +1,531 @@
+"""Python's host of the C++ session: a thin binding of ``runtime_ops/include/zoexport/session.h``.
+
+The training loop is the one that runs on phones; nothing here computes. The module imports neither torch nor
+numpy, so a process that trains need not hold them: token sequences are any integers, slot values are
+``array("f")`` (``numpy.frombuffer`` and ``torch.frombuffer`` read them in place).
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import dataclasses
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from zoexport import _session_abi as abi
+from zoexport._session_types import (
+    LOSSES,
+    SCHEDULES,
+    Candidate,
+    Engine,
+    EngineCallback,
+    Evaluation,
+    Info,
+    Loss,
+    Memory,
+    OnProgress,
+    Record,
+    Run,
+    Schedule,
+    SlotInfo,
+    Step,
+    StepProgress,
+    Tensor,
+)
+from zoexport.core.errors import Cancelled, ConfigError, DataError, ZoExportError
+
+__all__ = [
+    "Candidate",
+    "Dataset",
+    "Engine",
+    "Evaluation",
+    "Info",
+    "Loss",
+    "Memory",
+    "OnProgress",
+    "Record",
+    "Run",
+    "Schedule",
+    "Session",
+    "SlotInfo",
+    "Step",
+    "StepProgress",
+    "Tensor",
+    "abi_version",
+    "memory_usage",
+]
+
+
+def abi_version() -> int:
+    """The version of the library's interface.
+
+    Raises:
+        ZoExportError: the library is missing, cannot be loaded, or is of another version.
+    """
+    return int(abi.library().zo_abi_version())
+
+
+def memory_usage() -> Memory:
+    """The memory of this process now, and its highest resident size so far."""
+    usage = abi.Memory()
+    abi.library().zo_memory_usage(ctypes.byref(usage))
+    return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
+
+
+class Dataset:
+    """Tokenized examples, held by the session's library."""
+
+    def __init__(self) -> None:
+        self._handle: int | None = abi.library().zo_dataset_new()
+
+    @property
+    def handle(self) -> int:
+        """The library's handle.
+
+        Raises:
+            ZoExportError: the dataset is closed.
+        """
+        if not self._handle:
+            raise _closed("dataset")
+        return self._handle
+
+    def add(self, candidates: Sequence[Candidate], target: int = 0) -> None:
+        """Append an example.
+
+        Args:
+            candidates: the completions to compare; one where there are no choices.
+            target: the index of the right one.
+
+        Raises:
+            DataError: no label, unequal lengths, an impossible token or target; nothing is appended.
+        """
+        packed = (abi.Candidate * len(candidates))()
+        kept = []  # the arrays must outlive the call
+        for entry, (tokens, labels) in zip(packed, candidates, strict=True):
+            if len(tokens) != len(labels):
+                raise DataError(
+                    f"example {len(self)}",
+                    found=f"{len(tokens)} tokens and {len(labels)} labels",
+                    expected="as many labels as tokens",
+                    fix="Give -100 where nothing is to be predicted.",
+                )
+            numbers = array.array("q", tokens), array.array("q", labels)
+            kept.append(numbers)
+            entry.tokens, entry.labels = (_address(part) for part in numbers)
+            entry.length = len(tokens)
+        if target < 0:
+            target = len(candidates)  # refused by the library with the same message as any other
+        abi.call("zo_dataset_add", self.handle, packed, len(candidates), target)
+
+    def load(self, path: Path) -> None:
+        """Append the examples of a JSON Lines file (docs/session.md).
+
+        Raises:
+            DataError: the file, with the line at fault; nothing is appended.
+        """
+        abi.call("zo_dataset_load", self.handle, _path(path))
+
+    def __len__(self) -> int:
+        return int(abi.library().zo_dataset_size(self.handle))
+
+    def close(self) -> None:
+        """Free the examples. Closing twice is allowed."""
+        handle, self._handle = self._handle, None
+        if handle:
+            abi.library().zo_dataset_free(handle)
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Session:
+    """An open bundle. Use it in a ``with`` statement, from one thread at a time."""
+
+    def __init__(self, handle: int, engine: EngineCallback | None) -> None:
+        self._handle: int | None = handle
+        self._engine = engine
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Path,
+        *,
+        threads: int = 0,
+        verify: bool = True,
+        engine: Engine | None = None,
+    ) -> Session:
+        """Open a bundle.
+
+        Args:
+            bundle: the bundle's folder.
+            threads: of the engine; 0 leaves the choice to it.
+            verify: whether files are hashed before they are used; sizes are always compared.
+            engine: runs the programs instead of the engine that the manifest names.
+
+        Raises:
+            BundleError: missing, altered, or of another version.
+        """
+        callback = EngineCallback(engine) if engine is not None else None
+        options = abi.OpenOptions(
+            ctypes.sizeof(abi.OpenOptions),
+            threads,
+            0 if verify else 1,
+            ctypes.pointer(callback.table) if callback is not None else None,
+        )
+        handle = ctypes.c_void_p()
+        abi.call("zo_session_open", _path(bundle), ctypes.byref(options), ctypes.byref(handle))
+        assert handle.value is not None
+        return cls(handle.value, callback)
+
+    def attach(self, state: Path, *, seed: int | None = None, read_only: bool = False) -> None:
+        """Attach a state folder, right after opening; without one, nothing of a run is kept.
+
+        Args:
+            state: resumed, or created where there is none.
+            seed: of a new state (the bundle's where None); must equal that of an existing one.
+            read_only: the state must exist, is not locked and not written.
+
+        Raises:
+            StateError: missing, damaged, locked, of another bundle or another seed.
+        """
+        given = None if seed is None else ctypes.byref(ctypes.c_uint64(seed))
+        abi.call("zo_session_attach", self.handle, _path(state), int(not read_only), given)
+
+    @property
+    def handle(self) -> int:
+        """The library's handle.
+
+        Raises:
+            ZoExportError: the session is closed.
+        """
+        if not self._handle:
+            raise _closed("session")
+        return self._handle
+
+    def close(self) -> None:
+        """Free the session and release its state. Closing twice is allowed."""
+        handle, self._handle = self._handle, None
+        if handle:
+            abi.library().zo_session_close(handle)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def info(self) -> Info:
+        """The bundle's numbers and the steps taken so far."""
+        info = self._info()
+        return Info(
+            bundle_id=info.bundle_id.decode(),
+            method=info.method.decode(),
+            target=info.target.decode(),
+            engine=info.engine.decode(),
+            rows=info.rows,
+            seq_len=info.seq_len,
+            copies=info.copies,
+            queries=info.queries,
+            max_labels=info.max_labels,
+            seed=info.seed,
+            steps=info.steps,
+        )
+
+    def slots(self) -> list[SlotInfo]:
+        """The state slots, in the manifest's order."""
+        found = []
+        for index in range(self._info().slots):
+            slot = abi.SlotInfo()
+            abi.call("zo_session_slot", self.handle, index, ctypes.byref(slot))
+            found.append(
+                SlotInfo(
+                    name=slot.name.decode(),
+                    role=slot.role.decode(),
+                    module=slot.module.decode(),
+                    tensor_id=slot.tensor_id,
+                    shape=tuple(slot.shape[: slot.rank]),
+                )
+            )
+        return found
+
+    def _info(self) -> abi.Info:
+        info = abi.Info()
+        abi.call("zo_session_info", self.handle, ctypes.byref(info))
+        return info
+
+    @property
+    def run(self) -> Run:
+        """The run as it is configured: at first the bundle's settings, with the state's seed."""
+        run = abi.Run(ctypes.sizeof(abi.Run))
+        abi.call("zo_session_run", self.handle, ctypes.byref(run))
+        return Run(
+            lr=run.lr,
+            eps=run.eps,
+            seed=run.seed,
+            lr_schedule=SCHEDULES[run.schedule],
+            loss=LOSSES[run.loss],
+            batch=run.batch,
+            accumulate=run.accumulate,
+            total_steps=run.total_steps,
+        )
+
+    def configure(self, **changes: Any) -> Run:
+        """Change fields of :class:`Run`, which are settings of ``train --set``, and return the run.
+
+        Raises:
+            ConfigError: an unknown field or an impossible value.
+            StateError: another seed than the state's.
+        """
+        known = [field.name for field in dataclasses.fields(Run)]
+        for name in changes:
+            _position("setting", name, known)
+        chosen = dataclasses.replace(self.run, **changes)
+        for name in ("seed", "batch", "accumulate", "total_steps"):
+            _not_negative(name, getattr(chosen, name))
+        run = abi.Run(
+            ctypes.sizeof(abi.Run),
+            _position("setting 'lr_schedule'", chosen.lr_schedule, SCHEDULES),
+            _position("setting 'loss'", chosen.loss, LOSSES),
+            chosen.batch,
+            chosen.accumulate,
+            chosen.lr,
+            chosen.eps,
+            chosen.seed,
+            chosen.total_steps,
+        )
+        abi.call("zo_session_configure", self.handle, ctypes.byref(run))
+        return self.run
+
+    def step(self, dataset: Dataset, indices: Sequence[int]) -> Step:
+        """Take one step on the examples ``indices``, in this order.
+
+        Raises:
+            DivergedError: the loss left its range; the session is back at the last good state.
+            StateError: the record could not be written; the step has not happened.
+        """
+        chosen = (ctypes.c_uint64 * len(indices))(*indices)
+        step = abi.Step()
+        self._invoke(
+            "zo_session_step",
+            self.handle,
+            dataset.handle,
+            chosen,
+            len(indices),
+            ctypes.byref(step),
+        )
+        return Step(
+            step.step,
+            step.loss,
+            step.lr,
+            step.seconds,
+            tuple(step.losses[: step.loss_count]),
+            tuple(step.gradients[: step.gradient_count]),
+        )
+
+    def train(self, dataset: Dataset, steps: int, on_progress: OnProgress | None = None) -> None:
+        """Train until the run has ``steps`` steps in total, and save.
+
+        Ctrl-C ends the run after the current step, with the state saved; a second one ends the process.
+
+        Raises:
+            Cancelled: Ctrl-C, or ``on_progress`` returned True.
+            DivergedError: the loss left its range; the last good state stays.
+            StateError: the state could not be written; the last good state stays.
+        """
+        raised: list[BaseException] = []
+        with _interrupts() as interrupted:
+
+            def callback(_user: int, pointer: Any) -> int:
+                try:
+                    if on_progress is not None and on_progress(_progress(pointer.contents)):
+                        return 1
+                except BaseException as error:  # it cannot pass through C: kept until train returns
+                    raised.append(error)
+                    return 1
+                return int(interrupted.is_set())
+
+            function = abi.ON_PROGRESS(callback)
+            try:
+                self._invoke("zo_session_train", self.handle, dataset.handle, steps, function, None)
+            except Cancelled:
+                if raised:
+                    raise raised[0] from None
+                raise
+
+    def evaluate(self, dataset: Dataset) -> Evaluation:
+        """Evaluate the master weights, the pending update applied, with the configured loss."""
+        result = abi.Evaluation()
+        self._invoke("zo_session_evaluate", self.handle, dataset.handle, ctypes.byref(result))
+        accuracy = None if math.isnan(result.accuracy) else result.accuracy
+        return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
+
+    def read_slot(self, name: str, *, finished: bool = True) -> array.array[float]:
+        """A slot's values, row-major.
+
+        Args:
+            name: the slot.
+            finished: with the pending update applied, as evaluation and export see it; else as the last
+                step evaluated it.
+        """
+        values = self._buffer(name)
+        abi.call(
+            "zo_session_read_slot",
+            self.handle,
+            name.encode(),
+            int(finished),
+            _address(values),
+            len(values),
+        )
+        return values
+
+    def write_slot(self, name: str, values: Any) -> None:
+        """Replace a slot's initial values (an imported adapter), before the first step.
+
+        Args:
+            name: the slot.
+            values: contiguous float32 values that offer a buffer (array, numpy), row-major.
+
+        Raises:
+            ConfigError: another number of values, or a run that has begun.
+        """
+        copied = array.array("f", memoryview(values).cast("B").cast("f"))
+        abi.call("zo_session_write_slot", self.handle, name.encode(), _address(copied), len(copied))
+
+    def replay_slot(self, name: str, updates: int) -> array.array[float]:
+        """A slot as the initial values and the first ``updates`` records alone give it."""
+        values = self._buffer(name)
+        abi.call(
+            "zo_session_replay_slot",
+            self.handle,
+            name.encode(),
+            updates,
+            _address(values),
+            len(values),
+        )
+        return values
+
+    def record(self, index: int) -> Record:
+        """Record ``index`` of the trajectory log, 0 <= index < ``info.steps``."""
+        gradients = (ctypes.c_float * self._info().queries)()
+        record = abi.Record()
+        abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
+        return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
+
+    def save(self) -> None:
+        """Write a snapshot and sync the log.
+
+        Raises:
+            StateError: no state is attached, or it cannot be written.
+        """
+        abi.call("zo_session_save", self.handle)
+
+    def _buffer(self, name: str) -> array.array[float]:
+        for slot in self.slots():
+            if slot.name == name:
+                return array.array("f", bytes(4 * math.prod(slot.shape)))
+        raise ConfigError(
+            f"slot {name!r}",
+            found="no such slot",
+            expected="one of " + ", ".join(slot.name for slot in self.slots()),
+            fix="Correct the name.",
+        )
+
+    def _invoke(self, function: str, *arguments: Any) -> None:
+        """A call that may run programs: an exception of a Python engine is raised as itself."""
+        if self._engine is not None:
+            self._engine.raised = None
+        try:
+            abi.call(function, *arguments)
+        except ZoExportError:
+            if self._engine is not None and self._engine.raised is not None:
+                raise self._engine.raised from None
+            raise
+
+
+def _progress(progress: abi.Progress) -> StepProgress:
+    return StepProgress(
+        progress.step,
+        progress.total,
+        progress.loss,
+        progress.lr,
+        progress.seconds,
+        progress.rss_bytes,
+        progress.anonymous_bytes,
+    )
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets. The second Ctrl-C does what it did before."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def request(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, request)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _address(values: array.array[Any]) -> int:
+    return values.buffer_info()[0]
+
+
+def _path(path: Path) -> bytes:
+    return os.fsencode(path)
+
+
+def _position(what: str, value: str, known: Sequence[str]) -> int:
+    if value not in known:
+        raise ConfigError(
+            what,
+            found=repr(value),
+            expected="one of " + ", ".join(known),
+            fix="Choose one of them.",
+        )
+    return known.index(value)
+
+
+def _not_negative(name: str, value: int) -> None:
+    if value < 0:
+        raise ConfigError(
+            f"setting {name!r}",
+            found=str(value),
+            expected="a number of at least 0",
+            fix="Choose another one.",
+        )
+
+
+def _closed(what: str) -> ZoExportError:
+    return ZoExportError(
+        what, found="a closed one", expected="an open one", fix=f"Open the {what} again."
+    )
