@@ -145,6 +145,7 @@ def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[
         **_description(planned, lowered, graph, settings),
         "model": {
             "name": loaded.name,
+            "source": loaded.source,
             "architecture": loaded.architecture,
             "vocab_size": loaded.vocab_size,
             "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),

@@ -6,12 +6,15 @@ whole vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
 from zoexport.core import manifest as manifests
 from zoexport.core import rng, tolerances
@@ -20,6 +23,8 @@ from zoexport.core.errors import ModelError
 from zoexport.core.files import atomic_folder
 from zoexport.data import Candidate, Example
 from zoexport.methods import methods
+from zoexport.session import Dataset, Session
+from zoexport.session import normals as runtime_normals
 
 _BATCH_TENSOR_ID = 0xFFFFFFFE
 """Words for the batches come from the noise specification, at a tensor id that no slot has."""
@@ -72,24 +77,31 @@ def parity(
         ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
     """
     manifest = manifests.read(bundle, verify_files=True)
-    reference = _reference(manifest, bundle, model, progress)
-    compared = _Comparison()
-    session = _SessionSide(bundle, manifest)
-    recorded: list[tuple[dict[str, Any], dict[str, Any], list[Example]]] = []
-    with session:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
+        reference = _reference(manifest, bundle, model, progress)
+        session = stack.enter_context(_SessionSide(bundle))
+        compared = _Comparison()
         for step in range(steps):
             progress("comparing", step / steps)
             batch = make_batch(manifest, step)
             ours = session.step(batch)
             theirs = _reference_step(reference, batch, manifest)
             compared.add(ours, theirs)
-            if dump is not None:
-                recorded.append((ours, theirs, batch))
-        ours_last, theirs_last = session.state(), _finish(reference)
-        compared.state = max(compared.state, state_error(ours_last, theirs_last))
+            if folder is not None:
+                noise = {
+                    slot.name: np.stack(
+                        [
+                            reference.noise(slot.tensor_id, query, slot.module, step).numpy()
+                            for query in range(len(theirs["gradients"]))
+                        ]
+                    )
+                    for slot in session.slots
+                }
+                sides = {"session": (ours, session.noise(step)), "reference": (theirs, noise)}
+                _dump_step(folder, step, batch, sides, manifest["settings"])
+        compared.state = max(compared.state, state_error(session.state(), _finish(reference)))
     bounds = tolerances.bounds(manifest["settings"]["activations"])
-    if dump is not None:
-        _write_dump(dump, manifest, recorded, ours_last, theirs_last)
     return {
         "passed": compared.loss <= bounds[tolerances.LOSS]
         and compared.state <= bounds[tolerances.STATE],
@@ -157,7 +169,9 @@ def _reference(
     return method.reference(loaded.model, config, load_file(str(bundle / INITIAL_STATE)))
 
 
-def _reference_step(reference: Any, batch: list[Example], manifest: dict[str, Any]) -> dict[str, Any]:
+def _reference_step(
+    reference: Any, batch: list[Example], manifest: dict[str, Any]
+) -> dict[str, Any]:
     result = reference.step(batch, manifest["settings"]["lr"])
     for key in ("before", "after"):
         result[key] = {f"lora_B.{name}": b.numpy().copy() for name, b in result[key].items()}
@@ -167,3 +181,89 @@ def _reference_step(reference: Any, batch: list[Example], manifest: dict[str, An
 def _finish(reference: Any) -> dict[str, np.ndarray]:
     reference.finish()
     return {f"lora_B.{name}": b.numpy().copy() for name, b in reference.b.items()}
+
+
+class _SessionSide:
+    """The bundle in the C++ session, step by step, with nothing kept on disk."""
+
+    def __init__(self, bundle: Path) -> None:
+        self.session = Session(bundle)
+        self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
+
+    def __enter__(self) -> _SessionSide:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def step(self, batch: list[Example]) -> dict[str, Any]:
+        before = self.state(finished=False)
+        with Dataset() as dataset:
+            for example in batch:
+                dataset.add(
+                    [(candidate.tokens, candidate.labels) for candidate in example.candidates],
+                    example.target,
+                )
+            step = self.session.step(dataset, range(len(batch)))
+        return {
+            "losses": list(step.losses),
+            "gradients": list(step.gradients),
+            "before": before,
+            "after": self.state(finished=False),
+        }
+
+    def state(self, *, finished: bool = True) -> dict[str, np.ndarray]:
+        """Every master B, with the pending update applied or as the last step evaluated it."""
+        return {
+            slot.name: np.frombuffer(
+                self.session.read_slot(slot.name, finished=finished), np.float32
+            ).reshape(slot.shape)
+            for slot in self.slots
+        }
+
+    def noise(self, step: int) -> dict[str, np.ndarray]:
+        """z of a step for every slot (q, *shape), from the runtime's own generator."""
+        info = self.session.info
+        return {
+            slot.name: np.stack(
+                [
+                    np.frombuffer(
+                        runtime_normals(
+                            info.seed, slot.tensor_id, query, step, math.prod(slot.shape)
+                        ),
+                        np.float32,
+                    ).reshape(slot.shape)
+                    for query in range(info.queries)
+                ]
+            )
+            for slot in self.slots
+        }
+
+
+def _dump_step(
+    folder: Path,
+    step: int,
+    batch: list[Example],
+    sides: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]],
+    settings: dict[str, Any],
+) -> None:
+    """One file a side: what went into the step and what came out, by name."""
+    inputs: dict[str, np.ndarray] = {
+        "learning_rate": np.array([settings["lr"]]),
+        "epsilon": np.array([settings["eps"]]),
+        "targets": np.array([example.target for example in batch]),
+    }
+    for row, example in enumerate(batch):
+        for number, candidate in enumerate(example.candidates):
+            inputs[f"tokens.{row}.{number}"] = np.array(candidate.tokens)
+            inputs[f"labels.{row}.{number}"] = np.array(candidate.labels)
+    for side, (result, noise) in sides.items():
+        tensors = {
+            **inputs,
+            "losses": np.array(result["losses"]),
+            "gradients": np.array(result["gradients"]),
+            **{f"noise.{name}": value for name, value in noise.items()},
+            **{f"before.{name}": value for name, value in result["before"].items()},
+            **{f"after.{name}": value for name, value in result["after"].items()},
+        }
+        (folder / f"step-{step:04d}.{side}.safetensors").write_bytes(save(tensors))

@@ -154,9 +154,17 @@ Progress = Callable[[str, "float | None"], None]
 class Method(Protocol):
     """A way to train: settings, passes and a reference. Found by the registry in ``methods/<folder>/method.py``."""
 
-    name: str
-    summary: str
-    config: type
+    @property
+    def name(self) -> str:
+        """The name in ``--method``."""
+
+    @property
+    def summary(self) -> str:
+        """One line for ``zoexport methods``."""
+
+    @property
+    def config(self) -> type:
+        """The dataclass of the settings."""
 
     def passes(self, config: Any, targets: list[str]) -> list[Pass]:
         """The rewrites that turn the captured ``forward`` program into the method's programs, in order."""
@@ -168,9 +176,17 @@ class Method(Protocol):
 class Target(Protocol):
     """A kind of device. Found by the registry in ``targets/<folder>/target.py``."""
 
-    name: str
-    summary: str
-    engine: str
+    @property
+    def name(self) -> str:
+        """The name in ``--target``."""
+
+    @property
+    def summary(self) -> str:
+        """One line for ``zoexport targets``."""
+
+    @property
+    def engine(self) -> str:
+        """The engine that runs the programs on the device."""
 
     def check_available(self) -> list[Problem]:
         """What is missing on this machine to lower for the target."""

@@ -1,0 +1,1 @@
+"""The training graph: capture, checks, interpretation, and zoexport's own operators."""

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.export import Dim as ExportDim
@@ -94,7 +95,7 @@ def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
 def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> TrainingGraph:
     signature = exported.graph_signature
     weights: dict[str, torch.Tensor] = {}
-    names: dict[tuple[int, int, torch.Size, tuple[int, ...]], str] = {}
+    names: dict[tuple[Any, ...], str] = {}
     inputs: list[Value] = []
     module = exported.graph_module
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -122,8 +123,8 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
             Value(name, "weight", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         )
     module.graph.lint()
-    logits = _output_node(module).args[0][0]  # type: ignore[index,union-attr]
-    shape = logits.meta["val"].shape  # type: ignore[union-attr]
+    returned: Any = _output_node(module).args[0]
+    shape = returned[0].meta["val"].shape
     outputs = [
         Value("logits", "logits", "float32", (Dim(ROWS, 1, _MAX_ROWS), seq_len, int(shape[-1])))
     ]
@@ -132,10 +133,10 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
     return TrainingGraph({"forward": program}, weights, [], {}, rows=0)
 
 
-def _tensor_of(exported: torch.export.ExportedProgram, kind: InputKind, target: str) -> torch.Tensor:
-    if kind is InputKind.PARAMETER or (
-        kind is InputKind.BUFFER and target in exported.state_dict
-    ):
+def _tensor_of(
+    exported: torch.export.ExportedProgram, kind: InputKind, target: str
+) -> torch.Tensor:
+    if kind is InputKind.PARAMETER or (kind is InputKind.BUFFER and target in exported.state_dict):
         found = exported.state_dict[target]
     else:
         found = exported.constants[target]

@@ -27,9 +27,8 @@ def output_node(module: GraphModule) -> Node:
 
 def outputs(program: Program) -> dict[str, Node]:
     """The nodes that a program returns, by output name."""
-    returned = output_node(program.module).args[0]
-    assert isinstance(returned, tuple | list)
-    return dict(zip((value.name for value in program.outputs), returned, strict=True))  # type: ignore[arg-type]
+    returned: Any = output_node(program.module).args[0]
+    return dict(zip((value.name for value in program.outputs), returned, strict=True))
 
 
 def set_outputs(program: Program, named: Iterable[tuple[Value, Node]]) -> None:

@@ -1,0 +1,1 @@
+"""Rewrites of training graphs, one a file."""

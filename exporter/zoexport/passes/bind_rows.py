@@ -77,11 +77,7 @@ class _Binder:
             elif reads.intersection(inputs):
                 reads.add(node)
         return {
-            node: self.rows * self.copies
-            if node in varies
-            else self.rows
-            if node in reads
-            else 1
+            node: self.rows * self.copies if node in varies else self.rows if node in reads else 1
             for node in self.old.nodes
         }
 
@@ -97,15 +93,17 @@ class _Binder:
 
     def _placeholder(self, node: Node) -> None:
         copied = self.new.node_copy(node, lambda arg: arg)
-        shape = [
-            self._concrete(size, self.rows) for size in node.meta["val"].shape
-        ]
+        shape = [self._concrete(size, self.rows) for size in node.meta["val"].shape]
         with self.mode:
             copied.meta["val"] = torch.empty(shape, dtype=node.meta["val"].dtype)
         self.copied[node] = copied
 
     def _concrete(self, size: Any, span: int) -> int:
-        return int(size.node.expr.subs({self.symbol: span})) if isinstance(size, torch.SymInt) else size
+        return (
+            int(size.node.expr.subs({self.symbol: span}))
+            if isinstance(size, torch.SymInt)
+            else size
+        )
 
     def _call(self, node: Node) -> None:
         span = self.span[node]
@@ -117,9 +115,7 @@ class _Binder:
         copied.meta = {
             key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta
         }
-        values = torch.fx.node.map_arg(
-            (copied.args, copied.kwargs), lambda arg: arg.meta["val"]
-        )
+        values = torch.fx.node.map_arg((copied.args, copied.kwargs), lambda arg: arg.meta["val"])
         try:
             with self.mode, torch.no_grad():
                 copied.meta["val"] = node.target(*values[0], **values[1])  # type: ignore[operator]
@@ -172,4 +168,3 @@ class _Binder:
             for size in value.shape
         )
         return Value(value.name, value.role, value.dtype, shape)
-

@@ -13,6 +13,8 @@ Left alone: a conversion that changes the dtype, and a slice that cuts anything 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -64,15 +66,15 @@ def _does_nothing(node: torch.fx.Node) -> bool:
     if is_call(node, *_IDENTITIES):
         return True
     if is_call(node, aten.dropout):
-        return node.args[1] == 0 or node.args[2] is False
+        return bool(node.args[1] == 0 or node.args[2] is False)
     if is_call(node, aten.to, aten._to_copy, aten.type_as):
         source = node.args[0]
         assert isinstance(source, torch.fx.Node)
         return bool(source.meta["val"].dtype == node.meta["val"].dtype)
     if is_call(node, aten.slice):
-        defaults = (None, 0, None, None, 1)
-        _, _, start, end, step = (*node.args, *defaults[len(node.args) :])
-        return start in (0, None) and end in (_END, None) and step == 1
+        defaults: tuple[Any, ...] = (None, 0, None, None, 1)
+        _, _, start, end, step = node.args + defaults[len(node.args) :]
+        return start in (0, None) and end in (_END, None) and bool(step == 1)
     if is_call(node, aten.expand, aten.reshape):
         source = node.args[0]
         assert isinstance(source, torch.fx.Node)

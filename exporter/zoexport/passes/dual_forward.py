@@ -75,7 +75,10 @@ def _zeroth_order(graph: TrainingGraph, queries: int, *, sequential: bool) -> Tr
             *(_ONE_COPY if sequential else ()),
         )
     }
-    results = [(value, node) for value, node in zip(program.outputs, outputs(program).values())]
+    results = [
+        (value, node)
+        for value, node in zip(program.outputs, outputs(program).values(), strict=True)
+    ]
     for slot in slots:
         master = masters[slot.name]
         reads = list(master.users)

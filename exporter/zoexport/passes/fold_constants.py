@@ -18,6 +18,7 @@ Rotary tables, causal masks and position ids end here. Left alone: weights thems
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -43,7 +44,7 @@ def _fold(graph: TrainingGraph, program: Program) -> None:
         for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
         if value.role == "weight"
     }
-    values: dict[Node, object] = {node: graph.weights[name] for node, name in names.items()}
+    values: dict[Node, Any] = {node: graph.weights[name] for node, name in names.items()}
     stored: dict[str, Node] = placeholders(program)
     for node in list(program.module.graph.nodes):
         if node.op != "call_function" or any(arg not in values for arg in node.all_input_nodes):

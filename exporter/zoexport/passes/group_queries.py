@@ -39,9 +39,9 @@ def _rewrite(nodes: Graph, product: Node) -> None:
     left, right = product.args
     assert isinstance(left, Node) and isinstance(right, Node)
     times, right = _unrepeated(right)
-    transposed = is_call(right, aten.transpose) and set(
+    transposed = is_call(right, aten.transpose) and {
         dim % 4 for dim in right.args[1:] if isinstance(dim, int)
-    ) == {2, 3}
+    } == {2, 3}
     again, heads_of = _unrepeated(right.args[0] if transposed else right)
     shared = _shared_heads(heads_of)
     if shared is None:
@@ -97,5 +97,3 @@ def _shared_heads(node: object) -> Node | None:
     ):
         return None
     return source
-
-

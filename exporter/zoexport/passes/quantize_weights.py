@@ -66,7 +66,9 @@ def _quantize_reads(
     group_size: int,
 ) -> None:
     tokens = placeholders(program)["tokens"]
-    linears = [user for user in weight.users if is_call(user, aten.linear) and user.args[1] is weight]
+    linears = [
+        user for user in weight.users if is_call(user, aten.linear) and user.args[1] is weight
+    ]
     embeddings = [
         user for user in weight.users if is_call(user, aten.embedding) and user.args[1] is tokens
     ]

@@ -26,7 +26,9 @@ class _Body(nn.Module):
         self.after = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(x.shape[0])[:, None, None] * 0 + torch.arange(x.shape[1])[None, :, None]
+        positions = (
+            torch.arange(x.shape[0])[:, None, None] * 0 + torch.arange(x.shape[1])[None, :, None]
+        )
         h = self.before(x + positions.float())
         return self.after(self.adapted(h) * self.beside(h))
 
@@ -44,7 +46,7 @@ def test_each_layer_runs_for_the_rows_it_needs() -> None:
     rows = {}
     for node in program.module.graph.nodes:
         if "linear" in str(node.target):
-            rows[node.args[1].name.removeprefix("p_model_body_")] = tuple(node.meta["val"].shape)[0]
+            rows[node.args[1].name.removeprefix("p_model_body_")] = node.meta["val"].shape[0]
     assert rows["before_weight"] == rows["adapted_weight"] == rows["beside_weight"] == ROWS
     assert rows["after_weight"] == ROWS * COPIES
     # The batch index enters the positions once, and broadcasts where they are added.

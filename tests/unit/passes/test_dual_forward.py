@@ -22,7 +22,10 @@ def _injected() -> TrainingGraph:
 
 @pytest.mark.parametrize(
     ("derive", "operator", "copies"),
-    [(dual_forward, "zoexport.zo_perturb.default", 6), (sequential_forward, "zoexport.zo_perturb_one.default", 1)],
+    [
+        (dual_forward, "zoexport.zo_perturb.default", 6),
+        (sequential_forward, "zoexport.zo_perturb_one.default", 1),
+    ],
 )
 def test_train_updates_and_perturbs_every_adapter(
     derive: Callable[[TrainingGraph, int], TrainingGraph], operator: str, copies: int

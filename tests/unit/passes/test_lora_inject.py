@@ -47,7 +47,7 @@ def test_slots_name_their_module_and_noise() -> None:
 
 def test_unknown_module_is_refused_with_the_nearest_name() -> None:
     _, graph = captured(_model())
-    with pytest.raises(VerifyError, match="body.0"):
+    with pytest.raises(VerifyError, match=r"body\.0"):
         lora_inject(graph, ["body.00"], rank=2, alpha=2, seed=0)
 
 

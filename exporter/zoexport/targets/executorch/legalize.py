@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's operators)
@@ -29,6 +30,7 @@ class Legalizer:
         self.constants: dict[str, Node] = {}
 
     def run(self) -> None:
+        """Apply every rule to every node that it names."""
         rules: list[tuple[tuple[object, ...], Callable[[Node], Node | None]]] = [
             ((aten.linear,), self.quantized_linear),
             ((aten.layer_norm,), self.layer_norm),
@@ -72,7 +74,11 @@ class Legalizer:
         four_bits = is_call(weight, zo.dequantize_int4.default)
         bias = rest[0] if rest else None
         if not is_call(x, zo.fake_quantize_int8_rows.default):
-            return call(self.nodes, zo.linear_int4.default, x, codes, scales, bias) if four_bits else None
+            return (
+                call(self.nodes, zo.linear_int4.default, x, codes, scales, bias)
+                if four_bits
+                else None
+            )
         source = x.args[0]
         assert isinstance(source, Node)
         out_features, in_features = shape_of(weight)
@@ -85,7 +91,7 @@ class Legalizer:
         )
         if not four_bits:
             scales = self._column(scales)
-        row = [1] * (len(shape_of(source)) - 1) + [in_features]
+        row = [*[1] * (len(shape_of(source)) - 1), in_features]
         limits = (torch.int8, -128, 127)
         parameters = call(
             self.nodes,
@@ -165,10 +171,10 @@ class Legalizer:
 
     def layer_norm(self, node: Node) -> Node | None:
         """layer_norm over the last dimension: means, a difference and rsqrt."""
+        given: tuple[Any, ...] = node.args[:5]
         defaults = (None, None, None, None, 1e-5)
-        source, normalized, weight, bias, eps = (*node.args[:5], *defaults[len(node.args[:5]) :])
-        assert isinstance(source, Node)
-        if list(normalized) != [shape_of(source)[-1]]:  # type: ignore[arg-type]
+        source, normalized, weight, bias, eps = given + defaults[len(given) :]
+        if list(normalized) != [shape_of(source)[-1]]:
             return None
         insert = self.nodes
         centered = call(insert, aten.sub.Tensor, source, self._mean(source))
@@ -244,4 +250,3 @@ class Legalizer:
             return None
         negative = call(self.nodes, aten.neg.default, source)
         return call(self.nodes, aten.add.Tensor, negative, number)
-

@@ -169,5 +169,3 @@ def _name(node: torch.fx.Node) -> str:
     if schema is None:
         return str(getattr(target, "__name__", target))
     return str(schema.name)
-
-

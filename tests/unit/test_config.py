@@ -1,0 +1,121 @@
+"""Settings: defaults, types, and one message for everything that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zoexport.build import plan
+from zoexport.core.config import as_dict, parse, parse_assignments, read_recipe
+from zoexport.core.errors import ConfigError
+from zoexport.methods.prge.config import PrgeConfig
+
+DEFAULTS = {
+    "seq_len": 64,
+    "batch": 4,
+    "weights": "int4",
+    "activations": "int8",
+    "compute": "fp32",
+    "group_size": 32,
+    "lora.rank": 16,
+    "lora.alpha": 16.0,
+    "lora.targets": "attention",
+    "lora.layers": "all",
+    "queries": 4,
+    "eps": 1e-2,
+    "optimizer": "sgd",
+    "accumulate": 1,
+    "lr": 5e-3,
+    "lr_schedule": "constant",
+    "loss": "full",
+    "seed": 0,
+}
+
+
+@pytest.mark.parametrize("method", ["prge", "mezo", None])
+def test_defaults_are_the_documented_ones(method: str | None) -> None:
+    assert as_dict(plan(method, "android-cpu", {}).config) == DEFAULTS
+
+
+def test_fp32_weights_alone_mean_fp32_activations() -> None:
+    assert plan("prge", "android-cpu", {"weights": "fp32"}).config.activations == "fp32"
+
+
+def test_values_keep_their_types() -> None:
+    config = parse(PrgeConfig, {"lora.rank": "8", "lr": "1e-4", "seed": str(2**64 - 1), "batch": 2})
+    assert (config.lora_rank, config.lr, config.seed, config.batch) == (8, 1e-4, 2**64 - 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lora.rnk": "8"}, "Did you mean 'lora.rank'"),
+        ({"lora.rank": "0"}, "a whole number of at least 1"),
+        ({"queries": "0"}, "a whole number of at least 1"),
+        ({"queries": "2.5"}, "a whole number of at least 1"),
+        ({"queries": "many"}, "a whole number of at least 1"),
+        ({"eps": "0"}, "a number above 0"),
+        ({"eps": "nan"}, "a number above 0"),
+        ({"lr": "inf"}, "a number above 0"),
+        ({"seed": "-1"}, "a whole number of at least 0"),
+        ({"seed": str(2**64)}, "a whole number of at least 0"),
+        ({"seq_len": "1"}, "a whole number of at least 2"),
+        ({"weights": "int5"}, "Did you mean 'int"),
+        ({"batch": True}, "a whole number of at least 1"),
+    ],
+)
+def test_impossible_values(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        parse(PrgeConfig, values)
+
+
+def test_all_problems_are_reported_together() -> None:
+    with pytest.raises(ConfigError, match="3 problems") as error:
+        parse(PrgeConfig, {"eps": "0", "nonsense": "1", "loss": "half"})
+    for part in ("'eps'", "'nonsense'", "'loss'"):
+        assert part in str(error.value)
+
+
+def test_what_is_compiled_in_cannot_change_at_run_time() -> None:
+    assert parse(PrgeConfig, {"lr": "0.1"}, runtime_only=True).lr == 0.1
+    with pytest.raises(ConfigError, match=r"Compile again with --set lora\.rank=8"):
+        parse(PrgeConfig, {"lora.rank": "8"}, runtime_only=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weights": "fp32", "activations": "int8"},
+        {"weights": "int8", "activations": "fp32"},
+        {"compute": "fp16"},
+    ],
+)
+def test_combinations_that_the_target_cannot_run(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="a combination that the target can run"):
+        plan("prge", "android-cpu", settings)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"one of mezo, prge.*Did you mean 'prge'"):
+        plan("prgee", "android-cpu", {})
+    with pytest.raises(ConfigError, match="Did you mean 'android-cpu'"):
+        plan("prge", "android-gpu2", {})
+
+
+def test_assignments() -> None:
+    assert parse_assignments(["a=1", "b.c = x=y "]) == {"a": "1", "b.c": "x=y"}
+    with pytest.raises(ConfigError, match="no key=value"):
+        parse_assignments(["lora.rank"])
+
+
+def test_recipes(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("lora.rank: 8\nweights: fp32\n")
+    assert read_recipe(recipe) == {"lora.rank": 8, "weights": "fp32"}
+    for content in ("- a\n- b\n", "a: [1\n", "1: 2\n"):
+        recipe.write_text(content)
+        with pytest.raises(ConfigError, match=r"recipe\.yaml"):
+            read_recipe(recipe)
+    with pytest.raises(ConfigError, match=r"missing\.yaml"):
+        read_recipe(tmp_path / "missing.yaml")
