@@ -157,6 +157,8 @@ void logprobs_special() {
     logprob = 123.0f;
     CHECK(!run() && logprob == 123.0f);
   }
+  label = 0;
+  CHECK(!label_logprobs(logits.data(), &label, 1, 1, 0, &logprob, &most));
 }
 
 struct Packed {

@@ -105,6 +105,13 @@ def _int(name: str, tensor: torch.Tensor) -> int:
     return int(tensor.item())
 
 
+def _u32(name: str, tensor: torch.Tensor) -> int:
+    number = _int(name, tensor)
+    if not 0 <= number < 1 << 32:
+        raise ValueError(f"{name} is {number}; expected 0 <= {name} < 2**32")
+    return number
+
+
 def _seed(tensor: torch.Tensor) -> int:
     """A u64 that travels as int64."""
     return _int("seed", tensor) & 0xFFFFFFFFFFFFFFFF
@@ -150,7 +157,7 @@ def zo_update(
     lr, seed_number, step_number = (
         _float("learning_rate", learning_rate),
         _seed(seed),
-        _int("step", step),
+        _u32("step", step),
     )
     if g.size == 0:
         raise ValueError("gradients is empty; expected one for each query")
@@ -189,7 +196,7 @@ def zo_perturb(
         ValueError: an argument of another dtype or shape, or out of range.
     """
     flat, eps = _array("master", master), _float("epsilon", epsilon)
-    seed_number, step_number = _seed(seed), _int("step", step)
+    seed_number, step_number = _seed(seed), _u32("step", step)
     if queries < 1:
         raise ValueError(f"queries is {queries}; expected at least 1")
     out = np.empty((2 * queries, flat.size), dtype=np.float32)
@@ -228,7 +235,7 @@ def zo_perturb_one(
     if direction not in (np.float32(1), np.float32(-1)):
         raise ValueError(f"sign is {direction}; expected 1 or -1")
     flat, move = _array("master", master), direction * _float("epsilon", epsilon)
-    z = rng.normals(_seed(seed), tensor_id, _int("query", query), _int("step", step), flat.size)
+    z = rng.normals(_seed(seed), tensor_id, _u32("query", query), _u32("step", step), flat.size)
     return torch.from_numpy(flat + move * z).reshape((1, *master.shape))
 
 

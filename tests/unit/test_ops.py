@@ -1,0 +1,388 @@
+"""The operators: torch against ExecuTorch with the native library, and what each refuses."""
+
+import pytest
+import torch
+
+from tests.support.native import load_library
+from zoexport.core import int4, rng
+from zoexport.ir import ops
+
+F32 = torch.float32
+KEPT = []  # a method reads its program's buffer, and does not keep it alive
+
+
+def one(value, dtype=torch.int64):
+    return torch.tensor([value], dtype=dtype)
+
+
+def values(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def lower(function, arguments, dynamic=None, partitioners=None):
+    """A loaded ExecuTorch method of ``function``."""
+    load_library()
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.runtime import Runtime
+
+    class Program(torch.nn.Module):
+        def forward(self, *inputs):
+            return function(*inputs)
+
+    shapes = None if dynamic is None else (tuple(dynamic),)
+    exported = torch.export.export(Program(), arguments, strict=False, dynamic_shapes=shapes)
+    buffer = to_edge_transform_and_lower(exported, partitioner=partitioners).to_executorch().buffer
+    program = Runtime.get().load_program(buffer)
+    method = program.load_method("forward")
+    assert method is not None
+    KEPT.append((buffer, program))
+    return method
+
+
+def same(a, b):
+    return a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+ZO = torch.ops.zoexport
+
+
+@pytest.fixture(scope="module")
+def update():
+    return lower(
+        lambda m, g, lr, seed, step: ZO.zo_update(m, g, lr, seed, step, 17),
+        (values(7, 51), values(3), one(1e-2, F32), one(5), one(4)),
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 5, -1, -(2**63), 2**40])
+@pytest.mark.parametrize("step", [1, 4, 2**32 - 1])
+def test_update_has_the_same_bits(update, seed, step):
+    arguments = (values(7, 51), values(3, seed=1), one(3e-2, F32), one(seed), one(step))
+    assert same(update.execute(arguments)[0], ZO.zo_update(*arguments, 17))
+
+
+def test_update_is_the_documented_sum(update):
+    master, g, lr = values(7, 51), values(3, seed=2), 0.05
+    out = update.execute((master, g, one(lr, F32), one(2**63 - 1), one(9)))[0]
+    z = [torch.from_numpy(rng.normals(2**63 - 1, 17, j, 8, 357)).double() for j in range(3)]
+    expected = master.double().flatten() - lr / 3 * sum(float(g[j]) * z[j] for j in range(3))
+    assert torch.allclose(out.double().flatten(), expected, rtol=0, atol=1e-6)
+
+
+def test_update_with_nothing_pending_is_a_copy(update):
+    master = values(7, 51)
+    master[0, 0], master[0, 1] = -0.0, float("inf")
+    arguments = (master, torch.zeros(3), one(float("nan"), F32), one(5), one(0))
+    assert same(update.execute(arguments)[0], master)
+    assert same(ZO.zo_update(*arguments, 17), master)
+
+
+@pytest.mark.parametrize("step", [0, -1, 2**32])
+def test_update_refuses_a_step(update, step):
+    arguments = (values(7, 51), values(3), one(1e-2, F32), one(5), one(step))
+    with pytest.raises(RuntimeError):
+        update.execute(arguments)
+    with pytest.raises(ValueError, match="step"):
+        ZO.zo_update(*arguments, 17)
+
+
+def test_perturbed_copies_have_the_same_bits():
+    method = lower(
+        lambda m, eps, seed, step: ZO.zo_perturb(m, eps, seed, step, 3, 4),
+        (values(5, 67), one(1e-2, F32), one(5), one(4)),
+    )
+    single = lower(
+        lambda m, eps, sign, seed, step, query: ZO.zo_perturb_one(
+            m, eps, sign, seed, step, query, 3
+        ),
+        (values(5, 67), one(1e-2, F32), one(1.0, F32), one(5), one(4), one(0)),
+    )
+    master, eps, seed, step = values(5, 67, seed=9), one(1e-3, F32), one(-7), one(123)
+    out = method.execute((master, eps, seed, step))[0]
+    assert out.shape == (8, 5, 67)
+    assert same(out, ZO.zo_perturb(master, eps, seed, step, 3, 4))
+    for copy in range(8):
+        sign = one(1.0 if copy % 2 == 0 else -1.0, F32)
+        arguments = (master, eps, sign, seed, step, one(copy // 2))
+        assert same(single.execute(arguments)[0], out[copy : copy + 1])
+        assert same(ZO.zo_perturb_one(*arguments, 3), out[copy : copy + 1])
+    for sign in (0.0, 0.5, float("nan")):
+        arguments = (master, eps, one(sign, F32), seed, step, one(0))
+        with pytest.raises(RuntimeError):
+            single.execute(arguments)
+        with pytest.raises(ValueError, match="sign"):
+            ZO.zo_perturb_one(*arguments, 3)
+    for query in (-1, 2**32):
+        arguments = (master, eps, one(1.0, F32), seed, step, one(query))
+        with pytest.raises(RuntimeError):
+            single.execute(arguments)
+        with pytest.raises(ValueError, match="query"):
+            ZO.zo_perturb_one(*arguments, 3)
+
+
+@pytest.fixture(scope="module")
+def logprobs():
+    m = torch.export.Dim("M", min=1, max=64)
+    return lower(
+        ZO.label_logprobs,
+        (values(4, 6, 500), torch.zeros(6, dtype=torch.int64)),
+        dynamic=({1: m}, {0: m}),
+    )
+
+
+@pytest.mark.parametrize("m", [1, 6, 64])
+def test_label_logprobs(logprobs, m):
+    logits = values(4, m, 500, seed=m) * 5
+    labels = logits[0].argmax(dim=1)
+    half = (m + 1) // 2
+    labels[half:] = torch.arange(m - half) * 7 % 500
+    got, hit = logprobs.execute((logits, labels))
+    expected, expected_hit = ZO.label_logprobs(logits, labels)
+    reference = torch.log_softmax(logits.double(), dim=-1).gather(
+        2, labels.reshape(1, m, 1).expand(4, m, 1)
+    )
+    assert got.shape == (4, m)
+    assert torch.allclose(got, reference.squeeze(2).float(), rtol=1e-6, atol=1e-6)
+    assert torch.allclose(got, expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(hit, expected_hit)
+    assert 0 < hit.sum() < hit.numel()
+
+
+def test_a_tie_goes_to_the_lowest_index(logprobs):
+    logits = torch.zeros(4, 2, 500)
+    labels = torch.tensor([0, 499])
+    for _, hit in (logprobs.execute((logits, labels)), ZO.label_logprobs(logits, labels)):
+        assert hit.tolist() == [[1.0, 0.0]] * 4
+
+
+@pytest.mark.parametrize("label", [-1, -100, 500, 2**62])
+def test_a_label_outside_the_vocabulary_is_refused(logprobs, label):
+    labels = torch.tensor([3, label, 4])
+    with pytest.raises(RuntimeError):
+        logprobs.execute((values(4, 3, 500), labels))
+    with pytest.raises(ValueError, match="label"):
+        ZO.label_logprobs(values(4, 3, 500), labels)
+
+
+@pytest.mark.parametrize("group_size", [32, 64])
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear_int4(group_size, bias):
+    codes, scales = int4.quantize_int4(values(70, 192), group_size)
+    added = values(70, seed=3) if bias else None
+    t = torch.export.Dim("T", min=1, max=40)
+    method = lower(
+        lambda x: ZO.linear_int4(x, codes, scales, added),
+        (values(2, 9, 192),),
+        dynamic=({1: t},),
+    )
+    for length in (1, 9, 40):
+        x = values(2, length, 192, seed=length)
+        got = method.execute((x,))[0]
+        assert got.shape == (2, length, 70)
+        weight = int4.dequantize_int4(codes, scales)
+        reference = torch.nn.functional.linear(
+            x.double(), weight.double(), None if added is None else added.double()
+        )
+        assert torch.allclose(got.double(), reference, rtol=0, atol=5e-5)
+        assert torch.allclose(ZO.linear_int4(x, codes, scales, added), got, rtol=0, atol=5e-5)
+    # C++ unpacks what Python packed, exactly: rows of the identity give back the weight.
+    eye = torch.eye(192).reshape(2, 96, 192)[:, :40].contiguous()
+    got = method.execute((eye,))[0]
+    plain = got - added if bias else got
+    expected = int4.dequantize_int4(codes, scales).T.reshape(2, 96, 70)[:, :40]
+    assert torch.allclose(plain, expected, rtol=0, atol=1e-6 if bias else 0)
+
+
+def test_embedding_int4():
+    codes, scales = int4.quantize_int4(values(50, 64))
+    t = torch.export.Dim("T", min=1, max=30)
+    method = lower(
+        lambda i: ZO.embedding_int4(codes, scales, i),
+        (torch.zeros(2, 5, dtype=torch.int64),),
+        dynamic=({1: t},),
+    )
+    indices = torch.randint(0, 50, (2, 30), generator=torch.Generator().manual_seed(1))
+    got = method.execute((indices,))[0]
+    assert same(got, int4.dequantize_int4(codes, scales)[indices])
+    assert same(got, ZO.embedding_int4(codes, scales, indices))
+    for bad in (-1, 50):
+        with pytest.raises(RuntimeError):
+            method.execute((torch.full((2, 3), bad),))
+        with pytest.raises(ValueError, match="table"):
+            ZO.embedding_int4(codes, scales, torch.full((2, 3), bad))
+
+
+def misfits():
+    """Calls that export accepts (its shape rules check no more) and the kernels must refuse."""
+    codes, scales = int4.quantize_int4(values(8, 64))
+    m, g, f, i = values(3, 4), values(2), one(1e-2, F32), one(1)
+    logits, labels = values(2, 3, 10), torch.zeros(3, dtype=torch.int64)
+    double, two = torch.ones(1, dtype=torch.float64), torch.ones(2, dtype=torch.int64)
+    update = ZO.zo_update.default
+    return {
+        "master double": (update, (m.double(), g, f, i, i, 0)),
+        "gradients empty": (update, (m, g[:0], f, i, i, 0)),
+        "gradients double": (update, (m, g.double(), f, i, i, 0)),
+        "rate double": (update, (m, g, double, i, i, 0)),
+        "rate of two": (update, (m, g, torch.ones(2), i, i, 0)),
+        "seed int32": (update, (m, g, f, i.int(), i, 0)),
+        "step of two": (update, (m, g, f, i, two, 0)),
+        "tensor id negative": (update, (m, g, f, i, i, -1)),
+        "tensor id too large": (update, (m, g, f, i, i, 2**32)),
+        "perturb master double": (ZO.zo_perturb.default, (m.double(), f, i, i, 0, 2)),
+        "perturb epsilon double": (ZO.zo_perturb.default, (m, double, i, i, 0, 2)),
+        "perturb seed of two": (ZO.zo_perturb.default, (m, f, two, i, 0, 2)),
+        "perturb step int32": (ZO.zo_perturb.default, (m, f, i, i.int(), 0, 2)),
+        "no queries": (ZO.zo_perturb.default, (m, f, i, i, 0, 0)),
+        "logits of rank 2": (ZO.label_logprobs.default, (logits[0], labels[:3])),
+        "logits double": (ZO.label_logprobs.default, (logits.double(), labels)),
+        "labels too few": (ZO.label_logprobs.default, (logits, labels[:2])),
+        "labels int32": (ZO.label_logprobs.default, (logits, labels.int())),
+        "x too narrow": (ZO.linear_int4.default, (values(2, 63), codes, scales, None)),
+        "x double": (ZO.linear_int4.default, (values(2, 64).double(), codes, scales, None)),
+        "bias too long": (ZO.linear_int4.default, (values(2, 64), codes, scales, values(9))),
+        "scales float": (ZO.linear_int4.default, (values(2, 64), codes, scales.float(), None)),
+        "scales of other rows": (ZO.linear_int4.default, (values(2, 64), codes, scales[:5], None)),
+        "group of 16": (
+            ZO.linear_int4.default,
+            (values(2, 64), codes, scales.repeat(1, 2), None),
+        ),
+        "codes int8": (ZO.linear_int4.default, (values(2, 64), codes.char(), scales, None)),
+        "indices int32": (ZO.embedding_int4.default, (codes, scales, labels.int())),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(misfits()))
+def test_the_kernels_refuse(name):
+    """One failing call for each check; the process lives on and the next call works."""
+    call, arguments = misfits()[name]
+    tensors = tuple(a for a in arguments if isinstance(a, torch.Tensor))
+
+    def program(*inputs):
+        remaining = list(inputs)
+        return call(*[remaining.pop(0) if isinstance(a, torch.Tensor) else a for a in arguments])
+
+    method = lower(program, tensors)
+    with pytest.raises(RuntimeError):
+        method.execute(tensors)
+
+
+def test_every_operator_is_declared_with_its_out_overload():
+    for name in ops.DEVICE:
+        packet = getattr(ZO, name)
+        assert set(packet.overloads()) == {"default", "out"}
+    for name in ops.SEMANTIC:
+        assert set(getattr(ZO, name).overloads()) == {"default"}
+
+
+CALLS = [
+    (
+        "zo_update",
+        lambda: (values(3, 4), values(2), one(1e-2, F32), one(1), one(2), 3),
+    ),
+    ("zo_perturb", lambda: (values(3, 4), one(1e-2, F32), one(1), one(2), 3, 2)),
+    (
+        "zo_perturb_one",
+        lambda: (values(3, 4), one(1e-2, F32), one(-1.0, F32), one(1), one(2), one(0), 3),
+    ),
+    ("label_logprobs", lambda: (values(2, 3, 10), torch.tensor([0, 9, 4]))),
+    ("linear_int4", lambda: (values(2, 5, 64), *int4.quantize_int4(values(8, 64)), None)),
+    ("linear_int4", lambda: (values(64), *int4.quantize_int4(values(8, 64)), values(8))),
+    (
+        "embedding_int4",
+        lambda: (*int4.quantize_int4(values(8, 64)), torch.tensor([[1, 7], [0, 2]])),
+    ),
+    ("dequantize_int4", lambda: int4.quantize_int4(values(8, 64))),
+    ("dequantize_int8", lambda: int4.quantize_int8(values(8, 64))),
+    ("fake_quantize_int8_rows", lambda: (values(2, 5, 64),)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), CALLS, ids=[call[0] for call in CALLS])
+def test_schemas_and_shape_rules(name, arguments):
+    """torch's own checks: the schema, the fake function against the real one, dynamic shapes."""
+    operator = getattr(ZO, name)
+    torch.library.opcheck(
+        operator.default,
+        arguments(),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+    expected = operator(*arguments())
+    if name in ops.DEVICE:
+        results = expected if isinstance(expected, tuple) else (expected,)
+        outs = {
+            key: torch.empty_like(r) for key, r in zip(ops.DEVICE[name][1], results, strict=True)
+        }
+        operator.out(*arguments(), **outs)
+        for out, result in zip(outs.values(), results, strict=True):
+            assert same(out, result)
+
+
+# --- dynamic int8 activations ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["int4 weight", "int8 weight"])
+def xnnpack_linear(request):
+    """A linear that XNNPACK runs with dynamic int8 activations, and its dequantized weight."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerAxis, PerGroup
+    from torchao.utils import unwrap_tensor_subclass
+
+    int4_weight = request.param == "int4 weight"
+    model = torch.nn.Sequential(torch.nn.Linear(128, 24, bias=False)).eval()
+    model[0].weight.data = values(24, 128, seed=4)
+    quantize_(
+        model,
+        Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int4 if int4_weight else torch.int8,
+            weight_granularity=PerGroup(32) if int4_weight else PerAxis(0),
+        ),
+    )
+    packed = model[0].weight
+    if int4_weight:  # XNNPACK keeps group scales in bfloat16, as our own packing does
+        scale = packed.scale.to(torch.bfloat16).float().repeat_interleave(32, dim=1)
+        weight = packed.qdata.float() * scale
+    else:
+        weight = packed.dequantize().detach()
+    unwrap_tensor_subclass(model)
+    method = lower(model, (values(6, 128),), partitioners=[XnnpackPartitioner()])
+    return method, weight
+
+
+def rows(kind):
+    x = values(6, 128, seed=8)
+    return {
+        "normal": x,
+        "positive": x.abs() + 0.5,
+        "negative": -x.abs() - 2,
+        "one outlier": torch.where(torch.arange(128) == 5, x * 100, x),
+        "small": x * 1e-4,
+        "rows of other sizes": x * torch.tensor([1e-3, 1e-2, 0.1, 1, 10, 1000]).unsqueeze(1),
+        "zero row": x * torch.tensor([1, 0, 1, 0, 1, 1]).unsqueeze(1),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["normal", "positive", "negative", "one outlier", "small", "rows of other sizes", "zero row"],
+)
+def test_fake_quantize_is_what_xnnpack_computes(xnnpack_linear, kind):
+    method, weight = xnnpack_linear
+    x = rows(kind)
+    got = method.execute((x,))[0].double()
+    expected = ZO.fake_quantize_int8_rows(x).double() @ weight.double().T
+    # Integer accumulation is exact: only float32 roundings differ, far below one level (1/255 of a row).
+    size = x.abs().amax(dim=1, keepdim=True).double() * weight.abs().sum(1).double()
+    assert bool(((got - expected).abs() <= 1e-7 * size).all())
+    exact = x.double() @ weight.double().T
+    assert float((got - exact).abs().max()) > 1000 * float((got - expected).abs().max())
+
+
+def test_fake_quantize_keeps_zero_and_both_ends():
+    x = torch.tensor([[-1.0, 0.0, 0.25, 3.0], [0.0, 0.0, 0.0, 0.0], [2.0, 5.0, 3.0, 4.0]])
+    out = ZO.fake_quantize_int8_rows(x)
+    assert out[0, 1] == 0 and bool((out[1] == 0).all())
+    assert torch.allclose(out, x, rtol=0, atol=0.51 * 5 / 255)
+    for row in out:
+        assert len(row.unique()) <= 256
