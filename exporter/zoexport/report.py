@@ -1,0 +1,126 @@
+"""A run as a picture and as text: the loss curve, and tables for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import ConfigError
+from zoexport.core.files import atomic_file
+
+
+def smoothed(losses: Sequence[float], span: int) -> list[float]:
+    """An exponential moving average that is not drawn towards zero at its start.
+
+    Args:
+        losses: one a step; those that are not finite are passed over.
+        span: steps over which a value loses most of its weight, at least 1.
+
+    Returns:
+        As many values; NaN before the first finite loss.
+    """
+    keep = 1.0 - 2.0 / (span + 1.0)
+    total, weight, values = 0.0, 0.0, []
+    for loss in losses:
+        if math.isfinite(loss):
+            total = keep * total + (1.0 - keep) * loss
+            weight = keep * weight + (1.0 - keep)
+        values.append(total / weight if weight else math.nan)
+    return values
+
+
+def loss_curve(
+    path: Path,
+    losses: Sequence[float],
+    *,
+    title: str,
+    evaluations: Mapping[int, float] | None = None,
+    span: int | None = None,
+) -> None:
+    """Draw the loss of a run as a PNG file.
+
+    Args:
+        path: the file; whole or absent.
+        losses: the loss of step 1, 2, ...
+        title: of the picture.
+        evaluations: losses of ``eval`` by the number of steps done before it (0: as compiled).
+        span: of the smoothed curve; a tenth of the run where None.
+
+    Raises:
+        ConfigError: there is nothing to draw, matplotlib is not installed, or the place cannot be written.
+    """
+    evaluations = evaluations or {}
+    if not losses and not evaluations:
+        raise ConfigError(
+            f"picture {path}",
+            found="no losses",
+            expected="a run of at least one step",
+            fix="Train first.",
+        )
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            f"picture {path}",
+            found="no matplotlib",
+            expected="the package that draws it",
+            fix="Install it: pip install 'zoexport[plot]'.",
+        ) from error
+    # Not pyplot: that would choose a backend for the whole process, and may open a display.
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    steps = range(1, len(losses) + 1)
+    if losses:
+        axes.plot(steps, losses, color="tab:blue", alpha=0.3, linewidth=1, label="each step")
+        curve = smoothed(losses, span or max(len(losses) // 10, 1))
+        axes.plot(steps, curve, color="tab:blue", linewidth=2, label="smoothed")
+    if evaluations:
+        points = sorted(evaluations.items())
+        axes.plot(*zip(*points, strict=True), "o--", color="tab:orange", label="evaluation")
+    axes.set_title(title)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with atomic_file(path) as temporary:
+        # Without the version in the file the same run gives the same bytes.
+        canvas.print_png(str(temporary), metadata={"Software": "zoexport"})
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Aligned columns, numbers to the right.
+
+    Args:
+        header: the columns' names.
+        rows: as many cells each; floats are shown with four significant digits, None as a dash.
+
+    Returns:
+        The lines, without a newline at the end.
+    """
+    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    right = [
+        bool(rows) and all(isinstance(row[column], (int, float, type(None))) for row in rows)
+        for column in range(len(header))
+    ]
+    lines = []
+    for row in cells:
+        padded = (
+            cell.rjust(width) if numbers else cell.ljust(width)
+            for cell, width, numbers in zip(row, widths, right, strict=True)
+        )
+        lines.append("  ".join(padded).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
