@@ -1,8 +1,60 @@
-"""Shared set-up: with ``tests/__init__.py`` this file puts the repository's root on the import path."""
+"""Shared set-up: with ``tests/__init__.py`` this file puts the repository's root on the import path.
+
+``--no-skips`` makes a skipped test a failure unless it is listed below; CI runs with it, so that a missing tool cannot
+turn tests off unseen.
+"""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
 # No test talks to a hub; a test that needs a package registry carries the `network` marker.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+ALLOWED_SKIPS: dict[str, str] = {}
+"""Node id (or the part of it before ``[``) -> why it may be skipped in CI."""
+
+_unexpected: list[str] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-skips", action="store_true", help="fail when a test that is not listed is skipped"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+    report = yield
+    expected_failure = hasattr(report, "wasxfail")
+    if report.skipped and not expected_failure and item.config.getoption("--no-skips"):
+        _note_skip(item.nodeid)
+    return report
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A module that skips itself has no items, so it is seen here."""
+    if report.skipped:
+        _note_skip(report.nodeid)
+
+
+def _note_skip(nodeid: str) -> None:
+    if nodeid not in ALLOWED_SKIPS and nodeid.partition("[")[0] not in ALLOWED_SKIPS:
+        _unexpected.append(nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if session.config.getoption("--no-skips") and _unexpected and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.getoption("--no-skips") and _unexpected:
+        terminalreporter.section("skipped tests that are not listed in tests/conftest.py")
+        for nodeid in _unexpected:
+            terminalreporter.line(nodeid)

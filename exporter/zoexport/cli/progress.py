@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from zoexport.train import Step
+    from zoexport.session import Progress as Step
 
 #: Seconds between plain lines, so that a log of a long run stays readable.
 LINE_INTERVAL = 1.0
@@ -120,7 +120,7 @@ class Steps:
     def _describe(step: Step, rate: float) -> str:
         left = round((step.total - step.step) / rate)
         clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-        memory = f"{step.anonymous_mb:.0f} MB" if step.anonymous_mb else "memory unknown"
+        memory = f"{step.anonymous_bytes / 1e6:.0f} MB" if step.anonymous_bytes else "- MB"
         return f"loss {step.loss:.4f}  {rate:.2f} steps/s  {memory}  {clock} left"
 
     def __exit__(

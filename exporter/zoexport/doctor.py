@@ -1,0 +1,126 @@
+"""``doctor``: what this installation has, what it lacks, and how to get it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from zoexport import __version__
+from zoexport.fetch import cache_dir
+
+_LOW_DISK_BYTES = 5e9
+_SETUP = "Run 'make setup'."
+#: Packages by what needs them; the optional ones name their extra.
+_PACKAGES = {
+    "torch": "",
+    "executorch": "",
+    "torchao": "",
+    "transformers": "",
+    "tokenizers": "",
+    "safetensors": "",
+    "gguf": "",
+    "numpy": "",
+    "peft": "peft",
+    "matplotlib": "plot",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. ``status`` is ok, missing (training needs it) or optional."""
+
+    name: str
+    status: str
+    found: str
+    fix: str = ""
+
+
+def examine() -> dict[str, Any]:
+    """Look at everything; ``ok`` is whether compiling and training can work."""
+    checks = [
+        Check("zoexport", "ok", __version__),
+        _python(),
+        *_packages(),
+        _native(),
+        *_targets(),
+        *_places(),
+    ]
+    return {
+        "ok": all(check.status != "missing" for check in checks),
+        "checks": [dataclasses.asdict(check) for check in checks],
+    }
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", "ok", found)
+
+
+def _packages() -> Iterator[Check]:
+    for name, extra in _PACKAGES.items():
+        try:
+            yield Check(name, "ok", version(name))
+        except PackageNotFoundError:
+            if extra:
+                yield Check(name, "optional", "not installed", f"pip install 'zoexport[{extra}]'.")
+            else:
+                yield Check(name, "missing", "not installed", _SETUP)
+
+
+def _native() -> Check:
+    """Load the session's library in another process, where a crash would be seen and survived."""
+    name = "session library"
+    probe = "from zoexport.session import memory; memory(); print('loads')"
+    answer = subprocess.run(
+        [sys.executable, "-c", probe],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    if answer.returncode == 0:
+        return Check(name, "ok", answer.stdout.strip())
+    lines = answer.stderr.strip().splitlines() or [f"ended with status {answer.returncode}"]
+    return Check(name, "missing", lines[-1], _SETUP)
+
+
+def _targets() -> Iterator[Check]:
+    from zoexport.describe import list_targets
+
+    for target in list_targets():
+        name = f"target {target['name']}"
+        if target["available"]:
+            yield Check(name, "ok", target["summary"])
+        else:
+            reasons = "; ".join(problem["reason"] for problem in target["problems"])
+            fixes = " ".join(problem["fix"] for problem in target["problems"])
+            yield Check(name, "optional", reasons, fixes)
+
+
+def _places() -> Iterator[Check]:
+    cache = cache_dir()
+    # The nearest folder that exists tells whether the cache can be made.
+    place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
+    if os.access(place, os.W_OK | os.X_OK):
+        yield Check("model cache", "ok", str(cache))
+    else:
+        yield Check(
+            "model cache",
+            "missing",
+            f"{cache} cannot be written",
+            "Set ZOEXPORT_CACHE to a folder that can be written.",
+        )
+    for name, folder in (("disk, model cache", place), ("disk, working folder", Path.cwd())):
+        free = shutil.disk_usage(folder).free
+        text = f"{free / 1e9:.0f} GB free"
+        if free >= _LOW_DISK_BYTES:
+            yield Check(name, "ok", text)
+        else:
+            yield Check(name, "optional", text, "Free some space: a model needs several gigabytes.")

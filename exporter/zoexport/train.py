@@ -1,0 +1,203 @@
+"""``train`` and ``eval``: tokenize in another process, then run the session on the tokens.
+
+The process that steps imports neither torch nor transformers, so that its memory is that of training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import statistics
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.config import as_dict, parse
+from zoexport.core.errors import ConfigError
+from zoexport.core.types import Progress
+from zoexport.session import Dataset, Session, memory
+from zoexport.session import Progress as Step
+
+_MEGABYTE = 1e6
+#: Settings whose field of the session's run has another name.
+_RUN_FIELDS = {"lr_schedule": "schedule"}
+
+
+def train(
+    bundle: Path,
+    *,
+    data: Path,
+    state: Path,
+    steps: int,
+    settings: Mapping[str, str],
+    progress: Callable[[Step], None],
+    phase: Progress,
+) -> dict[str, Any]:
+    """Train until the state has ``steps`` steps in total.
+
+    Args:
+        bundle: the bundle's folder.
+        data: examples as JSON Lines.
+        state: the state's folder; created where there is none.
+        steps: in total, those that the state already has included.
+        settings: what need not be compiled in, by key.
+        progress: called after every step.
+        phase: called with what happens before the first step.
+
+    Returns:
+        The keys of ``train --json``, with ``examples`` and ``shortened``. ``losses`` has every step of the state; the
+        median and the peaks are of this call.
+
+    Raises:
+        ZoExportError: something cannot be used, the run diverged, or it was stopped.
+    """
+    manifest = manifests.read(bundle)
+    chosen = runtime_settings(manifest, settings)
+    run = _Run(progress)
+    with (
+        tokenized(bundle, manifest, data, phase) as (dataset, counts),
+        Session(bundle, state=state, seed=chosen.pop("seed", None)) as session,
+    ):
+        session.configure(**chosen)
+        phase("training", None)
+        with run.stopping_on_sigterm():
+            session.train(dataset, steps, on_progress=run)
+        losses = [record.loss for record in session.records()]
+    return {
+        "steps": len(losses),
+        "losses": losses,
+        "step_seconds_median": run.median_seconds(),
+        "peak_rss_mb": _megabytes(memory().peak_rss),
+        "peak_anonymous_mb": _megabytes(run.peak_anonymous),
+        "state": str(state),
+        **counts,
+    }
+
+
+def evaluate(
+    bundle: Path,
+    *,
+    data: Path,
+    state: Path | None,
+    settings: Mapping[str, str],
+    phase: Progress,
+) -> dict[str, Any]:
+    """Evaluate a state, or the bundle as compiled; changes neither.
+
+    Args:
+        bundle: the bundle's folder.
+        data: examples as JSON Lines.
+        state: the state's folder; its pending update is applied to what is evaluated.
+        settings: only ``loss``.
+        phase: called with what is being done.
+
+    Returns:
+        The keys of ``eval --json``, with ``shortened``.
+
+    Raises:
+        ZoExportError: something cannot be used.
+    """
+    manifest = manifests.read(bundle)
+    for key in settings:
+        if key != "loss":
+            raise ConfigError(
+                f"setting {key!r}",
+                found="a setting that evaluation does not use",
+                expected="loss",
+                fix="Leave it out, or give it to 'zoexport train'.",
+            )
+    chosen = runtime_settings(manifest, settings)
+    with (
+        tokenized(bundle, manifest, data, phase) as (dataset, counts),
+        Session(bundle, state=state, read_only=True) as session,
+    ):
+        session.configure(**chosen)
+        phase("evaluating", None)
+        found = session.evaluate(dataset)
+    return {
+        "loss": found.loss,
+        "accuracy": found.accuracy,
+        "token_accuracy": found.token_accuracy,
+        **counts,
+    }
+
+
+def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of ``train --set`` with their types, checked by the method's own rules.
+
+    Raises:
+        ConfigError: unknown, impossible, or compiled into the bundle.
+    """
+    if not settings:
+        return {}
+    from zoexport.methods import methods
+
+    config = parse(methods.get(manifest["method"]).config, settings, runtime_only=True)
+    return {_RUN_FIELDS.get(key, key): as_dict(config)[key] for key in settings}
+
+
+@contextlib.contextmanager
+def tokenized(
+    bundle: Path, manifest: Mapping[str, Any], data: Path, phase: Progress
+) -> Iterator[tuple[Dataset, dict[str, int]]]:
+    """A data file as the session takes it, and how many examples there are and were shortened."""
+    from zoexport.data import tokenize_to_file
+
+    phase("tokenizing", None)
+    with Dataset() as dataset:
+        with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+            examples = Path(folder) / "examples.jsonl"
+            count, shortened = tokenize_to_file(
+                data,
+                bundle,
+                manifest["settings"]["seq_len"],
+                manifest["model"]["vocab_size"],
+                examples,
+                progress=lambda share: phase("tokenizing", share),
+            )
+            dataset.load(examples)
+        yield dataset, {"examples": count, "shortened": shortened}
+
+
+class _Run:
+    """Follows a run for its figures, and asks the session to stop when a signal came."""
+
+    def __init__(self, progress: Callable[[Step], None]) -> None:
+        self._progress = progress
+        self._seconds: list[float] = []
+        self._stop = False
+        self.peak_anonymous = 0
+
+    def __call__(self, now: Step) -> bool:
+        """The session's callback; True stops the run after saving."""
+        self._seconds.append(now.seconds)
+        self.peak_anonymous = max(self.peak_anonymous, now.anonymous_bytes or 0)
+        self._progress(now)
+        return self._stop
+
+    def median_seconds(self) -> float | None:
+        """Of this call's steps; None where it took none."""
+        return round(statistics.median(self._seconds), 6) if self._seconds else None
+
+    @contextlib.contextmanager
+    def stopping_on_sigterm(self) -> Iterator[None]:
+        """While inside, SIGTERM ends the run after the current step, as the session lets SIGINT do."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._request_stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stop = True
+
+
+def _megabytes(count: int | None) -> float | None:
+    return round(count / _MEGABYTE, 1) if count else None

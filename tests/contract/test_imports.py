@@ -1,0 +1,163 @@
+"""The one-way import rules, file sizes, and what no file may mention."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "exporter" / "zoexport"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+MAX_LINES = 400
+
+#: A layer -> the layers it may import. What is named nowhere here is at the top: it may import all but `cli`.
+MAY_IMPORT = {
+    "core": {"core"},
+    "ir": {"core", "ir"},
+    "passes": {"core", "ir", "passes"},
+    "methods": {"core", "ir", "passes", "methods"},
+    "targets": {"core", "ir", "targets"},
+}
+#: These two find the entries that register themselves; nothing else at the top needs both.
+JOIN_METHODS_AND_TARGETS = {"build", "describe"}
+
+
+def module_name(path: Path, package: Path = PACKAGE) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str, name: str, *, is_package: bool = False) -> Iterator[str]:
+    """Every module of ours that a source imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = name.split(".")[: None if is_package else -1]
+                parents = parents[: len(parents) - node.level + 1]
+                base = ".".join([*parents, base] if base else parents)
+            found = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (entry for entry in found if entry.split(".")[0] == "zoexport")
+
+
+def layer(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def broken_rules(name: str, imported: set[str]) -> list[str]:
+    """Why ``name`` may not import what it imports."""
+    mine = layer(name)
+    problems = []
+    for other in sorted(imported):
+        theirs = layer(other)
+        if mine in MAY_IMPORT:
+            # The package itself holds the version only.
+            if theirs not in MAY_IMPORT[mine] and other != "zoexport.__version__":
+                problems.append(f"{name} imports {other}: {mine} may import {MAY_IMPORT[mine]}")
+            if mine == theirs and mine in ("methods", "targets") and _siblings(name, other):
+                problems.append(f"{name} imports {other}: a sibling of its own kind")
+        elif theirs == "cli" and mine != "cli":
+            problems.append(f"{name} imports {other}: the command line is the top")
+    joins = {"methods", "targets"} <= {layer(other) for other in imported}
+    if joins and mine not in JOIN_METHODS_AND_TARGETS:
+        problems.append(f"{name} joins methods and targets, which only build does")
+    return problems
+
+
+def _siblings(name: str, other: str) -> bool:
+    """Whether both are in folders of methods (or targets), and not in the same one."""
+    first, second = name.split("."), other.split(".")
+    folders = {path.name for path in (PACKAGE / first[1]).iterdir() if path.is_dir()}
+    return (
+        len(first) > 2
+        and len(second) > 2
+        and second[2] in folders
+        and first[2] in folders
+        and first[2] != second[2]
+    )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_go_one_way(path: Path) -> None:
+    name = module_name(path)
+    found = set(imports(path.read_text("utf-8"), name, is_package=path.name == "__init__.py"))
+    assert broken_rules(name, found) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("zoexport.core.files", "from zoexport.ir import capture"),
+        ("zoexport.core.files", "from ..ir import capture"),
+        ("zoexport.ir.capture", "def f():\n    import zoexport.passes.cleanup"),
+        ("zoexport.passes.cleanup", "from zoexport.targets.executorch import lower"),
+        ("zoexport.passes.cleanup", "from zoexport.build import plan"),
+        ("zoexport.methods.prge.method", "from zoexport.targets import targets"),
+        ("zoexport.targets.executorch.lower", "from zoexport.methods.prge import config"),
+        ("zoexport.targets.executorch.lower", "from zoexport.passes import cleanup"),
+        ("zoexport.train", "from zoexport.cli.console import emit"),
+        ("zoexport.train", "from zoexport.methods import methods\nimport zoexport.targets"),
+    ],
+)
+def test_a_broken_rule_is_seen(name: str, source: str) -> None:
+    assert broken_rules(name, set(imports(source, name)))
+
+
+def test_every_module_is_looked_at() -> None:
+    names = {module_name(path) for path in MODULES}
+    assert {"zoexport", "zoexport.core.errors", "zoexport.cli.main", "zoexport.build"} <= names
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that git knows or would add, so that a build folder does not count."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_no_source_file_is_too_long() -> None:
+    sources = tracked("*.py", "*.h", "*.cpp", "*.c", "*.kt", "*.swift")
+    assert len(sources) > 50
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in sources}
+    too_long = {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > MAX_LINES}
+    assert too_long == {}
+
+
+def test_no_file_names_a_registry_host_or_what_lies_outside_the_repository() -> None:
+    # Spelled in pieces, so that this file does not contain them.
+    forbidden = [
+        ("/work", "/"),
+        ("../sha", "red"),
+        ("pypi", ".org"),
+        ("pythonhosted", ".org"),
+        ("download.py", "torch.org"),
+        ("npmjs", ".org"),
+        ("deb.deb", "ian.org"),
+    ]
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{path.relative_to(ROOT)}: {''.join(word)}"
+            for word in forbidden
+            if "".join(word) in text
+        ]
+    assert found == []
