@@ -1,5 +1,5 @@
 // The noise specification in C++ against graphs/golden/rng.json.
-// Usage: test_rng [path of rng.json]; without one, the path that the build defines.
+// Usage: test_rng [path of rng.json]; without one, that of the source tree.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -12,8 +12,8 @@
 #include "rng/permutation.h"
 #include "rng/philox.h"
 
-#ifndef ZOEXPORT_GOLDEN_DIR
-#define ZOEXPORT_GOLDEN_DIR "graphs/golden"
+#ifndef ZOEXPORT_SOURCE_DIR
+#define ZOEXPORT_SOURCE_DIR "."
 #endif
 
 using nlohmann::json;
@@ -103,7 +103,7 @@ void permutations(const json& cases) {
 } // namespace
 
 int main(int argc, char** argv) {
-  const std::string path = argc > 1 ? argv[1] : ZOEXPORT_GOLDEN_DIR "/rng.json";
+  const std::string path = argc > 1 ? argv[1] : ZOEXPORT_SOURCE_DIR "/graphs/golden/rng.json";
   std::ifstream file(path);
   const json golden = json::parse(file, nullptr, false);
   if (!CHECK(!golden.is_discarded())) {
