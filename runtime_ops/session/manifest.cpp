@@ -217,10 +217,10 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   const JsonNode root(&document, "", &problems);
   const int64_t schema = root.member("schema_version").integer(1, kLargest);
   ZO_TRY(problems.status());
-  if (schema != kManifestSchema) {
+  if (schema > kManifestSchema) {
     return Failure{ZO_BUNDLE_ERROR, where, "schema_version " + std::to_string(schema),
-                   "schema_version " + std::to_string(kManifestSchema),
-                   "Use the zoexport that compiled this bundle, or compile it again with this one."};
+                   "at most " + std::to_string(kManifestSchema),
+                   "Update zoexport, or compile the bundle with this version."};
   }
   Manifest manifest;
   manifest.bundle_id = root.member("bundle_id").text();

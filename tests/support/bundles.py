@@ -1,0 +1,331 @@
+"""Bundles made by hand, and the small model that a callback engine runs in place of their programs.
+
+The model is causal: the hidden state at position t is the mean of the embeddings of tokens 0 .. t, the logits are
+h W + (h A) B. It is written from the definitions in docs/bundle.md and uses nothing of the session.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zoexport.core import manifest as manifests
+from zoexport.core import rng
+from zoexport.session import Tensor
+
+VOCAB, HIDDEN, RANK = 13, 6, 3
+SLOT, FROZEN = "lora_B.proj", "lora_A.proj"
+TENSOR_ID = 5
+NO_LABEL = -100
+Floats = NDArray[np.float32]
+Candidate = tuple[list[int], list[int]]
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Floats]) -> None:
+    header: dict[str, Any] = {}
+    data = b""
+    for name, values in tensors.items():
+        content = np.ascontiguousarray(values, np.float32).tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(values.shape),
+            "data_offsets": [len(data), len(data) + len(content)],
+        }
+        data += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path: Path) -> dict[str, Floats]:
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    found = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            values = np.frombuffer(content[8 + size + begin : 8 + size + end], np.float32)
+            found[name] = values.reshape(entry["shape"])
+    return found
+
+
+def initial_values() -> dict[str, Floats]:
+    generator = np.random.default_rng(11)
+    return {
+        FROZEN: generator.normal(size=(HIDDEN, RANK)).astype(np.float32),
+        SLOT: (0.1 * generator.normal(size=(RANK, VOCAB))).astype(np.float32),
+    }
+
+
+def _value(name: str, role: str, dtype: str, *shape: Any) -> dict[str, Any]:
+    return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
+
+
+def write_bundle(
+    folder: Path,
+    *,
+    method: str = "prge",
+    queries: int = 2,
+    rows: int = 2,
+    seq_len: int = 8,
+    max_labels: int = 10,
+    min_labels: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    engine: str = "test",
+    changes: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a bundle whose programs the host runs. ``changes`` replace keys of the manifest."""
+    folder.mkdir(parents=True)
+    copies = 2 * queries if method == "prge" else 1
+    entries = {"name": "labels", "min": min_labels, "max": max_labels}
+    slots = [
+        {
+            "name": name,
+            "role": role,
+            "dtype": "float32",
+            "shape": list(initial_values()[name].shape),
+            "tensor_id": tensor_id,
+            "module": "proj",
+        }
+        for name, role, tensor_id in ((SLOT, "trainable", TENSOR_ID), (FROZEN, "frozen", 6))
+    ]
+    states = [_value(slot["name"], "state", "float32", *slot["shape"]) for slot in slots]
+    rows_in = [
+        _value("tokens", "tokens", "int64", rows, seq_len),
+        _value("label_positions", "label_positions", "int64", entries),
+        _value("label_tokens", "label_tokens", "int64", entries),
+    ]
+    noise = [
+        _value("seed", "seed", "int64", 1),
+        _value("step", "step", "int64", 1),
+        _value("projected_gradients", "projected_gradients", "float32", queries),
+        _value("learning_rate", "learning_rate", "float32", 1),
+        _value("epsilon", "epsilon", "float32", 1),
+    ]
+    if method == "mezo":
+        noise += [_value("query", "query", "int64", 1), _value("sign", "sign", "float32", 1)]
+    programs = [
+        {
+            "name": "train",
+            "file": "model.bin",
+            "method": "train",
+            "inputs": [*rows_in, *states, *noise],
+            "outputs": [
+                _value("logprobs", "label_logprobs", "float32", copies, entries),
+                states[0],
+            ],
+        },
+        {
+            "name": "evaluate",
+            "file": "model.bin",
+            "method": "evaluate",
+            "inputs": [*rows_in, *states],
+            "outputs": [
+                _value("logprobs", "label_logprobs", "float32", 1, entries),
+                _value("is_argmax", "label_is_argmax", "float32", 1, entries),
+            ],
+        },
+    ]
+    write_safetensors(folder / "adapter.safetensors", initial_values())
+    (folder / "model.bin").write_bytes(bytes(range(256)) * 5)
+    content = {
+        "zoexport_version": "0",
+        "tools": {},
+        "method": method,
+        "target": "test",
+        "engine": engine,
+        "model": {
+            "name": "naïve \u2028 model",  # the bundle id is over UTF-8
+            "source": "test",
+            "architecture": "Test",
+            "vocab_size": VOCAB,
+            "parameters": 1,
+            "sha256": "0" * 64,
+        },
+        "settings": {
+            "seq_len": seq_len,
+            "batch": 3,
+            "accumulate": 1,
+            "weights": "fp32",
+            "activations": "fp32",
+            "queries": queries,
+            "eps": 1e-2,
+            "lr": 0.5,
+            "lr_schedule": "constant",
+            "loss": "full",
+            "seed": 7,
+            **(settings or {}),
+        },
+        "rng": rng.SPEC_ID,
+        "packing": "fp32",
+        "provenance": [],
+        "programs": programs,
+        "state": slots,
+        "rows": rows,
+        "max_labels": max_labels,
+        "copies": copies,
+        "required_ops": [],
+        "delegates": 0,
+        "delegate_list": {},
+        "fallback_ops": {},
+        "tolerances": {"loss": 1.5e-5},
+        "tokenizer": [],
+        **(changes or {}),
+    }
+    manifests.write(folder, content, [folder / "adapter.safetensors", folder / "model.bin"])
+    return folder
+
+
+def zo_update(master: Floats, gradients: Floats, lr: float, seed: int, step: int) -> Floats:
+    """The update of the step before ``step``, as docs/session.md and docs/rng.md define it."""
+    if not gradients.any():
+        return master.copy()
+    z = [rng.normals(seed, TENSOR_ID, j, step - 1, master.size) for j in range(len(gradients))]
+    total = gradients[0] * z[0]
+    for g, normals in zip(gradients[1:], z[1:], strict=True):
+        total = total + g * normals
+    scale = np.float32(lr) / np.float32(len(gradients))
+    return (master.ravel() - scale * total).reshape(master.shape)
+
+
+class LinearModel:
+    """An engine for the bundles above. ``calls`` records what it was given, by program."""
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(3)
+        self.embedding = generator.normal(size=(VOCAB, HIDDEN))
+        self.output = generator.normal(size=(HIDDEN, VOCAB))
+        self.calls: list[tuple[str, dict[str, NDArray[Any]]]] = []
+
+    def __call__(
+        self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+    ) -> None:
+        given = {
+            name: np.array(
+                tensor.data, dtype=np.int64 if tensor.data.format == "q" else np.float32
+            ).reshape(tensor.shape)
+            for name, tensor in inputs.items()
+        }
+        self.calls.append((program, given))
+        master = given[SLOT]
+        if program == "train":
+            seed = int(given["seed"][0]) & (2**64 - 1)
+            step = int(given["step"][0])
+            master = zo_update(
+                master, given["projected_gradients"], given["learning_rate"][0], seed, step
+            )
+            if SLOT in outputs:
+                _fill(outputs[SLOT], master)
+            copies = [
+                master + np.float32(sign) * given["epsilon"] * self._noise(given, query, master)
+                for query, sign in _perturbations(given)
+            ]
+        else:
+            copies = [master]
+        tokens, positions = given["tokens"], given["label_positions"]
+        logprobs = [self.logprobs(tokens, copy, given[FROZEN]) for copy in copies]
+        picked = [values.reshape(-1, VOCAB)[positions] for values in logprobs]
+        labels = given["label_tokens"]
+        taken = np.arange(len(labels))
+        _fill(outputs["logprobs"], np.stack([values[taken, labels] for values in picked]))
+        if "is_argmax" in outputs:
+            _fill(outputs["is_argmax"], picked[0].argmax(axis=1) == labels)
+
+    def logprobs(self, tokens: NDArray[Any], b: Floats, a: Floats) -> NDArray[Any]:
+        """Log-probabilities (rows, seq_len, vocabulary)."""
+        length = np.arange(1, tokens.shape[1] + 1)[:, None]
+        hidden = np.cumsum(self.embedding[tokens], axis=1) / length
+        logits = hidden @ self.output + (hidden @ a) @ b.astype(np.float64)
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+    @staticmethod
+    def _noise(given: Mapping[str, NDArray[Any]], query: int, master: Floats) -> Floats:
+        seed = int(given["seed"][0]) & (2**64 - 1)
+        normals = rng.normals(seed, TENSOR_ID, query, int(given["step"][0]), master.size)
+        return normals.reshape(master.shape)
+
+
+def _perturbations(given: Mapping[str, NDArray[Any]]) -> list[tuple[int, float]]:
+    if "query" in given:
+        return [(int(given["query"][0]), float(given["sign"][0]))]
+    queries = len(given["projected_gradients"])
+    return [(query, sign) for query in range(queries) for sign in (1.0, -1.0)]
+
+
+def _fill(tensor: Tensor, values: Any) -> None:
+    flat = np.asarray(values, np.float32).ravel()
+    tensor.data[:] = memoryview(flat)
+
+
+def text_examples(count: int = 7, seq_len: int = 8) -> list[tuple[list[Candidate], int]]:
+    """Examples without choices, of unequal length; the label is a function of the token, so it can be learned."""
+    words = np.random.default_rng(5)
+    examples = []
+    for number in range(count):
+        length = seq_len if number == 0 else int(words.integers(1, seq_len + 1))
+        tokens = words.integers(0, VOCAB, size=length).tolist()
+        labels = [(3 * token + 1) % VOCAB if words.random() < 0.7 else NO_LABEL for token in tokens]
+        labels[-1] = (3 * tokens[-1] + 1) % VOCAB
+        examples.append(([(tokens, labels)], 0))
+    return examples
+
+
+def choice_examples(count: int = 6) -> list[tuple[list[Candidate], int]]:
+    """Examples with two or three choices: one-token ones after one prompt, and longer ones."""
+    words = np.random.default_rng(6)
+    examples = []
+    for number in range(count):
+        prompt = words.integers(0, VOCAB, size=int(words.integers(1, 5))).tolist()
+        candidates: list[Candidate] = []
+        for choice in range(2 + number % 2):
+            length = 1 if number < count // 2 else 1 + (choice + number) % 3
+            completion = words.integers(0, VOCAB, size=length).tolist()
+            tokens = prompt + completion
+            labels = [NO_LABEL] * (len(prompt) - 1) + completion + [NO_LABEL]
+            candidates.append((tokens, labels))
+        examples.append((candidates, int(words.integers(0, len(candidates)))))
+    return examples
+
+
+def score(model: LinearModel, candidate: Candidate, b: Floats, a: Floats) -> tuple[float, int, int]:
+    """The candidate's summed log-probability, its label entries, and how many are the argmax."""
+    tokens, labels = candidate
+    logprobs = model.logprobs(np.array([tokens]), b, a)[0]
+    entries = [(t, label) for t, label in enumerate(labels) if label != NO_LABEL]
+    total = sum(float(np.float32(logprobs[t, label])) for t, label in entries)
+    return total, len(entries), sum(int(logprobs[t].argmax()) == label for t, label in entries)
+
+
+def evaluate(
+    model: LinearModel,
+    examples: Sequence[tuple[list[Candidate], int]],
+    b: Floats,
+    loss: str = "full",
+) -> dict[str, float | None]:
+    """The numbers of ``eval``, straight from their definitions."""
+    a = initial_values()[FROZEN]
+    losses, right, with_choices, labels, argmax = [], 0, 0, 0, 0
+    for candidates, target in examples:
+        scores = [score(model, candidate, b, a) for candidate in candidates]
+        sums = [total for total, _, _ in scores]
+        if loss == "full":
+            losses.append(-sums[target] / scores[target][1])
+        else:
+            losses.append(float(np.log(np.sum(np.exp(sums))) - sums[target]))
+        if len(candidates) > 1:
+            with_choices += 1
+            right += int(np.argmax(sums)) == target
+        labels += scores[target][1]
+        argmax += scores[target][2]
+    return {
+        "loss": float(np.mean(losses)),
+        "accuracy": right / with_choices if with_choices else None,
+        "token_accuracy": argmax / labels,
+    }
