@@ -78,7 +78,7 @@ def _packages() -> Iterator[Check]:
 def _native() -> Check:
     """Load the session's library in another process, where a crash would be seen and survived."""
     name = "session library"
-    probe = "from zoexport.session import memory; memory(); print('loads')"
+    probe = "from zoexport.session import abi_version; print(abi_version())"
     answer = subprocess.run(
         [sys.executable, "-c", probe],
         capture_output=True,
@@ -86,7 +86,7 @@ def _native() -> Check:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     if answer.returncode == 0:
-        return Check(name, "ok", answer.stdout.strip())
+        return Check(name, "ok", f"loads, ABI version {answer.stdout.strip()}")
     lines = answer.stderr.strip().splitlines() or [f"ended with status {answer.returncode}"]
     return Check(name, "missing", lines[-1], _SETUP)
 

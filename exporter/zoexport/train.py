@@ -19,8 +19,8 @@ from zoexport.core import manifest as manifests
 from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Progress
-from zoexport.session import Dataset, Session, memory
-from zoexport.session import Progress as Step
+from zoexport.session import Dataset, Session, memory_usage
+from zoexport.session import StepProgress as Step
 
 _MEGABYTE = 1e6
 #: Settings whose field of the session's run has another name.
@@ -60,18 +60,19 @@ def train(
     run = _Run(progress)
     with (
         tokenized(bundle, manifest, data, phase) as (dataset, counts),
-        Session(bundle, state=state, seed=chosen.pop("seed", None)) as session,
+        Session.open(bundle) as session,
     ):
+        session.attach(state, seed=chosen.pop("seed", None))
         session.configure(**chosen)
         phase("training", None)
         with run.stopping_on_sigterm():
             session.train(dataset, steps, on_progress=run)
-        losses = [record.loss for record in session.records()]
+        losses = [session.record(step).loss for step in range(session.info.steps)]
     return {
         "steps": len(losses),
         "losses": losses,
         "step_seconds_median": run.median_seconds(),
-        "peak_rss_mb": _megabytes(memory().peak_rss),
+        "peak_rss_mb": _megabytes(memory_usage().peak_rss_bytes),
         "peak_anonymous_mb": _megabytes(run.peak_anonymous),
         "state": str(state),
         **counts,
@@ -113,8 +114,10 @@ def evaluate(
     chosen = runtime_settings(manifest, settings)
     with (
         tokenized(bundle, manifest, data, phase) as (dataset, counts),
-        Session(bundle, state=state, read_only=True) as session,
+        Session.open(bundle) as session,
     ):
+        if state is not None:
+            session.attach(state, read_only=True)
         session.configure(**chosen)
         phase("evaluating", None)
         found = session.evaluate(dataset)
@@ -136,7 +139,7 @@ def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, str]) -
         return {}
     from zoexport.methods import methods
 
-    config = parse(methods.get(manifest["method"]).config, settings, runtime_only=True)
+    config: Any = parse(methods.get(manifest["method"]).config, settings, runtime_only=True)
     return {_RUN_FIELDS.get(key, key): as_dict(config)[key] for key in settings}
 
 
@@ -175,7 +178,7 @@ class _Run:
     def __call__(self, now: Step) -> bool:
         """The session's callback; True stops the run after saving."""
         self._seconds.append(now.seconds)
-        self.peak_anonymous = max(self.peak_anonymous, now.anonymous_bytes or 0)
+        self.peak_anonymous = max(self.peak_anonymous, now.anonymous_bytes)
         self._progress(now)
         return self._stop
 

@@ -10,6 +10,8 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
 
+_FORMAT = click.option("--format", "kind", default="peft", show_default=True)
+
 
 @click.group(cls=Verbs)
 def adapter() -> None:
@@ -19,7 +21,7 @@ def adapter() -> None:
 @adapter.command("export")
 @options.bundle
 @click.option("--state", type=options.PATH, help="The trained state; without it, as compiled.")
-@click.option("--format", "kind", type=click.Choice(["peft"]), default="peft", show_default=True)
+@_FORMAT
 @click.option("-o", "--output", type=options.PATH, required=True, help="The adapter's folder.")
 @options.force
 @options.common
@@ -41,13 +43,12 @@ def export(
 
 @adapter.command("import")
 @options.bundle
-@click.option(
-    "--adapter", "source", type=options.PATH, required=True, help="A PEFT adapter's folder."
-)
+@click.option("--adapter", "source", type=options.PATH, required=True, help="The adapter's folder.")
+@_FORMAT
 @click.option("--state", type=options.PATH, required=True, help="The state folder to create.")
 @options.force
 @options.common
-def import_(bundle: Path, source: Path, state: Path, force: bool, as_json: bool) -> None:
+def import_(bundle: Path, source: Path, kind: str, state: Path, force: bool, as_json: bool) -> None:
     """Create a state of BUNDLE that starts from an adapter.
 
     \b
@@ -57,6 +58,6 @@ def import_(bundle: Path, source: Path, state: Path, force: bool, as_json: bool)
     from zoexport.exchange import import_adapter
 
     with output_of_libraries():
-        result = import_adapter(bundle, adapter=source, state=state, force=force)
+        result = import_adapter(bundle, adapter=source, kind=kind, state=state, force=force)
     rows = [(name, result[name]) for name in ("state", "tensors")]
     emit(result, ["Imported.", *table(rows)], as_json=as_json)

@@ -19,8 +19,9 @@ from zoexport.cli.progress import Phases
     type=options.PATH,
     help="Write each step's noise, inputs, losses and state from both sides, as safetensors.",
 )
+@click.option("--model", help="Where the original model is, if it is no longer where it was.")
 @options.common
-def parity(bundle: Path, steps: int, dump: Path | None, as_json: bool) -> int:
+def parity(bundle: Path, steps: int, dump: Path | None, model: str | None, as_json: bool) -> int:
     """Compare BUNDLE in the session with the method's reference in PyTorch.
 
     Both sides take the same steps with the same noise. The exit code is 1 when a bound is exceeded.
@@ -32,7 +33,7 @@ def parity(bundle: Path, steps: int, dump: Path | None, as_json: bool) -> int:
     from zoexport.parity import parity as compare
 
     with output_of_libraries(), Phases("parity", as_json=as_json) as phases:
-        result = compare(bundle, steps=steps, dump=dump, progress=phases)
+        result = compare(bundle, steps=steps, dump=dump, model=model, progress=phases)
     rows = [
         (name.removeprefix("max_relative_").replace("_", " "), f"{value:.2e}")
         for name, value in result.items()

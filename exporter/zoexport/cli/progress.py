@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from zoexport.session import Progress as Step
+    from zoexport.session import StepProgress as Step
 
 #: Seconds between plain lines, so that a log of a long run stays readable.
 LINE_INTERVAL = 1.0

@@ -1,0 +1,127 @@
+"""``make demo``: the verbs one after another on SmolLM2-135M, with the sentence set.
+
+Each verb runs as its own process, as a person would run it, so that training's memory is that of training. What a
+run left in the folder is used again by the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import ZoExportError
+from zoexport.report import loss_curve, table
+from zoexport.samples import sentences
+
+MODEL = "smollm2-135m"
+RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.yaml"
+STEPS = 150
+PARITY_STEPS = 3
+
+
+class VerbFailed(Exception):
+    """A verb failed and has said why; carries its exit code."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def main() -> None:
+    """Parse the folder and run."""
+    parser = argparse.ArgumentParser(description="Compile, train and export SmolLM2-135M.")
+    parser.add_argument("folder", type=Path, help="where everything is written")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    arguments = parser.parse_args()
+    try:
+        run(arguments.folder, arguments.steps)
+    except VerbFailed as failure:
+        sys.exit(failure.exit_code)
+    except ZoExportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def run(folder: Path, steps: int) -> None:
+    """The whole round: compile, evaluate, train, evaluate, compare, export, draw."""
+    bundle, state = folder / "bundle", folder / "state"
+    adapter, curve = folder / "adapter", folder / "loss.png"
+    say("Sentences: 'film review sentence' It was -> great | terrible")
+    data = sentences()
+    compile_once(bundle, state)
+    say(f"Evaluate the model as it is on {data.test.name}")
+    before = verb("eval", bundle, "--data", data.test)
+    say(f"Train to {steps} steps")
+    trained = verb("train", bundle, "--data", data.train, "--state", state, "--steps", steps)
+    say("Evaluate the trained state")
+    after = verb("eval", bundle, "--data", data.test, "--state", state)
+    say(f"Compare the session with the reference in PyTorch over {PARITY_STEPS} steps")
+    parity = verb("parity", bundle, "--steps", PARITY_STEPS)
+    say("Export the adapter for PEFT")
+    verb("adapter", "export", bundle, "--state", state, "-o", adapter, "--force")
+    loss_curve(
+        curve,
+        trained["losses"],
+        title=f"{MODEL}, P-RGE int4: loss of each step",
+        evaluations={0: before["loss"], trained["steps"]: after["loss"]},
+    )
+    rows = [
+        ("loss", before["loss"], after["loss"]),
+        ("accuracy", before["accuracy"], after["accuracy"]),
+    ]
+    print("\n" + table(("held out", "before", f"after {trained['steps']} steps"), rows))
+    memory = trained["peak_anonymous_mb"]
+    if trained["step_seconds_median"] is not None:
+        print(f"\n{trained['step_seconds_median']:.2f} s a step, {memory} MB of anonymous memory")
+    print(f"parity: largest relative loss error {parity['max_relative_loss_error']:.1e}\n")
+    places = (("bundle", bundle), ("state", state), ("adapter", adapter), ("loss curve", curve))
+    for name, path in (*places, ("training data", data.train), ("test data", data.test)):
+        print(f"{name:14}{path}")
+
+
+def compile_once(bundle: Path, state: Path) -> None:
+    """Compile, unless a whole bundle is there; a state of a former bundle goes with it."""
+    if bundle.exists() and command("inspect", bundle).returncode == 0:
+        say(f"The bundle in {bundle} is intact: not compiled again")
+        return
+    say(f"Compile {MODEL} for android-cpu ({RECIPE.name})")
+    arguments = ("--target", "android-cpu", "--method", "prge", "--recipe", RECIPE)
+    verb("compile", MODEL, *arguments, "-o", bundle, "--force")
+    if state.exists():
+        shutil.rmtree(state)
+
+
+def command(*arguments: object, show: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a verb with ``--json``; its progress is shown where ``show``."""
+    line = [sys.executable, "-m", "zoexport", *map(str, arguments), "--json"]
+    errors = None if show else subprocess.DEVNULL
+    return subprocess.run(line, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+
+def verb(*arguments: object) -> dict[str, Any]:
+    """A verb's result.
+
+    Raises:
+        VerbFailed: it has printed its one message.
+    """
+    done = command(*arguments, show=True)
+    if done.returncode != 0:
+        raise VerbFailed(done.returncode)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def say(text: str) -> None:
+    """One line between the verbs."""
+    print(f"\n== {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
