@@ -1,0 +1,195 @@
+// Datasets, rows and calls, losses, and the rule that ends a diverging run.
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "session/batching.h"
+#include "session/dataset.h"
+#include "session/divergence.h"
+#include "session/loss.h"
+
+using namespace zoexport;
+
+namespace {
+
+using Numbers = std::vector<int64_t>;
+struct Choice {
+  Numbers tokens;
+  Numbers labels;
+};
+
+void add(Dataset& dataset, const std::vector<Choice>& choices, size_t target) {
+  std::vector<zo_candidate> candidates;
+  for (const Choice& choice : choices) {
+    candidates.push_back({choice.tokens.data(), choice.labels.data(), choice.tokens.size()});
+  }
+  CHECK(dataset.add(candidates.data(), candidates.size(), target, "example").ok());
+}
+
+bool near(double a, double b) { return std::fabs(a - b) <= 1e-12 * (1 + std::fabs(b)); }
+
+void test_dataset() {
+  Dataset dataset;
+  add(dataset, {{{1, 2, 3}, {-100, 3, -100}}, {{1, 9}, {7, -100}}}, 1);
+  add(dataset, {{{4}, {5}}}, 0);
+  CHECK(dataset.size() == 2 && dataset.candidates(0) == 2 && dataset.candidates(1) == 1);
+  CHECK(dataset.target(0) == 1 && dataset.longest() == 3 && dataset.largest_token() == 9);
+  CHECK(dataset.candidate(0, 1).length == 2 && dataset.candidate(0, 1).labels[0] == 7);
+  CHECK(dataset.candidate(1, 0).length == 1 && dataset.candidate(1, 0).tokens[0] == 4);
+  CHECK(!dataset.add(nullptr, 0, 0, "example").ok());
+  CHECK(dataset.size() == 2);
+}
+
+void test_row_sharing() {
+  Dataset dataset;
+  // The first two see the same tokens; the third sees one more of the second's; the fourth differs within its view.
+  add(dataset,
+      {{{1, 2, 5}, {-100, 5, -100}},
+       {{1, 2, 6}, {-100, 6, -100}},
+       {{1, 2, 6, 8}, {-100, 6, 8, -100}},
+       {{1, 3, 5}, {-100, 5, -100}}},
+      0);
+  const uint64_t first = 0;
+  const Layout layout = lay_out(dataset, &first, 1, true, {4, 4, 16, 1});
+  CHECK(layout.calls.size() == 1 && layout.labels == (std::vector<uint32_t>{1, 1, 2, 1}));
+  const Call& call = layout.calls[0];
+  CHECK(call.tokens == (Numbers{1, 2, 6, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  CHECK(call.label_positions == (Numbers{1, 1, 1, 2, 5}));
+  CHECK(call.label_tokens == (Numbers{5, 6, 6, 8, 5}));
+  CHECK(call.owners == (std::vector<uint32_t>{0, 1, 2, 2, 3}));
+  const Layout right = lay_out(dataset, &first, 1, false, {4, 4, 16, 1});
+  CHECK(right.labels.size() == 1 && right.calls[0].label_tokens == Numbers{5});
+}
+
+// Whatever the limits, every entry of every candidate appears once, at a position whose visible tokens are the candidate's.
+void test_every_entry_is_laid_out_once() {
+  std::mt19937 random(4);
+  for (int round = 0; round < 300; ++round) {
+    Dataset dataset;
+    const size_t examples = 1 + random() % 5;
+    for (size_t e = 0; e < examples; ++e) {
+      std::vector<Choice> choices(1 + random() % 4);
+      const size_t prompt = 1 + random() % 4;
+      for (Choice& choice : choices) {
+        const size_t length = prompt + random() % 3;
+        for (size_t t = 0; t < length; ++t) {
+          choice.tokens.push_back(t < prompt ? static_cast<int64_t>(t) : static_cast<int64_t>(random() % 3));
+          choice.labels.push_back(random() % 2 == 0 ? static_cast<int64_t>(random() % 4) : -100);
+        }
+        choice.labels[random() % length] = 1;
+      }
+      const size_t count = choices.size();
+      add(dataset, choices, random() % count);
+    }
+    std::vector<uint64_t> indices;
+    for (size_t i = 0; i < 1 + random() % 6; ++i) {
+      indices.push_back(random() % examples);
+    }
+    const CallLimits limits{1 + static_cast<uint32_t>(random() % 4), 6, 1 + static_cast<uint32_t>(random() % 7), 1};
+    const Layout layout = lay_out(dataset, indices.data(), indices.size(), true, limits);
+    std::vector<std::vector<std::pair<int64_t, int64_t>>> found(layout.labels.size());
+    std::vector<Candidate> owners;
+    for (uint64_t index : indices) {
+      for (size_t c = 0; c < dataset.candidates(index); ++c) {
+        owners.push_back(dataset.candidate(index, c));
+      }
+    }
+    CHECK(owners.size() == layout.labels.size());
+    for (const Call& call : layout.calls) {
+      CHECK(!call.owners.empty() && call.owners.size() <= limits.max_labels);
+      CHECK(call.tokens.size() == size_t{limits.rows} * limits.seq_len);
+      for (size_t i = 0; i < call.owners.size(); ++i) {
+        const int64_t row = call.label_positions[i] / limits.seq_len;
+        const int64_t position = call.label_positions[i] % limits.seq_len;
+        found[call.owners[i]].emplace_back(position, call.label_tokens[i]);
+        for (int64_t t = 0; t <= position; ++t) {
+          CHECK(call.tokens[static_cast<size_t>(row * limits.seq_len + t)] == owners[call.owners[i]].tokens[t]);
+        }
+      }
+    }
+    for (size_t c = 0; c < owners.size(); ++c) {
+      std::vector<std::pair<int64_t, int64_t>> expected;
+      for (uint32_t t = 0; t < owners[c].length; ++t) {
+        if (owners[c].labels[t] != kNoLabel) {
+          expected.emplace_back(t, owners[c].labels[t]);
+        }
+      }
+      CHECK(found[c] == expected && layout.labels[c] == expected.size());
+    }
+  }
+}
+
+void test_losses() {
+  Dataset dataset;
+  add(dataset, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}, {{7}, {7}}}, 1);
+  add(dataset, {{{4, 4}, {1, 2}}}, 0);
+  const uint64_t indices[2] = {0, 1};
+  const Layout layout = lay_out(dataset, indices, 2, true, {2, 2, 3, 1});
+  CHECK(layout.calls.size() == 2);
+  CandidateScores scores(layout);
+  // By entry: candidate 0 has -1 and -2, candidate 1 has -0.5, candidate 2 has -4, the other example -3 and -0.25.
+  std::vector<std::vector<float>> logprobs;
+  const float of_owner[4][2] = {{-1, -2}, {-0.5f, 0}, {-4, 0}, {-3, -0.25f}};
+  size_t used[4] = {0, 0, 0, 0};
+  for (const Call& call : layout.calls) {
+    std::vector<float> values;
+    for (uint32_t owner : call.owners) {
+      values.push_back(of_owner[owner][used[owner]++]);
+    }
+    scores.add(call, values.data());
+  }
+  CHECK(near(scores.loss(0, ZO_LOSS_FULL), 0.5) && near(scores.loss(1, ZO_LOSS_FULL), 3.25 / 2));
+  CHECK(near(scores.mean_loss(ZO_LOSS_FULL), (0.5 + 3.25 / 2) / 2));
+  const double expected = std::log(std::exp(-3.0) + std::exp(-0.5) + std::exp(-4.0)) + 0.5;
+  CHECK(near(scores.loss(0, ZO_LOSS_CHOICES), expected) && scores.loss(1, ZO_LOSS_CHOICES) == 0);
+  CHECK(scores.right(0) && scores.right(1));
+}
+
+void test_losses_far_from_zero() {
+  Dataset dataset;
+  add(dataset, {{{1}, {2}}, {{3}, {4}}}, 0);
+  const uint64_t index = 0;
+  const Layout layout = lay_out(dataset, &index, 1, true, {2, 2, 3, 1});
+  CandidateScores scores(layout);
+  const float logprobs[2] = {-2000.0f, -1000.0f};
+  scores.add(layout.calls[0], logprobs);
+  CHECK(near(scores.loss(0, ZO_LOSS_CHOICES), 1000.0) && !scores.right(0));
+}
+
+std::optional<uint64_t> first_bad(const std::vector<float>& losses, size_t* stopped) {
+  DivergenceGuard guard;
+  for (*stopped = 0; *stopped < losses.size(); ++*stopped) {
+    if (const auto bad = guard.observe(*stopped, losses[*stopped])) {
+      return bad;
+    }
+  }
+  return std::nullopt;
+}
+
+void test_divergence() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  size_t stopped = 0;
+  CHECK(!first_bad({2, 2, 2, 19, 19, 19, 19, 2, 19, 19, 19, 19, 2}, &stopped));
+  CHECK(!first_bad({2, 20, 20, 20, 20, 20, 20, 20}, &stopped));  // exactly ten times is not above
+  CHECK(first_bad({2, 3, 1, 21, 21, 21, 21, 21}, &stopped) == 3u && stopped == 7);
+  // A run that leaves at once does not become its own baseline.
+  CHECK(first_bad({2, 50, 50, 50, 50, 50}, &stopped) == 1u && stopped == 5);
+  CHECK(first_bad({2, 2, nan}, &stopped) == 2u && stopped == 2);
+  CHECK(first_bad({2, 2, 50, 50, std::numeric_limits<float>::infinity()}, &stopped) == 2u && stopped == 4);
+  CHECK(first_bad({nan}, &stopped) == 0u);
+  CHECK(!first_bad({0, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-3f}, &stopped));
+}
+
+}  // namespace
+
+int main() {
+  test_dataset();
+  test_row_sharing();
+  test_every_entry_is_laid_out_once();
+  test_losses();
+  test_losses_far_from_zero();
+  test_divergence();
+  return check::result();
+}

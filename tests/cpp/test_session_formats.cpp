@@ -1,0 +1,312 @@
+// The files a session reads: hashes, checksums, safetensors, manifests, the trajectory log; whole, torn and damaged.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+
+#include "check.h"
+#include "session/canonical.h"
+#include "session/crc32.h"
+#include "session/files.h"
+#include "session/manifest.h"
+#include "session/safetensors.h"
+#include "session/sha256.h"
+#include "session/trajectory.h"
+
+using namespace zoexport;
+
+namespace {
+
+// A folder that is removed at the end.
+struct Folder {
+  char path[32] = "/tmp/zoexport-test-XXXXXX";
+  Folder() { CHECK(::mkdtemp(path) != nullptr); }
+  ~Folder() {
+    for (const char* name : {"a", "b"}) {
+      ::unlink(file(name).c_str());
+    }
+    ::rmdir(path);
+  }
+  std::string file(const std::string& name) const { return join(path, name); }
+};
+
+void put(const std::string& path, const std::string& content) {
+  // Not write_file: thousands of syncs would take seconds.
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  CHECK(file.write(content.data(), static_cast<std::streamsize>(content.size())).good());
+}
+
+void test_sha256() {
+  CHECK(sha256_hex("", 0) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(sha256_hex("abc", 3) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  const std::string two_blocks = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+  CHECK(sha256_hex(two_blocks.data(), two_blocks.size()) ==
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  const std::string million(1000000, 'a');
+  CHECK(sha256_hex(million.data(), million.size()) ==
+        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  // Both ways, every length around the block size, in uneven pieces.
+  std::mt19937 random(1);
+  for (size_t length = 0; length < 200; ++length) {
+    std::string data(length, '\0');
+    for (char& byte : data) {
+      byte = static_cast<char>(random());
+    }
+    Sha256 portable(true);
+    portable.update(data.data(), length);
+    Sha256 pieces;
+    for (size_t at = 0; at < length;) {
+      const size_t take = std::min<size_t>(1 + random() % 70, length - at);
+      pieces.update(data.data() + at, take);
+      at += take;
+    }
+    CHECK(to_hex(portable.finish()) == to_hex(pieces.finish()));
+  }
+}
+
+void test_crc32() {
+  CHECK(crc32("123456789", 9) == 0xCBF43926u);
+  CHECK(crc32("", 0) == 0);
+  CHECK(crc32("6789", 4, crc32("12345", 5)) == 0xCBF43926u);
+}
+
+void test_canonical_json() {
+  const auto text = canonical_json(
+      "{ \"b\": [1, 1e-05, 0.50, -0.0, true, null], \"a\": {\"z\": \"\\u00e9\\n\\u2028\", \"y\": []}, \"id\": 3,\n"
+      "\"c\": {\"id\": 1}}",
+      "id");
+  CHECK(text.ok());
+  CHECK(text.ok() && *text == "{\"a\":{\"y\":[],\"z\":\"\xC3\xA9\\n\xE2\x80\xA8\"},"
+                              "\"b\":[1,1e-05,0.50,-0.0,true,null],\"c\":{\"id\":1}}");
+  CHECK(!canonical_json("{\"a\": ", "id").ok());
+  CHECK(!canonical_json(std::string(100000, '['), "id").ok());
+}
+
+std::string sample_log(size_t records) {
+  std::string log = encode_header({std::string(32, '0') + std::string(32, 'f'), 0x8000000000000001u, 2});
+  for (size_t i = 0; i < records; ++i) {
+    const auto x = static_cast<float>(i);
+    log += encode_record({static_cast<uint32_t>(i), 0.5f, 0.01f, 1.0f + x, {x, -x}});
+  }
+  return log;
+}
+
+void test_log_round_trip() {
+  const std::string bytes = sample_log(4);
+  CHECK(bytes.size() == kLogHeaderBytes + 4 * record_bytes(2));
+  CHECK(std::memcmp(bytes.data(), "ZOLOG\0\0\1", 8) == 0);
+  const auto log = parse_log(bytes, "log");
+  if (!CHECK(log.ok())) {
+    return;
+  }
+  CHECK(log->header.bundle_id == std::string(32, '0') + std::string(32, 'f'));
+  CHECK(log->header.seed == 0x8000000000000001u && log->header.queries == 2);
+  CHECK(log->records.size() == 4 && log->valid_bytes == bytes.size());
+  CHECK(log->records[3].step == 3 && log->records[3].loss == 4.0f && log->records[3].gradients[1] == -3.0f);
+}
+
+void test_log_torn_and_flipped() {
+  const std::string whole = sample_log(3);
+  const size_t record = record_bytes(2);
+  for (size_t size = 0; size <= whole.size(); ++size) {
+    const auto log = parse_log(whole.substr(0, size), "log");
+    CHECK(log.ok() == (size >= kLogHeaderBytes));
+    if (log.ok()) {
+      CHECK(log->records.size() == (size - kLogHeaderBytes) / record);
+      CHECK(log->valid_bytes == kLogHeaderBytes + log->records.size() * record);
+    }
+  }
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    const auto log = parse_log(flipped, "log");
+    CHECK(log.ok() == (bit / 8 >= kLogHeaderBytes));
+    if (log.ok()) {
+      CHECK(log->records.size() == (bit / 8 - kLogHeaderBytes) / record);
+    }
+  }
+  // A whole record in the wrong place ends the log too.
+  const std::string swapped = whole.substr(0, kLogHeaderBytes) + whole.substr(kLogHeaderBytes + record);
+  const auto log = parse_log(swapped, "log");
+  CHECK(log.ok() && log->records.empty());
+}
+
+void test_log_file() {
+  const Folder folder;
+  const std::string path = folder.file("a");
+  put(path, sample_log(3) + "torn");
+  const uint64_t valid = sample_log(3).size();
+  {
+    auto file = LogFile::open(path, valid, 2);
+    CHECK(file.ok());
+    CHECK(file->append({3, 0.5f, 0.01f, 4.0f, {3.0f, -3.0f}}).ok());
+    CHECK(*read_file(path, ZO_STATE_ERROR) == sample_log(4));
+    CHECK(file->cut(1).ok());
+    CHECK(file->append({1, 0.5f, 0.01f, 2.0f, {1.0f, -1.0f}}).ok());
+  }
+  CHECK(*read_file(path, ZO_STATE_ERROR) == sample_log(2));
+  CHECK(!LogFile::open(folder.file("none"), 64, 2).ok());
+}
+
+void test_safetensors() {
+  const Folder folder;
+  const std::string path = folder.file("a");
+  const float values[6] = {0, 1, 2, 3, 4, -0.0f};
+  CHECK(write_safetensors(path, {{"x", {2, 2}, values, 4}, {"y", {2}, values + 4, 2}}, {{"steps", "7"}}).ok());
+  {
+    const auto file = SafeTensors::open(path, ZO_STATE_ERROR);
+    if (!CHECK(file.ok())) {
+      return;
+    }
+    CHECK(file->tensors().size() == 2 && file->metadata("steps") == "7" && file->metadata("none").empty());
+    CHECK(file->metadata("crc32") == crc_text(file->data_crc()));
+    const TensorBytes* y = file->find("y");
+    CHECK(y != nullptr && y->dtype == "F32" && y->shape == std::vector<int64_t>{2} && y->bytes == 8);
+    CHECK(y != nullptr && std::memcmp(y->data, values + 4, 8) == 0);
+    CHECK(reinterpret_cast<uintptr_t>(y->data) % 4 == 0);
+  }
+  const std::string whole = *read_file(path, ZO_STATE_ERROR);
+  for (size_t size = 0; size < whole.size(); ++size) {
+    put(path, whole.substr(0, size));
+    CHECK(!SafeTensors::open(path, ZO_STATE_ERROR).ok());
+  }
+  // Damage may go unseen by the header's checks, but never reads outside the file.
+  std::mt19937 random(2);
+  uint64_t sum = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string damaged = whole;
+    for (uint32_t i = 0; i < 1 + random() % 4; ++i) {
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    }
+    put(path, damaged);
+    const auto file = SafeTensors::open(path, ZO_STATE_ERROR);
+    if (file.ok()) {
+      for (const auto& [name, tensor] : file->tensors()) {
+        CHECK(tensor.bytes <= damaged.size());
+        for (size_t i = 0; i < tensor.bytes; ++i) {
+          sum += tensor.data[i];
+        }
+      }
+    }
+  }
+  CHECK(sum > 0);
+}
+
+// A manifest with one program pair, without its id.
+std::string manifest_body() {
+  const std::string rows =
+      R"({"name":"tokens","role":"tokens","dtype":"int64","shape":[2,8]},)"
+      R"({"name":"positions","role":"label_positions","dtype":"int64","shape":[{"name":"m","min":1,"max":16}]},)"
+      R"({"name":"labels","role":"label_tokens","dtype":"int64","shape":[{"name":"m","min":1,"max":16}]},)"
+      R"({"name":"b","role":"state","dtype":"float32","shape":[2,3]})";
+  const std::string logprobs =
+      R"({"name":"l","role":"label_logprobs","dtype":"float32","shape":[1,{"name":"m","min":1,"max":16}]})";
+  return R"("copies":1,"engine":"executorch","files":{"model.pte":{"bytes":3,"sha256":"00"}},"max_labels":16,)"
+         R"("method":"prge","programs":[{"name":"evaluate","file":"model.pte","method":"evaluate","inputs":[)" +
+         rows + R"(],"outputs":[)" + logprobs +
+         R"(]}],"rng":"zoexport-philox4x32-10/1","rows":2,"schema_version":1,)"
+         R"("settings":{"lr":0.005,"eps":0.01,"seed":18446744073709551615,"batch":4},)"
+         R"("state":[{"name":"b","role":"trainable","dtype":"float32","shape":[2,3],"tensor_id":9,"module":"m"}],)"
+         R"("target":"android-cpu")";
+}
+
+std::string with_id(const std::string& body) {
+  const auto canonical = canonical_json("{" + body + "}", "bundle_id");
+  return canonical.ok() ? "{\"bundle_id\":\"" + sha256_hex(canonical->data(), canonical->size()) + "\"," + body + "}"
+                        : "{" + body;
+}
+
+void test_manifest() {
+  const auto manifest = parse_manifest(with_id(manifest_body()), "manifest");
+  if (!CHECK(manifest.ok())) {
+    return;
+  }
+  CHECK(manifest->seq_len == 8 && manifest->rows == 2 && manifest->settings.seed == UINT64_MAX);
+  CHECK(manifest->slots.size() == 1 && manifest->slots[0].elements == 6 && manifest->slots[0].tensor_id == 9);
+  CHECK(manifest->program("evaluate") != nullptr && manifest->program("train") == nullptr);
+
+  const struct {
+    const char* from;
+    const char* to;
+    const char* where;
+  } changes[] = {
+      {R"("rows":2)", R"("rows":0)", "manifest, rows"},
+      {R"("rows":2)", R"("rows":3)", "manifest, program evaluate"},
+      {R"("max_labels":16)", R"("max_labels":17)", "manifest, program evaluate"},
+      {R"("tensor_id":9)", R"("tensor_id":-1)", "manifest, state[0].tensor_id"},
+      {R"("shape":[2,3],"tensor_id")", R"("shape":[3,2],"tensor_id")", "manifest, program evaluate"},
+      {R"("shape":[2,3],"tensor_id")", R"("shape":[2000000000000,3],"tensor_id")", "manifest, state[0].shape[0]"},
+      {R"("lr":0.005)", R"("lr":"fast")", "manifest, settings.lr"},
+      {R"("lr":0.005)", R"("lr":0)", "manifest, settings.lr"},
+      {R"("file":"model.pte")", R"("file":"../model.pte")", "manifest, programs[0].file"},
+      {R"("file":"model.pte")", R"("file":"other.pte")", "manifest, program evaluate"},
+      {R"("dtype":"float32","shape":[1)", R"("dtype":"int64","shape":[1)", "manifest, program evaluate"},
+      {R"("schema_version":1)", R"("schema_version":7)", "manifest"},
+      {R"("target":"android-cpu")", R"("target":["android-cpu"])", "manifest, target"},
+  };
+  for (const auto& change : changes) {
+    std::string body = manifest_body();
+    const size_t at = body.find(change.from);
+    if (!CHECK(at != std::string::npos)) {
+      continue;
+    }
+    body.replace(at, std::strlen(change.from), change.to);
+    const auto refused = parse_manifest(with_id(body), "manifest");
+    CHECK(!refused.ok() && refused.failure().code == ZO_BUNDLE_ERROR);
+    if (!CHECK(!refused.ok() && refused.failure().where == change.where)) {
+      std::fprintf(stderr, "  %s -> %s: %s\n", change.from, change.to,
+                   refused.ok() ? "accepted" : refused.failure().where.c_str());
+    }
+  }
+}
+
+void test_damaged_manifest() {
+  const std::string whole = with_id(manifest_body());
+  for (size_t size = 0; size < whole.size(); ++size) {
+    CHECK(!parse_manifest(whole.substr(0, size), "manifest").ok());
+  }
+  std::mt19937 random(3);
+  for (int round = 0; round < 5000; ++round) {
+    std::string damaged = whole;
+    const size_t at = random() % damaged.size();
+    const char before = damaged[at];
+    damaged[at] = static_cast<char>(random());
+    if (damaged[at] != before) {
+      CHECK(!parse_manifest(damaged, "manifest").ok());
+    }
+  }
+}
+
+void test_write_file() {
+  const Folder folder;
+  const std::string path = folder.file("a");
+  put(path, "first");
+  const Status failed = write_file(path, [](int descriptor) {
+    (void)write_all(descriptor, "sec", 3);
+    errno = ENOSPC;
+    return false;
+  });
+  CHECK(!failed.ok() && failed.failure().code == ZO_STATE_ERROR);
+  CHECK(!failed.ok() && failed.failure().expected == "room for the file");
+  CHECK(*read_file(path, ZO_STATE_ERROR) == "first");
+  CHECK(!exists(path + ".tmp"));
+}
+
+}  // namespace
+
+int main() {
+  test_sha256();
+  test_crc32();
+  test_canonical_json();
+  test_log_round_trip();
+  test_log_torn_and_flipped();
+  test_log_file();
+  test_safetensors();
+  test_manifest();
+  test_damaged_manifest();
+  test_write_file();
+  return check::result();
+}
