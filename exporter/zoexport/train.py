@@ -59,9 +59,10 @@ def train(
     chosen = runtime_settings(manifest, settings)
     run = _Run(progress)
     with (
-        tokenized(bundle, manifest, data, phase) as (dataset, counts),
         Session.open(bundle) as session,
+        tokenized(bundle, manifest, data, phase) as (dataset, counts),
     ):
+        # Only now: data that cannot be used must not leave a state behind.
         session.attach(state, seed=chosen.pop("seed", None))
         session.configure(**chosen)
         phase("training", None)
@@ -112,15 +113,13 @@ def evaluate(
                 fix="Leave it out, or give it to 'zoexport train'.",
             )
     chosen = runtime_settings(manifest, settings)
-    with (
-        tokenized(bundle, manifest, data, phase) as (dataset, counts),
-        Session.open(bundle) as session,
-    ):
+    with Session.open(bundle) as session:
         if state is not None:
             session.attach(state, read_only=True)
         session.configure(**chosen)
-        phase("evaluating", None)
-        found = session.evaluate(dataset)
+        with tokenized(bundle, manifest, data, phase) as (dataset, counts):
+            phase("evaluating", None)
+            found = session.evaluate(dataset)
     return {
         "loss": found.loss,
         "accuracy": found.accuracy,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from types import FrameType
 
@@ -92,9 +94,8 @@ def _quiet_libraries(debug: bool) -> None:
     """Keep libraries' remarks out of our one message; ``--debug`` shows them."""
     if debug:
         return
-    import warnings
-
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     for name, value in {
         "PYTHONWARNINGS": "ignore",
         "TRANSFORMERS_VERBOSITY": "error",

@@ -74,6 +74,7 @@ class Steps:
         self._live = sys.stderr.isatty()
         self._silent = as_json and not self._live
         self._bar: Bar | None = None
+        self._phase = ""
         self._first: tuple[int, float] | None = None
         self._last_line = 0.0
 
@@ -98,8 +99,9 @@ class Steps:
         """Report what happens before the first step, such as tokenization."""
         if self._bar is not None:
             self._bar.update(self._task, description=phase)
-        elif not self._silent:
+        elif not self._silent and phase != self._phase:
             print(f"train: {phase}", file=sys.stderr, flush=True)
+        self._phase = phase
 
     def __call__(self, step: Step) -> None:
         """Report a step that has just ended."""
