@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import functools
+import os
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -293,7 +295,22 @@ def load(path: Path) -> ctypes.CDLL:
         ("zo_dataset_free", None, (_HANDLE,)),
         ("zo_dataset_size", c_uint64, (_HANDLE,)),
         ("zo_memory_usage", None, (POINTER(Memory),)),
+        (
+            "zo_rng_normals",
+            None,
+            (c_uint64, c_uint32, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p),
+        ),
     ):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, given
     return loaded
+
+
+def address(values: array.array[Any]) -> int:
+    """Where an array's values lie; they stay there while the array lives and keeps its size."""
+    return values.buffer_info()[0]
+
+
+def path_bytes(path: Path) -> bytes:
+    """A path as the library takes it."""
+    return os.fsencode(path)

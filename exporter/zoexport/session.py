@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import dataclasses
 import math
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from zoexport import _session_abi as abi
+from zoexport._session_dataset import Dataset, closed
 from zoexport._session_types import (
     LOSSES,
     SCHEDULES,
@@ -40,7 +40,7 @@ from zoexport._session_types import (
     StepProgress,
     Tensor,
 )
-from zoexport.core.errors import Cancelled, ConfigError, DataError, ZoExportError
+from zoexport.core.errors import Cancelled, ConfigError, ZoExportError
 
 __all__ = [
     "Candidate",
@@ -61,6 +61,7 @@ __all__ = [
     "Tensor",
     "abi_version",
     "memory_usage",
+    "normals",
 ]
 
 
@@ -80,78 +81,11 @@ def memory_usage() -> Memory:
     return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
 
 
-class Dataset:
-    """Tokenized examples, held by the session's library."""
-
-    def __init__(self) -> None:
-        self._handle: int | None = abi.library().zo_dataset_new()
-
-    @property
-    def handle(self) -> int:
-        """The library's handle.
-
-        Raises:
-            ZoExportError: the dataset is closed.
-        """
-        if not self._handle:
-            raise _closed("dataset")
-        return self._handle
-
-    def add(self, candidates: Sequence[Candidate], target: int = 0) -> None:
-        """Append an example.
-
-        Args:
-            candidates: the completions to compare; one where there are no choices.
-            target: the index of the right one.
-
-        Raises:
-            DataError: no label, unequal lengths, an impossible token or target; nothing is appended.
-        """
-        packed = (abi.Candidate * len(candidates))()
-        kept = []  # the arrays must outlive the call
-        for entry, (tokens, labels) in zip(packed, candidates, strict=True):
-            if len(tokens) != len(labels):
-                raise DataError(
-                    f"example {len(self)}",
-                    found=f"{len(tokens)} tokens and {len(labels)} labels",
-                    expected="as many labels as tokens",
-                    fix="Give -100 where nothing is to be predicted.",
-                )
-            numbers = array.array("q", tokens), array.array("q", labels)
-            kept.append(numbers)
-            entry.tokens, entry.labels = (_address(part) for part in numbers)
-            entry.length = len(tokens)
-        if target < 0:
-            target = len(candidates)  # refused by the library with the same message as any other
-        abi.call("zo_dataset_add", self.handle, packed, len(candidates), target)
-
-    def load(self, path: Path) -> None:
-        """Append the examples of a JSON Lines file (docs/session.md).
-
-        Raises:
-            DataError: the file, with the line at fault; nothing is appended.
-        """
-        abi.call("zo_dataset_load", self.handle, _path(path))
-
-    def __len__(self) -> int:
-        return int(abi.library().zo_dataset_size(self.handle))
-
-    def close(self) -> None:
-        """Free the examples. Closing twice is allowed."""
-        handle, self._handle = self._handle, None
-        if handle:
-            abi.library().zo_dataset_free(handle)
-
-    def __enter__(self) -> Dataset:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
+    """The first ``count`` normals of a perturbation, from the runtime's own generator (docs/rng.md)."""
+    values = array.array("f", bytes(4 * count))
+    abi.library().zo_rng_normals(seed, tensor_id, query, step, 0, count, abi.address(values))
+    return values
 
 
 class Session:
@@ -189,7 +123,9 @@ class Session:
             ctypes.pointer(callback.table) if callback is not None else None,
         )
         handle = ctypes.c_void_p()
-        abi.call("zo_session_open", _path(bundle), ctypes.byref(options), ctypes.byref(handle))
+        abi.call(
+            "zo_session_open", abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(handle)
+        )
         assert handle.value is not None
         return cls(handle.value, callback)
 
@@ -205,7 +141,7 @@ class Session:
             StateError: missing, damaged, locked, of another bundle or another seed.
         """
         given = None if seed is None else ctypes.byref(ctypes.c_uint64(seed))
-        abi.call("zo_session_attach", self.handle, _path(state), int(not read_only), given)
+        abi.call("zo_session_attach", self.handle, abi.path_bytes(state), int(not read_only), given)
 
     @property
     def handle(self) -> int:
@@ -215,7 +151,7 @@ class Session:
             ZoExportError: the session is closed.
         """
         if not self._handle:
-            raise _closed("session")
+            raise closed("session")
         return self._handle
 
     def close(self) -> None:
@@ -395,7 +331,7 @@ class Session:
             self.handle,
             name.encode(),
             int(finished),
-            _address(values),
+            abi.address(values),
             len(values),
         )
         return values
@@ -411,7 +347,9 @@ class Session:
             ConfigError: another number of values, or a run that has begun.
         """
         copied = array.array("f", memoryview(values).cast("B").cast("f"))
-        abi.call("zo_session_write_slot", self.handle, name.encode(), _address(copied), len(copied))
+        abi.call(
+            "zo_session_write_slot", self.handle, name.encode(), abi.address(copied), len(copied)
+        )
 
     def replay_slot(self, name: str, updates: int) -> array.array[float]:
         """A slot as the initial values and the first ``updates`` records alone give it."""
@@ -421,7 +359,7 @@ class Session:
             self.handle,
             name.encode(),
             updates,
-            _address(values),
+            abi.address(values),
             len(values),
         )
         return values
@@ -496,14 +434,6 @@ def _interrupts() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _address(values: array.array[Any]) -> int:
-    return values.buffer_info()[0]
-
-
-def _path(path: Path) -> bytes:
-    return os.fsencode(path)
-
-
 def _position(what: str, value: str, known: Sequence[str]) -> int:
     if value not in known:
         raise ConfigError(
@@ -523,9 +453,3 @@ def _not_negative(name: str, value: int) -> None:
             expected="a number of at least 0",
             fix="Choose another one.",
         )
-
-
-def _closed(what: str) -> ZoExportError:
-    return ZoExportError(
-        what, found="a closed one", expected="an open one", fix=f"Open the {what} again."
-    )

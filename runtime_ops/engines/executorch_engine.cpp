@@ -4,6 +4,7 @@
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -36,13 +37,39 @@ Failure failed(const ProgramSpec& program, const std::string& found, const std::
   return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, "ExecuTorch to run it", fix};
 }
 
+// What ExecuTorch logged as errors on this thread since the last call of forget_log().
+thread_local std::string logged;
+
+void forget_log() { logged.clear(); }
+
+// Errors become part of our own message; what is only information does not belong on a host's standard error.
+void keep_errors(et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t, const char* message,
+                 size_t length) {
+  if (level == et_pal_log_level_t::kFatal) {
+    std::fprintf(stderr, "ExecuTorch: %.*s\n", static_cast<int>(length), message);
+  }
+  constexpr size_t kEnough = 400;
+  if (level == et_pal_log_level_t::kError && logged.size() < kEnough) {
+    logged += "; " + std::string(message, length);
+  }
+}
+
 std::string code_text(Error error) {
   char text[48];
   std::snprintf(text, sizeof(text), "ExecuTorch error 0x%02x", static_cast<unsigned>(error));
-  return text;
+  return text + logged;
 }
 
 ScalarType scalar_type(int32_t dtype) { return dtype == ZO_INT64 ? ScalarType::Long : ScalarType::Float; }
+
+// Whether an operator is registered: "zoexport::zo_update.out", or any overload of a name without one.
+bool has_operator(const std::string& name) {
+  const auto kernels = executorch::runtime::get_registered_kernels();
+  return std::any_of(kernels.begin(), kernels.end(), [&](const executorch::runtime::Kernel& kernel) {
+    const std::string registered = kernel.name_;
+    return registered == name || registered.compare(0, name.size() + 1, name + ".") == 0;
+  });
+}
 
 class ExecutorchEngine : public Engine {
  public:
@@ -50,6 +77,7 @@ class ExecutorchEngine : public Engine {
 
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
              const std::vector<Tensor>& outputs) override {
+    forget_log();
     ZO_ASSIGN(module, load(program));
     std::vector<TensorPtr> tensors;  // own the shapes that the values refer to
     std::vector<EValue> values;
@@ -60,7 +88,7 @@ class ExecutorchEngine : public Engine {
     }
     auto results = module->execute(program.method, values);
     if (!results.ok()) {
-      return failed(program, code_text(results.error()), "See ExecuTorch's message on standard error.");
+      return failed(program, code_text(results.error()), "Compile the bundle with this version of zoexport; report it if that does not help.");
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].data == nullptr) {
@@ -89,8 +117,8 @@ class ExecutorchEngine : public Engine {
     }
     const Error error = module->load_method(program.method);
     if (error != Error::Ok) {
-      return failed(program, code_text(error) + " while loading",
-                    "See ExecuTorch's message on standard error; compile the bundle with this version of zoexport.");
+      return failed(program, "while loading, " + code_text(error),
+                    "Compile the bundle with this version of zoexport; report it if that does not help.");
     }
     const auto meta = module->method_meta(program.method);
     if (!meta.ok() || meta->num_inputs() != program.inputs.size() || meta->num_outputs() != program.outputs.size()) {
@@ -109,9 +137,12 @@ class ExecutorchEngine : public Engine {
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
                                                        uint32_t threads) {
   static std::once_flag once;
-  std::call_once(once, executorch::runtime::runtime_init);
+  std::call_once(once, [] {
+    executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_errors, __FILE__));
+    executorch::runtime::runtime_init();
+  });
   for (const std::string& name : manifest.required_ops) {
-    if (!executorch::runtime::registry_has_op_function(name.c_str())) {
+    if (!has_operator(name)) {
       return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the operator " + name,
                      "operators that this runtime has", "Use the zoexport version that compiled this bundle."};
     }

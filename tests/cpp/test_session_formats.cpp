@@ -176,7 +176,7 @@ void test_safetensors() {
   // Damage may go unseen by the header's checks, but never reads outside the file.
   std::mt19937 random(2);
   uint64_t sum = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < 600; ++round) {
     std::string damaged = whole;
     for (uint32_t i = 0; i < 1 + random() % 4; ++i) {
       damaged[random() % damaged.size()] = static_cast<char>(random());
