@@ -18,7 +18,8 @@ INTERNAL_EXIT_CODE = 70
 def emit(result: Mapping[str, Any], lines: Sequence[str], *, as_json: bool) -> None:
     """Print a verb's result: one JSON object on one line, or lines for a person."""
     if as_json:
-        print(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False))
+        # Escapes keep it one line for readers to whom U+2028 ends a line.
+        print(json.dumps(_finite(result), allow_nan=False))
     else:
         print("\n".join(lines))
     sys.stdout.flush()
@@ -30,7 +31,7 @@ def emit_error(error: ZoExportError, *, as_json: bool, exit_code: int | None = N
     message = " ".join(str(error).split())
     if as_json:
         content = {**error.as_dict(), "message": message, "exit_code": code}
-        print(json.dumps({"error": content}, ensure_ascii=False), flush=True)
+        print(json.dumps({"error": content}), flush=True)
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 

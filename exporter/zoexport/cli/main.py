@@ -65,7 +65,11 @@ def run(arguments: Sequence[str]) -> int:
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         _quiet_libraries(debug)
-        return _exit_code(cli.main(list(arguments), prog_name="zoexport", standalone_mode=False))
+        # Not cli.main: that prints by itself when the user interrupts.
+        with cli.make_context("zoexport", list(arguments)) as context:
+            return _exit_code(cli.invoke(context))
+    except click.exceptions.Exit as end:  # --help and --version
+        return end.exit_code
     except BrokenPipeError:
         # The reader of standard output has gone; what remains in its buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -123,7 +127,7 @@ def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
         usage = error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else "zoexport VERB"
         problem = ConfigError(path, found=message, expected=usage, fix=f"Run '{path} --help'.")
         return problem, problem.exit_code
-    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+    if isinstance(error, KeyboardInterrupt):
         problem = Cancelled(
             "this run",
             found="a request to stop",

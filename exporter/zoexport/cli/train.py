@@ -63,17 +63,18 @@ def train(
             phase=progress.phase,
         )
     losses = result["losses"]
-    median = result["step_seconds_median"]
-    rows = [
-        ("loss", f"{losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last"),
-        ("time", "nothing was left to do" if median is None else f"{median:.3f} s a step"),
-        (
-            "memory",
-            f"{result['peak_anonymous_mb']} MB anonymous, {result['peak_rss_mb']} MB resident"
-            " at most",
-        ),
-        ("state", result["state"]),
-    ]
+    rows = [("loss", f"{losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last")]
+    if result["step_seconds_median"] is None:
+        rows.append(("time", "the state had them already"))
+    else:
+        anonymous, resident = result["peak_anonymous_mb"], result["peak_rss_mb"]
+        rows += [
+            ("time", f"{result['step_seconds_median']:.3f} s a step"),
+            ("memory", f"at most {anonymous} MB anonymous, {resident} MB resident"),
+        ]
+    rows.append(("state", result["state"]))
+    if result["shortened"]:
+        rows.append(("shortened", f"{result['shortened']} of {result['examples']} examples"))
     emit(result, [f"Trained {result['steps']} steps.", *table(rows)], as_json=as_json)
 
 
@@ -106,4 +107,6 @@ def evaluate(
     if result["accuracy"] is not None:
         rows.append(("accuracy", f"{result['accuracy']:.1%}"))
     rows.append(("token accuracy", f"{result['token_accuracy']:.1%}"))
+    if result["shortened"]:
+        rows.append(("shortened", f"{result['shortened']} examples"))
     emit(result, [f"Evaluated {result['examples']} examples.", *table(rows)], as_json=as_json)

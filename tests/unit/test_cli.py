@@ -1,0 +1,308 @@
+"""The command line: help, one message an error, exit codes, the shape of --json, what is imported when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bundles import write_bundle
+from zoexport import __version__
+from zoexport.cli.main import cli, run
+from zoexport.core.errors import BundleError
+
+HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
+VERBS = [
+    ["compile"],
+    ["train"],
+    ["eval"],
+    ["parity"],
+    ["adapter", "export"],
+    ["adapter", "import"],
+    ["inspect"],
+    ["doctor"],
+    ["methods"],
+    ["targets"],
+]
+
+
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "zoexport", *arguments], capture_output=True, text=True, **options
+    )
+
+
+def failure(capfd: pytest.CaptureFixture[str], arguments: list[str], code: int) -> str:
+    """The one message of a call that must fail with ``code`` and print nothing else."""
+    assert run(arguments) == code
+    out, err = capfd.readouterr()
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    if "--json" in arguments:
+        (line,) = out.splitlines()
+        content = json.loads(line)
+        assert list(content) == ["error"]
+        assert set(content["error"]) >= {"where", "found", "expected", "fix", "message"}
+        assert content["error"]["exit_code"] == code
+        assert lines[0] == f"error: {content['error']['message']}"
+    else:
+        assert out == ""
+    return lines[0]
+
+
+# ---- help and version -------------------------------------------------------------------------------------------
+
+
+def test_version() -> None:
+    done = command("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"zoexport {__version__}\n", "")
+
+
+def test_help_lists_every_verb(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    text = capfd.readouterr().out
+    assert sorted(cli.commands) == sorted({verb[0] for verb in VERBS})
+    for verb in cli.commands:
+        assert f"\n  {verb} " in text
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*verb, "--help"]) == 0
+    text = capfd.readouterr().out
+    assert "--json" in text
+    assert "--debug" in text
+    if verb[0] not in ("doctor", "methods", "targets"):
+        assert f"  zoexport {' '.join(verb)} " in text, "an example"
+
+
+def test_help_and_import_load_no_compiler_and_are_fast() -> None:
+    probe = (
+        "import sys, zoexport\n"
+        "from zoexport.cli.main import run\n"
+        "assert run(['--help']) == 0 and run(['train', '--help']) == 0\n"
+        f"loaded = [name for name in {HEAVY!r} + ('rich', 'numpy') if name in sys.modules]\n"
+        "sys.exit(f'loaded {loaded}' if loaded else 0)\n"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # About 0.1 s; torch alone would take longer than this on any machine.
+    assert time.monotonic() - start < 2
+
+
+def test_the_process_that_trains_loads_no_torch() -> None:
+    probe = (
+        "import sys, zoexport.train, zoexport.session, zoexport.data, zoexport.cli.main\n"
+        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "sys.exit(f'loaded {loaded}' if loaded else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("json_flag", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (["adapter", "export"], 2, ["missing argument", "BUNDLE"]),
+        (["trian", "x"], 2, ["trian", "Did you mean 'train'?"]),
+        (["adapter", "exprt"], 2, ["Did you mean 'export'?"]),
+        (["train", "b"], 2, ["missing option", "--data", "zoexport train --help"]),
+        (["train", "b", "--data", "d", "--state", "s", "--steps", "0"], 2, ["--steps", "x>=1"]),
+        (["compile", "m", "--tagret", "host"], 2, ["--tagret", "--target"]),
+        (["methods", "extra"], 2, ["extra"]),
+        (["compile", "m", "--target", "hots"], 2, ["target 'hots'", "Did you mean 'host'?"]),
+        (
+            ["compile", "m", "--target", "host", "--method", "prg"],
+            2,
+            ["method 'prg'", "Did you mean 'prge'?"],
+        ),
+        (
+            ["compile", "m", "--target", "host", "--set", "lora.rnak=4"],
+            2,
+            ["setting 'lora.rnak'", "Did you mean 'lora.rank'?"],
+        ),
+        (["compile", "m", "--target", "host", "--set", "lora.rank"], 2, ["no key=value"]),
+        (["compile", "m", "--target", "host", "--set", "lora.rank=0"], 2, ["'0'", "at least 1"]),
+        (["compile", "m", "--target", "host", "--recipe", "none.yaml"], 2, ["recipe none.yaml"]),
+        (["inspect", "nowhere"], 1, ["bundle nowhere", "no such folder"]),
+        (["eval", "nowhere", "--data", "d"], 1, ["bundle nowhere"]),
+        (["parity", "nowhere"], 1, ["bundle nowhere"]),
+        (["adapter", "export", "nowhere", "-o", "o"], 1, ["nowhere"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_failure_is_one_message_and_writes_nothing(
+    arguments: list[str],
+    code: int,
+    parts: list[str],
+    json_flag: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = failure(capfd, [*arguments, *json_flag], code)
+    for part in parts:
+        assert part in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("arguments", "known"), [([], "compile"), (["adapter"], "export")])
+def test_a_group_without_a_verb_names_its_verbs(
+    arguments: list[str], known: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    message = failure(capfd, arguments, 2)
+    assert "no verb" in message
+    assert known in message
+
+
+def test_several_bad_settings_are_reported_together(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compile", "m", "--target", "host", "--set", "queries=0", "--set", "epsilon=1"]
+    message = failure(capfd, arguments, 2)
+    assert "queries" in message
+    assert "'epsilon'" in message
+
+
+def test_a_defect_is_one_line_and_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(bundle: Path) -> dict[str, Any]:
+        raise RuntimeError("a wire came loose\nand more")
+
+    monkeypatch.setattr("zoexport.describe.describe_bundle", broken)
+    message = failure(capfd, ["inspect", "b"], 70)
+    assert "RuntimeError: a wire came loose" in message
+    assert "--debug" in message
+    assert run(["inspect", "b", "--debug"]) == 70
+    err = capfd.readouterr().err
+    assert "Traceback" in err
+    assert "in broken" in err
+
+
+def test_an_error_has_its_class_s_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(bundle: Path) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("zoexport.describe.describe_bundle", interrupted)
+    assert "stop" in failure(capfd, ["inspect", "b", "--json"], 130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_with_130(number: signal.Signals) -> None:
+    probe = (
+        "import sys, time, zoexport.describe\n"
+        "def wait(bundle):\n"
+        "    print('waiting', file=sys.stderr, flush=True)\n"
+        "    time.sleep(30)\n"
+        "zoexport.describe.describe_bundle = wait\n"
+        "from zoexport.cli.main import run\n"
+        "sys.exit(run(['inspect', 'b']))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", probe], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "waiting\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.startswith("error: this run: found a request to stop")
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "zoexport", "targets"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+# ---- results ----------------------------------------------------------------------------------------------------
+
+
+def result(capfd: pytest.CaptureFixture[str], arguments: list[str], code: int = 0) -> Any:
+    """The object of a ``--json`` call: one line on standard output, nothing else anywhere."""
+    assert run([*arguments, "--json"]) == code
+    out, err = capfd.readouterr()
+    assert err == ""
+    (line,) = out.splitlines()
+    return json.loads(line)
+
+
+def test_methods_lists_settings_with_their_defaults(capfd: pytest.CaptureFixture[str]) -> None:
+    found = {entry["name"]: entry for entry in result(capfd, ["methods"])["methods"]}
+    assert {"prge", "mezo"} <= set(found)
+    settings = {entry["key"]: entry for entry in found["prge"]["settings"]}
+    assert settings["lora.rank"]["default"] == 16
+    assert settings["lr"]["default"] == 5e-3
+    assert settings["lr"]["runtime"]
+    assert not settings["queries"]["runtime"]
+    assert run(["methods"]) == 0
+    assert "lora.rank" in capfd.readouterr().out
+
+
+def test_targets_lists_what_can_be_compiled_for(capfd: pytest.CaptureFixture[str]) -> None:
+    found = {entry["name"]: entry for entry in result(capfd, ["targets"])["targets"]}
+    assert {"host", "android-cpu"} <= set(found)
+    assert found["host"]["available"]
+
+
+def test_inspect_shows_a_bundle_and_sees_an_altered_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = write_bundle(tmp_path / "bundle")
+    found = result(capfd, ["inspect", str(bundle)])
+    assert {entry["name"] for entry in found["programs"]} == {"train", "evaluate"}
+    assert found["trainable_slots"] == 1
+    assert found["bytes"] == sum(found["files"].values())
+    assert run(["inspect", str(bundle)]) == 0
+    assert "Files, all intact" in capfd.readouterr().out
+    name = sorted(found["files"])[0]
+    content = bytearray((bundle / name).read_bytes())
+    content[-1] ^= 1
+    (bundle / name).write_bytes(content)
+    assert name in failure(capfd, ["inspect", str(bundle), "--json"], BundleError.exit_code)
+
+
+def test_doctor_finds_this_installation_in_order(capfd: pytest.CaptureFixture[str]) -> None:
+    found = result(capfd, ["doctor"])
+    checks = {check["name"]: check for check in found["checks"]}
+    assert found["ok"]
+    assert checks["zoexport"]["found"] == __version__
+    assert checks["session library"]["status"] == "ok"
+    assert checks["torch"]["status"] == "ok"
+
+
+def test_doctor_says_how_to_get_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ZOEXPORT_NATIVE_DIR", str(tmp_path))
+    found = result(capfd, ["doctor"], code=1)
+    (check,) = [entry for entry in found["checks"] if entry["status"] == "missing"]
+    assert check["name"] == "session library"
+    assert "make setup" in check["fix"]
+
+
+def test_signal_handlers_are_restored() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(["targets", "--json"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before
