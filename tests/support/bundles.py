@@ -79,6 +79,7 @@ def write_bundle(
     min_labels: int = 1,
     settings: Mapping[str, Any] | None = None,
     engine: str = "test",
+    program: bytes = bytes(range(256)) * 5,
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a bundle whose programs the host runs. ``changes`` replace keys of the manifest."""
@@ -134,7 +135,7 @@ def write_bundle(
         },
     ]
     write_safetensors(folder / "adapter.safetensors", initial_values())
-    (folder / "model.bin").write_bytes(bytes(range(256)) * 5)
+    (folder / "model.bin").write_bytes(program)
     content = {
         "zoexport_version": "0",
         "tools": {},

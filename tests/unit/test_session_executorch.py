@@ -1,0 +1,207 @@
+"""The ExecuTorch engine: the programs of a hand-made bundle, exported, against the same model in Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge
+
+import zoexport.ir.ops  # noqa: F401  (declares the operators)
+from tests.support import bundles
+from tests.support.bundles import SLOT, LinearModel
+from tests.unit.test_session import make_dataset
+from zoexport.core.errors import BundleError, ZoExportError
+from zoexport.native import runner_path
+from zoexport.session import Session
+
+QUERIES, ROWS, SEQ, MAX_LABELS = 2, 2, 8, 10
+
+
+class Program(torch.nn.Module):
+    """LinearModel as a program: without noise inputs it evaluates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        model = LinearModel()
+        self.register_buffer("embedding", torch.tensor(model.embedding, dtype=torch.float32))
+        self.register_buffer("output", torch.tensor(model.output, dtype=torch.float32))
+
+    def forward(self, tokens: Any, positions: Any, labels: Any, b: Any, a: Any, *noise: Any) -> Any:
+        if not noise:
+            return self.label_logprobs(tokens, positions, labels, b[None], a)
+        seed, step, gradients, rate, eps = noise
+        ops = torch.ops.zoexport
+        updated = ops.zo_update(b, gradients, rate, seed, step, bundles.TENSOR_ID)
+        copies = ops.zo_perturb(updated, eps, seed, step, bundles.TENSOR_ID, QUERIES)
+        return self.label_logprobs(tokens, positions, labels, copies, a)[0], updated
+
+    def label_logprobs(self, tokens: Any, positions: Any, labels: Any, copies: Any, a: Any) -> Any:
+        mean = torch.tril(torch.ones(SEQ, SEQ)) / torch.arange(1, SEQ + 1)[:, None]
+        hidden = torch.matmul(mean, self.embedding[tokens]).reshape(ROWS * SEQ, -1)
+        hidden = torch.index_select(hidden, 0, positions)
+        logits = hidden @ self.output + torch.matmul(hidden @ a, copies)
+        logprobs = torch.log_softmax(logits, dim=-1)
+        index = labels[None, :, None].expand(copies.shape[0], -1, 1)
+        picked = torch.gather(logprobs, 2, index)[:, :, 0]
+        return picked, (logits.argmax(dim=-1) == labels).to(torch.float32)
+
+
+def export(with_noise: bool) -> Any:
+    entries = torch.export.Dim("entries", min=2, max=MAX_LABELS)
+    values = bundles.initial_values()
+    inputs: list[Any] = [
+        torch.zeros(ROWS, SEQ, dtype=torch.int64),
+        torch.zeros(5, dtype=torch.int64),
+        torch.zeros(5, dtype=torch.int64),
+        torch.tensor(values[SLOT]),
+        torch.tensor(values[bundles.FROZEN]),
+    ]
+    fixed: list[Any] = [None, {0: entries}, {0: entries}, None, None]
+    noise: list[Any] = []
+    if with_noise:
+        noise = [
+            torch.tensor([7]),
+            torch.tensor([1]),
+            torch.ones(QUERIES),
+            torch.tensor([0.5]),
+            torch.tensor([0.01]),
+        ]
+    return torch.export.export(
+        Program(),
+        (*inputs, *noise),
+        dynamic_shapes=(*fixed, *([(None,) * len(noise)] if noise else [])),
+    )
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    lowered = to_edge(
+        {"train": export(True), "evaluate": export(False)},
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    ).to_executorch()
+    return bytes(lowered.buffer)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, program: bytes) -> Path:
+    return bundles.write_bundle(
+        tmp_path / "bundle",
+        queries=QUERIES,
+        rows=ROWS,
+        seq_len=SEQ,
+        max_labels=MAX_LABELS,
+        min_labels=2,
+        engine="executorch",
+        program=program,
+        changes={"required_ops": ["zoexport::zo_update.out", "zoexport::zo_perturb"]},
+    )
+
+
+def test_runs_the_programs(bundle: Path) -> None:
+    examples = bundles.text_examples() + bundles.choice_examples()
+    results = []
+    for engine in (None, LinearModel()):
+        with make_dataset(examples) as dataset, Session.open(bundle, engine=engine) as session:
+            session.configure(lr=0.05)
+            session.train(dataset, 6)
+            results.append(
+                (
+                    [session.record(i).loss for i in range(6)],
+                    np.frombuffer(session.read_slot(SLOT), np.float32).copy(),
+                    session.evaluate(dataset),
+                )
+            )
+    (losses, slot, found), (expected_losses, expected_slot, expected) = results
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    np.testing.assert_allclose(slot, expected_slot, atol=1e-4)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+    assert (found.accuracy, found.token_accuracy) == (expected.accuracy, expected.token_accuracy)
+
+
+def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
+    examples = bundles.choice_examples()
+    path = tmp_path / "examples.jsonl"
+    with path.open("w") as file:
+        for candidates, target in examples:
+            listed = [{"tokens": tokens, "labels": labels} for tokens, labels in candidates]
+            file.write(json.dumps({"candidates": listed, "target": target}) + "\n")
+    state = tmp_path / "state"
+    common = ["--bundle", bundle, "--examples", path, "--state", state, "--json"]
+    options = ["--lr", "0.05", "--seed", "9", "--loss", "choices", "--schedule", "cosine"]
+    trained = run("train", *common, *options, "--steps", "3")
+    assert set(trained) == {
+        "steps", "losses", "step_seconds_median", "peak_rss_mb", "peak_anonymous_mb", "state",
+    }  # fmt: skip
+    assert trained["steps"] == 3 and trained["peak_anonymous_mb"] < trained["peak_rss_mb"]
+    run("train", *common, *options[:2], "--loss", "choices", "--schedule", "cosine", "--steps", "5")
+    evaluated = run("eval", *common, "--loss", "choices")
+    with make_dataset(examples) as dataset, Session.open(bundle) as session:
+        session.configure(lr=0.05, seed=9, loss="choices", lr_schedule="cosine")
+        session.train(dataset, 3)
+        assert [session.record(i).loss for i in range(3)] == pytest.approx(trained["losses"])
+        # The schedule of a longer run differs in its rates, so the rest is compared by the runner's own state.
+    with make_dataset(examples) as dataset, Session.open(bundle) as session:
+        session.attach(state, read_only=True)
+        session.configure(loss="choices")
+        assert session.info.steps == 5 and session.info.seed == 9
+        assert session.evaluate(dataset).loss == evaluated["loss"]
+
+
+def run(*arguments: object) -> dict[str, Any]:
+    found = subprocess.run(
+        [str(runner_path()), *map(str, arguments)], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.count("\n") == 1
+    return dict(json.loads(found.stdout))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "VERB"),
+        (["fly"], "'fly'"),
+        (["train", "--lr", "0"], "option --lr: found '0'"),
+        (["train", "--steps", "-1"], "option --steps: found '-1'"),
+        (["train", "--bach", "1"], "option --bach"),
+        (["train", "--batch"], "option --batch: found nothing after it"),
+        (["train", "--bundle", "x", "--examples", "y"], "option --state"),
+        (["eval", "--bundle", "x"], "option --examples"),
+    ],
+)
+def test_the_runner_refuses_bad_options(arguments: list[str], message: str) -> None:
+    found = subprocess.run([str(runner_path()), *arguments], capture_output=True, text=True)
+    assert found.returncode == 2 and message in found.stderr and found.stdout == ""
+
+
+def test_problems_of_programs_are_named(bundle: Path, tmp_path: Path, program: bytes) -> None:
+    with make_dataset(bundles.text_examples()) as dataset:
+        model = bundle / "model.bin"
+        model.write_bytes(program[:-1] + bytes([program[-1] ^ 1]))
+        with (
+            Session.open(bundle) as session,
+            pytest.raises(BundleError, match=r"model\.bin: found altered content"),
+        ):
+            session.evaluate(dataset)
+        model.write_bytes(os.urandom(64) + program[64:])
+        with (
+            Session.open(bundle, verify=False) as session,
+            pytest.raises(
+                ZoExportError, match=r"program evaluate \(model\.bin\): found while loading"
+            ),
+        ):
+            session.evaluate(dataset)
+    missing = bundles.write_bundle(
+        tmp_path / "missing", engine="executorch", changes={"required_ops": ["zoexport::other.out"]}
+    )
+    with pytest.raises(BundleError, match=r"found the operator zoexport::other\.out"):
+        Session.open(missing)
+    elsewhere = bundles.write_bundle(tmp_path / "elsewhere", engine="coreml")
+    with pytest.raises(BundleError, match="found the engine coreml"):
+        Session.open(elsewhere)
