@@ -1,7 +1,8 @@
 """parity: the bundle in the session against the method's reference in PyTorch, with the same noise.
 
 Batches are made here: unequal lengths, padding, a label at the first and at the last position, tokens over the
-whole vocabulary.
+whole vocabulary. Where activations are int8 the reference begins each step at the session's state
+(``core.tolerances`` says why); otherwise both run freely.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from zoexport.methods import methods
 from zoexport.session import Dataset, Session
 from zoexport.session import normals as runtime_normals
 
-_BATCH_TENSOR_ID = 0xFFFFFFFE
+_BATCH_TENSOR_ID = 0x7FFFFFFF
 """Words for the batches come from the noise specification, at a tensor id that no slot has."""
 
 
@@ -82,12 +83,17 @@ def parity(
         reference = _reference(manifest, bundle, model, progress)
         session = stack.enter_context(_SessionSide(bundle))
         compared = _Comparison()
+        follows = tolerances.follows_the_session(manifest["settings"]["activations"])
+        gradients: list[float] = []
         for step in range(steps):
             progress("comparing", step / steps)
             batch = make_batch(manifest, step)
+            if follows:
+                reference.follow(session.tensors(), gradients, manifest["settings"]["lr"])
             ours = session.step(batch)
             theirs = _reference_step(reference, batch, manifest)
             compared.add(ours, theirs)
+            gradients = ours["gradients"]
             if folder is not None:
                 noise = {
                     slot.name: np.stack(
@@ -100,6 +106,8 @@ def parity(
                 }
                 sides = {"session": (ours, session.noise(step)), "reference": (theirs, noise)}
                 _dump_step(folder, step, batch, sides, manifest["settings"])
+        if follows:
+            reference.follow(session.tensors(), gradients, manifest["settings"]["lr"])
         compared.state = max(compared.state, state_error(session.state(), _finish(reference)))
     bounds = tolerances.bounds(manifest["settings"]["activations"])
     return {
@@ -166,7 +174,10 @@ def _reference(
     quantize_model(loaded.model, manifest["settings"])
     method = methods.get(manifest["method"])
     config = parse(method.config, manifest["settings"])
-    return method.reference(loaded.model, config, load_file(str(bundle / INITIAL_STATE)))
+    initial = load_file(str(bundle / INITIAL_STATE))
+    # The file sorts its names; the noise numbers the slots in the manifest's order.
+    slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
+    return method.reference(loaded.model, config, slots)
 
 
 def _reference_step(
@@ -187,7 +198,7 @@ class _SessionSide:
     """The bundle in the C++ session, step by step, with nothing kept on disk."""
 
     def __init__(self, bundle: Path) -> None:
-        self.session = Session(bundle)
+        self.session = Session.open(bundle)
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
 
     def __enter__(self) -> _SessionSide:
@@ -221,6 +232,12 @@ class _SessionSide:
             for slot in self.slots
         }
 
+    def tensors(self) -> dict[str, Any]:
+        """The state as the last step evaluated it, for the reference to go on from."""
+        import torch
+
+        return {name: torch.from_numpy(b.copy()) for name, b in self.state(finished=False).items()}
+
     def noise(self, step: int) -> dict[str, np.ndarray]:
         """z of a step for every slot (q, *shape), from the runtime's own generator."""
         info = self.session.info
@@ -229,7 +246,11 @@ class _SessionSide:
                 [
                     np.frombuffer(
                         runtime_normals(
-                            info.seed, slot.tensor_id, query, step, math.prod(slot.shape)
+                            info.seed,
+                            tensor_id=slot.tensor_id,
+                            query=query,
+                            step=step,
+                            count=math.prod(slot.shape),
                         ),
                         np.float32,
                     ).reshape(slot.shape)

@@ -23,7 +23,7 @@ from zoexport.core.errors import ConfigError, VerifyError, nearest
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, aten, call, is_call, placeholders, shape_of
 
-A_TENSOR_IDS = 1 << 31
+A_TENSOR_IDS = 1 << 30
 """The first tensor id of the A matrices: their initial values come from the noise specification too."""
 
 

@@ -27,7 +27,8 @@ class ZerothOrderReference:
         model: the Hugging Face model with the weights to be trained over, already quantized and
             dequantized where the bundle is quantized. Its forward hooks are used, nothing else changes.
         config: of the bundle.
-        slots: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32.
+        slots: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32, in the order of
+            the B's tensor ids, which count from 0.
     """
 
     def __init__(self, model: nn.Module, config: PrgeConfig, slots: Mapping[str, Tensor]) -> None:
@@ -66,6 +67,14 @@ class ZerothOrderReference:
         self.pending = (gradients, learning_rate)
         self.step_number += 1
         return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+
+    def follow(
+        self, b: Mapping[str, Tensor], gradients: Sequence[float], learning_rate: float
+    ) -> None:
+        """Go on from another run's state: its master B and the gradients that it has pending."""
+        for name in self.modules:
+            self.b[name] = b[f"lora_B.{name}"].clone()
+        self.pending = (list(gradients), learning_rate) if gradients else None
 
     def finish(self) -> None:
         """Apply the pending update: B <- B - lr/q * sum over queries of g_j z_j (equation 1)."""

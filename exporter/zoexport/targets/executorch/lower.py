@@ -117,9 +117,9 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         executorch.write_to_file(file)
     required = sorted(
         {
-            f"{operator}.out" if operator.startswith("zoexport::") else operator
-            for counts in fallback.values()
-            for operator in counts
+            f"{operator.name}.{operator.overload}"
+            for method in executorch.executorch_program.execution_plan
+            for operator in method.operators
         }
     )
     return Lowered("executorch", programs, required, delegates, fallback)
