@@ -6,6 +6,7 @@ The process that steps imports neither torch nor transformers, so that its memor
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import statistics
 import tempfile
@@ -17,7 +18,7 @@ from typing import Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core.config import as_dict, parse
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, DataError
 from zoexport.core.types import Progress
 from zoexport.session import Dataset, Session, memory_usage
 from zoexport.session import StepProgress as Step
@@ -63,11 +64,12 @@ def train(
         tokenized(bundle, manifest, data, phase) as (dataset, counts),
     ):
         # Only now: data that cannot be used must not leave a state behind.
-        session.attach(state, seed=chosen.pop("seed", None))
-        session.configure(**chosen)
-        phase("training", None)
-        with run.stopping_on_sigterm():
-            session.train(dataset, steps, on_progress=run)
+        with _new_state_removed_on_refusal(session, state):
+            session.attach(state, seed=chosen.pop("seed", None))
+            session.configure(**chosen)
+            phase("training", None)
+            with run.stopping_on_sigterm():
+                session.train(dataset, steps, on_progress=run)
         losses = [session.record(step).loss for step in range(session.info.steps)]
     return {
         "steps": len(losses),
@@ -163,6 +165,18 @@ def tokenized(
             )
             dataset.load(examples)
         yield dataset, {"examples": count, "shortened": shortened}
+
+
+@contextlib.contextmanager
+def _new_state_removed_on_refusal(session: Session, state: Path) -> Iterator[None]:
+    """Remove a state made inside when settings or data are refused before its first step."""
+    existed = state.exists()
+    try:
+        yield
+    except (ConfigError, DataError):
+        if not existed and session.info.steps == 0:
+            shutil.rmtree(state, ignore_errors=True)
+        raise
 
 
 class _Run:
