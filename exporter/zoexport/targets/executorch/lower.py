@@ -84,6 +84,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     )
 
     from zoexport.targets.executorch.legalize import Legalizer
+    from zoexport.targets.executorch.xnnpack_passes import needed_passes_only
 
     exported = {}
     programs = []
@@ -95,7 +96,8 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         programs.append(_manifest_entry(program))
     progress("lowering to XNNPACK", None)
     try:
-        with quiet():
+        operators = {_name(node) for program in exported.values() for node in _calls(program)}
+        with quiet(), needed_passes_only(operators):
             edge = to_edge_transform_and_lower(
                 exported,
                 partitioner={name: [XnnpackPartitioner()] for name in exported},

@@ -1,0 +1,158 @@
+"""The real model and the real sentences, through the command line as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zoexport import models
+from zoexport.data import tokenize_file
+from zoexport.samples import Samples, sentences
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+MODEL = "smollm2-135m"
+RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.yaml"
+HELD_OUT = 500
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A verb with ``--json``, as its own process."""
+    line = [sys.executable, "-m", "zoexport", *map(str, arguments), "--json"]
+    return subprocess.run(line, capture_output=True, text=True)
+
+
+def verb(*arguments: object) -> dict[str, Any]:
+    """The result of a verb that succeeds."""
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1
+    result: dict[str, Any] = json.loads(lines[0])
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where everything of this module lies."""
+    return tmp_path_factory.mktemp("smollm2")
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    """The sentence set."""
+    return sentences()
+
+
+@pytest.fixture(scope="module")
+def held_out(folder: Path, samples: Samples) -> Path:
+    """The first 500 held-out sentences."""
+    path = folder / "held-out.jsonl"
+    lines = samples.test.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:HELD_OUT]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def int4(folder: Path) -> Path:
+    """The bundle of ``make demo``."""
+    bundle = folder / "int4"
+    compiled = verb("compile", MODEL, "--target", "android-cpu", "--recipe", RECIPE, "-o", bundle)
+    assert compiled["delegates"] <= 60
+    assert sorted(compiled["programs"]) == ["evaluate", "train"]
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def fp32(folder: Path) -> Path:
+    """An fp32 bundle of one row, for exact comparisons."""
+    bundle = folder / "fp32"
+    settings = ("--set", "weights=fp32", "--set", "batch=1")
+    verb("compile", MODEL, "--target", "host", *settings, "-o", bundle)
+    return bundle
+
+
+def test_it_learns(int4: Path, folder: Path, samples: Samples, held_out: Path) -> None:
+    before = verb("eval", int4, "--data", held_out)
+    assert before["examples"] == HELD_OUT
+    trained = verb(
+        "train", int4, "--data", samples.train, "--state", folder / "state", "--steps", 150
+    )
+    assert len(trained["losses"]) == trained["steps"] == 150
+    after = verb("eval", int4, "--data", held_out, "--state", folder / "state")
+    assert after["loss"] <= 0.62 < before["loss"]
+    assert after["accuracy"] >= before["accuracy"] + 0.08
+
+
+def test_a_rate_that_is_too_high_stops_by_itself(
+    int4: Path, folder: Path, samples: Samples, held_out: Path
+) -> None:
+    state = folder / "diverged"
+    line = ("train", int4, "--data", samples.train, "--state", state, "--steps", 100)
+    stopped = run(*line, "--set", "lr=1")
+    assert stopped.returncode == 3
+    message = json.loads(stopped.stdout)["error"]
+    assert "loss" in message["found"]
+    assert stopped.stderr.count("error:") == 1
+    # What is left is a state from before the run left its range: as good as the model was.
+    before = verb("eval", int4, "--data", held_out)
+    kept = verb("eval", int4, "--data", held_out, "--state", state)
+    assert math.isfinite(kept["loss"])
+    assert kept["loss"] < 3 * before["loss"]
+
+
+def test_parity_of_int4(int4: Path) -> None:
+    report = verb("parity", int4, "--steps", 2)
+    assert report["passed"] is True
+    assert report["max_relative_loss_error"] <= 5e-3
+
+
+def test_parity_of_fp32_over_20_steps(fp32: Path) -> None:
+    report = verb("parity", fp32, "--steps", 20)
+    assert report["steps"] == 20
+    assert report["max_relative_loss_error"] <= 1e-4
+    assert report["max_relative_state_error"] <= 1e-3
+    assert report["passed"] is True
+
+
+def test_peft_evaluates_the_exported_adapter_alike(
+    fp32: Path, folder: Path, samples: Samples, held_out: Path
+) -> None:
+    import peft
+
+    state, adapter = folder / "fp32-state", folder / "fp32-adapter"
+    verb("train", fp32, "--data", samples.train, "--state", state, "--steps", 10, "--set", "lr=1e-2")
+    verb("adapter", "export", fp32, "--state", state, "--format", "peft", "-o", adapter)
+    few = folder / "few.jsonl"
+    few.write_text("".join(held_out.read_text(encoding="utf-8").splitlines(keepends=True)[:40]))
+    ours = verb("eval", fp32, "--data", few, "--state", state)
+
+    loaded = models.load(models.resolve(MODEL))
+    examples = tokenize_file(few, fp32, 64, loaded.vocab_size).examples
+    plain = _loss(loaded.model, examples)
+    theirs = _loss(peft.PeftModel.from_pretrained(loaded.model, str(adapter)), examples)
+    assert abs(theirs - ours["loss"]) <= 1e-3 * theirs
+    assert abs(plain - theirs) > 1e-2 * theirs  # the adapter is not nothing
+
+    imported = folder / "imported"
+    verb("adapter", "import", fp32, "--adapter", adapter, "--state", imported)
+    again = verb("eval", fp32, "--data", few, "--state", imported)
+    assert again["loss"] == pytest.approx(ours["loss"], rel=1e-6)
+
+
+def _loss(model: Any, examples: list[Any]) -> float:
+    total = 0.0
+    for example in examples:
+        candidate = example.candidates[example.target]
+        labels = torch.tensor(candidate.labels)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([candidate.tokens])).logits[0]
+        chosen = labels >= 0
+        total += float(torch.nn.functional.cross_entropy(logits[chosen], labels[chosen]))
+    return total / len(examples)
