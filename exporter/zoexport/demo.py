@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.config import read_recipe
 from zoexport.core.errors import ZoExportError
 from zoexport.report import loss_curve, table
 from zoexport.samples import sentences
@@ -21,7 +22,7 @@ from zoexport.samples import sentences
 MODEL = "smollm2-135m"
 RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.yaml"
 STEPS = 150
-PARITY_STEPS = 3
+PARITY_STEPS = 2
 
 
 class VerbFailed(Exception):
@@ -80,17 +81,25 @@ def run(folder: Path, steps: int) -> None:
     memory = trained["peak_anonymous_mb"]
     if trained["step_seconds_median"] is not None:
         print(f"\n{trained['step_seconds_median']:.2f} s a step, {memory} MB of anonymous memory")
-    print(f"parity: largest relative loss error {parity['max_relative_loss_error']:.1e}\n")
+    verdict = "agrees with" if parity["passed"] else "DISAGREES with"
+    print(
+        f"the session {verdict} the reference: loss within {parity['max_relative_loss_error']:.1e}\n"
+    )
     places = (("bundle", bundle), ("state", state), ("adapter", adapter), ("loss curve", curve))
     for name, path in (*places, ("training data", data.train), ("test data", data.test)):
         print(f"{name:14}{path}")
+    if not parity["passed"]:
+        raise VerbFailed(1)
 
 
 def compile_once(bundle: Path, state: Path) -> None:
-    """Compile, unless a whole bundle is there; a state of a former bundle goes with it."""
-    if bundle.exists() and command("inspect", bundle).returncode == 0:
-        say(f"The bundle in {bundle} is intact: not compiled again")
-        return
+    """Compile, unless an intact bundle of the recipe is there; a state of a former bundle goes with it."""
+    if bundle.exists():
+        found = json.loads(command("inspect", bundle).stdout)
+        settings = found.get("settings", {})
+        if all(settings.get(key) == value for key, value in read_recipe(RECIPE).items()):
+            say(f"The bundle in {bundle} is intact: not compiled again")
+            return
     say(f"Compile {MODEL} for android-cpu ({RECIPE.name})")
     arguments = ("--target", "android-cpu", "--method", "prge", "--recipe", RECIPE)
     verb("compile", MODEL, *arguments, "-o", bundle, "--force")
@@ -112,9 +121,13 @@ def verb(*arguments: object) -> dict[str, Any]:
         VerbFailed: it has printed its one message.
     """
     done = command(*arguments, show=True)
-    if done.returncode != 0:
+    try:
+        result: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:  # killed
+        raise VerbFailed(done.returncode or 1) from None
+    # parity's 'no' is an answer: a result with an exit code of its own.
+    if "error" in result:
         raise VerbFailed(done.returncode)
-    result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
