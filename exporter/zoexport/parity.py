@@ -173,7 +173,7 @@ def _reference(
         )
     quantize_model(loaded.model, manifest["settings"])
     method = methods.get(manifest["method"])
-    config = parse(method.config, manifest["settings"])
+    config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
     # The file sorts its names; the noise numbers the slots in the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}

@@ -8,19 +8,17 @@ numpy, so a process that trains need not hold them: token sequences are any inte
 from __future__ import annotations
 
 import array
-import contextlib
 import ctypes
 import dataclasses
 import math
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from zoexport import _session_abi as abi
 from zoexport._session_dataset import Dataset, closed
+from zoexport._session_support import interrupts, not_negative, position, progress_of
 from zoexport._session_types import (
     LOSSES,
     SCHEDULES,
@@ -236,14 +234,14 @@ class Session:
         """
         known = [field.name for field in dataclasses.fields(Run)]
         for name in changes:
-            _position("setting", name, known)
+            position("setting", name, known)
         chosen = dataclasses.replace(self.run, **changes)
         for name in ("seed", "batch", "accumulate", "total_steps"):
-            _not_negative(name, getattr(chosen, name))
+            not_negative(name, getattr(chosen, name))
         run = abi.Run(
             ctypes.sizeof(abi.Run),
-            _position("setting 'lr_schedule'", chosen.lr_schedule, SCHEDULES),
-            _position("setting 'loss'", chosen.loss, LOSSES),
+            position("setting 'lr_schedule'", chosen.lr_schedule, SCHEDULES),
+            position("setting 'loss'", chosen.loss, LOSSES),
             chosen.batch,
             chosen.accumulate,
             chosen.lr,
@@ -291,11 +289,11 @@ class Session:
             StateError: the state could not be written; the last good state stays.
         """
         raised: list[BaseException] = []
-        with _interrupts() as interrupted:
+        with interrupts() as interrupted:
 
             def callback(_user: int, pointer: Any) -> int:
                 try:
-                    if on_progress is not None and on_progress(_progress(pointer.contents)):
+                    if on_progress is not None and on_progress(progress_of(pointer.contents)):
                         return 1
                 except BaseException as error:  # it cannot pass through C: kept until train returns
                     raised.append(error)
@@ -400,56 +398,3 @@ class Session:
             if self._engine is not None and self._engine.raised is not None:
                 raise self._engine.raised from None
             raise
-
-
-def _progress(progress: abi.Progress) -> StepProgress:
-    return StepProgress(
-        progress.step,
-        progress.total,
-        progress.loss,
-        progress.lr,
-        progress.seconds,
-        progress.rss_bytes,
-        progress.anonymous_bytes,
-    )
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets. The second Ctrl-C does what it did before."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def request(_number: int, _frame: FrameType | None) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    signal.signal(signal.SIGINT, request)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _position(what: str, value: str, known: Sequence[str]) -> int:
-    if value not in known:
-        raise ConfigError(
-            what,
-            found=repr(value),
-            expected="one of " + ", ".join(known),
-            fix="Choose one of them.",
-        )
-    return known.index(value)
-
-
-def _not_negative(name: str, value: int) -> None:
-    if value < 0:
-        raise ConfigError(
-            f"setting {name!r}",
-            found=str(value),
-            expected="a number of at least 0",
-            fix="Choose another one.",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_the_dump_shows_the_update(compiler: Compiler, tmp_path: Path) -> None:
         ]
         slots = [name.removeprefix("after.") for name in steps[0] if name.startswith("after.")]
         assert slots
-        for last, now in zip(steps, steps[1:], strict=False):
+        for last, now in itertools.pairwise(steps):
             q = len(last["gradients"])
             assert last["losses"].shape == (2 * q,)
             for slot in slots:

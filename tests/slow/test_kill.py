@@ -43,7 +43,9 @@ def test_twenty_kills(tmp_path: Path) -> None:
     compiler = Compiler(tmp_path / "compiled")
     bundle = compiler.bundle("llama_tied", weights="int4", queries=8)
     data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps({"text": f"sentence {n} of many"}) + "\n" for n in range(50)))
+    data.write_text(
+        "".join(json.dumps({"text": f"sentence {n} of many"}) + "\n" for n in range(50))
+    )
 
     undisturbed = start(bundle, data, tmp_path / "whole")
     output, errors = undisturbed.communicate()

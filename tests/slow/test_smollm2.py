@@ -127,7 +127,9 @@ def test_peft_evaluates_the_exported_adapter_alike(
     import peft
 
     state, adapter = folder / "fp32-state", folder / "fp32-adapter"
-    verb("train", fp32, "--data", samples.train, "--state", state, "--steps", 10, "--set", "lr=1e-2")
+    verb(
+        "train", fp32, "--data", samples.train, "--state", state, "--steps", 10, "--set", "lr=1e-2"
+    )
     verb("adapter", "export", fp32, "--state", state, "--format", "peft", "-o", adapter)
     few = folder / "few.jsonl"
     few.write_text("".join(held_out.read_text(encoding="utf-8").splitlines(keepends=True)[:40]))

@@ -133,7 +133,7 @@ def test_last_layers_alone_leave_the_first_ones_at_one_copy() -> None:
     )
     assert all("layers.1." in module for module in reference.modules)
     rows = {
-        tuple(node.meta["val"].shape)[0]
+        node.meta["val"].shape[0]
         for node in graph.programs["train"].module.graph.nodes
         if "linear" in str(node.target) and len(node.meta["val"].shape) == 3
     }

@@ -16,7 +16,7 @@ from executorch.exir import EdgeCompileConfig, to_edge
 import zoexport.ir.ops  # noqa: F401  (declares the operators)
 from tests.support import bundles
 from tests.support.bundles import SLOT, LinearModel
-from tests.unit.test_session import make_dataset
+from tests.support.sessions import make_dataset
 from zoexport.core.errors import BundleError, ZoExportError
 from zoexport.native import runner_path
 from zoexport.session import Session

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from zoexport.core import int4, rng
+from zoexport.ir.op_arguments import array_of, float_of, seed_of, u32
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,36 +99,6 @@ def _fake(name: str) -> Callable[[F], F]:
 # --- zeroth-order state ---------------------------------------------------------------------------
 
 
-def _int(name: str, tensor: torch.Tensor) -> int:
-    if tensor.dtype != torch.int64 or tensor.numel() != 1:
-        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected int64 (1)")
-    return int(tensor.item())
-
-
-def _u32(name: str, tensor: torch.Tensor) -> int:
-    number = _int(name, tensor)
-    if not 0 <= number < 1 << 32:
-        raise ValueError(f"{name} is {number}; expected 0 <= {name} < 2**32")
-    return number
-
-
-def _seed(tensor: torch.Tensor) -> int:
-    """A u64 that travels as int64."""
-    return _int("seed", tensor) & 0xFFFFFFFFFFFFFFFF
-
-
-def _float(name: str, tensor: torch.Tensor) -> np.float32:
-    if tensor.dtype != torch.float32 or tensor.numel() != 1:
-        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected float32 (1)")
-    return np.float32(tensor.item())
-
-
-def _array(name: str, tensor: torch.Tensor) -> NDArray[np.float32]:
-    if tensor.dtype != torch.float32:
-        raise ValueError(f"{name} is {tensor.dtype}; expected float32")
-    return tensor.detach().contiguous().reshape(-1).numpy()
-
-
 @_cpu("zo_update")
 def zo_update(
     master: torch.Tensor,
@@ -153,11 +123,11 @@ def zo_update(
     Raises:
         ValueError: an argument of another dtype or shape; a gradient before the first step.
     """
-    flat, g = _array("master", master), _array("gradients", gradients)
+    flat, g = array_of("master", master), array_of("gradients", gradients)
     lr, seed_number, step_number = (
-        _float("learning_rate", learning_rate),
-        _seed(seed),
-        _u32("step", step),
+        float_of("learning_rate", learning_rate),
+        seed_of(seed),
+        u32("step", step),
     )
     if g.size == 0:
         raise ValueError("gradients is empty; expected one for each query")
@@ -195,8 +165,8 @@ def zo_perturb(
     Raises:
         ValueError: an argument of another dtype or shape, or out of range.
     """
-    flat, eps = _array("master", master), _float("epsilon", epsilon)
-    seed_number, step_number = _seed(seed), _u32("step", step)
+    flat, eps = array_of("master", master), float_of("epsilon", epsilon)
+    seed_number, step_number = seed_of(seed), u32("step", step)
     if queries < 1:
         raise ValueError(f"queries is {queries}; expected at least 1")
     out = np.empty((2 * queries, flat.size), dtype=np.float32)
@@ -231,11 +201,11 @@ def zo_perturb_one(
     Raises:
         ValueError: an argument of another dtype or shape, or out of range.
     """
-    direction = _float("sign", sign)
+    direction = float_of("sign", sign)
     if direction not in (np.float32(1), np.float32(-1)):
         raise ValueError(f"sign is {direction}; expected 1 or -1")
-    flat, move = _array("master", master), direction * _float("epsilon", epsilon)
-    z = rng.normals(_seed(seed), tensor_id, _u32("query", query), _u32("step", step), flat.size)
+    flat, move = array_of("master", master), direction * float_of("epsilon", epsilon)
+    z = rng.normals(seed_of(seed), tensor_id, u32("query", query), u32("step", step), flat.size)
     return torch.from_numpy(flat + move * z).reshape((1, *master.shape))
 
 

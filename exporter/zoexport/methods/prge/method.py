@@ -1,25 +1,22 @@
-"""P-RGE and MeZO: the order of their passes, with the reason for each place."""
+"""P-RGE and MeZO: the order of their passes, with the reason for each place.
+
+Passes and reference are imported where they are used: training looks a method's settings up without torch.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import torch
-
-from zoexport.core.types import Pass, TrainingGraph
+from zoexport.core.types import Pass
 from zoexport.methods import methods
 from zoexport.methods.prge.config import PrgeConfig
-from zoexport.methods.prge.reference import ZerothOrderReference
-from zoexport.passes.bind_rows import bind_rows
-from zoexport.passes.cleanup import cleanup
-from zoexport.passes.dual_forward import dual_forward, sequential_forward
-from zoexport.passes.find_linears import find_linears
-from zoexport.passes.fold_constants import fold_constants
-from zoexport.passes.group_queries import group_queries
-from zoexport.passes.label_logprobs import label_logprobs
-from zoexport.passes.lora_inject import lora_inject
-from zoexport.passes.quantize_weights import quantize_weights
+
+if TYPE_CHECKING:
+    import torch
+
+    from zoexport.methods.prge.reference import ZerothOrderReference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +25,23 @@ class ZerothOrderMethod:
 
     name: str
     summary: str
-    copy_adapters: Callable[[TrainingGraph, int], TrainingGraph]
+    sequential: bool
     config: type = PrgeConfig
 
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
+        from zoexport.passes.bind_rows import bind_rows
+        from zoexport.passes.cleanup import cleanup
+        from zoexport.passes.dual_forward import dual_forward, sequential_forward
+        from zoexport.passes.find_linears import find_linears
+        from zoexport.passes.fold_constants import fold_constants
+        from zoexport.passes.group_queries import group_queries
+        from zoexport.passes.label_logprobs import label_logprobs
+        from zoexport.passes.lora_inject import lora_inject
+        from zoexport.passes.quantize_weights import quantize_weights
+
         labels = config.batch * config.seq_len
+        copy_adapters = sequential_forward if self.sequential else dual_forward
         order = [
             Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
             Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
@@ -49,8 +57,8 @@ class ZerothOrderMethod:
                 "adapters are found by weight name, so before weights are quantized",
             ),
             Pass(
-                self.copy_adapters.__name__,
-                lambda graph: self.copy_adapters(graph, config.queries),
+                copy_adapters.__name__,
+                lambda graph: copy_adapters(graph, config.queries),
                 "needs the adapters as lora_inject writes them",
             ),
             Pass(
@@ -85,6 +93,8 @@ class ZerothOrderMethod:
         self, model: torch.nn.Module, config: PrgeConfig, slots: Mapping[str, torch.Tensor]
     ) -> ZerothOrderReference:
         """The method in plain PyTorch; P-RGE and MeZO differ in schedule only, not in numbers."""
+        from zoexport.methods.prge.reference import ZerothOrderReference
+
         return ZerothOrderReference(model, config, slots)
 
 
@@ -93,7 +103,7 @@ methods.register(
     ZerothOrderMethod(
         "prge",
         "zeroth-order LoRA-FA; all 2q perturbed copies in one forward pass (P-RGE)",
-        dual_forward,
+        sequential=False,
     ),
 )
 methods.register(
@@ -101,6 +111,6 @@ methods.register(
     ZerothOrderMethod(
         "mezo",
         "zeroth-order LoRA-FA; one perturbed copy a forward pass (MeZO, the baseline)",
-        sequential_forward,
+        sequential=True,
     ),
 )

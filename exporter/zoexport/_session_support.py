@@ -1,0 +1,69 @@
+"""What :mod:`zoexport.session` needs beside the calls themselves: Ctrl-C, progress, checks of arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+from zoexport import _session_abi as abi
+from zoexport._session_types import StepProgress
+from zoexport.core.errors import ConfigError
+
+
+def progress_of(progress: abi.Progress) -> StepProgress:
+    """A report of the library as Python sees it."""
+    return StepProgress(
+        progress.step,
+        progress.total,
+        progress.loss,
+        progress.lr,
+        progress.seconds,
+        progress.rss_bytes,
+        progress.anonymous_bytes,
+    )
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets. The second Ctrl-C does what it did before."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def request(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, request)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def position(what: str, value: str, known: Sequence[str]) -> int:
+    """The place of ``value`` in ``known``, which is how the C interface numbers it."""
+    if value not in known:
+        raise ConfigError(
+            what,
+            found=repr(value),
+            expected="one of " + ", ".join(known),
+            fix="Choose one of them.",
+        )
+    return known.index(value)
+
+
+def not_negative(name: str, value: int) -> None:
+    """Refuse a negative number before it becomes a large unsigned one."""
+    if value < 0:
+        raise ConfigError(
+            f"setting {name!r}",
+            found=str(value),
+            expected="a number of at least 0",
+            fix="Choose another one.",
+        )
