@@ -6,6 +6,7 @@ labels, which only the output head sees.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,8 @@ class Legalizer:
         """Apply every rule to every node that it names."""
         rules: list[tuple[tuple[object, ...], Callable[[Node], Node | None]]] = [
             ((aten.linear,), self.quantized_linear),
+            ((aten.split, aten.split_with_sizes, aten.chunk), self.split),
+            ((aten.cat,), self.cat),
             ((aten.layer_norm,), self.layer_norm),
             ((aten.mean,), self.mean),
             ((aten.repeat,), self.repeat),
@@ -153,6 +156,28 @@ class Legalizer:
     def _column(self, scales: Node) -> Node:
         name = self._weight_name(scales)
         return self.constant(f"{name}.column", self.graph.weights[name].unsqueeze(1))
+
+    def split(self, node: Node) -> None:
+        """split, chunk: one slice for each part that is read."""
+        arguments: tuple[Any, ...] = node.args
+        source = arguments[0]
+        dim = arguments[2] if len(arguments) > 2 else node.kwargs.get("dim", 0)
+        ends = list(itertools.accumulate(part.shape[dim] for part in node.meta["val"]))
+        for part in list(node.users):
+            index: Any = part.args[1]
+            start = ends[index - 1] if index else 0
+            piece = call(self.nodes, aten.slice.Tensor, source, dim, start, ends[index])
+            part.replace_all_uses_with(piece)
+            self.nodes.erase_node(part)
+
+    def cat(self, node: Node) -> Node | None:
+        """cat with parts of no elements (a rotary embedding of whole heads): without them."""
+        parts, *dim = node.args
+        assert isinstance(parts, list | tuple)
+        full = [part for part in parts if isinstance(part, Node) and part.meta["val"].numel()]
+        if len(full) == len(parts):
+            return None
+        return full[0] if len(full) == 1 else call(self.nodes, aten.cat.default, full, *dim)
 
     def mean(self, node: Node) -> Node | None:
         """mean over the last dimension: a product with a constant vector of 1/n."""
