@@ -125,7 +125,8 @@ def make_batch(manifest: dict[str, Any], step: int) -> list[Example]:
     """The examples of one step, a function of the bundle's shapes and the step number alone.
 
     The first fills the sequence and has labels at its first and last position; the others are shorter, each of
-    its own length, some positions without a label. With loss=choices an example has two or three candidates.
+    its own length, some positions without a label. With loss=choices an example has two or three candidates, each with
+    a few labels.
     """
     settings, vocab = manifest["settings"], manifest["model"]["vocab_size"]
     seq_len = settings["seq_len"]
@@ -139,12 +140,15 @@ def make_batch(manifest: dict[str, Any], step: int) -> list[Example]:
             part = words[8 + 2 * candidate * seq_len :]
             length = seq_len if full else 1 + int(words[1 + candidate] % max(seq_len - 1, 1))
             tokens = [int(word % vocab) for word in part[:length]]
-            labels = [
-                int(word % vocab) if (word >> np.uint64(20)) % 3 else -100
-                for word in part[seq_len : seq_len + length]
-            ]
-            labels[0] = 0 if full else labels[0]
-            labels[-1] = vocab - 1
+            labels = [int(word % vocab) for word in part[seq_len : seq_len + length]]
+            labels[0], labels[-1] = 0, vocab - 1
+            for position in range(length):
+                ends = position == length - 1 or (full and position == 0)
+                # A choice is a few tokens after a prompt: many labels would make one choice certain, its loss
+                # zero, and relative errors meaningless.
+                kept = position >= length - 1 - candidate if count > 1 else part[position] % 3 > 0
+                if not (ends or kept):
+                    labels[position] = -100
             candidates.append(Candidate(tokens, labels))
         examples.append(Example(candidates, int(words[7] % count)))
     return examples
