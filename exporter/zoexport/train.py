@@ -24,8 +24,6 @@ from zoexport.session import Dataset, Session, memory_usage
 from zoexport.session import StepProgress as Step
 
 _MEGABYTE = 1e6
-#: Settings whose field of the session's run has another name.
-_RUN_FIELDS = {"lr_schedule": "schedule"}
 
 
 def train(
@@ -141,7 +139,8 @@ def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, str]) -
     from zoexport.methods import methods
 
     config: Any = parse(methods.get(manifest["method"]).config, settings, runtime_only=True)
-    return {_RUN_FIELDS.get(key, key): as_dict(config)[key] for key in settings}
+    chosen = as_dict(config)
+    return {key: chosen[key] for key in settings}
 
 
 @contextlib.contextmanager

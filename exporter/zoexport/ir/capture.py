@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind
 
 from zoexport.core.errors import ModelError, first_line
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.ir.graphs import output_node
 
 ROWS = "rows"
 _MAX_ROWS = 1 << 16
@@ -123,7 +124,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
             Value(name, "weight", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         )
     module.graph.lint()
-    returned: Any = _output_node(module).args[0]
+    returned: Any = output_node(module).args[0]
     shape = returned[0].meta["val"].shape
     outputs = [
         Value("logits", "logits", "float32", (Dim(ROWS, 1, _MAX_ROWS), seq_len, int(shape[-1])))
@@ -142,7 +143,3 @@ def _tensor_of(
         found = exported.constants[target]
     assert isinstance(found, torch.Tensor)
     return found
-
-
-def _output_node(module: torch.fx.GraphModule) -> torch.fx.Node:
-    return next(node for node in reversed(module.graph.nodes) if node.op == "output")

@@ -1,0 +1,23 @@
+"""Settings of ``train --set`` reach the session under the names that it has."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from zoexport.core.config import as_dict, fields
+from zoexport.methods import methods
+from zoexport.session import Run
+from zoexport.train import runtime_settings
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_every_runtime_setting_is_a_field_of_the_run(method: str) -> None:
+    config = methods.get(method).config
+    defaults = as_dict(config())
+    given = {key: str(defaults[key]) for key, (_, info) in fields(config).items() if info.runtime}
+    assert "lr_schedule" in given
+    chosen = runtime_settings({"method": method}, given)
+    assert set(chosen) <= {field.name for field in dataclasses.fields(Run)}
+    assert chosen == {key: defaults[key] for key in given}
