@@ -1,36 +1,37 @@
-// Decides when a run has left the range of losses it started in (docs/session.md).
+// Decides when a run has left the range of losses it started in, or is about to (docs/session.md, "Divergence").
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "session/trajectory.h"
+
 namespace zoexport {
+
+// Why a run is to stop, and how many of its steps are still good.
+struct Divergence {
+  uint64_t kept = 0;
+  std::string found;
+  std::string expected;
+};
 
 class DivergenceGuard {
  public:
   static constexpr double kFactor = 10;
-  static constexpr uint64_t kStreak = 5;
+  static constexpr size_t kStreak = 5;
   static constexpr size_t kBaselineSteps = 5;
   // A baseline near zero would make noise look like divergence.
   static constexpr double kLeastBaseline = 1e-3;
 
-  // Takes the loss of `step`; returns the first step of the bad run when the run is to stop.
-  std::optional<uint64_t> observe(uint64_t step, float loss) {
-    const bool bad = !std::isfinite(loss) || (!first_.empty() && loss > kFactor * baseline());
-    if (!bad) {
-      streak_ = 0;
-      if (first_.size() < kBaselineSteps) {
-        first_.push_back(loss);
-      }
-      return std::nullopt;
-    }
-    if (streak_++ == 0) {
-      bad_since_ = step;
-    }
-    return !std::isfinite(loss) || streak_ >= kStreak ? std::optional<uint64_t>(bad_since_) : std::nullopt;
+  // Takes the record of a step; returns a verdict when the run is to stop.
+  std::optional<Divergence> observe(const Record& record) {
+    const std::optional<Divergence> high = losses_too_high(record);
+    return high ? high : updates_too_large(record);
   }
 
   // The median of the first good losses.
@@ -46,9 +47,77 @@ class DivergenceGuard {
   }
 
  private:
+  // A bad loss is the work of the update before it.
+  static uint64_t before_update_of(uint64_t step) { return step > 0 ? step - 1 : 0; }
+
+  std::optional<Divergence> losses_too_high(const Record& record) {
+    const double limit = kFactor * baseline();
+    const std::string expected = "losses below " + std::to_string(limit) + ", ten times those of the first steps";
+    const bool finite = std::isfinite(record.loss);
+    if (finite && (first_.empty() || record.loss <= limit)) {
+      streak_ = 0;
+      if (first_.size() < kBaselineSteps) {
+        first_.push_back(record.loss);
+      }
+      return std::nullopt;
+    }
+    if (streak_++ == 0) {
+      high_since_ = record.step;
+    }
+    if (!finite) {
+      return Divergence{before_update_of(high_since_), "a loss that is not finite", expected};
+    }
+    if (streak_ < kStreak) {
+      return std::nullopt;
+    }
+    return Divergence{before_update_of(high_since_),
+                      "a loss of " + std::to_string(record.loss) + ", above the limit since step " +
+                          std::to_string(high_since_),
+                      expected};
+  }
+
+  // To first order an update lowers the loss by lr * mean(g^2). No loss falls below zero, so updates that promise more
+  // than the whole loss step far beyond what the projected gradients know about.
+  std::optional<Divergence> updates_too_large(const Record& record) {
+    double squares = 0;
+    for (const float gradient : record.gradients) {
+      squares += double{gradient} * gradient;
+    }
+    const double promised =
+        record.gradients.empty() ? 0 : record.lr * squares / static_cast<double>(record.gradients.size());
+    recent_.push_back({record.step, promised, std::max<double>(record.loss, kLeastBaseline)});
+    if (recent_.size() > kStreak) {
+      recent_.pop_front();
+    }
+    double promises = 0, losses = 0;
+    std::optional<uint64_t> since;
+    for (const Step& step : recent_) {
+      promises += step.promised;
+      losses += step.loss;
+      if (!since && step.promised > step.loss) {
+        since = step.number;
+      }
+    }
+    if (recent_.size() < kStreak || !(promises > losses)) {
+      return std::nullopt;
+    }
+    return Divergence{*since,
+                      "updates that were to lower the loss by " + std::to_string(promises / kStreak) +
+                          " a step, more than all of it",
+                      "less than the loss, " + std::to_string(losses / kStreak) + " on average over " +
+                          std::to_string(kStreak) + " steps"};
+  }
+
+  struct Step {
+    uint64_t number;
+    double promised;
+    double loss;
+  };
+
   std::vector<double> first_;
-  uint64_t streak_ = 0;
-  uint64_t bad_since_ = 0;
+  size_t streak_ = 0;
+  uint64_t high_since_ = 0;
+  std::deque<Step> recent_;
 };
 
 }  // namespace zoexport

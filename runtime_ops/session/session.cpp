@@ -87,10 +87,7 @@ Status Session::attach(const std::string& folder, int32_t mode, const uint64_t* 
     run_.seed = manifest_.settings.seed;
     return restored;
   }
-  guard_ = DivergenceGuard();
-  for (const Record& record : records_) {
-    (void)guard_.observe(record.step, record.loss);
-  }
+  watch_again();
   return {};
 }
 

@@ -63,7 +63,10 @@ class Session {
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr);
-  Status diverged(const StepOutput& output, uint64_t bad_step);
+  // Goes back to the steps that are still good; the failure says why.
+  Status diverged(const Divergence& divergence);
+  // Shows the guard the steps that are in the log.
+  void watch_again();
   const Record* pending() const { return records_.size() > applied_ ? &records_.back() : nullptr; }
   // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
   Status restore(uint64_t updates);

@@ -94,10 +94,10 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   const auto loss = static_cast<float>(report.output.loss);
   // Decided on a copy: a step whose record cannot be written has not happened.
   DivergenceGuard guard = guard_;
-  if (const auto bad = guard.observe(number, loss)) {
-    return diverged(report.output, *bad).failure();
-  }
   Record record{number, input.lr, input.eps, loss, report.output.gradients};
+  if (const auto divergence = guard.observe(record)) {
+    return diverged(*divergence).failure();
+  }
   if (state_) {
     ZO_TRY(state_->log().append(record));
   }
@@ -110,28 +110,25 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   return report;
 }
 
-Status Session::diverged(const StepOutput& output, uint64_t bad_step) {
-  const double limit = DivergenceGuard::kFactor * guard_.baseline();
-  const bool finite = std::isfinite(static_cast<float>(output.loss));
-  const uint64_t kept = bad_step > 0 ? bad_step - 1 : 0;
+Status Session::diverged(const Divergence& divergence) {
   const std::string step = std::to_string(records_.size());
   if (state_) {
-    state_->remove_snapshots_after(kept);
-    ZO_TRY(state_->log().cut(kept));
+    state_->remove_snapshots_after(divergence.kept);
+    ZO_TRY(state_->log().cut(divergence.kept));
   }
-  records_.resize(kept);
+  records_.resize(divergence.kept);
   ZO_TRY(restore(records_.size()));
+  watch_again();
+  return Failure{ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
+                 "Lower lr (it is " + std::to_string(run_.lr) + "). The state is back at " +
+                     std::to_string(records_.size()) + " steps, before the run left its range."};
+}
+
+void Session::watch_again() {
   guard_ = DivergenceGuard();
   for (const Record& record : records_) {
-    (void)guard_.observe(record.step, record.loss);
+    (void)guard_.observe(record);
   }
-  return Failure{ZO_DIVERGED, "step " + step,
-                 finite ? "a loss of " + std::to_string(output.loss) + ", above the limit since step " +
-                              std::to_string(bad_step)
-                        : "a loss that is not finite",
-                 "losses below " + std::to_string(limit) + ", ten times those of the first steps",
-                 "Lower lr (it is " + std::to_string(run_.lr) + "). The state is back at " +
-                     std::to_string(records_.size()) + " steps, before the loss left its range."};
 }
 
 Result<StepReport> Session::step(const Dataset& dataset, const uint64_t* indices, size_t count) {

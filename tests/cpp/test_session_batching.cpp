@@ -158,28 +158,43 @@ void test_losses_far_from_zero() {
   CHECK(near(scores.loss(0, ZO_LOSS_CHOICES), 1000.0) && !scores.right(0));
 }
 
-std::optional<uint64_t> first_bad(const std::vector<float>& losses, size_t* stopped) {
+// The steps that are kept of a run with these losses and projected gradients, if it is stopped.
+std::optional<uint64_t> kept(const std::vector<float>& losses, size_t* stopped, float gradient = 0, float lr = 1) {
   DivergenceGuard guard;
   for (*stopped = 0; *stopped < losses.size(); ++*stopped) {
-    if (const auto bad = guard.observe(*stopped, losses[*stopped])) {
-      return bad;
+    const Record record{static_cast<uint32_t>(*stopped), lr, 1e-2f, losses[*stopped], {gradient, -gradient}};
+    if (const auto divergence = guard.observe(record)) {
+      return divergence->kept;
     }
   }
   return std::nullopt;
 }
 
-void test_divergence() {
+void test_losses_that_diverge() {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   size_t stopped = 0;
-  CHECK(!first_bad({2, 2, 2, 19, 19, 19, 19, 2, 19, 19, 19, 19, 2}, &stopped));
-  CHECK(!first_bad({2, 20, 20, 20, 20, 20, 20, 20}, &stopped));  // exactly ten times is not above
-  CHECK(first_bad({2, 3, 1, 21, 21, 21, 21, 21}, &stopped) == 3u && stopped == 7);
+  CHECK(!kept({2, 2, 2, 19, 19, 19, 19, 2, 19, 19, 19, 19, 2}, &stopped));
+  CHECK(!kept({2, 20, 20, 20, 20, 20, 20, 20}, &stopped));  // exactly ten times is not above
+  CHECK(kept({2, 3, 1, 21, 21, 21, 21, 21}, &stopped) == 2u && stopped == 7);
   // A run that leaves at once does not become its own baseline.
-  CHECK(first_bad({2, 50, 50, 50, 50, 50}, &stopped) == 1u && stopped == 5);
-  CHECK(first_bad({2, 2, nan}, &stopped) == 2u && stopped == 2);
-  CHECK(first_bad({2, 2, 50, 50, std::numeric_limits<float>::infinity()}, &stopped) == 2u && stopped == 4);
-  CHECK(first_bad({nan}, &stopped) == 0u);
-  CHECK(!first_bad({0, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-3f}, &stopped));
+  CHECK(kept({2, 50, 50, 50, 50, 50}, &stopped) == 0u && stopped == 5);
+  CHECK(kept({2, 2, nan}, &stopped) == 1u && stopped == 2);
+  CHECK(kept({2, 2, 50, 50, std::numeric_limits<float>::infinity()}, &stopped) == 1u && stopped == 4);
+  CHECK(kept({nan}, &stopped) == 0u);
+  CHECK(!kept({0, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-3f}, &stopped));
+}
+
+void test_updates_that_promise_too_much() {
+  size_t stopped = 0;
+  // lr g^2 = 4 a step: more than losses of 3, less than losses of 5.
+  CHECK(kept({3, 3, 3, 3, 3, 3}, &stopped, 2) == 0u && stopped == 4);
+  CHECK(!kept({5, 5, 5, 5, 5, 5}, &stopped, 2));
+  CHECK(!kept({3, 3, 3, 3}, &stopped, 2));
+  // What came before the first such update is kept, and one easy batch among hard ones is nothing.
+  CHECK(kept({9, 9, 3, 3, 3, 3, 3, 3}, &stopped, 2) == 2u && stopped == 6);
+  CHECK(!kept({5, 5, 1e-6f, 5, 5, 5}, &stopped, 2));
+  CHECK(!kept({1e-6f, 1e-6f, 1e-6f, 1e-6f, 1e-6f}, &stopped, 0.01f));
+  CHECK(!kept({3, 3, 3, 3, 3, 3}, &stopped, 2, 5e-3f));
 }
 
 }  // namespace
@@ -190,6 +205,7 @@ int main() {
   test_every_entry_is_laid_out_once();
   test_losses();
   test_losses_far_from_zero();
-  test_divergence();
+  test_losses_that_diverge();
+  test_updates_that_promise_too_much();
   return check::result();
 }
