@@ -167,6 +167,7 @@ def _description(
         "settings": settings,
         "rng": rng.SPEC_ID,
         "packing": graph.packing,
+        "rotated_weights": graph.rotated,
         "provenance": graph.provenance,
         "programs": lowered.programs,
         "state": [slot.as_dict() for slot in graph.slots],

@@ -1,8 +1,9 @@
 """parity: the bundle in the session against the method's reference in PyTorch, with the same noise.
 
 Batches are made here: unequal lengths, padding, a label at the first and at the last position, tokens over the
-whole vocabulary. Where activations are int8 the reference begins each step at the session's state
-(``core.tolerances`` says why); otherwise both run freely.
+whole vocabulary. Where activations are int8 the two sides are kept together (``core.tolerances`` says why): the
+reference begins each step at the session's state, and a step's losses are over the whole vocabulary and over labels
+enough for single roundings to average out. Otherwise both run freely.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from zoexport.session import normals as runtime_normals
 
 _BATCH_TENSOR_ID = 0x7FFFFFFF
 """Words for the batches come from the noise specification, at a tensor id that no slot has."""
+_LABELS_TO_AVERAGE = 256
+"""Labels of a step whose losses differ by roundings."""
 
 
 @dataclasses.dataclass
@@ -80,18 +83,21 @@ def parity(
     manifest = manifests.read(bundle, verify_files=True)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
+        settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]
+        follows = tolerances.follows_the_session(settings["activations"])
+        if follows:
+            settings["loss"] = "full"
         reference = _reference(manifest, bundle, model, progress)
-        session = stack.enter_context(_SessionSide(bundle))
+        session = stack.enter_context(_SessionSide(bundle, settings["loss"]))
         compared = _Comparison()
-        follows = tolerances.follows_the_session(manifest["settings"]["activations"])
         gradients: list[float] = []
         for step in range(steps):
             progress("comparing", step / steps)
-            batch = make_batch(manifest, step)
+            batch = make_batch(settings, vocabulary, step, _LABELS_TO_AVERAGE if follows else 0)
             if follows:
-                reference.follow(session.tensors(), gradients, manifest["settings"]["lr"])
+                reference.follow(session.tensors(), gradients, settings["lr"])
             ours = session.step(batch)
-            theirs = _reference_step(reference, batch, manifest)
+            theirs = _reference_step(reference, batch, settings["lr"])
             compared.add(ours, theirs)
             gradients = ours["gradients"]
             if folder is not None:
@@ -105,11 +111,11 @@ def parity(
                     for slot in session.slots
                 }
                 sides = {"session": (ours, session.noise(step)), "reference": (theirs, noise)}
-                _dump_step(folder, step, batch, sides, manifest["settings"])
+                _dump_step(folder, step, batch, sides, settings)
         if follows:
-            reference.follow(session.tensors(), gradients, manifest["settings"]["lr"])
+            reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = max(compared.state, state_error(session.state(), _finish(reference)))
-    bounds = tolerances.bounds(manifest["settings"]["activations"])
+    bounds = tolerances.bounds(settings["activations"])
     return {
         "passed": compared.loss <= bounds[tolerances.LOSS]
         and compared.state <= bounds[tolerances.STATE],
@@ -121,37 +127,50 @@ def parity(
     }
 
 
-def make_batch(manifest: dict[str, Any], step: int) -> list[Example]:
-    """The examples of one step, a function of the bundle's shapes and the step number alone.
+def make_batch(
+    settings: dict[str, Any], vocabulary: int, step: int, least_labels: int = 0
+) -> list[Example]:
+    """The examples of one step, a function of the arguments alone.
 
     The first fills the sequence and has labels at its first and last position; the others are shorter, each of
     its own length, some positions without a label. With loss=choices an example has two or three candidates, each with
     a few labels.
+
+    Args:
+        settings: ``seq_len``, ``batch`` and ``loss`` of the bundle.
+        vocabulary: tokens are below it.
+        step: the step's number.
+        least_labels: examples follow until they have as many labels, beyond ``batch`` where need be.
     """
-    settings, vocab = manifest["settings"], manifest["model"]["vocab_size"]
-    seq_len = settings["seq_len"]
-    examples = []
-    for number in range(settings["batch"]):
-        words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * seq_len + 8).astype(np.uint64)
-        count = 1 if settings["loss"] == "full" else 2 + int(words[0] % 2)
-        full = number == 0
-        candidates = []
-        for candidate in range(count):
-            part = words[8 + 2 * candidate * seq_len :]
-            length = seq_len if full else 1 + int(words[1 + candidate] % max(seq_len - 1, 1))
-            tokens = [int(word % vocab) for word in part[:length]]
-            labels = [int(word % vocab) for word in part[seq_len : seq_len + length]]
-            labels[0], labels[-1] = 0, vocab - 1
-            for position in range(length):
-                ends = position == length - 1 or (full and position == 0)
-                # A choice is a few tokens after a prompt: many labels would make one choice certain, its loss
-                # zero, and relative errors meaningless.
-                kept = position >= length - 1 - candidate if count > 1 else part[position] % 3 > 0
-                if not (ends or kept):
-                    labels[position] = -100
-            candidates.append(Candidate(tokens, labels))
-        examples.append(Example(candidates, int(words[7] % count)))
+    examples: list[Example] = []
+    labels = 0
+    while len(examples) < settings["batch"] or labels < least_labels:
+        examples.append(_example(settings, vocabulary, step, len(examples)))
+        labels += sum(label >= 0 for label in examples[-1].candidates[0].labels)
     return examples
+
+
+def _example(settings: dict[str, Any], vocabulary: int, step: int, number: int) -> Example:
+    seq_len = settings["seq_len"]
+    words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * seq_len + 8).astype(np.uint64)
+    count = 1 if settings["loss"] == "full" else 2 + int(words[0] % 2)
+    full = number == 0
+    candidates = []
+    for candidate in range(count):
+        part = words[8 + 2 * candidate * seq_len :]
+        length = seq_len if full else 1 + int(words[1 + candidate] % max(seq_len - 1, 1))
+        tokens = [int(word % vocabulary) for word in part[:length]]
+        labels = [int(word % vocabulary) for word in part[seq_len : seq_len + length]]
+        labels[0], labels[-1] = 0, vocabulary - 1
+        for position in range(length):
+            ends = position == length - 1 or (full and position == 0)
+            # A choice is a few tokens after a prompt: many labels would make one choice certain, its loss
+            # zero, and relative errors meaningless.
+            kept = position >= length - 1 - candidate if count > 1 else part[position] % 3 > 0
+            if not (ends or kept):
+                labels[position] = -100
+        candidates.append(Candidate(tokens, labels))
+    return Example(candidates, int(words[7] % count))
 
 
 def _reference(
@@ -175,7 +194,7 @@ def _reference(
             expected=f"the weights that the bundle was compiled from, {manifest['model']['sha256'][:16]}...",
             fix="Pass the original model with --model.",
         )
-    quantize_model(loaded.model, manifest["settings"])
+    quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
     method = methods.get(manifest["method"])
     config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
@@ -184,10 +203,8 @@ def _reference(
     return method.reference(loaded.model, config, slots)
 
 
-def _reference_step(
-    reference: Any, batch: list[Example], manifest: dict[str, Any]
-) -> dict[str, Any]:
-    result = reference.step(batch, manifest["settings"]["lr"])
+def _reference_step(reference: Any, batch: list[Example], learning_rate: float) -> dict[str, Any]:
+    result = reference.step(batch, learning_rate)
     for key in ("before", "after"):
         result[key] = {f"lora_B.{name}": b.numpy().copy() for name, b in result[key].items()}
     return dict(result)
@@ -201,8 +218,9 @@ def _finish(reference: Any) -> dict[str, np.ndarray]:
 class _SessionSide:
     """The bundle in the C++ session, step by step, with nothing kept on disk."""
 
-    def __init__(self, bundle: Path) -> None:
+    def __init__(self, bundle: Path, loss: str) -> None:
         self.session = Session.open(bundle)
+        self.session.configure(loss=loss)
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
 
     def __enter__(self) -> _SessionSide:

@@ -1,39 +1,62 @@
 """The Hugging Face model with a bundle's quantization, in plain PyTorch: the other side of parity.
 
 It states what quantization means without the passes: every linear layer and the token embedding read the
-dequantized weight, and every linear layer's input is rounded to int8 with one scale a row.
+dequantized weight, and every linear layer's input is rounded to int8 with one scale a row. A weight that the bundle
+stores rotated is quantized rotated; its layer rotates the rows it reads, or gives out as the embedding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zoexport.core import int4
+from zoexport.core import hadamard, int4
 
 
-def quantize_model(model: Any, settings: dict[str, Any]) -> None:
+def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str] = ()) -> None:
     """Change ``model`` in place to compute as a bundle with these settings does.
 
     Args:
         model: a transformers causal language model, fp32.
         settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
+        rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
     """
     if settings["weights"] == "fp32":
         return
+    table = model.get_input_embeddings()
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    turned = {
+        parameter.data_ptr()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name in rotated
+    }
     done: set[int] = set()
-    with torch.no_grad():
-        for layer in (*layers, model.get_input_embeddings()):
-            if layer.weight.data_ptr() in done:
-                continue
-            done.add(layer.weight.data_ptr())
-            layer.weight.copy_(_rounded(layer.weight, settings))
-    if settings["activations"] == "int8":
-        for layer in layers:
-            layer.register_forward_pre_hook(_round_inputs)
+    for layer in (*layers, table):
+        place = layer.weight.data_ptr()
+        turn = _rotate if place in turned else _leave
+        if place not in done:
+            done.add(place)
+            with torch.no_grad():
+                layer.weight.copy_(_rounded(turn(layer.weight), settings))
+        if layer is table:
+            layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
+        elif settings["activations"] == "int8":
+            layer.register_forward_pre_hook(
+                lambda _, inputs, turn=turn: (round_rows(turn(inputs[0])), *inputs[1:])
+            )
+
+
+def _rotate(rows: Tensor) -> Tensor:
+    size = hadamard.block_size(rows.shape[-1])
+    assert size is not None
+    return hadamard.rotate_rows(rows, size)
+
+
+def _leave(rows: Tensor) -> Tensor:
+    return rows
 
 
 def _rounded(weight: Tensor, settings: dict[str, Any]) -> Tensor:
@@ -41,10 +64,6 @@ def _rounded(weight: Tensor, settings: dict[str, Any]) -> Tensor:
         group = settings["group_size"]
         return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group), group)
     return int4.dequantize_int8(*int4.quantize_int8(weight.detach()))
-
-
-def _round_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (round_rows(inputs[0]), *inputs[1:])
 
 
 def round_rows(x: Tensor) -> Tensor:

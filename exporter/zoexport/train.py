@@ -56,10 +56,11 @@ def train(
     """
     manifest = manifests.read(bundle)
     chosen = runtime_settings(manifest, settings)
+    loss = chosen.get("loss", manifest["settings"]["loss"])
     run = _Run(progress)
     with (
         Session.open(bundle) as session,
-        tokenized(bundle, manifest, data, phase) as (dataset, counts),
+        tokenized(bundle, manifest, data, loss, phase) as (dataset, counts),
     ):
         # Only now: data that cannot be used must not leave a state behind.
         with _new_state_removed_on_refusal(session, state):
@@ -113,11 +114,12 @@ def evaluate(
                 fix="Leave it out, or give it to 'zoexport train'.",
             )
     chosen = runtime_settings(manifest, settings)
+    loss = chosen.get("loss", manifest["settings"]["loss"])
     with Session.open(bundle) as session:
         if state is not None:
             session.attach(state, read_only=True)
         session.configure(**chosen)
-        with tokenized(bundle, manifest, data, phase) as (dataset, counts):
+        with tokenized(bundle, manifest, data, loss, phase) as (dataset, counts):
             phase("evaluating", None)
             found = session.evaluate(dataset)
     return {
@@ -145,7 +147,7 @@ def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, str]) -
 
 @contextlib.contextmanager
 def tokenized(
-    bundle: Path, manifest: Mapping[str, Any], data: Path, phase: Progress
+    bundle: Path, manifest: Mapping[str, Any], data: Path, loss: str, phase: Progress
 ) -> Iterator[tuple[Dataset, dict[str, int]]]:
     """A data file as the session takes it, and how many examples there are and were shortened."""
     from zoexport.data import tokenize_to_file
@@ -160,6 +162,7 @@ def tokenized(
                 manifest["settings"]["seq_len"],
                 manifest["model"]["vocab_size"],
                 examples,
+                choices=loss == "choices",
                 progress=lambda share: phase("tokenizing", share),
             )
             dataset.load(examples)

@@ -166,6 +166,7 @@ def write_bundle(
         },
         "rng": rng.SPEC_ID,
         "packing": "fp32",
+        "rotated_weights": [],
         "provenance": [],
         "programs": programs,
         "state": slots,

@@ -187,7 +187,8 @@ def test_bad_input_to_training_leaves_no_state(bundle: Path, data: Path, tmp_pat
     assert "lr" in verb(*train, data, "--set", "lr=0", code=2)["error"]["where"]
     text = tmp_path / "text.jsonl"
     text.write_text('{"text": "no choices here"}\n')
-    assert "choices" in str(verb(*train, text, code=1)["error"])
+    error = verb(*train, text, code=1)["error"]
+    assert error["where"] == f"{text}:1" and "choices" in error["found"]
     assert not state.exists()
 
 

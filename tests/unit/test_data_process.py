@@ -79,6 +79,21 @@ def _outcome(function: Any, *arguments: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
+    "line", ['{"text": "none"}', '{"prompt": "It", "completion": " was", "choices": [" was"]}']
+)
+def test_a_loss_over_choices_needs_choices_in_every_example(
+    tmp_path: Path, tokenizer_dir: Path, line: str
+) -> None:
+    good = {"prompt": "It", "completion": " was", "choices": [" was", " is"]}
+    path = _write(tmp_path, good, good, line)
+    output = tmp_path / "examples.jsonl"
+    with pytest.raises(DataError) as raised:
+        tokenize_to_file(path, tokenizer_dir, 16, VOCAB_SIZE, output, choices=True)
+    assert raised.value.where == f"{path}:3"
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
     "line", ['{"text": 3}', '{"text": "a"}', '{"prompt": "é", "completion": ""}']
 )
 def test_errors_of_the_child_are_the_same(tmp_path: Path, tokenizer_dir: Path, line: str) -> None:

@@ -43,7 +43,9 @@ def export(
 
 @adapter.command("import")
 @options.bundle
-@click.option("--adapter", "source", type=options.PATH, required=True, help="The adapter's folder.")
+@click.option(
+    "-i", "--input", "--adapter", "source", type=options.PATH, required=True, help="The adapter."
+)
 @_FORMAT
 @click.option("--state", type=options.PATH, required=True, help="The state folder to create.")
 @options.force

@@ -16,10 +16,12 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
     ),
     "int8": (
         {LOSS: 5e-3, STATE: 1e-5},
-        "an activation near a rounding boundary may fall on either side and takes those after it along, which "
-        "moves a loss by up to a few parts in a thousand, and a projected gradient by that over 2 eps: two free "
-        "runs drift apart like two draws of noise. So each step of the reference begins at the session's state "
-        "with the session's gradients pending: its losses then differ by rounding, and the update by nothing",
+        "an activation near a rounding boundary may fall on either side, and takes those after it along: from the "
+        "smallest difference in float32 the two sides come to differ by as much as int8 rounding itself moves a "
+        "log-probability. That averages out over a few hundred labels of the whole vocabulary, and not in a "
+        "difference of two choices' scores; a projected gradient divides it by 2 eps, so that two free runs drift "
+        "apart like two draws of noise. So the loss is compared over many labels, and each step of the reference "
+        "begins at the session's state with the session's gradients pending: the update then differs by nothing",
     ),
 }
 

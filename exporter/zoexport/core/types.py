@@ -98,6 +98,7 @@ class TrainingGraph:
         slots: the state, and
         initial: its first values by slot name.
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
+        rotated: weights that are stored rotated (``core.hadamard``), by name.
         provenance: the names of the passes applied, in order.
     """
 
@@ -109,6 +110,7 @@ class TrainingGraph:
     copies: int = 1
     max_labels: int = 0
     packing: str = "fp32"
+    rotated: list[str] = dataclasses.field(default_factory=list)
     provenance: list[str] = dataclasses.field(default_factory=list)
 
 

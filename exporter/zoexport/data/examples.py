@@ -105,9 +105,13 @@ def stream_file(
     seq_len: int,
     vocab_size: int,
     *,
+    choices: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[tuple[Example, bool]]:
-    """As :func:`tokenize_file`, one example at a time, each with whether it was shortened."""
+    """As :func:`tokenize_file`, one example at a time, each with whether it was shortened.
+
+    With ``choices``, every example must have some.
+    """
     if seq_len < 2:
         raise ConfigError(
             "setting 'seq_len'",
@@ -116,10 +120,23 @@ def stream_file(
             fix="Choose a larger seq_len.",
         )
     records = read_records(path, progress)
+    if choices:
+        records = map(_with_choices, records)
     # A missing or bad file is reported before the seconds that a tokenizer takes to load.
     first = list(itertools.islice(records, 1))
     tokenizer = load_tokenizer(tokenizer_dir)
     yield from tokenize_records(itertools.chain(first, records), tokenizer, seq_len, vocab_size)
+
+
+def _with_choices(record: Record) -> Record:
+    if isinstance(record, CompletionRecord) and len(record.completions) > 1:
+        return record
+    raise DataError(
+        record.where,
+        found="no 'choices'",
+        expected="'choices' in every example, since the loss is over an example's choices",
+        fix="Add 'choices' to the example, or pass --set loss=full.",
+    )
 
 
 def load_tokenizer(folder: Path) -> Any:

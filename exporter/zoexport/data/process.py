@@ -60,9 +60,13 @@ def tokenize_to_file(
     vocab_size: int,
     output: Path,
     *,
+    choices: bool = False,
     progress: Progress | None = None,
 ) -> tuple[int, int]:
     """Tokenize in a child process straight into the runner's JSON Lines, holding one example at a time.
+
+    Args:
+        choices: whether every example must have choices; the others are :func:`tokenize_in_subprocess`'s.
 
     Returns:
         The number of examples, and how many of them were shortened.
@@ -72,7 +76,7 @@ def tokenize_to_file(
     """
     count = 0
     with (
-        _child(path, tokenizer_dir, seq_len, vocab_size) as child,
+        _child(path, tokenizer_dir, seq_len, vocab_size, choices=choices) as child,
         atomic_file(output) as temporary,
         temporary.open("w", encoding="utf-8") as file,
     ):
@@ -90,10 +94,11 @@ def tokenize_to_file(
 
 @contextlib.contextmanager
 def _child(
-    path: Path, tokenizer_dir: Path, seq_len: int, vocab_size: int
+    path: Path, tokenizer_dir: Path, seq_len: int, vocab_size: int, *, choices: bool = False
 ) -> Iterator[Iterator[dict[str, Any]]]:
     """Start the child and yield its messages; it is dead when the block is left, however it is left."""
-    arguments = [str(path), str(tokenizer_dir), str(seq_len), str(vocab_size), str(os.getpid())]
+    numbers = (seq_len, vocab_size, int(choices), os.getpid())
+    arguments = [str(path), str(tokenizer_dir), *map(str, numbers)]
     root = str(Path(__file__).resolve().parents[2])
     environment = {
         **os.environ,
@@ -148,8 +153,8 @@ def _rebuild(content: dict[str, str]) -> ZoExportError:
 
 
 def main(arguments: list[str]) -> int:
-    """The child's side: data, tokenizer folder, seq_len, vocab_size and the parent's process id."""
-    path, tokenizer_dir, seq_len, vocab_size, parent = arguments
+    """The child's side: data, tokenizer folder, seq_len, vocab_size, choices and the parent's process id."""
+    path, tokenizer_dir, seq_len, vocab_size, choices, parent = arguments
     # Ctrl-C reaches the whole group; the parent decides what happens, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(int(parent))
@@ -169,6 +174,7 @@ def main(arguments: list[str]) -> int:
             Path(tokenizer_dir),
             int(seq_len),
             int(vocab_size),
+            choices=bool(int(choices)),
             progress=lambda share: send(progress=share),
         )
         for example, short in pairs:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from zoexport.core import int4, rng
+from zoexport.core import hadamard, int4, rng
 from zoexport.ir.op_arguments import array_of, float_of, seed_of, u32
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +45,7 @@ SEMANTIC = {
     "dequantize_int4": "Tensor codes, Tensor scales",
     "dequantize_int8": "Tensor codes, Tensor scales",
     "fake_quantize_int8_rows": "Tensor x",
+    "rotate_rows": "Tensor x, int block",
 }
 
 
@@ -379,4 +380,15 @@ def fake_quantize_int8_rows(x: torch.Tensor) -> torch.Tensor:
 
 @_fake("fake_quantize_int8_rows")
 def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@_cpu("rotate_rows")
+def rotate_rows(x: torch.Tensor, block: int) -> torch.Tensor:
+    """Each run of ``block`` values of a row times the Hadamard matrix: float32, shape of x."""
+    return hadamard.rotate_rows(x, block)
+
+
+@_fake("rotate_rows")
+def _(x: torch.Tensor, block: int) -> torch.Tensor:
     return x.new_empty(x.shape)

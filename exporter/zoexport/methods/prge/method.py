@@ -39,6 +39,7 @@ class ZerothOrderMethod:
         from zoexport.passes.label_logprobs import label_logprobs
         from zoexport.passes.lora_inject import lora_inject
         from zoexport.passes.quantize_weights import quantize_weights
+        from zoexport.passes.rotate_inputs import rotate_inputs
 
         labels = config.batch * config.seq_len
         copy_adapters = sequential_forward if self.sequential else dual_forward
@@ -74,6 +75,14 @@ class ZerothOrderMethod:
             Pass("fold_constants", fold_constants, "shapes are known only once rows are bound"),
             Pass("group_queries", group_queries, "compares shapes, which are numbers by now"),
         ]
+        if config.activations == "int8":
+            order.append(
+                Pass(
+                    "rotate_inputs",
+                    lambda graph: rotate_inputs(graph, measured="evaluate"),
+                    "rotates weights, so before they are quantized; runs a program, so once rows are bound",
+                )
+            )
         if config.weights != "fp32":
             order.append(
                 Pass(

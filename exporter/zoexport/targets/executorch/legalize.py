@@ -15,6 +15,7 @@ import torch
 import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's operators)
 from torch.fx import Graph, Node
 
+from zoexport.core import hadamard
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, aten, call, is_call, remove_unused_weights, shape_of, zo
 
@@ -34,6 +35,7 @@ class Legalizer:
         """Apply every rule to every node that it names."""
         rules: list[tuple[tuple[object, ...], Callable[[Node], Node | None]]] = [
             ((aten.linear,), self.quantized_linear),
+            ((zo.rotate_rows,), self.rotate_rows),
             ((aten.split, aten.split_with_sizes, aten.chunk), self.split),
             ((aten.cat,), self.cat),
             ((aten.layer_norm,), self.layer_norm),
@@ -156,6 +158,15 @@ class Legalizer:
     def _column(self, scales: Node) -> Node:
         name = self._weight_name(scales)
         return self.constant(f"{name}.column", self.graph.weights[name].unsqueeze(1))
+
+    def rotate_rows(self, node: Node) -> Node:
+        """rotate_rows: reshape, a product with the Hadamard matrix, reshape."""
+        source, block = node.args
+        assert isinstance(source, Node) and isinstance(block, int)
+        shape = shape_of(source)
+        rotation = self.constant(f"hadamard.{block}", hadamard.matrix(block))
+        blocks = self._reshaped(source, (*shape[:-1], shape[-1] // block, block))
+        return self._reshaped(call(self.nodes, aten.linear.default, blocks, rotation), shape)
 
     def split(self, node: Node) -> None:
         """split, chunk: one slice for each part that is read."""

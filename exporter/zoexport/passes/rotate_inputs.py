@@ -1,0 +1,162 @@
+"""rotate_inputs: rows with outliers are rotated before they are rounded to int8 (docs/int4.md).
+
+Before::
+
+    e = aten.embedding(W_e, tokens)
+    y = aten.linear(x, W, bias)
+
+After, for a ``W`` whose inputs have outliers (R a block Hadamard matrix, its own inverse)::
+
+    e = zoexport.rotate_rows(aten.embedding(W_e R, tokens))
+    y = aten.linear(zoexport.rotate_rows(x), W R, bias)
+
+Which inputs have outliers is measured: the program runs once on tokens over the whole vocabulary. Left alone:
+inputs that gain little, adapters (they read the row as it was), and weights that other operators read too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Interpreter, Node
+
+from zoexport.core import hadamard, rng
+from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.ir.graphs import aten, call, is_call, placeholders, shape_of, zo
+
+MINIMUM_GAIN = 2.0
+"""Rounding errors must fall by this factor; a rotation costs a few percent of the product it serves."""
+
+_SAMPLE_TENSOR_ID = 0x7FFFFFFE
+"""The tokens come from the noise specification, at a tensor id that no slot has."""
+_SAMPLE_LABELS = 16
+
+
+def rotate_inputs(graph: TrainingGraph, *, measured: str) -> TrainingGraph:
+    """Rotate in every program what gains from it in the program ``measured``."""
+    gains = rounding_gains(graph, graph.programs[measured])
+    chosen = [
+        name
+        for name, gain in gains.items()
+        if gain >= MINIMUM_GAIN and all(map(_Reads(name).only, graph.programs.values()))
+    ]
+    for name in chosen:
+        weight = graph.weights[name]
+        graph.weights[name] = hadamard.rotate_rows(weight.float(), _block(weight)).to(weight.dtype)
+    for program in graph.programs.values():
+        _rotate(program, set(chosen))
+    graph.rotated = sorted(chosen)
+    return graph
+
+
+def rounding_error(x: Tensor) -> float:
+    """The expected error of int8 rounding over the row, root mean square over the rows of ``x`` (..., K)."""
+    span = x.amax(-1).clamp(min=0) - x.amin(-1).clamp(max=0)
+    power = x.square().mean(-1)
+    error = (span / 255).square() / 12
+    return float((error / power.clamp(min=torch.finfo(torch.float32).tiny)).mean().sqrt())
+
+
+def rounding_gains(graph: TrainingGraph, program: Program) -> dict[str, float]:
+    """How many times smaller rounding errors are on rotated inputs, for each weight of a linear layer."""
+    inputs = [
+        graph.weights[value.name] if value.role == "weight" else _sample(graph, program, value)
+        for value in program.inputs
+    ]
+    names = {node: name for name, node in placeholders(program).items()}
+    return _Measurement(graph, program, names).measure(inputs)
+
+
+class _Measurement(Interpreter):
+    """Runs a program and looks at the inputs of its linear layers on the way."""
+
+    def __init__(self, graph: TrainingGraph, program: Program, names: dict[Node, str]) -> None:
+        super().__init__(program.module)
+        self.weights = graph.weights
+        self.names = names
+        self.gains: dict[str, float] = {}
+
+    def measure(self, inputs: list[Tensor]) -> dict[str, float]:
+        with torch.no_grad():
+            self.run(*inputs)
+        return self.gains
+
+    def run_node(self, n: Node) -> Any:
+        if is_call(n, aten.linear):
+            x, weight = n.args[:2]
+            assert isinstance(x, Node) and isinstance(weight, Node)
+            name = self.names.get(weight, "")
+            if name in self.weights and _block(self.weights[name]):
+                self._look(name, self.env[x])
+        return super().run_node(n)
+
+    def _look(self, name: str, x: Tensor) -> None:
+        rotated = hadamard.rotate_rows(x, _block(self.weights[name]))
+        gain = rounding_error(x) / max(rounding_error(rotated), torch.finfo(torch.float32).tiny)
+        self.gains[name] = min(gain, self.gains.get(name, gain))
+
+
+def _sample(graph: TrainingGraph, program: Program, value: Value) -> Tensor:
+    """Tokens and labels over the whole vocabulary, initial state, zeros for the rest."""
+    if value.role == "state":
+        return graph.initial[value.name]
+    shape = [
+        min(size.max, _SAMPLE_LABELS) if isinstance(size, Dim) else size for size in value.shape
+    ]
+    dtype = getattr(torch, value.dtype)
+    if value.role not in ("tokens", "label_tokens"):
+        return torch.zeros(shape, dtype=dtype)
+    count = int(torch.Size(shape).numel())
+    words = rng.words(0, _SAMPLE_TENSOR_ID, 0, 0, count).astype("int64")
+    return torch.from_numpy(words % _vocabulary(graph, program)).to(dtype).reshape(shape)
+
+
+def _vocabulary(graph: TrainingGraph, program: Program) -> int:
+    tokens = placeholders(program)["tokens"]
+    tables = [user.args[0] for user in tokens.users if is_call(user, aten.embedding)]
+    return min(shape_of(table)[0] for table in tables if isinstance(table, Node))
+
+
+class _Reads:
+    """The operators that read a weight."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def only(self, program: Program) -> bool:
+        """Whether only linear layers and the token embedding read it in ``program``."""
+        nodes = placeholders(program)
+        weight = nodes.get(self.name)
+        return weight is None or all(
+            (is_call(user, aten.linear) and user.args[1] is weight and user.args[0] is not weight)
+            or (is_call(user, aten.embedding) and user.args[1] is nodes["tokens"])
+            for user in weight.users
+        )
+
+
+def _block(weight: Tensor) -> int:
+    """The block of a weight's rotation; 0 if it cannot have one."""
+    return (hadamard.block_size(weight.shape[1]) or 0) if weight.dim() == 2 else 0
+
+
+def _rotate(program: Program, chosen: set[str]) -> None:
+    nodes = program.module.graph
+    names = {node: name for name, node in placeholders(program).items() if name in chosen}
+    rotated: dict[Node, Node] = {}
+    for node in list(nodes.nodes):
+        if is_call(node, aten.linear) and node.args[1] in names:
+            x = node.args[0]
+            assert isinstance(x, Node)
+            if x not in rotated:
+                with nodes.inserting_before(node):
+                    block = hadamard.block_size(shape_of(x)[-1])
+                    rotated[x] = call(nodes, zo.rotate_rows.default, x, block)
+            node.update_arg(0, rotated[x])
+        elif is_call(node, aten.embedding) and node.args[0] in names:
+            with nodes.inserting_after(node):
+                block = hadamard.block_size(shape_of(node)[-1])
+                restored = call(nodes, zo.rotate_rows.default, node, block)
+            node.replace_all_uses_with(restored, lambda user, own=restored: user is not own)
+    program.module.recompile()
