@@ -37,7 +37,8 @@ def lora_inject(
             tensor ids of their B.
         rank: inner size, at most the layer's smaller side.
         alpha: the adapter's output is scaled by alpha / rank.
-        seed: of A, which is N(0, 1/in) as drawn by the noise specification at step 0, query 0.
+        seed: of A, which is N(0, 2/in) (He et al. 2015) as the noise specification draws it at step 0, query 0.
+            Its scale belongs to the default lr: what a step of B changes grows with the square of it.
 
     Raises:
         VerifyError: a module's linear call is not in the graph.
@@ -67,7 +68,9 @@ def lora_inject(
         b_slot = Slot(b_name, "trainable", "float32", (rank, out_features), number, module)
         graph.slots += [a_slot, b_slot]
         noise = rng.normals(seed, a_slot.tensor_id, 0, 0, in_features * rank)
-        graph.initial[a_name] = torch.from_numpy(noise).view(in_features, rank) / in_features**0.5
+        graph.initial[a_name] = (
+            torch.from_numpy(noise).view(in_features, rank) * (2 / in_features) ** 0.5
+        )
         graph.initial[b_name] = torch.zeros(rank, out_features)
         for program in graph.programs.values():
             _inject(program, a_slot, b_slot, alpha / rank)

@@ -41,7 +41,7 @@ def test_slots_name_their_module_and_noise() -> None:
         ("lora_B.body.0", "trainable", 1),
     ]
     drawn = rng.normals(7, A_TENSOR_IDS + 1, 0, 0, WIDTH * 2)
-    expected = torch.from_numpy(drawn).view(WIDTH, 2) / WIDTH**0.5
+    expected = torch.from_numpy(drawn).view(WIDTH, 2) * (2 / WIDTH) ** 0.5
     torch.testing.assert_close(graph.initial["lora_A.body.0"], expected, rtol=0, atol=0)
 
 

@@ -165,8 +165,11 @@ class Legalizer:
         assert isinstance(source, Node) and isinstance(block, int)
         shape = shape_of(source)
         rotation = self.constant(f"hadamard.{block}", hadamard.matrix(block))
-        blocks = self._reshaped(source, (*shape[:-1], shape[-1] // block, block))
-        return self._reshaped(call(self.nodes, aten.linear.default, blocks, rotation), shape)
+        # -1: before the output head it is the number of labels.
+        rows = (*shape[:-2], -1)
+        blocks = self._reshaped(source, (*rows, shape[-1] // block, block))
+        turned = call(self.nodes, aten.linear.default, blocks, rotation)
+        return self._reshaped(turned, (*rows, shape[-1]))
 
     def split(self, node: Node) -> None:
         """split, chunk: one slice for each part that is read."""
