@@ -1,13 +1,14 @@
 """The Hugging Face model with a bundle's quantization, in plain PyTorch: the other side of parity.
 
-It states what quantization means without the passes: every linear layer and the token embedding read the
-dequantized weight, and every linear layer's input is rounded to int8 with one scale a row. A weight that the bundle
-stores rotated is quantized rotated; its layer rotates the rows it reads, or gives out as the embedding.
+It states what quantization means without the passes: every linear layer and the token embedding have the dequantized
+weight, and every linear layer rounds its input to int8 with one scale a row, while an adapter beside it reads the input
+as it was. A weight that the bundle stores rotated is quantized rotated; its layer rotates the rows that it reads or,
+as the embedding, gives out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -41,12 +42,17 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
             done.add(place)
             with torch.no_grad():
                 layer.weight.copy_(_rounded(turn(layer.weight), settings))
+        round_ = round_rows if settings["activations"] == "int8" else _leave
         if layer is table:
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
-        elif settings["activations"] == "int8":
-            layer.register_forward_pre_hook(
-                lambda _, inputs, turn=turn: (round_rows(turn(inputs[0])), *inputs[1:])
-            )
+        else:
+            # Not a hook: those of adapters would see the changed input.
+            layer.forward = _reading(layer, lambda x, turn=turn, round_=round_: round_(turn(x)))
+
+
+def _reading(layer: nn.Linear, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    forward = layer.forward
+    return lambda x: forward(change(x))
 
 
 def _rotate(rows: Tensor) -> Tensor:
