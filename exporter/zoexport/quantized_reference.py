@@ -47,12 +47,20 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
         else:
             # Not a hook: those of adapters would see the changed input.
-            layer.forward = _reading(layer, lambda x, turn=turn, round_=round_: round_(turn(x)))
+            layer.forward = _reading(layer.forward, turn, round_)
 
 
-def _reading(layer: nn.Linear, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    forward = layer.forward
-    return lambda x: forward(change(x))
+def _reading(
+    forward: Callable[[Tensor], Tensor], *changes: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """``forward`` of the input after ``changes``."""
+
+    def read(x: Tensor) -> Tensor:
+        for change in changes:
+            x = change(x)
+        return forward(x)
+
+    return read
 
 
 def _rotate(rows: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, aten, call, is_call, remove_unused_weights, shape_of, zo
 
 _torchao = torch.ops.torchao
+_RESHAPES = (aten.reshape, aten.view, aten._unsafe_view)
 
 
 class Legalizer:
@@ -55,8 +56,22 @@ class Legalizer:
                 if replacement is not None:
                     node.replace_all_uses_with(replacement)
                     self.nodes.erase_node(node)
+        self.merge_reshapes()
+        self.nodes.eliminate_dead_code()
         remove_unused_weights(self.program)
         self.program.module.recompile()
+
+    def merge_reshapes(self) -> None:
+        """A reshape of a reshape reads the first one's source; one that changes nothing goes."""
+        for node in list(self.nodes.nodes):
+            if not is_call(node, *_RESHAPES):
+                continue
+            source = node.args[0]
+            while is_call(source, *_RESHAPES):
+                source = source.args[0]
+            node.update_arg(0, source)
+            if shape_of(source) == shape_of(node) and -1 not in node.args[1]:
+                node.replace_all_uses_with(source)
 
     def constant(self, name: str, value: torch.Tensor) -> Node:
         """A weight input holding ``value``, shared by name."""

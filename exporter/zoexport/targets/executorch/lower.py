@@ -77,11 +77,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         LoweringError: ExecuTorch refused a program.
     """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import (
-        EdgeCompileConfig,
-        ExecutorchBackendConfig,
-        to_edge_transform_and_lower,
-    )
+    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 
     from zoexport.targets.executorch.legalize import Legalizer
     from zoexport.targets.executorch.xnnpack_passes import needed_passes_only
@@ -98,11 +94,17 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     try:
         operators = {_name(node) for program in exported.values() for node in _calls(program)}
         with quiet(), needed_passes_only(operators):
-            edge = to_edge_transform_and_lower(
-                exported,
-                partitioner={name: [XnnpackPartitioner()] for name in exported},
-                compile_config=EdgeCompileConfig(_check_ir_validity=False),
+            # Not to_edge_transform_and_lower: it decomposes each program three times.
+            partitioner = XnnpackPartitioner()
+            kept = {
+                operator
+                for program in exported.values()
+                for operator in partitioner.ops_to_not_decompose(program)[0]
+            }
+            config = EdgeCompileConfig(
+                _check_ir_validity=False, _skip_dim_order=True, preserve_ops=[*kept]
             )
+            edge = to_edge(exported, compile_config=config).to_backend(partitioner)
             delegates = {name: _delegates(edge.exported_program(name)) for name in exported}
             fallback = {name: _fallback(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
