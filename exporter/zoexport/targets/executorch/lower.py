@@ -80,7 +80,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 
     from zoexport.targets.executorch.legalize import Legalizer
-    from zoexport.targets.executorch.xnnpack_passes import needed_passes_only
+    from zoexport.targets.executorch.needed_passes import needed_passes_only
 
     exported = {}
     programs = []
@@ -92,8 +92,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         programs.append(_manifest_entry(program))
     progress("lowering to XNNPACK", None)
     try:
-        operators = {_name(node) for program in exported.values() for node in _calls(program)}
-        with quiet(), needed_passes_only(operators):
+        with quiet(), needed_passes_only([*exported.values()]):
             # Not to_edge_transform_and_lower: it decomposes each program three times.
             partitioner = XnnpackPartitioner()
             kept = {

@@ -1,0 +1,106 @@
+"""The passes that ExecuTorch's lowering runs, without those that have nothing to find.
+
+ExecuTorch 1.5 runs nine passes over every program and 17 over each delegate, and most of them retrace the whole graph:
+for a model of 30 layers they take longer than everything else that compiling does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from zoexport.ir.graphs import aten, is_call
+
+_VISION = ("convolution", "conv1d", "conv2d", "max_pool", "batch_norm", "prelu", "upsample", "pad")
+_PROMOTING = (aten.add, aten.mul, aten.sub, aten.div, aten.minimum)
+_XNNPACK_CONCATENATES = 5
+
+
+@contextlib.contextmanager
+def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iterator[None]:
+    """While this is open, lowering leaves out passes that give nothing to do on ``programs``.
+
+    Where an operator of a kind that the omitted passes treat is found, all passes run.
+    """
+    from executorch.backends.xnnpack import xnnpack_preprocess
+    from executorch.exir.program import _program
+
+    nodes = [node for program in programs for node in program.graph_module.graph.nodes]
+    manager, to_edge = xnnpack_preprocess.XNNPACKPassManager, _program._get_aten_to_edge_passes
+    vision = any(kind in str(node.target) for node in nodes for kind in _VISION)
+
+    def of_delegates(exported: Any, passes: Any = None) -> Any:
+        return manager(exported, passes=passes or _delegate_passes(nodes))
+
+    def of_programs(config: Any) -> tuple[list[Any], list[Any]]:
+        before, after = to_edge(config)
+        omitted = _idle_edge_passes(nodes)
+        return [step for step in before if type(step).__name__ not in omitted], after
+
+    if not vision:
+        xnnpack_preprocess.XNNPACKPassManager = of_delegates
+        _program._get_aten_to_edge_passes = of_programs
+    try:
+        yield
+    finally:
+        xnnpack_preprocess.XNNPACKPassManager = manager
+        _program._get_aten_to_edge_passes = to_edge
+
+
+def _delegate_passes(nodes: Sequence[Node]) -> list[Any]:
+    """Those of XNNPACK's passes that a language model can need."""
+    from executorch.backends.xnnpack import _passes as passes
+
+    found = [passes.XNNPACKRemoveCloneOpsTransform]
+    if any(is_call(node, aten.mm, aten.addmm) for node in nodes):
+        found.append(passes.ConvertToLinearPass)
+    found.append(passes.ConstPropPass)
+    if any(is_call(node, aten.relu, aten.hardtanh, aten.clamp, aten.relu6) for node in nodes):
+        found.append(passes.FuseActivationPass)
+    if any(is_call(node, aten.cat) and _parts(node) > _XNNPACK_CONCATENATES for node in nodes):
+        found.append(passes.DecomposeConcatenate)
+    return [*found, passes.RemoveRedundantCopyPass]
+
+
+def _idle_edge_passes(nodes: Sequence[Node]) -> set[str]:
+    """Names of the passes to the edge dialect that would change nothing."""
+    idle = set()
+    if not any(is_call(node, aten.t) for node in nodes):
+        idle.add("NormalizeTransposePass")
+    if not any(map(_takes_symbol_for_tensor, nodes)):
+        idle.add("SymToTensorPass")
+    if not any(is_call(node, *_PROMOTING) and len(_dtypes(node)) > 1 for node in nodes):
+        idle.add("RemoveMixedTypeOperators")
+    return idle
+
+
+def _parts(node: Node) -> int:
+    parts = node.args[0]
+    return len(parts) if isinstance(parts, list | tuple) else 0
+
+
+def _takes_symbol_for_tensor(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(
+        isinstance(argument.type, torch.TensorType)
+        and isinstance(given, Node)
+        and not isinstance(given.meta["val"], torch.Tensor)
+        for argument, given in zip(schema.arguments, node.args, strict=False)
+    )
+
+
+def _dtypes(node: Node) -> set[torch.dtype]:
+    """The dtypes that an operation would have to promote; a number counts as the tensor it becomes."""
+    values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in node.args[:2]]
+    return {
+        value.dtype
+        if isinstance(value, torch.Tensor)
+        else torch.float32
+        if isinstance(value, float)
+        else torch.int64
+        for value in values
+    }
