@@ -16,6 +16,7 @@ inputs that gain little, adapters (they read the row as it was), and weights tha
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ MINIMUM_GAIN = 2.0
 
 _SAMPLE_TENSOR_ID = 0x7FFFFFFE
 """The tokens come from the noise specification, at a tensor id that no slot has."""
-_SAMPLE_LABELS = 16
+_SAMPLE_LABELS = 64
 
 
 def rotate_inputs(graph: TrainingGraph, *, measured: str) -> TrainingGraph:
@@ -40,7 +41,8 @@ def rotate_inputs(graph: TrainingGraph, *, measured: str) -> TrainingGraph:
     chosen = [
         name
         for name, gain in gains.items()
-        if gain >= MINIMUM_GAIN and all(map(_Reads(name).only, graph.programs.values()))
+        if gain >= MINIMUM_GAIN
+        and all(_only_products_read(name, program) for program in graph.programs.values())
     ]
     for name in chosen:
         weight = graph.weights[name]
@@ -99,41 +101,33 @@ class _Measurement(Interpreter):
 
 
 def _sample(graph: TrainingGraph, program: Program, value: Value) -> Tensor:
-    """Tokens and labels over the whole vocabulary, initial state, zeros for the rest."""
+    """Tokens and labels over the whole vocabulary, label positions over the rows, initial state; else zeros."""
     if value.role == "state":
         return graph.initial[value.name]
     shape = [
         min(size.max, _SAMPLE_LABELS) if isinstance(size, Dim) else size for size in value.shape
     ]
-    dtype = getattr(torch, value.dtype)
+    count, dtype = math.prod(shape), getattr(torch, value.dtype)
+    tokens = placeholders(program)["tokens"]
+    if value.role == "label_positions":
+        return torch.arange(count, dtype=dtype) * (math.prod(shape_of(tokens)) // count)
     if value.role not in ("tokens", "label_tokens"):
         return torch.zeros(shape, dtype=dtype)
-    count = int(torch.Size(shape).numel())
-    words = rng.words(0, _SAMPLE_TENSOR_ID, 0, 0, count).astype("int64")
-    return torch.from_numpy(words % _vocabulary(graph, program)).to(dtype).reshape(shape)
-
-
-def _vocabulary(graph: TrainingGraph, program: Program) -> int:
-    tokens = placeholders(program)["tokens"]
     tables = [user.args[0] for user in tokens.users if is_call(user, aten.embedding)]
-    return min(shape_of(table)[0] for table in tables if isinstance(table, Node))
+    vocabulary = min((shape_of(table)[0] for table in tables if isinstance(table, Node)), default=2)
+    words = rng.words(0, _SAMPLE_TENSOR_ID, 0, 0, count).astype("int64")
+    return torch.from_numpy(words % vocabulary).to(dtype).reshape(shape)
 
 
-class _Reads:
-    """The operators that read a weight."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def only(self, program: Program) -> bool:
-        """Whether only linear layers and the token embedding read it in ``program``."""
-        nodes = placeholders(program)
-        weight = nodes.get(self.name)
-        return weight is None or all(
-            (is_call(user, aten.linear) and user.args[1] is weight and user.args[0] is not weight)
-            or (is_call(user, aten.embedding) and user.args[1] is nodes["tokens"])
-            for user in weight.users
-        )
+def _only_products_read(name: str, program: Program) -> bool:
+    """Whether only linear layers and the token embedding read a weight in ``program``."""
+    nodes = placeholders(program)
+    weight = nodes.get(name)
+    return weight is None or all(
+        (is_call(user, aten.linear) and user.args[1] is weight and user.args[0] is not weight)
+        or (is_call(user, aten.embedding) and user.args[1] is nodes["tokens"])
+        for user in weight.users
+    )
 
 
 def _block(weight: Tensor) -> int:
