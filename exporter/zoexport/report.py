@@ -80,7 +80,7 @@ def loss_curve(
         axes.plot(steps, curve, color="tab:blue", linewidth=2, label="smoothed")
     if evaluations:
         points = sorted(evaluations.items())
-        axes.plot(*zip(*points, strict=True), "o--", color="tab:orange", label="evaluation")
+        axes.plot(*zip(*points, strict=True), "o", color="tab:orange", label="held out")
     axes.set_title(title)
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
