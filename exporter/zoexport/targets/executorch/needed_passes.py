@@ -39,7 +39,7 @@ def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iter
     def of_programs(config: Any) -> tuple[list[Any], list[Any]]:
         before, after = to_edge(config)
         omitted = _idle_edge_passes(nodes)
-        return [step for step in before if type(step).__name__ not in omitted], after
+        return [step for step in before if pass_name(step) not in omitted], after
 
     if not vision:
         xnnpack_preprocess.XNNPACKPassManager = of_delegates
@@ -49,6 +49,11 @@ def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iter
     finally:
         xnnpack_preprocess.XNNPACKPassManager = manager
         _program._get_aten_to_edge_passes = to_edge
+
+
+def pass_name(step: Any) -> str:
+    """The name of a pass's class; pass managers wrap passes in functions that carry it."""
+    return str(getattr(step, "__name__", type(step).__name__))
 
 
 def _delegate_passes(nodes: Sequence[Node]) -> list[Any]:

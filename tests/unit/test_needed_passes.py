@@ -1,0 +1,76 @@
+"""Lowering leaves out ExecuTorch's passes only where they have nothing to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zoexport.targets.executorch.needed_passes import needed_passes_only, pass_name
+
+ALWAYS = {"XNNPACKRemoveCloneOpsTransform", "ConstPropPass", "RemoveRedundantCopyPass"}
+
+
+class _Function(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def _passes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[set[str], set[str]]:
+    """The names of the passes that would run over a program and over a delegate of it."""
+    from executorch.backends.xnnpack import xnnpack_preprocess
+    from executorch.exir import EdgeCompileConfig
+    from executorch.exir.program import _program
+
+    program = torch.export.export(_Function(function), (x,))
+    with needed_passes_only([program]):
+        edge, _ = _program._get_aten_to_edge_passes(EdgeCompileConfig())
+        manager = xnnpack_preprocess.XNNPACKPassManager(program)
+    return set(map(pass_name, edge)), {step.__name__ for step in manager.passes}
+
+
+def test_idle_passes_are_left_out() -> None:
+    edge, delegate = _passes(lambda x: x * x + 1.0, torch.ones(2, 3))
+    assert delegate == ALWAYS
+    assert "ScalarToTensorPass" in edge
+    assert not edge & {"NormalizeTransposePass", "SymToTensorPass", "RemoveMixedTypeOperators"}
+
+
+@pytest.mark.parametrize(
+    ("function", "needed"),
+    [
+        (torch.relu, "FuseActivationPass"),
+        (lambda x: torch.cat([x] * 6), "DecomposeConcatenate"),
+        (lambda x: x.mm(torch.ones(3, 2)), "ConvertToLinearPass"),
+        (lambda x: x.t(), "NormalizeTransposePass"),
+        (lambda x: x + torch.arange(3), "RemoveMixedTypeOperators"),
+        (lambda x: x * 2, "RemoveMixedTypeOperators"),
+    ],
+)
+def test_needed_passes_run(function: Callable[[Tensor], Tensor], needed: str) -> None:
+    edge, delegate = _passes(function, torch.ones(2, 3))
+    assert needed in edge | delegate
+
+
+def test_all_run_where_there_is_a_convolution() -> None:
+    edge, delegate = _passes(
+        lambda x: nn.functional.conv1d(x, torch.ones(1, 1, 2)), torch.ones(1, 1, 4)
+    )
+    assert {"NormalizeTransposePass", "RemoveMixedTypeOperators"} <= edge
+    assert "Conv1dUnsqueezePass" in delegate and delegate >= ALWAYS
+
+
+def test_executorch_is_as_it_was_afterwards() -> None:
+    from executorch.backends.xnnpack import xnnpack_preprocess
+    from executorch.exir.program import _program
+
+    before = xnnpack_preprocess.XNNPACKPassManager, _program._get_aten_to_edge_passes
+    with pytest.raises(RuntimeError), needed_passes_only([]):
+        raise RuntimeError
+    assert before == (xnnpack_preprocess.XNNPACKPassManager, _program._get_aten_to_edge_passes)
