@@ -76,8 +76,9 @@ class DivergenceGuard {
                       expected};
   }
 
-  // To first order an update lowers the loss by lr * mean(g^2). No loss falls below zero, so updates that promise more
-  // than the whole loss step far beyond what the projected gradients know about.
+  // To first order an update lowers the loss by lr * mean(g^2). No loss falls below zero, so updates that promise many
+  // times the whole loss step far beyond what the projected gradients know about. Once or twice the loss is what small
+  // models with a loss over a few choices live with, hence the factor; the state goes back before all of these.
   std::optional<Divergence> updates_too_large(const Record& record) {
     double squares = 0;
     for (const float gradient : record.gradients) {
@@ -98,13 +99,13 @@ class DivergenceGuard {
         since = step.number;
       }
     }
-    if (recent_.size() < kStreak || !(promises > losses)) {
+    if (recent_.size() < kStreak || !(promises > kFactor * losses)) {
       return std::nullopt;
     }
     return Divergence{*since,
                       "updates that were to lower the loss by " + std::to_string(promises / kStreak) +
-                          " a step, more than all of it",
-                      "less than the loss, " + std::to_string(losses / kStreak) + " on average over " +
+                          " a step, more than ten times all of it",
+                      "updates in proportion to the loss, " + std::to_string(losses / kStreak) + " on average over " +
                           std::to_string(kStreak) + " steps"};
   }
 

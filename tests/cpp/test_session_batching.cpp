@@ -186,15 +186,17 @@ void test_losses_that_diverge() {
 
 void test_updates_that_promise_too_much() {
   size_t stopped = 0;
-  // lr g^2 = 4 a step: more than losses of 3, less than losses of 5.
-  CHECK(kept({3, 3, 3, 3, 3, 3}, &stopped, 2) == 0u && stopped == 4);
-  CHECK(!kept({5, 5, 5, 5, 5, 5}, &stopped, 2));
-  CHECK(!kept({3, 3, 3, 3}, &stopped, 2));
-  // What came before the first such update is kept, and one easy batch among hard ones is nothing.
-  CHECK(kept({9, 9, 3, 3, 3, 3, 3, 3}, &stopped, 2) == 2u && stopped == 6);
+  // lr g^2 = 4 a step: more than ten losses of 0.3, less than ten losses of 0.5.
+  CHECK(kept({.3f, .3f, .3f, .3f, .3f, .3f}, &stopped, 2) == 0u && stopped == 4);
+  CHECK(!kept({.5f, .5f, .5f, .5f, .5f, .5f}, &stopped, 2));
+  CHECK(!kept({.3f, .3f, .3f, .3f}, &stopped, 2));
+  // Among the last five steps, those before the first that promised more than its loss are kept.
+  CHECK(kept({9, 9, .3f, .3f, .3f, .3f, .3f}, &stopped, 2) == 2u && stopped == 6);
+  CHECK(kept({9, 9, 1, .2f, .2f, .2f, .2f}, &stopped, 2) == 2u && stopped == 6);
+  // One easy batch among hard ones is nothing, nor is a loss of almost zero with gradients of almost zero.
   CHECK(!kept({5, 5, 1e-6f, 5, 5, 5}, &stopped, 2));
   CHECK(!kept({1e-6f, 1e-6f, 1e-6f, 1e-6f, 1e-6f}, &stopped, 0.01f));
-  CHECK(!kept({3, 3, 3, 3, 3, 3}, &stopped, 2, 5e-3f));
+  CHECK(!kept({.3f, .3f, .3f, .3f, .3f, .3f}, &stopped, 2, 5e-3f));
 }
 
 }  // namespace
