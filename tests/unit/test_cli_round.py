@@ -177,7 +177,8 @@ def test_eval_reports_all_keys_and_takes_the_loss(bundle: Path, data: Path) -> N
 def test_bad_input_to_training_leaves_no_state(bundle: Path, data: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"text": "fine"}\n{"text": }\n')
+    (fine, *_) = data.read_text().splitlines()
+    bad.write_text(fine + '\n{"text": }\n')
     train = ("train", bundle, "--state", state, "--steps", 3, "--data")
     assert f"{bad}:2" in verb(*train, bad, code=1)["error"]["where"]
     empty = tmp_path / "empty.jsonl"
