@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +22,6 @@ from zoexport.core.errors import (
 from zoexport.session import Dataset, Session, StepProgress
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    return bundles.write_bundle(tmp_path / "bundle")
-
-
-@pytest.fixture
-def dataset() -> Iterator[Dataset]:
-    with make_dataset(bundles.text_examples()) as made:
-        yield made
 
 
 def test_describes_the_bundle(bundle: Path) -> None:

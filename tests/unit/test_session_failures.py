@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,17 +27,6 @@ from zoexport.core.errors import (
 from zoexport.session import Dataset, Session, memory_usage
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    return bundles.write_bundle(tmp_path / "bundle")
-
-
-@pytest.fixture
-def dataset() -> Iterator[Dataset]:
-    with make_dataset(bundles.text_examples()) as made:
-        yield made
 
 
 class Diverging(LinearModel):
