@@ -112,18 +112,34 @@ def compile_bundle(
 
 
 def training_graph(planned: Plan, model: Any, progress: Progress) -> TrainingGraph:
-    """Capture a model and run the method's passes over it."""
+    """Capture a model and run the method's passes over it.
+
+    Its programs take rows of any length where the model allows it (``ir.lengths``), else of seq_len tokens.
+    """
     from zoexport import models
-    from zoexport.ir.capture import capture
+    from zoexport.ir.capture import capture, position_limit
+    from zoexport.ir.lengths import telling_length
     from zoexport.ir.verify import verify
     from zoexport.passes.pipeline import run_passes
 
     config = planned.config
     modules = models.adapter_targets(model, config.lora_targets, config.lora_layers)
-    progress("capturing the model", None)
-    graph = capture(model, config.seq_len)
-    verify(graph)
-    return run_passes(graph, planned.method.passes(config, modules), progress)
+    sizes = [value for value in as_dict(config).values() if isinstance(value, int)]
+    sizes += [size for parameter in model.parameters() for size in parameter.shape]
+    length = telling_length(config.seq_len, sizes, position_limit(model))
+
+    def captured(length: int, any_length: bool) -> TrainingGraph:
+        progress("capturing the model", None)
+        graph = capture(model, length)
+        graph.seq_len, graph.any_length = config.seq_len, any_length
+        verify(graph)
+        return run_passes(graph, planned.method.passes(config, modules), progress)
+
+    if length is not None:
+        graph = captured(length, any_length=True)
+        if graph.any_length:
+            return graph
+    return captured(config.seq_len, any_length=False)
 
 
 def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 #include "session/batching.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace zoexport {
 namespace {
@@ -72,6 +73,7 @@ class Packer {
 
   void finish() {
     for (Call& call : calls_) {
+      trim(call);
       const size_t filled = std::max<size_t>(call.owners.size(), limits_.min_labels);
       call.label_positions.resize(filled, 0);
       call.label_tokens.resize(filled, 0);
@@ -80,6 +82,24 @@ class Packer {
 
  private:
   size_t room() const { return limits_.max_labels - calls_.back().owners.size(); }
+
+  // Drops the columns that no row reaches.
+  void trim(Call& call) const {
+    const size_t from = limits_.seq_len, to = std::max(call.length, limits_.min_seq_len);
+    call.length = static_cast<uint32_t>(to);
+    if (from == to) {
+      return;
+    }
+    for (size_t row = 1; row < limits_.rows; ++row) {
+      const auto begin = call.tokens.begin();
+      std::copy_n(begin + static_cast<std::ptrdiff_t>(row * from), to, begin + static_cast<std::ptrdiff_t>(row * to));
+    }
+    call.tokens.resize(limits_.rows * to);
+    for (int64_t& position : call.label_positions) {
+      const auto [row, column] = std::div(position, static_cast<int64_t>(from));
+      position = row * static_cast<int64_t>(to) + column;
+    }
+  }
 
   void open() {
     calls_.emplace_back();
@@ -91,6 +111,7 @@ class Packer {
     Call& call = calls_.back();
     const size_t begin = size_t{used_} * limits_.seq_len;
     std::copy_n(row.tokens, row.length, call.tokens.begin() + static_cast<std::ptrdiff_t>(begin));
+    call.length = std::max(call.length, row.length);
     for (size_t i = first; i < first + count; ++i) {
       call.label_positions.push_back(static_cast<int64_t>(begin + row.entries[i].position));
       call.label_tokens.push_back(row.entries[i].token);

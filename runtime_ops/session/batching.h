@@ -12,14 +12,16 @@ namespace zoexport {
 struct CallLimits {
   uint32_t rows;
   uint32_t seq_len;
+  uint32_t min_seq_len;  // seq_len where every call has rows of this length
   uint32_t max_labels;
   uint32_t min_labels;  // fewer entries are filled up with ones that nobody reads
 };
 
 // One call. Entries beyond owners.size() are filling.
 struct Call {
-  std::vector<int64_t> tokens;           // rows * seq_len, padded with 0
-  std::vector<int64_t> label_positions;  // row * seq_len + position
+  uint32_t length = 0;                   // tokens of each row: those of the longest, within the limits
+  std::vector<int64_t> tokens;           // rows * length, padded with 0
+  std::vector<int64_t> label_positions;  // row * length + position
   std::vector<int64_t> label_tokens;
   std::vector<uint32_t> owners;  // entry -> candidate of the layout
 };

@@ -140,7 +140,7 @@ void check_program(Manifest& manifest, const ProgramSpec& program, JsonProblems&
     }
   }
   const ValueSpec* tokens = program.input("tokens");
-  if (tokens->shape.size() != 2 || tokens->shape[0].dynamic() || tokens->shape[1].dynamic() ||
+  if (tokens->shape.size() != 2 || tokens->shape[0].dynamic() ||
       tokens->shape[0].max != manifest.rows || (manifest.seq_len != 0 && tokens->shape[1].max != manifest.seq_len)) {
     problems.add(where, "tokens of another shape", "(rows, seq_len), the same in every program");
     return;

@@ -73,7 +73,9 @@ Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std:
   const ProgramSpec& program = *runner.program_;
   ZO_TRY(check_values(program, manifest.max_labels));
   const Dimension& labels = program.input("label_positions")->shape[0];
-  runner.limits_ = {manifest.rows, manifest.seq_len, manifest.max_labels, static_cast<uint32_t>(labels.min)};
+  const Dimension& length = program.input("tokens")->shape[1];
+  runner.limits_ = {manifest.rows, manifest.seq_len, static_cast<uint32_t>(length.min), manifest.max_labels,
+                    static_cast<uint32_t>(labels.min)};
   runner.copies_ = static_cast<uint32_t>(program.output("label_logprobs")->shape[0].max);
   if (const ValueSpec* gradients = program.input("projected_gradients")) {
     runner.gradients_.resize(static_cast<size_t>(gradients->shape[0].max));
@@ -87,7 +89,7 @@ Result<Tensor> ProgramRunner::bind_input(const ValueSpec& value, const Call& cal
                                          const std::function<const float*(size_t)>& state) {
   const std::string& role = value.role;
   if (role == "tokens") {
-    return tensor(value, {limits_.rows, limits_.seq_len}, call.tokens.data());
+    return tensor(value, {limits_.rows, call.length}, call.tokens.data());
   }
   if (role == "label_positions" || role == "label_tokens") {
     return tensor(value, {static_cast<int64_t>(entries_)},

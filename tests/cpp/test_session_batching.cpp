@@ -1,4 +1,5 @@
 // Datasets, rows and calls, losses, and the rule that ends a diverging run.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -52,14 +53,17 @@ void test_row_sharing() {
        {{1, 3, 5}, {-100, 5, -100}}},
       0);
   const uint64_t first = 0;
-  const Layout layout = lay_out(dataset, &first, 1, true, {4, 4, 16, 1});
+  const Layout layout = lay_out(dataset, &first, 1, true, {4, 4, 4, 16, 1});
   CHECK(layout.calls.size() == 1 && layout.labels == (std::vector<uint32_t>{1, 1, 2, 1}));
   const Call& call = layout.calls[0];
   CHECK(call.tokens == (Numbers{1, 2, 6, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   CHECK(call.label_positions == (Numbers{1, 1, 1, 2, 5}));
   CHECK(call.label_tokens == (Numbers{5, 6, 6, 8, 5}));
   CHECK(call.owners == (std::vector<uint32_t>{0, 1, 2, 2, 3}));
-  const Layout right = lay_out(dataset, &first, 1, false, {4, 4, 16, 1});
+  const Layout trimmed = lay_out(dataset, &first, 1, true, {2, 4, 1, 16, 1});
+  CHECK(trimmed.calls[0].length == 3 && trimmed.calls[0].tokens == (Numbers{1, 2, 6, 1, 3, 0}));
+  CHECK(trimmed.calls[0].label_positions == (Numbers{1, 1, 1, 2, 4}));
+  const Layout right = lay_out(dataset, &first, 1, false, {4, 4, 4, 16, 1});
   CHECK(right.labels.size() == 1 && right.calls[0].label_tokens == Numbers{5});
 }
 
@@ -87,7 +91,8 @@ void test_every_entry_is_laid_out_once() {
     for (size_t i = 0; i < 1 + random() % 6; ++i) {
       indices.push_back(random() % examples);
     }
-    const CallLimits limits{1 + static_cast<uint32_t>(random() % 4), 6, 1 + static_cast<uint32_t>(random() % 7), 1};
+    const auto up_to = [&](uint32_t most) { return 1 + static_cast<uint32_t>(random() % most); };
+    const CallLimits limits{up_to(4), 6, up_to(6), up_to(7), 1};
     const Layout layout = lay_out(dataset, indices.data(), indices.size(), true, limits);
     std::vector<std::vector<std::pair<int64_t, int64_t>>> found(layout.labels.size());
     std::vector<Candidate> owners;
@@ -99,13 +104,14 @@ void test_every_entry_is_laid_out_once() {
     CHECK(owners.size() == layout.labels.size());
     for (const Call& call : layout.calls) {
       CHECK(!call.owners.empty() && call.owners.size() <= limits.max_labels);
-      CHECK(call.tokens.size() == size_t{limits.rows} * limits.seq_len);
+      CHECK(call.length >= limits.min_seq_len && call.length <= limits.seq_len);
+      CHECK(call.tokens.size() == size_t{limits.rows} * call.length);
       for (size_t i = 0; i < call.owners.size(); ++i) {
-        const int64_t row = call.label_positions[i] / limits.seq_len;
-        const int64_t position = call.label_positions[i] % limits.seq_len;
+        const int64_t row = call.label_positions[i] / call.length;
+        const int64_t position = call.label_positions[i] % call.length;
         found[call.owners[i]].emplace_back(position, call.label_tokens[i]);
         for (int64_t t = 0; t <= position; ++t) {
-          CHECK(call.tokens[static_cast<size_t>(row * limits.seq_len + t)] == owners[call.owners[i]].tokens[t]);
+          CHECK(call.tokens[static_cast<size_t>(row * call.length + t)] == owners[call.owners[i]].tokens[t]);
         }
       }
     }
@@ -126,7 +132,7 @@ void test_losses() {
   add(dataset, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}, {{7}, {7}}}, 1);
   add(dataset, {{{4, 4}, {1, 2}}}, 0);
   const uint64_t indices[2] = {0, 1};
-  const Layout layout = lay_out(dataset, indices, 2, true, {2, 2, 3, 1});
+  const Layout layout = lay_out(dataset, indices, 2, true, {2, 2, 2, 3, 1});
   CHECK(layout.calls.size() == 2);
   CandidateScores scores(layout);
   // By entry: candidate 0 has -1 and -2, candidate 1 has -0.5, candidate 2 has -4, the other example -3 and -0.25.
@@ -151,7 +157,7 @@ void test_losses_far_from_zero() {
   Dataset dataset;
   add(dataset, {{{1}, {2}}, {{3}, {4}}}, 0);
   const uint64_t index = 0;
-  const Layout layout = lay_out(dataset, &index, 1, true, {2, 2, 3, 1});
+  const Layout layout = lay_out(dataset, &index, 1, true, {2, 2, 2, 3, 1});
   CandidateScores scores(layout);
   const float logprobs[2] = {-2000.0f, -1000.0f};
   scores.add(layout.calls[0], logprobs);

@@ -97,6 +97,8 @@ class TrainingGraph:
         weights: the frozen tensors by name.
         slots: the state, and
         initial: its first values by slot name.
+        seq_len: tokens of the longest row. length: tokens of a row as the programs are captured (``ir.lengths``).
+        any_length: whether sizes that are multiples of ``length`` follow the sequence, and no others do.
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
         rotated: weights that are stored rotated (``core.hadamard``), by name.
         provenance: the names of the passes applied, in order.
@@ -106,7 +108,10 @@ class TrainingGraph:
     weights: dict[str, torch.Tensor]
     slots: list[Slot]
     initial: dict[str, torch.Tensor]
+    seq_len: int
+    length: int
     rows: int
+    any_length: bool = False
     copies: int = 1
     max_labels: int = 0
     packing: str = "fp32"

@@ -50,6 +50,12 @@ def quiet() -> Iterator[None]:
             logging.disable(previous)
 
 
+def position_limit(model: torch.nn.Module) -> int | None:
+    """How many positions a model has, where its configuration says so."""
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) else None
+
+
 def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
     """Capture ``model`` at a sequence length.
 
@@ -65,8 +71,8 @@ def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
     Raises:
         ModelError: torch.export cannot take the model, or it has fewer positions than ``seq_len``.
     """
-    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    if isinstance(limit, int) and seq_len > limit:
+    limit = position_limit(model)
+    if limit is not None and seq_len > limit:
         raise ModelError(
             "setting 'seq_len'",
             found=str(seq_len),
@@ -131,7 +137,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
     ]
     graph = torch.fx.GraphModule(torch.nn.Module(), module.graph)
     program = Program("forward", graph, inputs, outputs)
-    return TrainingGraph({"forward": program}, weights, [], {}, rows=0)
+    return TrainingGraph({"forward": program}, weights, [], {}, seq_len, seq_len, rows=0)
 
 
 def _tensor_of(

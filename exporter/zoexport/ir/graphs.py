@@ -17,6 +17,8 @@ aten = torch.ops.aten
 zo = torch.ops.zoexport
 """zoexport's own operators (``ir.ops``)."""
 
+RESHAPES = (aten.reshape, aten.view, aten._unsafe_view)
+
 EXAMPLE_SIZE = 5
 
 

@@ -16,23 +16,19 @@ inputs that gain little, adapters (they read the row as it was), and weights tha
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Interpreter, Node
 
-from zoexport.core import hadamard, rng
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.core import hadamard
+from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import aten, call, is_call, placeholders, shape_of, zo
+from zoexport.ir.samples import sample_inputs
 
 MINIMUM_GAIN = 2.0
 """Rounding errors must fall by this factor; a rotation costs a few percent of the product it serves."""
-
-_SAMPLE_TENSOR_ID = 0x7FFFFFFE
-"""The tokens come from the noise specification, at a tensor id that no slot has."""
-_SAMPLE_LABELS = 64
 
 
 def rotate_inputs(graph: TrainingGraph, *, measured: str) -> TrainingGraph:
@@ -63,8 +59,9 @@ def rounding_error(x: Tensor) -> float:
 
 def rounding_gains(graph: TrainingGraph, program: Program) -> dict[str, float]:
     """How many times smaller rounding errors are on rotated inputs, for each weight of a linear layer."""
+    sample = sample_inputs(graph, program)
     inputs = [
-        graph.weights[value.name] if value.role == "weight" else _sample(graph, program, value)
+        graph.weights[value.name] if value.role == "weight" else sample[value.name]
         for value in program.inputs
     ]
     names = {node: name for name, node in placeholders(program).items()}
@@ -98,25 +95,6 @@ class _Measurement(Interpreter):
         rotated = hadamard.rotate_rows(x, _block(self.weights[name]))
         gain = rounding_error(x) / max(rounding_error(rotated), torch.finfo(torch.float32).tiny)
         self.gains[name] = min(gain, self.gains.get(name, gain))
-
-
-def _sample(graph: TrainingGraph, program: Program, value: Value) -> Tensor:
-    """Tokens and labels over the whole vocabulary, label positions over the rows, initial state; else zeros."""
-    if value.role == "state":
-        return graph.initial[value.name]
-    shape = [
-        min(size.max, _SAMPLE_LABELS) if isinstance(size, Dim) else size for size in value.shape
-    ]
-    count, dtype = math.prod(shape), getattr(torch, value.dtype)
-    tokens = placeholders(program)["tokens"]
-    if value.role == "label_positions":
-        return torch.arange(count, dtype=dtype) * (math.prod(shape_of(tokens)) // count)
-    if value.role not in ("tokens", "label_tokens"):
-        return torch.zeros(shape, dtype=dtype)
-    tables = [user.args[0] for user in tokens.users if is_call(user, aten.embedding)]
-    vocabulary = min((shape_of(table)[0] for table in tables if isinstance(table, Node)), default=2)
-    words = rng.words(0, _SAMPLE_TENSOR_ID, 0, 0, count).astype("int64")
-    return torch.from_numpy(words % vocabulary).to(dtype).reshape(shape)
 
 
 def _only_products_read(name: str, program: Program) -> bool:

@@ -31,6 +31,7 @@ class ZerothOrderMethod:
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
         from zoexport.passes.bind_rows import bind_rows
+        from zoexport.passes.check_lengths import check_lengths
         from zoexport.passes.cleanup import cleanup
         from zoexport.passes.dual_forward import dual_forward, sequential_forward
         from zoexport.passes.find_linears import find_linears
@@ -74,6 +75,11 @@ class ZerothOrderMethod:
             ),
             Pass("fold_constants", fold_constants, "shapes are known only once rows are bound"),
             Pass("group_queries", group_queries, "compares shapes, which are numbers by now"),
+            Pass(
+                "check_lengths",
+                lambda graph: check_lengths(graph, measured="evaluate"),
+                "cuts the folded constants; compares numbers, so before int8 rounding magnifies differences",
+            ),
         ]
         if config.activations == "int8":
             order.append(

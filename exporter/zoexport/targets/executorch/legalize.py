@@ -6,6 +6,7 @@ labels, which only the output head sees.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import operator
 from collections.abc import Callable
@@ -17,10 +18,21 @@ from torch.fx import Graph, Node
 
 from zoexport.core import hadamard
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir.graphs import add_input, aten, call, is_call, remove_unused_weights, shape_of, zo
+from zoexport.ir.graphs import (
+    RESHAPES,
+    add_input,
+    aten,
+    call,
+    is_call,
+    remove_unused_weights,
+    shape_of,
+    zo,
+)
+from zoexport.ir.lengths import follows
 
 _torchao = torch.ops.torchao
-_RESHAPES = (aten.reshape, aten.view, aten._unsafe_view)
+_WIDEST_SELECTION = 256
+"""The head sizes of models; wider rows would make a product that selects expensive."""
 
 
 class Legalizer:
@@ -39,6 +51,8 @@ class Legalizer:
             ((zo.rotate_rows,), self.rotate_rows),
             ((aten.split, aten.split_with_sizes, aten.chunk), self.split),
             ((aten.cat,), self.cat),
+            ((aten.cat,), self.halves),
+            ((aten.slice,), self.slice),
             ((aten.layer_norm,), self.layer_norm),
             ((aten.mean,), self.mean),
             ((aten.repeat,), self.repeat),
@@ -64,10 +78,10 @@ class Legalizer:
     def merge_reshapes(self) -> None:
         """A reshape of a reshape reads the first one's source; one that changes nothing goes."""
         for node in list(self.nodes.nodes):
-            if not is_call(node, *_RESHAPES):
+            if not is_call(node, *RESHAPES):
                 continue
             source = node.args[0]
-            while is_call(source, *_RESHAPES):
+            while is_call(source, *RESHAPES):
                 source = source.args[0]
             node.update_arg(0, source)
             if shape_of(source) == shape_of(node) and -1 not in node.args[1]:
@@ -207,6 +221,57 @@ class Legalizer:
         if len(full) == len(parts):
             return None
         return full[0] if len(full) == 1 else call(self.nodes, aten.cat.default, full, *dim)
+
+    def halves(self, node: Node) -> Node | None:
+        """cat of (negated) slices of one value along the last dimension: a product that selects, with signs.
+
+        For rows of any length, which XNNPACK cannot slice; the halves of a rotary embedding are of this kind.
+        """
+        parts = node.args[0]
+        assert isinstance(parts, list | tuple)
+        if node.args[1:] not in ((-1,), (len(shape_of(node)) - 1,)):
+            return None
+        signed = [
+            (part.args[0], -1.0) if is_call(part, aten.neg) else (part, 1.0) for part in parts
+        ]
+        sources = {part.args[0] for part, _ in signed if is_call(part, aten.slice)}  # type: ignore[union-attr]
+        if len(sources) != 1 or any(self._columns(part) is None for part, _ in signed):
+            return None
+        (source,) = sources
+        rows = [
+            sign * torch.eye(shape_of(source)[-1])[self._columns(part)] for part, sign in signed
+        ]
+        return self._selected(source, torch.cat(rows))
+
+    def slice(self, node: Node) -> Node | None:
+        """slice along the last dimension, of rows of any length: a product that selects."""
+        columns, source = self._columns(node), node.args[0]
+        if columns is None:
+            return None
+        assert isinstance(source, Node)
+        return self._selected(source, torch.eye(shape_of(source)[-1])[columns])
+
+    def _columns(self, node: object) -> slice | None:
+        """What a slice takes of each row, where the rows are of any length and short enough for a product."""
+        if not self.graph.any_length or not is_call(node, aten.slice):
+            return None
+        assert isinstance(node, Node)
+        source, *given = node.args
+        dim, start, end = (*given, *(0, None, None)[len(given) :])
+        assert isinstance(source, Node) and isinstance(dim, int)
+        shape = shape_of(source)
+        follow = any(follows(size, self.graph.length) for size in shape)
+        last = dim in (-1, len(shape) - 1) and len(given) < 4
+        if not (follow and last and shape[-1] <= _WIDEST_SELECTION) or source.op == "placeholder":
+            return None
+        return slice(start, end)  # type: ignore[arg-type]
+
+    def _selected(self, source: Node, rows: torch.Tensor) -> Node:
+        digest = hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]
+        shape = "x".join(str(size) for size in rows.shape)
+        return call(
+            self.nodes, aten.linear.default, source, self.constant(f"select.{shape}.{digest}", rows)
+        )
 
     def mean(self, node: Node) -> Node | None:
         """mean over the last dimension: a product with a constant vector of 1/n."""

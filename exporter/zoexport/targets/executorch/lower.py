@@ -14,6 +14,7 @@ from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Dim, Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import EXAMPLE_SIZE, copy_program
+from zoexport.ir.lengths import SHORTEST, set_length
 
 FILE = "model.pte"
 
@@ -51,8 +52,19 @@ def export_program(
     example = []
     dynamic: list[dict[int, Any]] = []
     dims: dict[str, Any] = {}
+    open_sizes = {
+        size.name: size
+        for value in program.arguments()
+        for size in value.shape
+        if isinstance(size, Dim)
+    }
+    # Each has its own, so that torch.export takes none for another.
+    examples = {
+        name: min(size.max, EXAMPLE_SIZE + number)
+        for number, (name, size) in enumerate(open_sizes.items())
+    }
     for value in program.arguments():
-        sizes = [EXAMPLE_SIZE if isinstance(size, Dim) else size for size in value.shape]
+        sizes = [examples[size.name] if isinstance(size, Dim) else size for size in value.shape]
         example.append(torch.zeros(sizes, dtype=getattr(torch, value.dtype)))
         dynamic.append(
             {
@@ -67,6 +79,7 @@ def export_program(
             tuple(example),
             dynamic_shapes=(tuple(dynamic),),
             strict=False,
+            prefer_deferred_runtime_asserts_over_guards=True,
         )
 
 
@@ -79,16 +92,28 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 
+    from zoexport.targets.executorch.attention import flatten_attention
     from zoexport.targets.executorch.legalize import Legalizer
     from zoexport.targets.executorch.needed_passes import needed_passes_only
+    from zoexport.targets.executorch.open_sizes import has_open_sizes_left, state_open_sizes
 
+    legal = {name: copy_program(program, name) for name, program in graph.programs.items()}
+    flat = [flatten_attention(graph, program) for program in legal.values()]
+    for program in legal.values():
+        Legalizer(graph, program).run()
+    any_length = (
+        graph.any_length
+        and all(flat)
+        and not any(has_open_sizes_left(program, graph.length) for program in legal.values())
+    )
     exported = {}
     programs = []
-    for name, program in graph.programs.items():
+    for name, program in legal.items():
         progress(f"exporting {name}", None)
-        copy = copy_program(program, name)
-        Legalizer(graph, copy).run()
-        exported[name] = export_program(copy, graph.weights)
+        if graph.any_length:
+            wanted = Dim("sequence", SHORTEST, graph.seq_len) if any_length else graph.seq_len
+            set_length(program, graph.length, wanted)
+        exported[name] = export_program(program, graph.weights)
         programs.append(_manifest_entry(program))
     progress("lowering to XNNPACK", None)
     try:
@@ -103,7 +128,10 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             config = EdgeCompileConfig(
                 _check_ir_validity=False, _skip_dim_order=True, preserve_ops=[*kept]
             )
-            edge = to_edge(exported, compile_config=config).to_backend(partitioner)
+            edge = to_edge(exported, compile_config=config)
+            for name in exported:
+                state_open_sizes(edge.exported_program(name))
+            edge = edge.to_backend(partitioner)
             delegates = {name: _delegates(edge.exported_program(name)) for name in exported}
             fallback = {name: _fallback(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
