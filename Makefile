@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := exporter/zoexport/_native
-SOURCES := $(shell find runtime_ops graphs/golden tests/cpp -type f 2>/dev/null) $(wildcard CMakeLists.txt)
+SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
