@@ -1,5 +1,5 @@
-// Prints the nanoseconds that one normal costs, alone and in the kernels, with each variant that runs here. The least of
-// many runs, as others may use the machine.
+// Prints the nanoseconds that one normal costs, alone and in the kernels, with each variant that runs here. The least
+// of many runs, as others may use the machine.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
