@@ -10,14 +10,15 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := exporter/zoexport/_native
-SOURCES := $(shell find runtime_ops graphs/golden tests/cpp -type f 2>/dev/null) $(wildcard CMakeLists.txt)
+AARCH64 := build/aarch64
+SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-unit test-cpp test-python check format clean
+.PHONY: help setup demo test test-unit test-cpp test-python test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: build/.installed ## Install everything into .venv and build the C++ runtime
 	@echo "Ready: $(BIN)/zoexport"
@@ -25,13 +26,18 @@ setup: build/.installed ## Install everything into .venv and build the C++ runti
 demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
 	$(BIN)/python -m zoexport.demo demo
 
-test: test-cpp test-python ## Run all tests: C++, unit, contract, parity, slow
+# The tools come first, so that what is missing is said before the long tests and not after them.
+test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, unit, contract, parity, slow, 64-bit ARM
 
 test-python: setup
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not aarch64" $(PYTEST_ARGS)
 
 test-unit: setup ## Run the quick Python tests only
-	$(BIN)/python -m pytest -m "not slow and not parity and not network" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not parity and not network and not aarch64" $(PYTEST_ARGS)
+
+test-aarch64: aarch64-tools setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
+	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
+	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
 
 test-cpp: setup ## Run the C++ tests only
 	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error
@@ -80,4 +86,31 @@ build/.configured: $(VENV)/.packages CMakeLists.txt
 build/.installed: build/.configured $(SOURCES)
 	$(BIN)/cmake --build build --parallel $(JOBS)
 	$(BIN)/cmake --install build
+	@touch $@
+
+aarch64-tools:
+	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
+	echo "error: $$tool was not found; the tests on 64-bit ARM need it. \
+	On Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
+
+# The same release as the one in .venv, for the other architecture: its libraries and headers, no Python.
+$(AARCH64)/.executorch: $(VENV)/.packages
+	rm -rf $(AARCH64)/wheel $(AARCH64)/package
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	  --platform manylinux_2_28_aarch64 --dest $(AARCH64)/wheel \
+	  "executorch==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("executorch"))')"
+	$(BIN)/python -m zipfile -e $(AARCH64)/wheel/*.whl $(AARCH64)/package
+	rm -rf $(AARCH64)/wheel
+	@touch $@
+
+$(AARCH64)/.configured: $(AARCH64)/.executorch CMakeLists.txt cmake/aarch64-linux-gnu.cmake
+	$(BIN)/cmake -S . -B $(AARCH64)/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	  -DCMAKE_TOOLCHAIN_FILE="$(abspath cmake/aarch64-linux-gnu.cmake)" \
+	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
+	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)" \
+	  -DEXECUTORCH_PREFIX="$(abspath $(AARCH64)/package/executorch)"
+	@touch $@
+
+$(AARCH64)/.built: $(AARCH64)/.configured $(SOURCES)
+	$(BIN)/cmake --build $(AARCH64)/native --parallel $(JOBS)
 	@touch $@

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <new>
 
-#include "rng/normal.h"
 #include "rng/permutation.h"
+#include "rng/variants.h"
 #include "session/memory.h"
 #include "session/session.h"
 #include "zoexport/session.h"
@@ -338,7 +338,8 @@ void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t qu
 
 void zo_rng_normals(uint64_t seed, uint32_t tensor_id, uint32_t query, uint32_t step, uint64_t first, uint64_t count,
                     float* normals) {
-  zoexport::rng::normals({seed, tensor_id, query, step}, first, static_cast<size_t>(count), normals);
+  zoexport::rng::normals({seed, tensor_id, query, step}, first, static_cast<size_t>(count), normals,
+                         zoexport::rng::fastest().normal_blocks);
 }
 
 void zo_rng_permutation(uint64_t seed, uint32_t epoch, uint32_t count, uint32_t* order) {

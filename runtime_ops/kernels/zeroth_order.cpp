@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../rng/normal.h"
-
 namespace zoexport {
 namespace kernels {
 namespace {
 
 using rng::kElements;
-using rng::normal_blocks;
 using rng::Stream;
 
 // Calls body(first_block, first element, count) for pieces of n elements that start at whole blocks.
@@ -32,7 +29,8 @@ bool zo_update(
     uint64_t seed,
     uint32_t step,
     uint32_t tensor_id,
-    float* out) {
+    float* out,
+    rng::NormalBlocks normal_blocks) {
   if (q == 0) {
     return false;
   }
@@ -77,7 +75,8 @@ void zo_perturb(
     uint32_t step,
     uint32_t tensor_id,
     uint32_t q,
-    float* out) {
+    float* out,
+    rng::NormalBlocks normal_blocks) {
   for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     for (uint32_t query = 0; query < q; ++query) {
@@ -101,7 +100,8 @@ void zo_perturb_one(
     uint32_t step,
     uint32_t query,
     uint32_t tensor_id,
-    float* out) {
+    float* out,
+    rng::NormalBlocks normal_blocks) {
   for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     normal_blocks(Stream{seed, tensor_id, query, step}, block, z);

@@ -2,11 +2,14 @@
 //
 // All arithmetic is float32, one rounding an operation, so the results are the same bits on every machine and in
 // exporter/zoexport/ir/ops.py. z(step, query) are the normals of docs/rng.md for the slot's tensor id. Tensors
-// are dense; n is the number of elements, at most 2^34. Results do not depend on how a caller splits work.
+// are dense; n is the number of elements, at most 2^34. Results do not depend on how a caller splits work, nor on which
+// of rng/variants.h makes the normals.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "rng/variants.h"
 
 namespace zoexport {
 namespace kernels {
@@ -25,7 +28,8 @@ bool zo_update(
     uint64_t seed,
     uint32_t step,
     uint32_t tensor_id,
-    float* out);
+    float* out,
+    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
 
 // out (2q, n), row-major: copy 2i = master + eps * z(step, i), copy 2i+1 = master - eps * z(step, i).
 // master and out must not overlap.
@@ -37,7 +41,8 @@ void zo_perturb(
     uint32_t step,
     uint32_t tensor_id,
     uint32_t q,
-    float* out);
+    float* out,
+    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
 
 // out = master + signed_eps * z(step, query). With signed_eps = eps or -eps these are the bits of copies 2*query
 // and 2*query+1 of zo_perturb. master and out may be the same array.
@@ -49,7 +54,8 @@ void zo_perturb_one(
     uint32_t step,
     uint32_t query,
     uint32_t tensor_id,
-    float* out);
+    float* out,
+    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
 
 } // namespace kernels
 } // namespace zoexport

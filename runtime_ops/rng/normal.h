@@ -35,17 +35,29 @@ inline uint32_t as_bits(float value) {
   return bits;
 }
 
+// What the formulas below compute with: here single numbers, in vector_normal.h vectors of them.
+struct Scalar {
+  using Float = float;
+  using Word = uint32_t;
+  static Float as_float(Word bits) { return detail::as_float(bits); }
+  static Word as_bits(Float value) { return detail::as_bits(value); }
+  // Of the word as a signed integer.
+  static Float to_float(Word word) { return static_cast<float>(static_cast<int32_t>(word)); }
+};
+
 // -2 ln u for u = (word >> 9 + 1/2) * 2^-23, which is exact and strictly between 0 and 1.
-inline float minus_two_ln(uint32_t word) {
-  const float u = (static_cast<float>(static_cast<int32_t>(word >> 9)) + 0.5f) * 0x1p-23f;
-  const uint32_t bits = as_bits(u);
+template <typename V>
+inline typename V::Float minus_two_ln(typename V::Word word) {
+  using Float = typename V::Float;
+  using Word = typename V::Word;
+  const Float u = (V::to_float(word >> 9) + 0.5f) * 0x1p-23f;
+  const Word bits = V::as_bits(u);
   // The exponent for which the mantissa lies in [sqrt(1/2), sqrt(2)); 127 << 23 keeps the shift unsigned.
-  const uint32_t biased = (bits - 0x3F3504F3u + 0x3F800000u) >> 23;
-  const float exponent = static_cast<float>(static_cast<int32_t>(biased) - 127);
-  const float x = as_float(bits - (biased << 23) + 0x3F800000u) - 1.0f;
-  const float square = x * x;
-  float p = 0x1.204376p-4f;
-  p = p * x + -0x1.d7a370p-4f;
+  const Word biased = (bits - 0x3F3504F3u + 0x3F800000u) >> 23;
+  const Float exponent = V::to_float(biased - 127u);
+  const Float x = V::as_float(bits - (biased << 23) + 0x3F800000u) - 1.0f;
+  const Float square = x * x;
+  Float p = x * 0x1.204376p-4f + -0x1.d7a370p-4f;
   p = p * x + 0x1.de4a34p-4f;
   p = p * x + -0x1.fcba9ep-4f;
   p = p * x + 0x1.23d37ep-3f;
@@ -53,37 +65,42 @@ inline float minus_two_ln(uint32_t word) {
   p = p * x + 0x1.999d58p-3f;
   p = p * x + -0x1.fffff8p-3f;
   p = p * x + 0x1.555554p-2f;
-  float y = (p * x) * square;
+  Float y = (p * x) * square;
   y = y + exponent * -0x1.bd0106p-13f;
   y = y - 0.5f * square;
-  const float ln = (x + y) + exponent * 0x1.630000p-1f;
+  const Float ln = (x + y) + exponent * 0x1.630000p-1f;
   return ln * -2.0f;
 }
 
 // Sine and cosine of 2 pi (word >> 8) / 2^24: the nearest quarter turn, and a polynomial for the rest.
-inline void sine_cosine(uint32_t word, float& sine, float& cosine) {
-  const uint32_t angle = word >> 8;
-  const uint32_t quadrant = (angle + (1u << 21)) >> 22;
-  const int32_t remainder = static_cast<int32_t>(angle) - static_cast<int32_t>(quadrant << 22);
-  const float t = static_cast<float>(remainder) * 0x1.921fb6p-22f;
-  const float square = t * t;
-  float s = (-0x1.9943f2p-13f * square + 0x1.11073cp-7f) * square + -0x1.555546p-3f;
+template <typename V>
+inline void sine_cosine(typename V::Word word, typename V::Float& sine, typename V::Float& cosine) {
+  using Float = typename V::Float;
+  using Word = typename V::Word;
+  const Word angle = word >> 8;
+  const Word quadrant = (angle + (1u << 21)) >> 22;
+  const Float t = V::to_float(angle - (quadrant << 22)) * 0x1.921fb6p-22f;
+  const Float square = t * t;
+  Float s = (-0x1.9943f2p-13f * square + 0x1.11073cp-7f) * square + -0x1.555546p-3f;
   s = (s * square) * t + t;
-  float c = (0x1.99eb9cp-16f * square + -0x1.6c0c34p-10f) * square + 0x1.55554ap-5f;
+  Float c = (0x1.99eb9cp-16f * square + -0x1.6c0c34p-10f) * square + 0x1.55554ap-5f;
   c = ((c * square) * square - 0.5f * square) + 1.0f;
   // Masks, not branches: an odd quadrant swaps sine and cosine, and the sign bits follow the quadrant.
-  const uint32_t swap = 0u - (quadrant & 1u);
-  const uint32_t s_bits = as_bits(s);
-  const uint32_t c_bits = as_bits(c);
-  const uint32_t exchanged = (s_bits ^ c_bits) & swap;
-  sine = as_float(s_bits ^ exchanged ^ ((quadrant & 2u) << 30));
-  cosine = as_float(c_bits ^ exchanged ^ (((quadrant + 1u) & 2u) << 30));
+  const Word swap = 0u - (quadrant & 1u);
+  const Word s_bits = V::as_bits(s);
+  const Word c_bits = V::as_bits(c);
+  const Word exchanged = (s_bits ^ c_bits) & swap;
+  sine = V::as_float(s_bits ^ exchanged ^ ((quadrant & 2u) << 30));
+  cosine = V::as_float(c_bits ^ exchanged ^ (((quadrant + 1u) & 2u) << 30));
 }
 
 } // namespace detail
 
-// Normals of kBlocks blocks: words 0, 1 of a block give its elements 0, 1; words 2, 3 its elements 2, 3.
-// out: kElements floats.
+// A function that makes the normals of kBlocks blocks, first_block .. first_block + kBlocks - 1 (modulo 2^32).
+// out: kElements floats; it need not be aligned.
+using NormalBlocks = void (*)(const Stream& stream, uint32_t first_block, float* out);
+
+// The reference: words 0, 1 of a block give its elements 0, 1; words 2, 3 its elements 2, 3.
 inline void normal_blocks(const Stream& stream, uint32_t first_block, float* out) {
   Words word;
   philox(stream, first_block, word);
@@ -92,13 +109,13 @@ inline void normal_blocks(const Stream& stream, uint32_t first_block, float* out
   float cosine[2][kBlocks];
   for (size_t half = 0; half < 2; ++half) {
     for (size_t i = 0; i < kBlocks; ++i) {
-      radius[half][i] = detail::minus_two_ln(word.w[2 * half][i]);
+      radius[half][i] = detail::minus_two_ln<detail::Scalar>(word.w[2 * half][i]);
     }
     for (size_t i = 0; i < kBlocks; ++i) {
       radius[half][i] = std::sqrt(radius[half][i]);
     }
     for (size_t i = 0; i < kBlocks; ++i) {
-      detail::sine_cosine(word.w[2 * half + 1][i], sine[half][i], cosine[half][i]);
+      detail::sine_cosine<detail::Scalar>(word.w[2 * half + 1][i], sine[half][i], cosine[half][i]);
     }
   }
   for (size_t i = 0; i < kBlocks; ++i) {
@@ -110,10 +127,9 @@ inline void normal_blocks(const Stream& stream, uint32_t first_block, float* out
 }
 
 // Standard normals of the elements start .. start + count - 1. start + count <= 2^34.
-inline void normals(const Stream& stream, uint64_t start, size_t count, float* out) {
-  fill(stream, start, count, out, [](const Stream& s, uint32_t first, float* values) {
-    normal_blocks(s, first, values);
-  });
+inline void normals(
+    const Stream& stream, uint64_t start, size_t count, float* out, NormalBlocks make = normal_blocks) {
+  fill(stream, start, count, out, make);
 }
 
 } // namespace rng

@@ -1,0 +1,15 @@
+# Fails where an object file has a weak symbol: OBJECTS, joined by commas, are compiled for processors that not everyone
+# has, and of several copies of a weak symbol the linker keeps any one. Run as cmake -DNM=nm -DOBJECTS=a.o,b.o -P FILE.
+string(REPLACE "," ";" OBJECTS "${OBJECTS}")
+if(NOT OBJECTS)
+  message(FATAL_ERROR "no object files to look at")
+endif()
+foreach(object IN LISTS OBJECTS)
+  execute_process(COMMAND "${NM}" "${object}" OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT symbols MATCHES " T [^\n]*normal_blocks")
+    message(FATAL_ERROR "${object} defines no normal_blocks:\n${symbols}")
+  endif()
+  if(symbols MATCHES " [WVuvw] ")
+    message(FATAL_ERROR "${object} has weak symbols:\n${symbols}")
+  endif()
+endforeach()

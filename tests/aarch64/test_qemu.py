@@ -1,0 +1,178 @@
+"""The session on 64-bit ARM, under qemu, against the same session on this machine.
+
+`make test-aarch64` builds what runs here. It shows that ARM code is right, not how fast it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.tiny_models import SENTENCES
+from zoexport.core import tolerances
+from zoexport.data import tokenize_file, write_examples
+from zoexport.native import runner_path
+from zoexport.session import Session
+
+pytestmark = pytest.mark.aarch64
+
+BUILD = Path(__file__).parents[2] / "build" / "aarch64" / "native"
+# As cmake/aarch64-linux-gnu.cmake has it.
+QEMU = ("qemu-aarch64", "-cpu", "max,sme=off", "-L", "/usr/aarch64-linux-gnu")
+STEPS = 10
+WEIGHTS = ("fp32", "int4", "int8")
+
+INT8_DRIFT = 0.05
+"""Relative difference of a step's loss between two free runs with int8 activations. A value at a rounding boundary
+falls on either side; a projected gradient divides what follows by 2 eps, so the runs drift apart like two draws of
+noise (core/tolerances.py) while the losses stay near the untrained model's."""
+
+
+class Machine:
+    """Runs the programs of one architecture."""
+
+    def __init__(self, name: str, runner: Path, launcher: tuple[str, ...] = ()) -> None:
+        self.name, self.runner, self.launcher = name, runner, launcher
+
+    def run(self, program: Path, *arguments: object) -> str:
+        line = [*self.launcher, str(program), *map(str, arguments)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def verb(self, name: str, *arguments: object) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads(self.run(self.runner, name, *arguments, "--json"))
+        return result
+
+
+class Runs:
+    """Bundles, their examples, and a run of each on each machine, made once."""
+
+    def __init__(self, folder: Path, machines: tuple[Machine, ...]) -> None:
+        self.folder, self.compiler = folder, Compiler(folder / "compiled")
+        self.machines = {machine.name: machine for machine in machines}
+        self.done: dict[tuple[str, str], dict[str, Any]] = {}
+        self.examples = folder / "examples.jsonl"
+
+    def bundle(self, weights: str) -> Path:
+        bundle = self.compiler.bundle("llama_tied", weights=weights, queries=4)
+        if not self.examples.exists():
+            data = self.folder / "data.jsonl"
+            data.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
+            manifest = json.loads((bundle / "manifest.json").read_text())
+            sizes = manifest["settings"]["seq_len"], manifest["model"]["vocab_size"]
+            write_examples(tokenize_file(data, bundle, *sizes).examples, self.examples)
+        return bundle
+
+    def train(self, weights: str, machine: str) -> dict[str, Any]:
+        """What the runner said of a run from the start."""
+        if (weights, machine) not in self.done:
+            state = self.folder / f"{weights}-{machine}"
+            self.done[weights, machine] = self.go_on(weights, machine, state, STEPS)
+        return self.done[weights, machine]
+
+    def go_on(self, weights: str, machine: str, state: Path, steps: int) -> dict[str, Any]:
+        return self.machines[machine].verb(
+            "train", *self.inputs(weights), "--state", state, "--steps", steps, "--lr", 0.05,
+            "--schedule", "constant",
+        )  # fmt: skip
+
+    def evaluate(self, weights: str, machine: str) -> float:
+        """The loss of the bundle as compiled."""
+        return float(self.machines[machine].verb("eval", *self.inputs(weights))["loss"])
+
+    def inputs(self, weights: str) -> tuple[object, ...]:
+        return "--bundle", self.bundle(weights), "--examples", self.examples
+
+    def log_alone(self, weights: str, machine: str, target: Path) -> Path:
+        """A copy of a run's state without its snapshots: the log and the bundle have to give the rest."""
+        self.train(weights, machine)
+        state = self.folder / f"{weights}-{machine}"
+        copy = shutil.copytree(state, target, ignore=shutil.ignore_patterns("snapshot-*"))
+        assert list(state.glob("snapshot-*")) and not list(copy.glob("snapshot-*"))
+        return copy
+
+
+@pytest.fixture(scope="module")
+def arm() -> Machine:
+    if shutil.which(QEMU[0]) is None or not (BUILD / "replay_slots").exists():
+        pytest.fail(
+            f"{QEMU[0]} or {BUILD} is missing. Run 'make test-aarch64'; on Debian and Ubuntu it needs "
+            "apt-get install g++-aarch64-linux-gnu qemu-user."
+        )
+    return Machine("arm", BUILD / "runtime_ops" / "zoexport-runner", QEMU)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, arm: Machine) -> Runs:
+    return Runs(tmp_path_factory.mktemp("aarch64"), (arm, Machine("here", runner_path())))
+
+
+def finished_slots(bundle: Path, state: Path) -> dict[str, str]:
+    """Every slot's bytes on this machine, the pending update applied."""
+    with Session.open(bundle) as session:
+        session.attach(state, read_only=True)
+        return {slot.name: session.read_slot(slot.name).tobytes().hex() for slot in session.slots()}
+
+
+def replayed_on_arm(arm: Machine, bundle: Path, state: Path) -> dict[str, str]:
+    pairs = arm.run(BUILD / "replay_slots", bundle, state).split()
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def test_the_noise_is_made_by_neon_and_has_the_golden_bits(arm: Machine) -> None:
+    assert "neon: compared, chosen\n" in arm.run(BUILD / "test_noise_variants")
+    # Every variant against graphs/golden/rng.json.
+    assert " 0 failed" in arm.run(BUILD / "test_rng")
+
+
+def test_fp32_losses_are_those_of_this_machine(runs: Runs) -> None:
+    here, there = runs.train("fp32", "here")["losses"], runs.train("fp32", "arm")["losses"]
+    assert len(here) == STEPS and len(set(here)) == STEPS
+    assert there == pytest.approx(here, rel=1e-4)
+
+
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_int8_activations_are_near_this_machine(runs: Runs, weights: str) -> None:
+    bound = tolerances.bounds("int8")[tolerances.LOSS]
+    assert runs.evaluate(weights, "arm") == pytest.approx(runs.evaluate(weights, "here"), rel=bound)
+    here, there = runs.train(weights, "here")["losses"], runs.train(weights, "arm")["losses"]
+    # The first step compares the same weights and the same noise.
+    assert there[0] == pytest.approx(here[0], rel=bound)
+    assert len(there) == STEPS and all(map(math.isfinite, there))
+    assert there == pytest.approx(here, rel=INT8_DRIFT)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("trained_on", ["here", "arm"])
+def test_a_log_gives_the_same_bytes_on_both(
+    runs: Runs, arm: Machine, tmp_path: Path, weights: str, trained_on: str
+) -> None:
+    log = runs.log_alone(weights, trained_on, tmp_path / "state")
+    bundle = runs.bundle(weights)
+    here = finished_slots(bundle, log)
+    assert replayed_on_arm(arm, bundle, log) == here
+    # And what the machine that trained has itself, from its snapshot and the pending update.
+    assert finished_slots(bundle, runs.folder / f"{weights}-{trained_on}") == here
+    with Session.open(bundle) as untrained:
+        moved = {
+            slot.name
+            for slot in untrained.slots()
+            if untrained.read_slot(slot.name).tobytes().hex() != here[slot.name]
+        }
+    assert moved == {name for name in here if name.startswith("lora_B")} != set()
+
+
+def test_a_run_goes_on_there(runs: Runs, tmp_path: Path) -> None:
+    state = runs.log_alone("fp32", "here", tmp_path / "there")
+    there = runs.go_on("fp32", "arm", state, STEPS + 2)["losses"]
+    whole = runs.go_on("fp32", "here", tmp_path / "whole", STEPS + 2)["losses"]
+    assert there[:STEPS] == runs.train("fp32", "here")["losses"]
+    assert there[STEPS:] == pytest.approx(whole[STEPS:], rel=1e-4)

@@ -1,0 +1,58 @@
+// Prints the nanoseconds that one normal costs, alone and in the kernels, with each variant that runs here. The least
+// of many runs, as others may use the machine.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "kernels/zeroth_order.h"
+#include "rng/variants.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kElements = 9216; // a slot of SmolLM2-135M: 576 x 16
+constexpr uint32_t kQueries = 4;
+constexpr int kRuns = 200;
+
+template <typename Work>
+double least_nanoseconds(Work work) {
+  double least = 1e30;
+  for (int run = 0; run < kRuns; ++run) {
+    const Clock::time_point begin = Clock::now();
+    work(static_cast<uint32_t>(run + 1));
+    least = std::min(least, std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+  }
+  return least;
+}
+
+} // namespace
+
+int main() {
+  using namespace zoexport;
+  const std::vector<float> master(kElements, 0.5f);
+  const std::vector<float> gradients(kQueries, 0.25f);
+  std::vector<float> out(2 * kQueries * kElements);
+  std::printf("%-8s %8s %8s %8s   ns a normal\n", "variant", "normals", "update", "perturb");
+  for (const rng::Variant& variant : rng::variants()) {
+    if (!variant.runs_here) {
+      std::printf("%-8s does not run here\n", variant.name);
+      continue;
+    }
+    const rng::NormalBlocks make = variant.normal_blocks;
+    const double alone = least_nanoseconds([&](uint32_t step) {
+      rng::normals({7, 1, 0, step}, 0, kElements, out.data(), make);
+    });
+    const double update = least_nanoseconds([&](uint32_t step) {
+      kernels::zo_update(
+          master.data(), kElements, gradients.data(), kQueries, 0.1f, 7, step, 1, out.data(), make);
+    });
+    const double perturb = least_nanoseconds([&](uint32_t step) {
+      kernels::zo_perturb(master.data(), kElements, 1e-3f, 7, step, 1, kQueries, out.data(), make);
+    });
+    std::printf("%-8s %8.2f %8.2f %8.2f%s\n", variant.name, alone / kElements, update / (kElements * kQueries),
+                perturb / (kElements * kQueries), &variant == &rng::fastest() ? "   chosen" : "");
+  }
+  return 0;
+}
