@@ -14,7 +14,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-unit test-cpp test-python test-kotlin check format clean
+.PHONY: help setup demo test test-unit test-cpp test-python test-kotlin test-swift check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ setup: build/.installed ## Install everything into .venv and build the C++ runti
 demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
 	$(BIN)/python -m zoexport.demo demo
 
-test: test-cpp test-python ## Run all tests: C++, unit, contract, parity, slow, Kotlin
+test: test-cpp test-python ## Run all tests: C++, unit, contract, parity, slow, Kotlin, Swift
 
 test-python: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -38,6 +38,9 @@ test-cpp: setup ## Run the C++ tests only
 
 test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK and npm)
 	$(BIN)/python -m pytest tests/kotlin $(PYTEST_ARGS)
+
+test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
+	$(BIN)/python -m pytest tests/swift $(PYTEST_ARGS)
 
 check: $(VENV)/.packages ## Check format, lint and types
 	$(BIN)/ruff format --check .

@@ -170,6 +170,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
             assertEquals("lr", rate.where)
             assertFailsWith<ZoException.InvalidArgument> { session.configure(session.run.copy(batch = -1)) }
             assertEquals("slot nothing", assertFailsWith<ZoException.InvalidArgument> { session.readSlot("nothing") }.where)
+            assertFailsWith<ZoException.InvalidArgument> { session.readSlot("${session.slots[0].name}\u0000") }
             assertFailsWith<ZoException.InvalidArgument> { session.record(0) }
             session.configure(session.run.copy(lr = 1e6, schedule = Schedule.CONSTANT))
             val diverged = assertFailsWith<ZoException.Diverged> { session.train(dataset, 200) }

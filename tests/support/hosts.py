@@ -7,10 +7,12 @@ A host's test gets the folder of :func:`make_case` and an empty one to write int
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +65,18 @@ def check_states(case: Path, output: Path) -> None:
             assert (resumed / name).read_bytes() == (expected / name).read_bytes(), name
 
 
-def run(*command: object, cwd: Path = ROOT, timeout: int = 600) -> str:
+def run(*command: object, cwd: Path = ROOT, environment: Mapping[str, object] | None = None) -> str:
     """Run a tool and return what it printed; its whole output is the message where it fails."""
+    # Without a locale of UTF-8, a JVM cannot name the files of STATES.
+    changes = {"LC_ALL": "C.UTF-8", **(environment or {})}
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
+        env={**os.environ, **{name: str(value) for name, value in changes.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout,
+        timeout=600,
     )
     assert done.returncode == 0, f"{command[0]} exited {done.returncode}:\n{done.stdout}"
     return done.stdout
