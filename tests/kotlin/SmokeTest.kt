@@ -156,6 +156,14 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         assertEquals(2, dataset.size)
     }
 
+    fun examplesAddedOneByOneAreThoseOfAFile() = Dataset().use { dataset ->
+        for (line in case.resolve("examples.jsonl").readLines().map(Json::parse)) {
+            val candidates = line["candidates"].items().map { Candidate(longs(it["tokens"]), longs(it["labels"])) }
+            dataset.add(candidates, line["target"].int())
+        }
+        prepared(null).use { assertEvaluation("before", it, dataset) }
+    }
+
     fun failuresAreTypedAndSayWhere() = examples().use { dataset ->
         val nowhere = File("no/such/bundle")
         assertContains(assertFailsWith<ZoException.Bundle> { TrainingSession.open(nowhere) }.where, nowhere.path)
@@ -280,6 +288,8 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         )
     }
 
+    private fun longs(numbers: Any?): LongArray = numbers.items().map { (it as Double).toLong() }.toLongArray()
+
     private fun bits(value: Float): String = value.toRawBits().toUInt().toString(16).padStart(8, '0')
 
     private fun bits(values: FloatArray): List<String> = values.map(::bits)
@@ -295,6 +305,7 @@ fun main(arguments: Array<String>) {
         "steps on chosen examples" to test::stepsOnChosenExamples,
         "a callback's exception comes out of train" to test::aCallbacksExceptionComesOutOfTrain,
         "examples of the host are checked and counted" to test::examplesOfTheHostAreCheckedAndCounted,
+        "examples added one by one are those of a file" to test::examplesAddedOneByOneAreThoseOfAFile,
         "failures are typed and say where" to test::failuresAreTypedAndSayWhere,
         "no call after close, or from within a call" to test::noCallAfterCloseOrFromWithinACall,
         "close waits for the call that runs" to test::closeWaitsForTheCallThatRuns,

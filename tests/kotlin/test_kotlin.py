@@ -21,37 +21,28 @@ HERE = Path(__file__).parent
 SESSION = ROOT / "android_app" / "session" / "src" / "main"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def java() -> Path:
     needed(
         "javac",
-        "a JDK, version 17 or newer (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless)",
+        "a JDK, version 17 or newer (Debian, Ubuntu: apt-get install default-jdk-headless)",
     )
     return needed("java", "a JDK, version 17 or newer")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def glue(java: Path) -> Path:
     """The folder of the JNI library."""
     folder = FOLDER / "jni"
     cmake, ninja = environment_tool("cmake"), environment_tool("ninja")
     options = [f"-DZOEXPORT_LIBRARY={library_path()}", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    run(
-        cmake,
-        "-S",
-        SESSION / "cpp",
-        "-B",
-        folder,
-        "-G",
-        "Ninja",
-        "-DCMAKE_BUILD_TYPE=Release",
-        *options,
-    )
+    options += ["-GNinja", "-DCMAKE_BUILD_TYPE=Release"]
+    run(cmake, f"-S{SESSION / 'cpp'}", f"-B{folder}", *options)
     run(cmake, "--build", folder)
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kotlin(java: Path) -> Path:
     """The compiler of package-lock.json; npm compares its hash."""
     lock = FOLDER / "package-lock.json"

@@ -23,7 +23,7 @@ FOLDER = BUILD / "swift"
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def swift() -> Callable[..., list[object]]:
     """Makes the command for ``swift`` that sees these folders."""
     if found := shutil.which("swift"):

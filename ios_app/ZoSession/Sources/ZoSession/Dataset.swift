@@ -17,6 +17,7 @@ public final class Dataset: Sendable {
     let handle: Handle
 
     public init() throws {
+        try checkVersion()
         guard let address = zo_dataset_new() else {
             throw ZoError(
                 .internal, where: "dataset", found: "no memory left", expected: "enough for a dataset",

@@ -17,6 +17,7 @@ public final class TrainingSession: Sendable {
     ///   - engine: runs the programs instead of the engine that the manifest names.
     /// - Throws: `ZoError` of kind `bundle`: missing, altered, or of another version.
     public init(bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil) throws {
+        try checkVersion()
         let path = try checked(bundle.path, "bundle")
         let callback = engine.map(EngineCallback.init)
         var opened: OpaquePointer?

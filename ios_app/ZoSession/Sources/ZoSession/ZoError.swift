@@ -60,6 +60,16 @@ func verb(_ body: (UnsafeMutablePointer<zo_error>) -> zo_status) throws {
     }
 }
 
+/// Refuses a library of another version than the header that this was compiled with.
+func checkVersion() throws {
+    if zo_abi_version() != ZO_ABI_VERSION {
+        throw ZoError(
+            .internal, where: "libzoexport", found: "version \(zo_abi_version()) of its interface",
+            expected: "version \(ZO_ABI_VERSION)", fix: "Build the app again."
+        )
+    }
+}
+
 /// A path or name as the library takes it: it would end at a zero character.
 func checked(_ text: String, _ place: String) throws -> String {
     if text.utf8.contains(0) {
