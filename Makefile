@@ -15,7 +15,8 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-unit test-cpp test-python test-aarch64 aarch64-tools check format clean
+.PHONY: help setup demo test test-unit test-cpp test-python test-kotlin test-swift test-aarch64 aarch64-tools \
+  check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +28,7 @@ demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter
 	$(BIN)/python -m zoexport.demo demo
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
-test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, unit, contract, parity, slow, 64-bit ARM
+test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM
 
 test-python: setup
 	$(BIN)/python -m pytest -m "not aarch64" $(PYTEST_ARGS)
@@ -41,6 +42,12 @@ test-aarch64: aarch64-tools setup $(AARCH64)/.built ## Build for 64-bit ARM and 
 
 test-cpp: setup ## Run the C++ tests only
 	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error
+
+test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK and npm)
+	$(BIN)/python -m pytest tests/kotlin $(PYTEST_ARGS)
+
+test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
+	$(BIN)/python -m pytest tests/swift $(PYTEST_ARGS)
 
 check: $(VENV)/.packages ## Check format, lint and types
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ turn tests off unseen.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,14 @@ ALLOWED_SKIPS: dict[str, str] = {}
 """Node id (or the part of it before ``[``) -> why it may be skipped in CI."""
 
 _unexpected: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def host_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the hosts in other languages are compared with; compiled once, and only where a test asks for it."""
+    from tests.support.hosts import make_case
+
+    return make_case(tmp_path_factory.mktemp("hosts"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -67,8 +67,9 @@ typedef struct zo_tensor {
   size_t bytes;
 } zo_tensor;
 
-/* Runs `program`: reads `inputs`, fills `outputs` (already of the right shape), both in the manifest's order. Returns 0,
- * or another number after writing a zero-terminated reason into `message`. */
+/* Runs `program`: reads `inputs`, fills `outputs` (already of the right shape), both in the manifest's order. An output
+ * that this call does not need has `data` NULL. Returns 0, or another number after writing a zero-terminated reason into
+ * `message`. */
 typedef int32_t (*zo_run_program)(void* user, const char* program, const zo_tensor* inputs, size_t input_count,
                                   const zo_tensor* outputs, size_t output_count, char* message, size_t message_size);
 

@@ -1,0 +1,80 @@
+#include "jni_support.h"
+
+namespace zoexport::jni {
+namespace {
+
+// An array of the VM holds at most 2^31 - 1 elements.
+jsize length(size_t count) {
+  if (count > INT32_MAX) {
+    throw std::bad_alloc();
+  }
+  return static_cast<jsize>(count);
+}
+
+}  // namespace
+
+void raise(JNIEnv* env, const zo_error& error) {
+  jclass type = checked(env, env->FindClass("zoexport/session/ZoException"));
+  jmethodID of = checked(
+      env, env->GetStaticMethodID(type, "of",
+                                  "(ILjava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;)"
+                                  "Lzoexport/session/ZoException;"));
+  jobject exception = env->CallStaticObjectMethod(type, of, static_cast<jint>(error.code), to_string(env, error.where),
+                                                  to_string(env, error.found), to_string(env, error.expected),
+                                                  to_string(env, error.fix));
+  env->Throw(static_cast<jthrowable>(checked(env, exception)));
+  throw Pending{};
+}
+
+std::string to_utf8(JNIEnv* env, jstring text) {
+  jclass type = checked(env, env->FindClass("java/lang/String"));
+  jmethodID get = checked(env, env->GetMethodID(type, "getBytes", "(Ljava/lang/String;)[B"));
+  jstring charset = checked(env, env->NewStringUTF("UTF-8"));
+  auto bytes = static_cast<jbyteArray>(checked(env, env->CallObjectMethod(text, get, charset)));
+  std::string result(static_cast<size_t>(env->GetArrayLength(bytes)), '\0');
+  env->GetByteArrayRegion(bytes, 0, static_cast<jsize>(result.size()), reinterpret_cast<jbyte*>(result.data()));
+  return checked(env, result);
+}
+
+jstring to_string(JNIEnv* env, const char* utf8) {
+  const size_t size = std::char_traits<char>::length(utf8);
+  jbyteArray bytes = checked(env, env->NewByteArray(length(size)));
+  env->SetByteArrayRegion(bytes, 0, static_cast<jsize>(size), reinterpret_cast<const jbyte*>(utf8));
+  jclass type = checked(env, env->FindClass("java/lang/String"));
+  jmethodID constructor = checked(env, env->GetMethodID(type, "<init>", "([BLjava/lang/String;)V"));
+  jstring charset = checked(env, env->NewStringUTF("UTF-8"));
+  return static_cast<jstring>(checked(env, env->NewObject(type, constructor, bytes, charset)));
+}
+
+std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array) {
+  std::vector<int64_t> values(static_cast<size_t>(env->GetArrayLength(array)));
+  static_assert(sizeof(jlong) == sizeof(int64_t));
+  env->GetLongArrayRegion(array, 0, static_cast<jsize>(values.size()), reinterpret_cast<jlong*>(values.data()));
+  return checked(env, values);
+}
+
+jlongArray to_array(JNIEnv* env, const int64_t* values, size_t count) {
+  jlongArray array = checked(env, env->NewLongArray(length(count)));
+  env->SetLongArrayRegion(array, 0, static_cast<jsize>(count), reinterpret_cast<const jlong*>(values));
+  return array;
+}
+
+jintArray to_array(JNIEnv* env, const uint32_t* values, size_t count) {
+  jintArray array = checked(env, env->NewIntArray(length(count)));
+  env->SetIntArrayRegion(array, 0, static_cast<jsize>(count), reinterpret_cast<const jint*>(values));
+  return array;
+}
+
+jfloatArray to_array(JNIEnv* env, const float* values, size_t count) {
+  jfloatArray array = checked(env, env->NewFloatArray(length(count)));
+  env->SetFloatArrayRegion(array, 0, static_cast<jsize>(count), values);
+  return array;
+}
+
+jdoubleArray to_array(JNIEnv* env, const double* values, size_t count) {
+  jdoubleArray array = checked(env, env->NewDoubleArray(length(count)));
+  env->SetDoubleArrayRegion(array, 0, static_cast<jsize>(count), values);
+  return array;
+}
+
+}  // namespace zoexport::jni

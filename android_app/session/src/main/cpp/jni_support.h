@@ -1,0 +1,80 @@
+// What the glue needs of JNI: text, arrays, objects, and errors as Java exceptions.
+#ifndef ZOEXPORT_JNI_SUPPORT_H_
+#define ZOEXPORT_JNI_SUPPORT_H_
+
+#include <jni.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "zoexport/session.h"
+
+namespace zoexport::jni {
+
+// A Java exception is pending. Unwinds our own frames up to `guarded`; it never crosses the C ABI.
+struct Pending {};
+
+// A native method's body: what it throws becomes, or already is, a Java exception.
+template <typename Body>
+auto guarded(JNIEnv* env, Body body) noexcept -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Pending&) {
+  } catch (const std::bad_alloc&) {
+    if (jclass type = env->FindClass("java/lang/OutOfMemoryError")) {
+      env->ThrowNew(type, "zoexport");
+    }
+  }
+  return decltype(body())();
+}
+
+// The result of a JNI function, unless it left an exception.
+template <typename T>
+T checked(JNIEnv* env, T result) {
+  if (env->ExceptionCheck()) {
+    throw Pending{};
+  }
+  return result;
+}
+
+[[noreturn]] void raise(JNIEnv* env, const zo_error& error);
+
+// Calls a verb of the C ABI; its error is thrown as the ZoException of its kind.
+template <typename Verb, typename... Arguments>
+void call(JNIEnv* env, Verb verb, Arguments... arguments) {
+  zo_error error;
+  const zo_status status = verb(arguments..., &error);
+  checked(env, status);  // a progress callback's own exception goes before the ZO_CANCELLED that it led to
+  if (status != ZO_OK) {
+    raise(env, error);
+  }
+}
+
+// Proper UTF-8 both ways: what JNI calls UTF is another encoding, in which a path with an emoji is another path.
+std::string to_utf8(JNIEnv* env, jstring text);
+jstring to_string(JNIEnv* env, const char* utf8);
+
+std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array);
+jlongArray to_array(JNIEnv* env, const int64_t* values, size_t count);
+jintArray to_array(JNIEnv* env, const uint32_t* values, size_t count);
+jfloatArray to_array(JNIEnv* env, const float* values, size_t count);
+jdoubleArray to_array(JNIEnv* env, const double* values, size_t count);
+
+// A new object of a class of zoexport.session, by the constructor with this signature.
+template <typename... Arguments>
+jobject make(JNIEnv* env, const char* name, const char* signature, Arguments... arguments) {
+  jclass type = checked(env, env->FindClass((std::string("zoexport/session/") + name).c_str()));
+  jmethodID constructor = checked(env, env->GetMethodID(type, "<init>", signature));
+  return checked(env, env->NewObject(type, constructor, arguments...));
+}
+
+// A C integer as the Java one of the same size: the bits stay.
+inline jint bits(uint32_t value) { return static_cast<jint>(value); }
+inline jlong bits(uint64_t value) { return static_cast<jlong>(value); }
+
+}  // namespace zoexport::jni
+
+#endif  // ZOEXPORT_JNI_SUPPORT_H_

@@ -1,0 +1,275 @@
+// The native methods of zoexport.session over the C ABI, in the order of session.h. Kotlin holds the locks and checks
+// signs; handles are addresses.
+#include <cstring>
+
+#include "jni_support.h"
+
+using namespace zoexport::jni;
+
+// The static method `name` of a class of zoexport.session.
+#define ZO_NATIVE(result, type, name) \
+  extern "C" JNIEXPORT result JNICALL Java_zoexport_session_##type##_##name
+
+namespace {
+
+zo_session* session_of(jlong address) { return reinterpret_cast<zo_session*>(address); }
+zo_dataset* dataset_of(jlong address) { return reinterpret_cast<zo_dataset*>(address); }
+
+struct Callback {
+  JNIEnv* env;
+  jobject object;
+  jmethodID method;
+};
+
+// Stops the run where the host says so, and where its code threw: the exception stays pending until train returns.
+int32_t on_progress(void* user, const zo_progress* p) {
+  const auto* callback = static_cast<const Callback*>(user);
+  JNIEnv* env = callback->env;
+  // The loop does not return to Java between steps: its local references are freed here.
+  if (env->PushLocalFrame(8) != JNI_OK) {
+    return 1;
+  }
+  const bool stop = guarded(env, [&]() -> bool {
+    jobject progress = make(env, "StepProgress", "(JJDDDJJ)V", bits(p->step), bits(p->total), p->loss, p->lr,
+                            p->seconds, bits(p->rss_bytes), bits(p->anonymous_bytes));
+    return checked(env, env->CallBooleanMethod(callback->object, callback->method, progress)) == JNI_TRUE;
+  });
+  const bool threw = env->ExceptionCheck() == JNI_TRUE;
+  env->PopLocalFrame(nullptr);
+  return stop || threw ? 1 : 0;
+}
+
+}  // namespace
+
+ZO_NATIVE(jint, Library, nativeAbiVersion)(JNIEnv*, jclass) { return bits(zo_abi_version()); }
+
+// ---- sessions ----------------------------------------------------------------------------------------------------
+
+ZO_NATIVE(jlong, TrainingSession, nativeOpen)(JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify) {
+  return guarded(env, [&]() -> jlong {
+    const std::string folder = to_utf8(env, bundle);
+    zo_open_options options = {};
+    options.struct_size = sizeof(options);
+    options.threads = static_cast<uint32_t>(threads);
+    options.skip_hashes = verify == JNI_TRUE ? 0 : 1;
+    zo_session* session = nullptr;
+    call(env, zo_session_open, folder.c_str(), &options, &session);
+    return reinterpret_cast<jlong>(session);
+  });
+}
+
+ZO_NATIVE(void, TrainingSession, nativeClose)(JNIEnv*, jclass, jlong session) {
+  zo_session_close(session_of(session));
+}
+
+ZO_NATIVE(jobject, TrainingSession, nativeInfo)(JNIEnv* env, jclass, jlong session) {
+  return guarded(env, [&]() -> jobject {
+    zo_info info;
+    call(env, zo_session_info, session_of(session), &info);
+    return make(env, "SessionInfo",
+                "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;IIIIIJJ)V",
+                to_string(env, info.bundle_id), to_string(env, info.method), to_string(env, info.target),
+                to_string(env, info.engine), bits(info.rows), bits(info.seq_len), bits(info.copies),
+                bits(info.queries), bits(info.max_labels), bits(info.seed), bits(info.steps));
+  });
+}
+
+ZO_NATIVE(jint, TrainingSession, nativeSlotCount)(JNIEnv* env, jclass, jlong session) {
+  return guarded(env, [&]() -> jint {
+    zo_info info;
+    call(env, zo_session_info, session_of(session), &info);
+    return bits(info.slots);
+  });
+}
+
+ZO_NATIVE(jobject, TrainingSession, nativeSlot)(JNIEnv* env, jclass, jlong session, jint index) {
+  return guarded(env, [&]() -> jobject {
+    zo_slot_info slot;
+    call(env, zo_session_slot, session_of(session), static_cast<uint32_t>(index), &slot);
+    return make(env, "SlotInfo", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;I[JJ)V",
+                to_string(env, slot.name), to_string(env, slot.role), to_string(env, slot.module),
+                bits(slot.tensor_id), to_array(env, slot.shape, static_cast<size_t>(slot.rank)), bits(slot.elements));
+  });
+}
+
+ZO_NATIVE(void, TrainingSession, nativeAttach)
+(JNIEnv* env, jclass, jlong session, jstring state, jboolean read_only, jboolean has_seed, jlong seed) {
+  guarded(env, [&] {
+    const std::string folder = to_utf8(env, state);
+    const auto given = static_cast<uint64_t>(seed);
+    const int32_t mode = read_only == JNI_TRUE ? ZO_STATE_READ : ZO_STATE_TRAIN;
+    call(env, zo_session_attach, session_of(session), folder.c_str(), mode, has_seed == JNI_TRUE ? &given : nullptr);
+  });
+}
+
+ZO_NATIVE(jobject, TrainingSession, nativeRun)(JNIEnv* env, jclass, jlong session) {
+  return guarded(env, [&]() -> jobject {
+    zo_run run = {};
+    run.struct_size = sizeof(run);
+    call(env, zo_session_run, session_of(session), &run);
+    return make(env, "Run", "(IIIIDDJJ)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
+                bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps));
+  });
+}
+
+ZO_NATIVE(void, TrainingSession, nativeConfigure)
+(JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
+ jlong seed, jlong total_steps) {
+  guarded(env, [&] {
+    const zo_run run = {sizeof(zo_run),
+                        schedule,
+                        loss,
+                        static_cast<uint32_t>(batch),
+                        static_cast<uint32_t>(accumulate),
+                        lr,
+                        eps,
+                        static_cast<uint64_t>(seed),
+                        static_cast<uint64_t>(total_steps)};
+    call(env, zo_session_configure, session_of(session), &run);
+  });
+}
+
+// ---- examples ----------------------------------------------------------------------------------------------------
+
+ZO_NATIVE(jlong, Dataset, nativeNew)(JNIEnv* env, jclass) {
+  return guarded(env, [&]() -> jlong {
+    zo_dataset* dataset = zo_dataset_new();
+    if (dataset == nullptr) {
+      throw std::bad_alloc();
+    }
+    return reinterpret_cast<jlong>(dataset);
+  });
+}
+
+ZO_NATIVE(void, Dataset, nativeFree)(JNIEnv*, jclass, jlong dataset) { zo_dataset_free(dataset_of(dataset)); }
+
+ZO_NATIVE(jlong, Dataset, nativeSize)(JNIEnv*, jclass, jlong dataset) {
+  return bits(zo_dataset_size(dataset_of(dataset)));
+}
+
+ZO_NATIVE(void, Dataset, nativeAdd)
+(JNIEnv* env, jclass, jlong dataset, jobjectArray tokens, jobjectArray labels, jlong target) {
+  guarded(env, [&] {
+    const jsize count = env->GetArrayLength(tokens);
+    std::vector<std::vector<int64_t>> numbers;  // tokens and labels in turn
+    for (jsize i = 0; i < count; ++i) {
+      for (jobjectArray part : {tokens, labels}) {
+        auto array = static_cast<jlongArray>(checked(env, env->GetObjectArrayElement(part, i)));
+        numbers.push_back(to_vector(env, array));
+        env->DeleteLocalRef(array);
+      }
+    }
+    std::vector<zo_candidate> candidates;
+    for (size_t i = 0; i < numbers.size(); i += 2) {
+      candidates.push_back({numbers[i].data(), numbers[i + 1].data(), numbers[i].size()});
+    }
+    call(env, zo_dataset_add, dataset_of(dataset), candidates.data(), candidates.size(), static_cast<size_t>(target));
+  });
+}
+
+ZO_NATIVE(void, Dataset, nativeLoad)(JNIEnv* env, jclass, jlong dataset, jstring path) {
+  guarded(env, [&] {
+    const std::string file = to_utf8(env, path);
+    call(env, zo_dataset_load, dataset_of(dataset), file.c_str());
+  });
+}
+
+// ---- training ----------------------------------------------------------------------------------------------------
+
+ZO_NATIVE(jobject, TrainingSession, nativeStep)
+(JNIEnv* env, jclass, jlong session, jlong dataset, jlongArray indices) {
+  return guarded(env, [&]() -> jobject {
+    const std::vector<int64_t> given = to_vector(env, indices);
+    // The library refuses an index that is out of range, which a negative one becomes, but also a null pointer.
+    const uint64_t none = 0;
+    const auto* chosen = given.empty() ? &none : reinterpret_cast<const uint64_t*>(given.data());
+    zo_step step;
+    call(env, zo_session_step, session_of(session), dataset_of(dataset), chosen, given.size(), &step);
+    return make(env, "StepResult", "(JDDD[D[F)V", bits(step.step), step.loss, step.lr, step.seconds,
+                to_array(env, step.losses, step.loss_count), to_array(env, step.gradients, step.gradient_count));
+  });
+}
+
+ZO_NATIVE(void, TrainingSession, nativeTrain)
+(JNIEnv* env, jclass, jlong session, jlong dataset, jlong total_steps, jobject progress) {
+  guarded(env, [&] {
+    Callback callback = {env, progress, nullptr};
+    if (progress != nullptr) {
+      jclass type = checked(env, env->FindClass("zoexport/session/OnProgress"));
+      callback.method =
+          checked(env, env->GetMethodID(type, "onProgress", "(Lzoexport/session/StepProgress;)Z"));
+    }
+    call(env, zo_session_train, session_of(session), dataset_of(dataset), static_cast<uint64_t>(total_steps),
+         progress != nullptr ? &on_progress : nullptr, static_cast<void*>(&callback));
+  });
+}
+
+ZO_NATIVE(jobject, TrainingSession, nativeEvaluate)(JNIEnv* env, jclass, jlong session, jlong dataset) {
+  return guarded(env, [&]() -> jobject {
+    zo_evaluation found;
+    call(env, zo_session_evaluate, session_of(session), dataset_of(dataset), &found);
+    return make(env, "Evaluation", "(DDDJ)V", found.loss, found.accuracy, found.token_accuracy, bits(found.examples));
+  });
+}
+
+// ---- state -------------------------------------------------------------------------------------------------------
+
+ZO_NATIVE(jfloatArray, TrainingSession, nativeReadSlot)
+(JNIEnv* env, jclass, jlong session, jstring name, jboolean finished, jlong elements) {
+  return guarded(env, [&]() -> jfloatArray {
+    const std::string slot = to_utf8(env, name);
+    const auto count = static_cast<size_t>(elements);
+    std::vector<float> values(count + 1);  // never a null pointer, which would hide what else is wrong
+    const int32_t which = finished == JNI_TRUE ? ZO_SLOT_FINISHED : ZO_SLOT_CURRENT;
+    call(env, zo_session_read_slot, session_of(session), slot.c_str(), which, values.data(), count);
+    return to_array(env, values.data(), count);
+  });
+}
+
+ZO_NATIVE(jobject, TrainingSession, nativeRecord)(JNIEnv* env, jclass, jlong session, jlong index) {
+  return guarded(env, [&]() -> jobject {
+    zo_info info;
+    call(env, zo_session_info, session_of(session), &info);
+    std::vector<float> gradients(info.queries);
+    zo_record record;
+    call(env, zo_session_record, session_of(session), static_cast<uint64_t>(index), &record, gradients.data());
+    // Varargs promote a float to double, which NewObject expects of an F.
+    return make(env, "TrajectoryRecord", "(JFFF[F)V", bits(record.step), record.lr, record.eps, record.loss,
+                to_array(env, gradients.data(), gradients.size()));
+  });
+}
+
+ZO_NATIVE(void, TrainingSession, nativeSave)(JNIEnv* env, jclass, jlong session) {
+  guarded(env, [&] { call(env, zo_session_save, session_of(session)); });
+}
+
+// ---- noise -------------------------------------------------------------------------------------------------------
+
+ZO_NATIVE(jintArray, Noise, nativeWords)
+(JNIEnv* env, jclass, jlong seed, jint block, jint tensor_id, jint query, jint step) {
+  return guarded(env, [&]() -> jintArray {
+    uint32_t words[4];
+    zo_rng_words(static_cast<uint64_t>(seed), static_cast<uint32_t>(block), static_cast<uint32_t>(tensor_id),
+                 static_cast<uint32_t>(query), static_cast<uint32_t>(step), words);
+    return to_array(env, words, 4);
+  });
+}
+
+ZO_NATIVE(jfloatArray, Noise, nativeNormals)
+(JNIEnv* env, jclass, jlong seed, jint tensor_id, jint query, jint step, jlong first, jint count) {
+  return guarded(env, [&]() -> jfloatArray {
+    std::vector<float> normals(static_cast<size_t>(count));
+    zo_rng_normals(static_cast<uint64_t>(seed), static_cast<uint32_t>(tensor_id), static_cast<uint32_t>(query),
+                   static_cast<uint32_t>(step), static_cast<uint64_t>(first), normals.size(), normals.data());
+    return to_array(env, normals.data(), normals.size());
+  });
+}
+
+ZO_NATIVE(jintArray, Noise, nativePermutation)(JNIEnv* env, jclass, jlong seed, jint epoch, jint count) {
+  return guarded(env, [&]() -> jintArray {
+    std::vector<uint32_t> order(static_cast<size_t>(count));
+    zo_rng_permutation(static_cast<uint64_t>(seed), static_cast<uint32_t>(epoch), static_cast<uint32_t>(count),
+                       order.data());
+    return to_array(env, order.data(), order.size());
+  });
+}

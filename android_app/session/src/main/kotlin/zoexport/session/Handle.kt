@@ -1,0 +1,41 @@
+package zoexport.session
+
+import java.util.concurrent.locks.ReentrantLock
+import kotlin.concurrent.withLock
+
+/**
+ * A handle of the library: one caller at a time, none after [close].
+ *
+ * @param address the handle.
+ * @param what it is of, for messages.
+ * @param free frees it.
+ */
+internal class Handle(private var address: Long, private val what: String, private val free: (Long) -> Unit) :
+    AutoCloseable {
+    private val lock = ReentrantLock()
+
+    /** Runs [action] with the address. The action must not keep it. */
+    fun <T> call(action: (Long) -> T): T = alone {
+        if (address == 0L) {
+            throw ZoException.InvalidArgument(what, "a call after close", "an open one", "Open another one.")
+        }
+        action(address)
+    }
+
+    /** Waits for a call that runs, then frees the handle. Closing twice is allowed. */
+    override fun close() = alone {
+        val freed = address
+        address = 0L
+        if (freed != 0L) free(freed)
+    }
+
+    private fun <T> alone(action: () -> T): T {
+        // The lock would let its own thread in again: a progress callback could close the session that runs it.
+        if (lock.isHeldByCurrentThread) {
+            throw ZoException.InvalidArgument(
+                what, "a call from within a call", "one call at a time", "Let the progress callback return first.",
+            )
+        }
+        return lock.withLock(action)
+    }
+}

@@ -1,0 +1,165 @@
+package zoexport.session
+
+import java.io.File
+
+/**
+ * An open bundle and its training run. The loop is the library's; nothing here computes.
+ *
+ * A session may be shared by threads: calls run one after the other, and [close] waits for the one that runs. Failures
+ * are [ZoException]s.
+ */
+class TrainingSession private constructor(address: Long) : AutoCloseable {
+    private val handle = Handle(address, "session", ::nativeClose)
+
+    /** The bundle's numbers and the steps taken so far. */
+    val info: SessionInfo get() = handle.call(::nativeInfo)
+
+    /** The state slots, in the manifest's order. */
+    val slots: List<SlotInfo> get() = handle.call(::slotsOf)
+
+    /** The run as it is configured: at first the bundle's settings, with the state's seed. */
+    val run: Run get() = handle.call(::nativeRun)
+
+    /**
+     * Attaches a state folder, right after opening; without one, nothing of a run is kept.
+     *
+     * @param state resumed, or created where there is none.
+     * @param seed of a new state (the bundle's where null); must equal that of an existing one.
+     * @param readOnly the state must exist, is not locked and not written.
+     * @throws ZoException.State missing, damaged, locked, of another bundle or another seed.
+     */
+    fun attach(state: File, seed: ULong? = null, readOnly: Boolean = false) = handle.call {
+        nativeAttach(it, state.path.checked("state"), readOnly, seed != null, (seed ?: 0u).toLong())
+    }
+
+    /** Sets how the run trains; begin with a copy of [run]. */
+    fun configure(run: Run) = handle.call {
+        nativeConfigure(
+            it,
+            run.schedule.ordinal,
+            run.loss.ordinal,
+            run.batch.toLong().notNegative("batch").toInt(),
+            run.accumulate.toLong().notNegative("accumulate").toInt(),
+            run.lr,
+            run.eps,
+            run.seed.toLong(),
+            run.totalSteps.notNegative("totalSteps"),
+        )
+    }
+
+    /**
+     * Takes one step on the examples [indices], in this order.
+     *
+     * @throws ZoException.Diverged the loss left its range; the session is back at the last good state.
+     * @throws ZoException.State the record could not be written; the step has not happened.
+     */
+    fun step(dataset: Dataset, indices: LongArray): StepResult = dataset.handle.call { examples ->
+        handle.call { nativeStep(it, examples, indices) }
+    }
+
+    /**
+     * Trains until the run has [totalSteps] steps in total, and saves. An exception of [onProgress] ends the run after
+     * saving, and comes out of here.
+     *
+     * @throws ZoException.Cancelled [onProgress] returned true.
+     * @throws ZoException.Diverged the loss left its range; the last good state stays.
+     * @throws ZoException.State the state could not be written; the last good state stays.
+     */
+    fun train(dataset: Dataset, totalSteps: Long, onProgress: OnProgress? = null) =
+        dataset.handle.call { examples ->
+            handle.call { nativeTrain(it, examples, totalSteps.notNegative("totalSteps"), onProgress) }
+        }
+
+    /** Evaluates the master weights, the pending update applied, with the configured loss. */
+    fun evaluate(dataset: Dataset): Evaluation = dataset.handle.call { examples ->
+        handle.call { nativeEvaluate(it, examples) }
+    }
+
+    /**
+     * A slot's values, row-major.
+     *
+     * @param finished with the pending update applied, as evaluation and export see it; else as the last step
+     *   evaluated it.
+     */
+    fun readSlot(name: String, finished: Boolean = true): FloatArray = handle.call { address ->
+        // An unknown name goes on with no elements: the library says what is wrong with it.
+        val elements = slotsOf(address).firstOrNull { it.name == name }?.elements ?: 0
+        nativeReadSlot(address, name.checked("slot"), finished, elements)
+    }
+
+    /** Record [index] of the trajectory log, below [SessionInfo.steps]. */
+    fun record(index: Long): TrajectoryRecord = handle.call { nativeRecord(it, index.notNegative("index")) }
+
+    /**
+     * Writes a snapshot and syncs the log.
+     *
+     * @throws ZoException.State no state is attached, or it cannot be written.
+     */
+    fun save() = handle.call(::nativeSave)
+
+    /** Frees the session and releases its state. Closing twice is allowed. */
+    override fun close() = handle.close()
+
+    companion object {
+        /**
+         * Opens a bundle.
+         *
+         * @param bundle the bundle's folder.
+         * @param threads of the engine; 0 leaves the choice to it.
+         * @param verify whether files are hashed before they are used; sizes are always compared.
+         * @throws ZoException.Bundle missing, altered, or of another version.
+         */
+        fun open(bundle: File, threads: Int = 0, verify: Boolean = true): TrainingSession {
+            Library.load()
+            val count = threads.toLong().notNegative("threads").toInt()
+            return TrainingSession(nativeOpen(bundle.path.checked("bundle"), count, verify))
+        }
+
+        private fun slotsOf(session: Long): List<SlotInfo> =
+            List(nativeSlotCount(session)) { nativeSlot(session, it) }
+
+        @JvmStatic private external fun nativeOpen(bundle: String, threads: Int, verify: Boolean): Long
+        @JvmStatic private external fun nativeClose(session: Long)
+        @JvmStatic private external fun nativeInfo(session: Long): SessionInfo
+        @JvmStatic private external fun nativeSlotCount(session: Long): Int
+        @JvmStatic private external fun nativeSlot(session: Long, index: Int): SlotInfo
+        @JvmStatic private external fun nativeRun(session: Long): Run
+        @JvmStatic private external fun nativeStep(session: Long, dataset: Long, indices: LongArray): StepResult
+        @JvmStatic private external fun nativeEvaluate(session: Long, dataset: Long): Evaluation
+        @JvmStatic private external fun nativeRecord(session: Long, index: Long): TrajectoryRecord
+        @JvmStatic private external fun nativeSave(session: Long)
+
+        @JvmStatic
+        private external fun nativeAttach(
+            session: Long,
+            state: String,
+            readOnly: Boolean,
+            hasSeed: Boolean,
+            seed: Long,
+        )
+
+        @JvmStatic
+        private external fun nativeConfigure(
+            session: Long,
+            schedule: Int,
+            loss: Int,
+            batch: Int,
+            accumulate: Int,
+            lr: Double,
+            eps: Double,
+            seed: Long,
+            totalSteps: Long,
+        )
+
+        @JvmStatic
+        private external fun nativeTrain(session: Long, dataset: Long, totalSteps: Long, onProgress: OnProgress?)
+
+        @JvmStatic
+        private external fun nativeReadSlot(
+            session: Long,
+            name: String,
+            finished: Boolean,
+            elements: Long,
+        ): FloatArray
+    }
+}

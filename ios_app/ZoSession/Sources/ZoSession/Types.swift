@@ -1,0 +1,158 @@
+import CZoexport
+
+// What the session takes and returns; the fields are those of session.h.
+
+/// What a bundle and its state say of themselves.
+public struct SessionInfo: Sendable {
+    /// 64 hexadecimal digits.
+    public let bundleID: String
+    public let method: String
+    public let target: String
+    public let engine: String
+    public let rows: Int
+    public let seqLen: Int
+    public let copies: Int
+    public let queries: Int
+    public let maxLabels: Int
+    public let seed: UInt64
+    /// Steps taken in total.
+    public let steps: UInt64
+
+    init(_ info: zo_info) {
+        bundleID = String(cString: info.bundle_id)
+        method = String(cString: info.method)
+        target = String(cString: info.target)
+        engine = String(cString: info.engine)
+        rows = Int(info.rows)
+        seqLen = Int(info.seq_len)
+        copies = Int(info.copies)
+        queries = Int(info.queries)
+        maxLabels = Int(info.max_labels)
+        seed = info.seed
+        steps = info.steps
+    }
+}
+
+/// A state slot of the manifest.
+public struct SlotInfo: Sendable {
+    public let name: String
+    public let role: String
+    public let module: String
+    public let tensorID: UInt32
+    public let shape: [Int]
+    public let elements: Int
+
+    init(_ slot: zo_slot_info) {
+        name = String(cString: slot.name)
+        role = String(cString: slot.role)
+        module = String(cString: slot.module)
+        tensorID = slot.tensor_id
+        shape = UnsafeBufferPointer(start: slot.shape, count: Int(slot.rank)).map(Int.init)
+        elements = Int(slot.elements)
+    }
+}
+
+/// How the learning rate goes over the steps of a run.
+public enum Schedule: Int32, Sendable {
+    case constant, linear, cosine
+}
+
+/// What is minimized.
+public enum Loss: Int32, Sendable {
+    case full, choices
+}
+
+/// How a run trains.
+public struct Run: Equatable, Sendable {
+    public var schedule: Schedule
+    public var loss: Loss
+    public var batch: UInt32
+    public var accumulate: UInt32
+    public var lr: Double
+    public var eps: Double
+    public var seed: UInt64
+    /// The schedule's length for `TrainingSession.step`.
+    public var totalSteps: UInt64
+
+    init(_ run: zo_run) {
+        schedule = Schedule(rawValue: run.schedule)!
+        loss = Loss(rawValue: run.loss)!
+        batch = run.batch
+        accumulate = run.accumulate
+        lr = run.lr
+        eps = run.eps
+        seed = run.seed
+        totalSteps = run.total_steps
+    }
+
+    var c: zo_run {
+        zo_run(
+            struct_size: UInt32(MemoryLayout<zo_run>.size), schedule: schedule.rawValue, loss: loss.rawValue,
+            batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps
+        )
+    }
+}
+
+/// One step: `losses[2i]` and `losses[2i+1]` are those of +z_i and -z_i, `loss` their mean.
+public struct StepResult: Sendable {
+    public let step: UInt64
+    public let loss: Double
+    public let lr: Double
+    public let seconds: Double
+    public let losses: [Double]
+    public let gradients: [Float]
+
+    init(_ step: zo_step) {
+        self.step = step.step
+        loss = step.loss
+        lr = step.lr
+        seconds = step.seconds
+        losses = Array(UnsafeBufferPointer(start: step.losses, count: step.loss_count))
+        gradients = Array(UnsafeBufferPointer(start: step.gradients, count: step.gradient_count))
+    }
+}
+
+/// The step just taken, of `total`. Memory is 0 where the system does not say.
+public struct StepProgress: Sendable {
+    public let step: UInt64
+    public let total: UInt64
+    public let loss: Double
+    public let lr: Double
+    public let seconds: Double
+    public let rssBytes: UInt64
+    public let anonymousBytes: UInt64
+
+    init(_ progress: zo_progress) {
+        step = progress.step
+        total = progress.total
+        loss = progress.loss
+        lr = progress.lr
+        seconds = progress.seconds
+        rssBytes = progress.rss_bytes
+        anonymousBytes = progress.anonymous_bytes
+    }
+}
+
+public struct Evaluation: Sendable {
+    public let loss: Double
+    /// nil where no example has choices.
+    public let accuracy: Double?
+    public let tokenAccuracy: Double
+    public let examples: UInt64
+
+    init(_ evaluation: zo_evaluation) {
+        loss = evaluation.loss
+        accuracy = evaluation.accuracy.isNaN ? nil : evaluation.accuracy
+        tokenAccuracy = evaluation.token_accuracy
+        examples = evaluation.examples
+    }
+}
+
+/// A record of the trajectory log.
+public struct TrajectoryRecord: Sendable {
+    public let step: UInt64
+    public let lr: Float
+    public let eps: Float
+    public let loss: Float
+    public let gradients: [Float]
+}

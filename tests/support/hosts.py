@@ -1,0 +1,184 @@
+"""What the tests of the Kotlin and Swift hosts are given: a bundle, examples, and what Python's host makes of them.
+
+A host's test gets the folder of :func:`make_case` and an empty one to write into. It repeats the run there, and
+``check_states`` compares its state folders with Python's, byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from zoexport.core.errors import ZoExportError
+from zoexport.session import Dataset, Evaluation, Session
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
+STEPS = 6
+THREADS = 1
+SETTINGS: dict[str, Any] = {
+    "lr": 0.03,
+    "loss": "choices",
+    "lr_schedule": "cosine",
+    "batch": 2,
+    "seed": 2**63 + 5,  # beyond a signed number of 64 bits
+}
+#: Where a host leaves its states: one undisturbed run, and one that was cancelled, closed and resumed. The name has
+#: characters of two, three and four bytes in UTF-8.
+STATES = "états ▶ \N{FOX FACE}"
+
+
+def make_case(folder: Path) -> Path:
+    """Compile the bundle and write ``examples.jsonl``, ``bad.jsonl``, ``expected.json`` and ``state`` beside it."""
+    compiled = Compiler(folder / "compiled").bundle(
+        "llama_tied", weights="int4", queries=2, batch=2
+    )
+    shutil.move(compiled, folder / "bundle")
+    _write_examples(folder / "examples.jsonl")
+    (folder / "bad.jsonl").write_text(
+        '{"candidates": [{"tokens": [1, 2], "labels": [2]}], "target": 0}\n'
+    )
+    (folder / "expected.json").write_text(json.dumps(_expected(folder), indent=1))
+    return folder
+
+
+def check_states(case: Path, output: Path) -> None:
+    """The two runs that a host left below ``output`` are Python's run, to the last byte."""
+    expected = case / "state"
+    whole, resumed = output / STATES / "whole", output / STATES / "resumed"
+    files = sorted(path.name for path in expected.iterdir())
+    assert sorted(path.name for path in whole.iterdir()) == files
+    for name in files:
+        if name != "lock":  # that holds the number of its last process
+            # What resumed has more of is the snapshot of its interruption.
+            assert (whole / name).read_bytes() == (expected / name).read_bytes(), name
+            assert (resumed / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+def run(*command: object, cwd: Path = ROOT, environment: Mapping[str, object] | None = None) -> str:
+    """Run a tool and return what it printed; its whole output is the message where it fails."""
+    # Without a locale of UTF-8, a JVM cannot name the files of STATES.
+    changes = {"LC_ALL": "C.UTF-8", **(environment or {})}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **{name: str(value) for name, value in changes.items()}},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{command[0]} exited {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+def needed(tool: str, what: str) -> Path:
+    """A tool on the PATH; its absence is a failure that names what to install, never a skip."""
+    found = shutil.which(tool)
+    if found is None:
+        pytest.fail(f"{tool} was not found on the PATH. Install {what}.", pytrace=False)
+    return Path(found)
+
+
+def environment_tool(name: str) -> Path:
+    """A program of this Python environment."""
+    return Path(sys.executable).with_name(name)
+
+
+def _write_examples(path: Path) -> None:
+    """Seven examples of one or two labels, with two or three choices."""
+    with path.open("w") as file:
+        for number in range(7):
+            prompt = [(7 * number + 3 * place) % 290 + 1 for place in range(3 + number)]
+            candidates = []
+            for choice in range(2 + number % 2):
+                completion = [11 + choice, 40 + number][: 1 + number % 2]
+                tokens = prompt + completion[:-1]
+                labels = [-100] * (len(prompt) - 1) + completion
+                candidates.append({"tokens": tokens, "labels": labels})
+            file.write(json.dumps({"candidates": candidates, "target": number % 2}) + "\n")
+
+
+def _expected(folder: Path) -> dict[str, Any]:
+    state = folder / "state"
+    with Dataset() as dataset, Session.open(folder / "bundle", threads=THREADS) as session:
+        dataset.load(folder / "examples.jsonl")
+        defaults = session.run
+        session.attach(state, seed=SETTINGS["seed"])
+        session.configure(**SETTINGS)
+        before = session.evaluate(dataset)
+        session.train(dataset, STEPS)
+        info = session.info
+        slots = session.slots()
+        return {
+            "threads": THREADS,
+            "steps": STEPS,
+            "states": STATES,
+            "settings": {**SETTINGS, "seed": str(SETTINGS["seed"])},
+            "defaults": {"batch": defaults.batch, "lr": defaults.lr, "seed": str(defaults.seed)},
+            "info": {
+                "bundle_id": info.bundle_id,
+                "method": info.method,
+                "target": info.target,
+                "engine": info.engine,
+                "numbers": [
+                    info.rows,
+                    info.seq_len,
+                    info.copies,
+                    info.queries,
+                    info.max_labels,
+                    info.steps,
+                ],
+            },
+            "slots": [
+                {
+                    "name": slot.name,
+                    "role": slot.role,
+                    "module": slot.module,
+                    "tensor_id": slot.tensor_id,
+                    "shape": list(slot.shape),
+                    "finished": _bits(session.read_slot(slot.name)),
+                    "current": _bits(session.read_slot(slot.name, finished=False)),
+                }
+                for slot in slots
+            ],
+            "records": [
+                {
+                    "loss": _bits([record.loss])[0],
+                    "lr": _bits([record.lr])[0],
+                    "gradients": _bits(record.gradients),
+                }
+                for record in map(session.record, range(STEPS))
+            ],
+            "before": _numbers(before),
+            "after": _numbers(session.evaluate(dataset)),
+            "bad": _bad_data(folder / "bad.jsonl"),
+        }
+
+
+def _numbers(evaluation: Evaluation) -> list[float | None]:
+    return [evaluation.loss, evaluation.accuracy, evaluation.token_accuracy, evaluation.examples]
+
+
+def _bad_data(path: Path) -> dict[str, str]:
+    with Dataset() as dataset:
+        try:
+            dataset.load(path)
+        except ZoExportError as error:
+            return error.as_dict()
+    raise AssertionError(f"{path} was accepted")
+
+
+def _bits(values: Any) -> list[str]:
+    """Float32 values as eight hexadecimal digits each."""
+    return [struct.pack(">f", value).hex() for value in values]

@@ -1,0 +1,73 @@
+import Foundation
+import XCTest
+import ZoSession
+
+/// graphs/golden/rng.json, which `ZOEXPORT_GOLDEN` names.
+final class NoiseTests: XCTestCase {
+    private struct Golden: Decodable {
+        struct Answer: Decodable {
+            let counter: [String]
+            let key: [String]
+            let result: [String]
+        }
+
+        struct Stream: Decodable {
+            let seed: String
+            let tensorId: UInt32
+            let query: UInt32
+            let step: UInt32
+            let start: UInt64
+            let words: [String]
+            let normals: [String]
+        }
+
+        struct Permutation: Decodable {
+            let seed: String
+            let epoch: UInt32
+            let n: Int
+            let order: [UInt32]
+        }
+
+        let spec: String
+        let knownAnswers: [Answer]
+        let streams: [Stream]
+        let permutations: [Permutation]
+    }
+
+    func testTheNoiseIsTheSpecification() throws {
+        let decoder = JSONDecoder()
+        decoder.keyDecodingStrategy = .convertFromSnakeCase
+        let golden = try decoder.decode(Golden.self, from: Data(contentsOf: Case.folder("ZOEXPORT_GOLDEN")))
+        XCTAssertEqual(golden.spec, "zoexport-philox4x32-10/1")
+        XCTAssertTrue(golden.streams.count >= 10 && golden.permutations.count >= 5)
+        for known in golden.knownAnswers {
+            let counter = known.counter.map { UInt32($0, radix: 16)! }
+            let seed = UInt64(known.key[1] + known.key[0], radix: 16)!
+            let words = Noise.words(
+                seed: seed, block: counter[0], tensorID: counter[1], query: counter[2], step: counter[3]
+            )
+            XCTAssertEqual(words.map(hexadecimal), known.result)
+        }
+        for stream in golden.streams {
+            let seed = UInt64(stream.seed, radix: 16)!
+            let words = stream.words.indices.map { index in
+                let element = stream.start + UInt64(index)
+                let block = Noise.words(
+                    seed: seed, block: UInt32(element / 4), tensorID: stream.tensorId, query: stream.query,
+                    step: stream.step
+                )
+                return hexadecimal(block[Int(element % 4)])
+            }
+            XCTAssertEqual(words, stream.words)
+            let normals = Noise.normals(
+                seed: seed, tensorID: stream.tensorId, query: stream.query, step: stream.step, first: stream.start,
+                count: stream.normals.count
+            )
+            XCTAssertEqual(normals.map(bits), stream.normals)
+        }
+        for known in golden.permutations {
+            let seed = UInt64(known.seed, radix: 16)!
+            XCTAssertEqual(Noise.permutation(seed: seed, epoch: known.epoch, count: known.n), known.order)
+        }
+    }
+}

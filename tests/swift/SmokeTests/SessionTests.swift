@@ -1,0 +1,247 @@
+import Foundation
+import XCTest
+import ZoSession
+
+/// The Swift host on a real bundle, compared with what Python's host did.
+final class SessionTests: XCTestCase {
+    private var test: Case!
+    private var expected: Expected { test.expected }
+
+    override func setUpWithError() throws {
+        test = try Case()
+    }
+
+    func testDescribesTheBundle() throws {
+        let session = try test.open()
+        let info = try session.info
+        let known = expected.info
+        XCTAssertEqual(info.bundleID, known.bundleId)
+        XCTAssertEqual([info.method, info.target, info.engine], [known.method, known.target, known.engine])
+        let steps = Int(expected.steps)
+        XCTAssertEqual([info.rows, info.seqLen, info.copies, info.queries, info.maxLabels, steps], known.numbers)
+        XCTAssertEqual(info.steps, 0)
+        let run = try session.run
+        XCTAssertEqual(run.lr, expected.defaults.lr)
+        XCTAssertEqual(run.batch, expected.defaults.batch)
+        XCTAssertEqual(String(run.seed), expected.defaults.seed)
+        let slots = try session.slots
+        XCTAssertEqual(slots.count, expected.slots.count)
+        for (slot, wanted) in zip(slots, expected.slots) {
+            XCTAssertEqual([slot.name, slot.role, slot.module], [wanted.name, wanted.role, wanted.module])
+            XCTAssertEqual(slot.tensorID, wanted.tensorId)
+            XCTAssertEqual(slot.shape, wanted.shape)
+            XCTAssertEqual(slot.elements, slot.shape.reduce(1, *))
+        }
+    }
+
+    func testTrainsAsPythonDoes() throws {
+        let dataset = try test.examples()
+        let session = try test.prepared("whole")
+        try assertEvaluation(expected.before, session, dataset)
+        var losses: [String] = []
+        try session.train(dataset, totalSteps: expected.steps) { progress in
+            losses.append(bits(Float(progress.loss)))
+            XCTAssertEqual(progress.step, UInt64(losses.count))
+            XCTAssertEqual(progress.total, self.expected.steps)
+            XCTAssertGreaterThan(progress.rssBytes, progress.anonymousBytes)
+            return false
+        }
+        try assertFinished(session)
+        XCTAssertEqual(losses, expected.records.map(\.loss))
+        try assertEvaluation(expected.after, session, dataset)
+        try session.close()
+    }
+
+    func testCancelledAndReopenedItGoesOnAsTheSameRun() throws {
+        let dataset = try test.examples()
+        let session = try test.prepared("resumed")
+        let error = assertFails(.cancelled) {
+            try session.train(dataset, totalSteps: expected.steps) { $0.step == 3 }
+        }
+        XCTAssertEqual(error?.where, "step 3 of \(expected.steps)")
+        XCTAssertEqual(error?.fix, "Train again with the same state to continue.")
+        try session.close()
+
+        let reopened = try test.prepared("resumed")
+        XCTAssertEqual(try reopened.info.steps, 3)
+        XCTAssertEqual(try reopened.info.seed, test.seed)
+        try reopened.train(dataset, totalSteps: expected.steps)
+        try reopened.save()
+        try assertFinished(reopened)
+        try reopened.close()
+    }
+
+    func testStepsOnChosenExamples() throws {
+        let dataset = try test.examples()
+        let session = try test.prepared(nil)
+        let first = try session.step(dataset, indices: [4, 0, 4])
+        let second = try session.step(dataset, indices: [2])
+        XCTAssertEqual([first.step, second.step], [0, 1])
+        XCTAssertEqual(first.losses.count, 2 * (try session.info.queries))
+        XCTAssertEqual(first.loss, first.losses.reduce(0, +) / Double(first.losses.count), accuracy: 1e-12)
+        let record = try session.record(0)
+        XCTAssertEqual(record.gradients.map(bits), first.gradients.map(bits))
+        XCTAssertEqual(bits(record.loss), bits(Float(first.loss)))
+        let none = assertFails(.invalidArgument) { try session.step(dataset, indices: []) }
+        XCTAssertEqual(none?.description, "indices: found none; expected at least one. Pass indices of examples.")
+        assertFails(.invalidArgument) { try session.step(dataset, indices: [7]) }
+        XCTAssertEqual(try session.info.steps, 2)
+    }
+
+    func testACallbacksErrorComesOutOfTrain() throws {
+        struct Own: Error {}
+        let dataset = try test.examples()
+        let session = try test.prepared("thrown")
+        XCTAssertThrowsError(try session.train(dataset, totalSteps: expected.steps) { _ in throw Own() }) {
+            XCTAssertTrue($0 is Own)
+        }
+        XCTAssertEqual(try session.info.steps, 1)
+        try session.close()
+        let reader = try test.open()
+        try reader.attach(test.states.appendingPathComponent("thrown"), readOnly: true)
+        XCTAssertEqual(try reader.info.steps, 1)
+        assertFails(.state) { try reader.save() }
+    }
+
+    func testExamplesOfTheHostAreCheckedAndCounted() throws {
+        let dataset = try Dataset()
+        let right = Candidate(tokens: [1, 2], labels: [-100, 3])
+        try dataset.add([right])
+        try dataset.add([right, Candidate(tokens: [1], labels: [2])], target: 1)
+        assertFails(.data) { try dataset.add([right], target: 1) }
+        assertFails(.data) { try dataset.add([right], target: .max) }
+        assertFails(.data) { try dataset.add([]) }
+        assertFails(.data) { try dataset.add([Candidate(tokens: [], labels: [])]) }
+        assertFails(.data) { try dataset.add([Candidate(tokens: [1, 2], labels: [1])]) }
+        let bad = assertFails(.data) { try dataset.load(test.folder.appendingPathComponent("bad.jsonl")) }
+        XCTAssertEqual(bad?.where, expected.bad.where)
+        XCTAssertEqual(bad?.found, expected.bad.found)
+        XCTAssertEqual(bad?.expected, expected.bad.expected)
+        XCTAssertEqual(bad?.fix, expected.bad.fix)
+        XCTAssertEqual(try dataset.count, 2)
+    }
+
+    func testExamplesAddedOneByOneAreThoseOfAFile() throws {
+        struct Line: Decodable {
+            struct Candidate: Decodable {
+                let tokens: [Int64]
+                let labels: [Int64]
+            }
+
+            let candidates: [Candidate]
+            let target: UInt
+        }
+        let dataset = try Dataset()
+        let file = try String(contentsOf: test.folder.appendingPathComponent("examples.jsonl"), encoding: .utf8)
+        for text in file.split(separator: "\n") {
+            let line = try JSONDecoder().decode(Line.self, from: Data(text.utf8))
+            try dataset.add(line.candidates.map { .init(tokens: $0.tokens, labels: $0.labels) }, target: line.target)
+        }
+        try assertEvaluation(expected.before, test.prepared(nil), dataset)
+    }
+
+    func testFailuresAreTypedAndSayWhere() throws {
+        let dataset = try test.examples()
+        let nowhere = URL(fileURLWithPath: "/no/such/bundle")
+        let missing = assertFails(.bundle) { try TrainingSession(bundle: nowhere) }
+        XCTAssertTrue(missing?.where.contains(nowhere.path) == true)
+        let session = try test.prepared("held")
+        let locked = assertFails(.state) { try test.open().attach(test.states.appendingPathComponent("held")) }
+        XCTAssertTrue(locked?.where.contains(test.states.lastPathComponent) == true)
+        var run = try session.run
+        run.seed = 1
+        assertFails(.state) { try session.configure(run) }
+        run = try session.run
+        run.lr = 0
+        XCTAssertEqual(assertFails(.invalidArgument) { try session.configure(run) }?.where, "lr")
+        XCTAssertEqual(assertFails(.invalidArgument) { try session.readSlot("nothing") }?.where, "slot nothing")
+        assertFails(.invalidArgument) { try session.readSlot("\(try session.slots[0].name)\0") }
+        assertFails(.invalidArgument) { try session.record(0) }
+        run.lr = 1e6
+        run.schedule = .constant
+        try session.configure(run)
+        let diverged = assertFails(.diverged) { try session.train(dataset, totalSteps: 200) }
+        XCTAssertTrue(diverged?.fix.contains("Lower lr") == true)
+
+        let altered = test.states.appendingPathComponent("altered")
+        try FileManager.default.copyItem(at: test.bundle, to: altered)
+        defer { try? FileManager.default.removeItem(at: altered) }
+        let names = try FileManager.default.contentsOfDirectory(atPath: altered.path)
+        let program = altered.appendingPathComponent(names.first { $0.hasSuffix(".pte") }!)
+        var content = try Data(contentsOf: program)
+        content[content.count - 1] ^= 1
+        try content.write(to: program)
+        let changed = assertFails(.bundle) { try TrainingSession(bundle: altered).evaluate(dataset) }
+        XCTAssertTrue(changed?.found.contains("altered content") == true)
+        try Data(repeating: 7, count: content.count).write(to: program)
+        assertFails(.engine) { try TrainingSession(bundle: altered, verify: false).evaluate(dataset) }
+    }
+
+    func testNoCallAfterCloseOrFromWithinACall() throws {
+        let dataset = try test.examples()
+        let session = try test.prepared(nil)
+        let forbidden: [() throws -> Void] = [
+            { _ = try session.info }, { try session.close() }, { _ = try dataset.count },
+        ]
+        for call in forbidden {
+            let nested = assertFails(.invalidArgument) {
+                try session.train(dataset, totalSteps: 100) { _ in
+                    try call()
+                    return false
+                }
+            }
+            XCTAssertEqual(nested?.found, "a call from within a call")
+        }
+        try session.close()
+        try session.close()
+        XCTAssertEqual(assertFails(.invalidArgument) { try session.info }?.found, "a call after close")
+        try dataset.close()
+        try dataset.close()
+        assertFails(.invalidArgument) { try dataset.count }
+        assertFails(.invalidArgument) { try test.open().evaluate(dataset) }
+    }
+
+    func testCloseWaitsForTheCallThatRuns() throws {
+        final class Count: @unchecked Sendable { var steps: UInt64 = 0 }
+        let dataset = try test.examples()
+        let session = try test.prepared(nil)
+        let taken = Count()
+        let began = DispatchSemaphore(value: 0)
+        Thread.detachNewThread {
+            try! session.train(dataset, totalSteps: 50) { progress in
+                taken.steps = progress.step
+                began.signal()
+                return false
+            }
+        }
+        began.wait()
+        try session.close()
+        XCTAssertEqual(taken.steps, 50)
+    }
+
+    func testTheLastReferenceReleasesTheState() throws {
+        for _ in 0..<2 {
+            XCTAssertEqual(try test.prepared("released").info.steps, 0)
+        }
+    }
+
+    /// The run is over, and everything in it is what Python's run has, bit for bit.
+    private func assertFinished(_ session: TrainingSession) throws {
+        XCTAssertEqual(try session.info.steps, expected.steps)
+        for slot in expected.slots {
+            XCTAssertEqual(try session.readSlot(slot.name).map(bits), slot.finished)
+            XCTAssertEqual(try session.readSlot(slot.name, finished: false).map(bits), slot.current)
+        }
+        for (index, wanted) in expected.records.enumerated() {
+            let record = try session.record(UInt64(index))
+            XCTAssertEqual(record.step, UInt64(index))
+            XCTAssertEqual([bits(record.loss), bits(record.lr)], [wanted.loss, wanted.lr])
+            XCTAssertEqual(record.gradients.map(bits), wanted.gradients)
+        }
+    }
+
+    private func assertEvaluation(_ wanted: [Double?], _ session: TrainingSession, _ dataset: Dataset) throws {
+        let found = try session.evaluate(dataset)
+        XCTAssertEqual([found.loss, found.accuracy, found.tokenAccuracy, Double(found.examples)], wanted)
+    }
+}
