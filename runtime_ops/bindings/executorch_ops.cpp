@@ -14,6 +14,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 
 #include "../kernels/int4.h"
@@ -342,6 +343,64 @@ Tensor& embedding_int4_out(
   return out;
 }
 
+Tensor& first_positions_out(
+    KernelRuntimeContext& ctx,
+    const Tensor& table,
+    const Tensor& tokens,
+    int64_t first,
+    int64_t count,
+    bool merge,
+    Tensor& out) {
+  ZO_CHECK(
+      ctx,
+      executorch::runtime::tensor_is_contiguous(table) && out.scalar_type() == table.scalar_type(),
+      out,
+      "table must be dense, out of its type");
+  ZO_CHECK(ctx, tokens.dim() == 2, out, "tokens must be (rows, s)");
+  ZO_CHECK(
+      ctx,
+      (count == 1 || count == 2) && first >= (merge ? 1 : 0) && first + count <= table.dim(),
+      out,
+      "one or two axes of the table");
+  const SizesType length = tokens.sizes()[1];
+  std::array<SizesType, kMaxDim> sizes{};
+  size_t outer = 1, inner = static_cast<size_t>(table.element_size());
+  size_t rank = 0;
+  for (int64_t axis = 0; axis < table.dim(); ++axis) {
+    const SizesType size = table.sizes()[axis];
+    const bool cut = axis >= first && axis < first + count;
+    ZO_CHECK(ctx, !cut || length <= size, out, "rows must not be longer than the table");
+    if (merge && axis == first) {
+      sizes[rank - 1] *= length;
+    } else {
+      sizes[rank++] = cut ? length : size;
+    }
+    if (axis < first) {
+      outer *= static_cast<size_t>(size);
+    } else if (!cut) {
+      inner *= static_cast<size_t>(size);
+    }
+  }
+  ZO_CHECK(
+      ctx,
+      executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), rank)) == Error::Ok,
+      out,
+      "out must have room for the cut table");
+  const size_t whole = static_cast<size_t>(table.sizes()[first]);
+  const size_t kept = static_cast<size_t>(length);
+  const size_t whole_row = inner * (count == 2 ? static_cast<size_t>(table.sizes()[first + 1]) : 1);
+  const size_t kept_row = inner * (count == 2 ? kept : 1);
+  const char* in = static_cast<const char*>(table.const_data_ptr());
+  char* to = static_cast<char*>(out.mutable_data_ptr());
+  for (size_t o = 0; o < outer; ++o) {
+    for (size_t row = 0; row < kept; ++row) {
+      std::memcpy(to, in + (o * whole + row) * whole_row, kept_row);
+      to += kept_row;
+    }
+  }
+  return out;
+}
+
 // Boxed by hand: EXECUTORCH_LIBRARY takes functions of one output only.
 void label_logprobs_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
   ET_KERNEL_CHECK(ctx, stack.size() >= 4, InvalidArgument, );
@@ -357,6 +416,7 @@ EXECUTORCH_LIBRARY(zoexport, "zo_perturb.out", zo_perturb_out);
 EXECUTORCH_LIBRARY(zoexport, "zo_perturb_one.out", zo_perturb_one_out);
 EXECUTORCH_LIBRARY(zoexport, "linear_int4.out", linear_int4_out);
 EXECUTORCH_LIBRARY(zoexport, "embedding_int4.out", embedding_int4_out);
+EXECUTORCH_LIBRARY(zoexport, "first_positions.out", first_positions_out);
 const auto registered = executorch::runtime::register_kernel(
     executorch::runtime::Kernel("zoexport::label_logprobs.out", label_logprobs_boxed));
 

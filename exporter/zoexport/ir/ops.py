@@ -38,6 +38,7 @@ DEVICE = {
     "label_logprobs": ("Tensor logits, Tensor label_tokens", ("logprobs", "is_argmax")),
     "linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
     "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
+    "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
 }
 
 #: Operators that a target lowers to its own: name -> arguments; each returns one tensor.
@@ -334,6 +335,33 @@ def embedding_int4(
 @_fake("embedding_int4")
 def _(codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return scales.new_empty((*indices.shape, 2 * codes.shape[1]), dtype=torch.float32)
+
+
+@_cpu("first_positions")
+def first_positions(
+    table: torch.Tensor, tokens: torch.Tensor, first: int, count: int, merge: bool
+) -> torch.Tensor:
+    """A table over positions, as far as the rows of ``tokens`` (rows, s) go.
+
+    Its axes ``first`` to ``first + count - 1`` are cut to s; with ``merge`` the axes ``first - 1`` and ``first`` of the
+    result are one.
+    """
+    for axis in range(first, first + count):
+        table = table.narrow(axis, 0, tokens.shape[1])
+    return (table.flatten(first - 1, first) if merge else table).clone()
+
+
+@_fake("first_positions")
+def _(
+    table: torch.Tensor, tokens: torch.Tensor, first: int, count: int, merge: bool
+) -> torch.Tensor:
+    shape = [
+        tokens.shape[1] if first <= axis < first + count else size
+        for axis, size in enumerate(table.shape)
+    ]
+    if merge:
+        shape[first - 1 : first + 1] = [shape[first - 1] * shape[first]]
+    return table.new_empty(shape)
 
 
 # --- semantic operators ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Dim, Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import EXAMPLE_SIZE, copy_program
-from zoexport.ir.lengths import SHORTEST, set_length
+from zoexport.ir.lengths import set_length
 
 FILE = "model.pte"
 
@@ -79,7 +79,6 @@ def export_program(
             tuple(example),
             dynamic_shapes=(tuple(dynamic),),
             strict=False,
-            prefer_deferred_runtime_asserts_over_guards=True,
         )
 
 
@@ -95,7 +94,12 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     from zoexport.targets.executorch.attention import flatten_attention
     from zoexport.targets.executorch.legalize import Legalizer
     from zoexport.targets.executorch.needed_passes import needed_passes_only
-    from zoexport.targets.executorch.open_sizes import has_open_sizes_left, state_open_sizes
+    from zoexport.targets.executorch.open_sizes import (
+        OpenSizes,
+        cut_constants,
+        has_open_sizes_left,
+        state_open_sizes,
+    )
 
     legal = {name: copy_program(program, name) for name, program in graph.programs.items()}
     flat = [flatten_attention(graph, program) for program in legal.values()]
@@ -110,11 +114,12 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     programs = []
     for name, program in legal.items():
         progress(f"exporting {name}", None)
-        if graph.any_length:
-            wanted = Dim("sequence", SHORTEST, graph.seq_len) if any_length else graph.seq_len
-            set_length(program, graph.length, wanted)
+        if any_length:
+            cut_constants(program, graph.length)
+        elif graph.any_length:
+            set_length(program, graph.length, graph.seq_len)
         exported[name] = export_program(program, graph.weights)
-        programs.append(_manifest_entry(program))
+        programs.append(_manifest_entry(program, graph.seq_len if any_length else None))
     progress("lowering to XNNPACK", None)
     try:
         with quiet(), needed_passes_only([*exported.values()]):
@@ -129,13 +134,18 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
                 _check_ir_validity=False, _skip_dim_order=True, preserve_ops=[*kept]
             )
             edge = to_edge(exported, compile_config=config)
-            for name in exported:
-                state_open_sizes(edge.exported_program(name))
+            if any_length:
+                for name in exported:
+                    state_open_sizes(edge.exported_program(name), graph.length)
             edge = edge.to_backend(partitioner)
             delegates = {name: _delegates(edge.exported_program(name)) for name in exported}
             fallback = {name: _fallback(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
-            executorch = edge.to_executorch(ExecutorchBackendConfig())
+            executorch = edge.to_executorch(
+                ExecutorchBackendConfig(sym_shape_eval_pass=OpenSizes(graph.length))
+                if any_length
+                else ExecutorchBackendConfig()
+            )
     except Exception as error:
         # ExecuTorch raises many types; whatever it is, this graph cannot be lowered.
         raise LoweringError(
@@ -156,12 +166,17 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     return Lowered("executorch", programs, required, delegates, fallback)
 
 
-def _manifest_entry(program: Program) -> dict[str, Any]:
+def _manifest_entry(program: Program, longest: int | None) -> dict[str, Any]:
+    """How a session calls a program; ``longest``: the most tokens a row where it takes rows of any length."""
+    inputs = [value.as_dict() for value in program.arguments()]
+    if longest is not None:
+        tokens = next(value for value in inputs if value["role"] == "tokens")
+        tokens["shape"][1] = {"name": "length", "min": 1, "max": longest}
     return {
         "name": program.name,
         "file": FILE,
         "method": program.name,
-        "inputs": [value.as_dict() for value in program.arguments()],
+        "inputs": inputs,
         "outputs": [value.as_dict() for value in program.outputs],
     }
 
