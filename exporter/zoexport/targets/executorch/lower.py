@@ -29,7 +29,7 @@ class _WithWeights(torch.nn.Module):
         arguments = 0
         for number, value in enumerate(program.inputs):
             if value.role == "weight":
-                self.register_buffer(f"weight_{number}", weights[value.name])
+                self.register_buffer(f"weight_{number}", _own_storage(weights[value.name]))
                 self.sources.append(f"weight_{number}")
             else:
                 self.sources.append(arguments)
@@ -43,6 +43,12 @@ class _WithWeights(torch.nn.Module):
                 for source in self.sources
             )
         )
+
+
+def _own_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` alone in its storage: XNNPACK's serializer reads a part of a larger one from the start of the whole."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole and tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def export_program(
