@@ -132,8 +132,9 @@ def make_batch(
 ) -> list[Example]:
     """The examples of one step, a function of the arguments alone.
 
-    The first fills the sequence and has labels at its first and last position; the others are shorter, each of
-    its own length, some positions without a label. With loss=choices an example has two or three candidates, each with
+    In even steps the first fills the sequence and has labels at its first and last position. All others are shorter,
+    each of its own length, some positions without a label, so that in odd steps no row fills the sequence and the
+    session may give the program shorter rows. With loss=choices an example has two or three candidates, each with
     a few labels.
 
     Args:
@@ -154,7 +155,7 @@ def _example(settings: dict[str, Any], vocabulary: int, step: int, number: int) 
     seq_len = settings["seq_len"]
     words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * seq_len + 8).astype(np.uint64)
     count = 1 if settings["loss"] == "full" else 2 + int(words[0] % 2)
-    full = number == 0
+    full = number == 0 and step % 2 == 0
     candidates = []
     for candidate in range(count):
         part = words[8 + 2 * candidate * seq_len :]

@@ -18,10 +18,12 @@ def make_dataset(examples: list[tuple[list[bundles.Candidate], int]]) -> Dataset
     return dataset
 
 
-def open_session(bundle: Path, state: Path | None = None, **attach: object) -> Session:
+def open_session(
+    bundle: Path, state: Path | None = None, *, seed: int | None = None, read_only: bool = False
+) -> Session:
     session = Session.open(bundle, engine=LinearModel())
     if state is not None:
-        session.attach(state, **attach)  # type: ignore[arg-type]
+        session.attach(state, seed=seed, read_only=read_only)
     return session
 
 

@@ -12,11 +12,14 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zoexport.core.errors import ConfigError, nearest
 
-C = TypeVar("C")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +172,7 @@ def with_values(config: C, values: Mapping[str, Any]) -> C:
     """``config`` with some settings, given by key, replaced."""
     known = fields(type(config))
     changes = {known[key][0].name: value for key, value in values.items()}
-    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+    return dataclasses.replace(config, **changes)
 
 
 def _raise_all(problems: Sequence[ConfigError]) -> None:

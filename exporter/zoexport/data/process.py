@@ -159,7 +159,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(int(parent))
     # transformers imports torch wherever it finds it: 4 s and 300 MB that a tokenizer does not need.
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    modules: dict[str, Any] = sys.modules
+    modules["torch"] = None
     # Libraries that print must not break the protocol.
     output = sys.stdout
     sys.stdout = sys.stderr

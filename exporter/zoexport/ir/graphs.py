@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch._guards import detect_fake_mode
@@ -78,7 +78,7 @@ def copy_program(program: Program, name: str) -> Program:
     return Program(name, module, list(program.inputs), list(program.outputs))
 
 
-def is_call(node: Any, *operators: Any) -> bool:
+def is_call(node: object, *operators: Any) -> TypeGuard[Node]:
     """Whether ``node`` calls one of ``operators`` (OpOverload or its packet)."""
     return (
         isinstance(node, Node)
@@ -88,6 +88,23 @@ def is_call(node: Any, *operators: Any) -> bool:
             for operator in operators
         )
     )
+
+
+def arguments(node: Node) -> tuple[Any, ...]:
+    """A call's positional arguments; FX's type for them names every kind that exists, which no caller can use."""
+    return node.args
+
+
+def operand(node: Node, index: int = 0) -> Node:
+    """The argument at ``index``, a node.
+
+    Raises:
+        TypeError: the argument is a number, a list or nothing.
+    """
+    found = node.args[index]
+    if not isinstance(found, Node):
+        raise TypeError(f"argument {index} of {node.format_node()} is {found!r}, not a node")
+    return found
 
 
 def call(graph: torch.fx.Graph, operator: Any, *args: Any) -> Node:

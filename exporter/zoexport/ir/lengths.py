@@ -63,8 +63,8 @@ def set_length(program: Program, length: int, wanted: int) -> None:
 
     for node in nodes.nodes:
         if node.op == "call_function":
-            arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), resized)
-            node.args, node.kwargs = arguments  # type: ignore[assignment]
+            resize: Any = torch.fx.node.map_aggregate
+            node.args, node.kwargs = resize((node.args, node.kwargs), resized)
     for value, node in zip(program.inputs, placeholders(program).values(), strict=True):
         for axis in position_axes(value, length):
             readers = list(node.users)

@@ -115,10 +115,11 @@ class _Binder:
         copied.meta = {
             key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta
         }
+        target: Any = node.target
         values = torch.fx.node.map_arg((copied.args, copied.kwargs), lambda arg: arg.meta["val"])
         try:
             with self.mode, torch.no_grad():
-                copied.meta["val"] = node.target(*values[0], **values[1])  # type: ignore[operator]
+                copied.meta["val"] = target(*values[0], **values[1])
         except (RuntimeError, ValueError, TypeError) as error:
             raise VerifyError(
                 f"[bind_rows] {node.format_node()}",

@@ -13,13 +13,11 @@ Left alone: a conversion that changes the dtype, and a slice that cuts anything 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from zoexport.core.types import TrainingGraph
-from zoexport.ir.graphs import aten, is_call, remove_unused_weights
+from zoexport.ir.graphs import arguments, aten, is_call, operand, remove_unused_weights
 
 _CHECKS = (
     aten._assert_tensor_metadata,
@@ -52,10 +50,10 @@ def cleanup(graph: TrainingGraph) -> TrainingGraph:
                 # A view of what was contiguous only through a call removed here would not be legal.
                 node.target = aten.reshape.default
                 if _does_nothing(node):
-                    node.replace_all_uses_with(node.args[0])
+                    node.replace_all_uses_with(operand(node))
                     nodes.erase_node(node)
             elif _does_nothing(node):
-                node.replace_all_uses_with(node.args[0])
+                node.replace_all_uses_with(operand(node))
                 nodes.erase_node(node)
         remove_unused_weights(program)
         program.module.recompile()
@@ -68,17 +66,13 @@ def _does_nothing(node: torch.fx.Node) -> bool:
     if is_call(node, aten.dropout):
         return bool(node.args[1] == 0 or node.args[2] is False)
     if is_call(node, aten.to, aten._to_copy, aten.type_as):
-        source = node.args[0]
-        assert isinstance(source, torch.fx.Node)
-        return bool(source.meta["val"].dtype == node.meta["val"].dtype)
+        return bool(operand(node).meta["val"].dtype == node.meta["val"].dtype)
     if is_call(node, aten.slice):
-        defaults: tuple[Any, ...] = (None, 0, None, None, 1)
-        _, _, start, end, step = node.args + defaults[len(node.args) :]
+        given, defaults = arguments(node), (None, 0, None, None, 1)
+        _, _, start, end, step = given + defaults[len(given) :]
         return start in (0, None) and end in (_END, None) and bool(step == 1)
     if is_call(node, aten.expand, aten.reshape):
-        source = node.args[0]
-        assert isinstance(source, torch.fx.Node)
-        before, after = source.meta["val"].shape, node.meta["val"].shape
+        before, after = operand(node).meta["val"].shape, node.meta["val"].shape
         return len(before) == len(after) and all(
             statically_known_true(old == new) for old, new in zip(before, after, strict=True)
         )

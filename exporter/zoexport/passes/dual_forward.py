@@ -29,6 +29,7 @@ from zoexport.ir.graphs import (
     call,
     copy_program,
     is_call,
+    operand,
     outputs,
     placeholders,
     record,
@@ -158,8 +159,7 @@ def _read_copies(
             fix="Run dual_forward before passes that rewrite the adapters.",
         )
     nodes = program.module.graph
-    left = read.args[0]
-    assert isinstance(left, torch.fx.Node)
+    left = operand(read)
     rank, _ = slot.shape
     trailing = list(shape_of(read)[1:])
     with nodes.inserting_before(read):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from torch.fx import Node
 
 from zoexport.core.types import Program, TrainingGraph
-from zoexport.ir.graphs import aten, call, is_call, placeholders, remove_unused_weights
+from zoexport.ir.graphs import aten, call, is_call, operand, placeholders, remove_unused_weights
 
 
 def find_linears(graph: TrainingGraph) -> TrainingGraph:
@@ -52,7 +52,5 @@ def _rewrite(graph: TrainingGraph, program: Program) -> None:
 def _untransposed(node: object) -> Node | None:
     if not is_call(node, aten.transpose, aten.t, aten.permute, aten.numpy_T):
         return None
-    assert isinstance(node, Node)
-    source = node.args[0]
-    assert isinstance(source, Node)
+    source = operand(node)
     return source if len(source.meta["val"].shape) == 2 else None

@@ -20,7 +20,7 @@ from __future__ import annotations
 from torch.fx import Graph, Node
 
 from zoexport.core.types import TrainingGraph
-from zoexport.ir.graphs import aten, call, is_call, shape_of
+from zoexport.ir.graphs import arguments, aten, call, is_call, operand, shape_of
 
 
 def group_queries(graph: TrainingGraph) -> TrainingGraph:
@@ -36,13 +36,12 @@ def group_queries(graph: TrainingGraph) -> TrainingGraph:
 
 
 def _rewrite(nodes: Graph, product: Node) -> None:
-    left, right = product.args
-    assert isinstance(left, Node) and isinstance(right, Node)
-    times, right = _unrepeated(right)
+    left = operand(product)
+    times, right = _unrepeated(operand(product, 1))
     transposed = is_call(right, aten.transpose) and {
         dim % 4 for dim in right.args[1:] if isinstance(dim, int)
     } == {2, 3}
-    again, heads_of = _unrepeated(right.args[0] if transposed else right)
+    again, heads_of = _unrepeated(operand(right) if transposed else right)
     shared = _shared_heads(heads_of)
     if shared is None:
         return
@@ -62,32 +61,26 @@ def _rewrite(nodes: Graph, product: Node) -> None:
     nodes.erase_node(product)
 
 
-def _unrepeated(node: object) -> tuple[int, Node]:
+def _unrepeated(node: Node) -> tuple[int, Node]:
     """How often a value is repeated along the first dimension (``bind_rows``), and the value."""
-    assert isinstance(node, Node)
     if is_call(node, aten.repeat):
-        source, factors = node.args
-        assert isinstance(source, Node) and isinstance(factors, list | tuple)
+        source, factors = arguments(node)
         if all(factor == 1 for factor in factors[1:]):
-            return int(factors[0]), source  # type: ignore[arg-type]
+            return int(factors[0]), source
     return 1, node
 
 
-def _shared_heads(node: object) -> Node | None:
+def _shared_heads(node: Node) -> Node | None:
     """The (b, n, s, d) value behind a repeat_kv, or None."""
     if not is_call(node, aten.reshape, aten.view):
         return None
-    assert isinstance(node, Node)
-    expanded = node.args[0]
+    expanded = operand(node)
     if not is_call(expanded, aten.expand):
         return None
-    assert isinstance(expanded, Node)
-    unsqueezed = expanded.args[0]
-    if not is_call(unsqueezed, aten.unsqueeze) or unsqueezed.args[1] != 2:  # type: ignore[union-attr]
+    unsqueezed = operand(expanded)
+    if not is_call(unsqueezed, aten.unsqueeze) or unsqueezed.args[1] != 2:
         return None
-    assert isinstance(unsqueezed, Node)
-    source = unsqueezed.args[0]
-    assert isinstance(source, Node)
+    source = operand(unsqueezed)
     batch, groups, length, width = shape_of(source)
     sizes = shape_of(expanded)
     if (

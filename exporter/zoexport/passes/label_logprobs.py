@@ -28,6 +28,7 @@ from zoexport.ir.graphs import (
     aten,
     copy_program,
     is_call,
+    operand,
     output_node,
     outputs,
     record,
@@ -70,7 +71,7 @@ def _select_labels(program: Program, labels: Dim, copies: int) -> None:
         rows = record(nodes, source, aten.reshape.default, source, [copies, -1, int(width)])
         chosen = record(nodes, source, aten.index_select.default, rows, 1, positions)
     reader.replace_input_with(source, chosen)
-    logits = output_node(program.module).args[0][0]  # type: ignore[index,assignment]
+    logits = outputs(program)["logits"]
     with nodes.inserting_before(output_node(program.module)):
         pair = nodes.call_function(zo.label_logprobs.default, (logits, tokens))
         logprobs = record(nodes, logits, operator.getitem, pair, 0)
@@ -90,12 +91,10 @@ def _select_labels(program: Program, labels: Dim, copies: int) -> None:
 def _before_head(logits: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
     """The value whose rows are chosen, and the node that reads it."""
     reader, node = next(iter(logits.users)), logits
-    while is_call(node, *_ELEMENTWISE) and _only_tensor(node) is not None:
-        reader, node = node, _only_tensor(node)  # type: ignore[assignment]
+    while is_call(node, *_ELEMENTWISE) and (source := _only_tensor(node)) is not None:
+        reader, node = node, source
     if is_call(node, aten.linear) and len(node.users) == 1:
-        source = node.args[0]
-        assert isinstance(source, torch.fx.Node)
-        return source, node
+        return operand(node), node
     return node, reader
 
 

@@ -21,7 +21,7 @@ import torch
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError, nearest
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
-from zoexport.ir.graphs import add_input, aten, call, is_call, placeholders, shape_of
+from zoexport.ir.graphs import add_input, aten, call, is_call, operand, placeholders, shape_of
 
 A_TENSOR_IDS = 1 << 30
 """The first tensor id of the A matrices: their initial values come from the noise specification too."""
@@ -97,8 +97,7 @@ def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> Non
     )
     nodes = program.module.graph
     for linear in calls:
-        x = linear.args[0]
-        assert isinstance(x, torch.fx.Node)
+        x = operand(linear)
         users = list(linear.users)
         with nodes.inserting_after(linear):
             cursor = call(nodes, aten.matmul.default, x, a)

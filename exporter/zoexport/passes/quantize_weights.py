@@ -26,6 +26,7 @@ from zoexport.ir.graphs import (
     aten,
     call,
     is_call,
+    operand,
     placeholders,
     remove_unused_weights,
     zo,
@@ -78,8 +79,7 @@ def _quantize_reads(
     nodes = program.module.graph
     dequantize = zo.dequantize_int4.default if weights == "int4" else zo.dequantize_int8.default
     for linear in linears:
-        x = linear.args[0]
-        assert isinstance(x, Node)
+        x = operand(linear)
         with nodes.inserting_before(linear):
             linear.replace_input_with(weight, call(nodes, dequantize, codes, scales))
             if activations == "int8":

@@ -24,7 +24,7 @@ from torch.fx import Interpreter, Node
 
 from zoexport.core import hadamard
 from zoexport.core.types import Program, TrainingGraph
-from zoexport.ir.graphs import aten, call, is_call, placeholders, shape_of, zo
+from zoexport.ir.graphs import aten, call, is_call, operand, placeholders, shape_of, zo
 from zoexport.ir.samples import sample_inputs
 
 MINIMUM_GAIN = 2.0
@@ -84,8 +84,7 @@ class _Measurement(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         if is_call(n, aten.linear):
-            x, weight = n.args[:2]
-            assert isinstance(x, Node) and isinstance(weight, Node)
+            x, weight = operand(n), operand(n, 1)
             name = self.names.get(weight, "")
             if name in self.weights and _block(self.weights[name]):
                 self._look(name, self.env[x])
@@ -119,8 +118,7 @@ def _rotate(program: Program, chosen: set[str]) -> None:
     rotated: dict[Node, Node] = {}
     for node in list(nodes.nodes):
         if is_call(node, aten.linear) and node.args[1] in names:
-            x = node.args[0]
-            assert isinstance(x, Node)
+            x = operand(node)
             if x not in rotated:
                 with nodes.inserting_before(node):
                     block = hadamard.block_size(shape_of(x)[-1])
@@ -130,5 +128,6 @@ def _rotate(program: Program, chosen: set[str]) -> None:
             with nodes.inserting_after(node):
                 block = hadamard.block_size(shape_of(node)[-1])
                 restored = call(nodes, zo.rotate_rows.default, node, block)
-            node.replace_all_uses_with(restored, lambda user, own=restored: user is not own)
+            node.replace_all_uses_with(restored)
+            restored.update_arg(0, node)
     program.module.recompile()

@@ -25,7 +25,16 @@ import torch
 from torch.fx import Graph, Node
 
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir.graphs import RESHAPES, add_input, aten, call, is_call, placeholders, shape_of
+from zoexport.ir.graphs import (
+    RESHAPES,
+    add_input,
+    aten,
+    call,
+    is_call,
+    operand,
+    placeholders,
+    shape_of,
+)
 from zoexport.ir.lengths import follows
 
 _EACH_ALONE = (aten.to, aten._to_copy, aten.clone, aten.contiguous, aten.tanh, aten.neg)
@@ -67,8 +76,7 @@ class _Attention:
 
     def flatten(self) -> bool:
         """Rewrite it; False, and nothing that is read has changed, where it cannot be."""
-        left, right = self.scores.args
-        assert isinstance(left, Node) and isinstance(right, Node)
+        left, right = operand(self.scores), operand(self.scores, 1)
         if shape_of(left)[:2] != shape_of(right)[:2]:
             return False
         with self.nodes.inserting_before(self.scores):
@@ -125,11 +133,11 @@ class _Attention:
 
     def _product(self, node: Node) -> Node | None:
         """The product of probabilities and values, (b, n, x, d)."""
-        left, right = node.args
-        if left not in self.flat or not isinstance(right, Node) or right in self.flat:
+        left, right = operand(node), operand(node, 1)
+        if left not in self.flat or right in self.flat:
             return None
         batch, heads, width, _ = shape_of(right)
-        flat = self.flat[left]  # type: ignore[index]
+        flat = self.flat[left]
         if (batch * heads, width) != (shape_of(flat)[0], shape_of(flat)[2]):
             return None
         product = call(self.nodes, aten.bmm.default, flat, self._merged(right))

@@ -21,9 +21,11 @@ from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import (
     RESHAPES,
     add_input,
+    arguments,
     aten,
     call,
     is_call,
+    operand,
     remove_unused_weights,
     shape_of,
     zo,
@@ -52,7 +54,7 @@ class Legalizer:
             ((aten.split, aten.split_with_sizes, aten.chunk), self.split),
             ((aten.cat,), self.cat),
             ((aten.cat,), self.halves),
-            ((aten.slice,), self.slice),
+            ((aten.slice,), self.selection),
             ((aten.layer_norm,), self.layer_norm),
             ((aten.mean,), self.mean),
             ((aten.repeat,), self.repeat),
@@ -80,11 +82,11 @@ class Legalizer:
         for node in list(self.nodes.nodes):
             if not is_call(node, *RESHAPES):
                 continue
-            source = node.args[0]
+            source = operand(node)
             while is_call(source, *RESHAPES):
-                source = source.args[0]
+                source = operand(source)
             node.update_arg(0, source)
-            if shape_of(source) == shape_of(node) and -1 not in node.args[1]:
+            if shape_of(source) == shape_of(node) and -1 not in arguments(node)[1]:
                 node.replace_all_uses_with(source)
 
     def constant(self, name: str, value: torch.Tensor) -> Node:
@@ -99,12 +101,10 @@ class Legalizer:
 
     def quantized_linear(self, node: Node) -> Node | None:
         """linear over dequantize_int4/int8: torchao's pattern (int8 inputs) or our kernel (fp32 inputs)."""
-        x, weight, *rest = node.args
-        assert isinstance(x, Node) and isinstance(weight, Node)
+        x, weight, *rest = arguments(node)
         if not is_call(weight, zo.dequantize_int4.default, zo.dequantize_int8.default):
             return None
-        codes, scales = weight.args
-        assert isinstance(codes, Node) and isinstance(scales, Node)
+        codes, scales = arguments(weight)
         four_bits = is_call(weight, zo.dequantize_int4.default)
         bias = rest[0] if rest else None
         if not is_call(x, zo.fake_quantize_int8_rows.default):
@@ -113,8 +113,7 @@ class Legalizer:
                 if four_bits
                 else None
             )
-        source = x.args[0]
-        assert isinstance(source, Node)
+        source = operand(x)
         out_features, in_features = shape_of(weight)
         block = [1, in_features]
         if four_bits:
@@ -190,8 +189,7 @@ class Legalizer:
 
     def rotate_rows(self, node: Node) -> Node:
         """rotate_rows: reshape, a product with the Hadamard matrix, reshape."""
-        source, block = node.args
-        assert isinstance(source, Node) and isinstance(block, int)
+        source, block = arguments(node)
         shape = shape_of(source)
         rotation = self.constant(f"hadamard.{block}", hadamard.matrix(block))
         # -1: before the output head it is the number of labels.
@@ -202,9 +200,9 @@ class Legalizer:
 
     def split(self, node: Node) -> None:
         """split, chunk: one slice for each part that is read."""
-        arguments: tuple[Any, ...] = node.args
-        source = arguments[0]
-        dim = arguments[2] if len(arguments) > 2 else node.kwargs.get("dim", 0)
+        given = arguments(node)
+        source = given[0]
+        dim = given[2] if len(given) > 2 else node.kwargs.get("dim", 0)
         ends = list(itertools.accumulate(part.shape[dim] for part in node.meta["val"]))
         for part in list(node.users):
             index: Any = part.args[1]
@@ -215,8 +213,7 @@ class Legalizer:
 
     def cat(self, node: Node) -> Node | None:
         """cat with parts of no elements (a rotary embedding of whole heads): without them."""
-        parts, *dim = node.args
-        assert isinstance(parts, list | tuple)
+        parts, *dim = arguments(node)
         full = [part for part in parts if isinstance(part, Node) and part.meta["val"].numel()]
         if len(full) == len(parts):
             return None
@@ -227,14 +224,13 @@ class Legalizer:
 
         For rows of any length, which XNNPACK cannot slice; the halves of a rotary embedding are of this kind.
         """
-        parts = node.args[0]
-        assert isinstance(parts, list | tuple)
-        if node.args[1:] not in ((-1,), (len(shape_of(node)) - 1,)):
+        parts, *dim = arguments(node)
+        if dim not in ([-1], [len(shape_of(node)) - 1]):
             return None
         signed = [
-            (part.args[0], -1.0) if is_call(part, aten.neg) else (part, 1.0) for part in parts
+            (operand(part), -1.0) if is_call(part, aten.neg) else (part, 1.0) for part in parts
         ]
-        sources = {part.args[0] for part, _ in signed if is_call(part, aten.slice)}  # type: ignore[union-attr]
+        sources = {operand(part) for part, _ in signed if is_call(part, aten.slice)}
         if len(sources) != 1 or any(self._columns(part) is None for part, _ in signed):
             return None
         (source,) = sources
@@ -243,28 +239,25 @@ class Legalizer:
         ]
         return self._selected(source, torch.cat(rows))
 
-    def slice(self, node: Node) -> Node | None:
+    def selection(self, node: Node) -> Node | None:
         """slice along the last dimension, of rows of any length: a product that selects."""
-        columns, source = self._columns(node), node.args[0]
+        columns, source = self._columns(node), operand(node)
         if columns is None:
             return None
-        assert isinstance(source, Node)
         return self._selected(source, torch.eye(shape_of(source)[-1])[columns])
 
     def _columns(self, node: object) -> slice | None:
         """What a slice takes of each row, where the rows are of any length and short enough for a product."""
         if not self.graph.any_length or not is_call(node, aten.slice):
             return None
-        assert isinstance(node, Node)
-        source, *given = node.args
-        dim, start, end = (*given, *(0, None, None)[len(given) :])
-        assert isinstance(source, Node) and isinstance(dim, int)
+        source, *given = arguments(node)
+        dim, start, end, step = given + [0, None, None, 1][len(given) :]
         shape = shape_of(source)
         follow = any(follows(size, self.graph.length) for size in shape)
-        last = dim in (-1, len(shape) - 1) and len(given) < 4
+        last = dim in (-1, len(shape) - 1) and step == 1
         if not (follow and last and shape[-1] <= _WIDEST_SELECTION) or source.op == "placeholder":
             return None
-        return slice(start, end)  # type: ignore[arg-type]
+        return slice(start, end)
 
     def _selected(self, source: Node, rows: torch.Tensor) -> Node:
         digest = hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]
@@ -275,8 +268,7 @@ class Legalizer:
 
     def mean(self, node: Node) -> Node | None:
         """mean over the last dimension: a product with a constant vector of 1/n."""
-        source, dims, *rest = node.args
-        assert isinstance(source, Node)
+        source, dims, *rest = arguments(node)
         shape = shape_of(source)
         if node.kwargs or dims not in ([-1], [len(shape) - 1], -1):
             return None
@@ -290,7 +282,7 @@ class Legalizer:
 
     def layer_norm(self, node: Node) -> Node | None:
         """layer_norm over the last dimension: means, a difference and rsqrt."""
-        given: tuple[Any, ...] = node.args[:5]
+        given = arguments(node)[:5]
         defaults = (None, None, None, None, 1e-5)
         source, normalized, weight, bias, eps = given + defaults[len(given) :]
         if list(normalized) != [shape_of(source)[-1]]:
@@ -309,19 +301,17 @@ class Legalizer:
 
         (XNNPACK's concatenation does not take one tensor several times.)
         """
-        source, factors = node.args
-        assert isinstance(source, Node) and isinstance(factors, list | tuple)
+        source, factors = arguments(node)
         if any(factor != 1 for factor in factors[1:]):
             return None
-        times = int(factors[0])  # type: ignore[arg-type]
+        times = int(factors[0])
         ones = self.constant(f"ones.{times}", torch.ones(times, 1))
         flat = self._reshaped(source, (1, source.meta["val"].numel()))
         return self._reshaped(call(self.nodes, aten.mul.Tensor, ones, flat), shape_of(node))
 
     def matmul(self, node: Node) -> Node | None:
         """matmul of equal batch dimensions: reshape, bmm, reshape. Of a matrix: bmm with a batch of one."""
-        left, right = node.args
-        assert isinstance(left, Node) and isinstance(right, Node)
+        left, right = operand(node), operand(node, 1)
         a, b = shape_of(left), shape_of(right)
         if len(b) == 2:
             product = call(
@@ -343,9 +333,7 @@ class Legalizer:
 
     def reshape(self, node: Node) -> Node:
         """unsqueeze and squeeze: reshape."""
-        source = node.args[0]
-        assert isinstance(source, Node)
-        return self._reshaped(source, shape_of(node))
+        return self._reshaped(operand(node), shape_of(node))
 
     def _reshaped(self, source: Node, shape: tuple[int, ...]) -> Node:
         if shape_of(source) == tuple(shape):

@@ -46,9 +46,13 @@ class _WithWeights(torch.nn.Module):
 
 
 def _own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` alone in its storage: XNNPACK's serializer reads a part of a larger one from the start of the whole."""
+    """``tensor`` alone in its storage: XNNPACK's serializer reads every storage from its start."""
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return tensor if whole and tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format)
+    return (
+        tensor
+        if whole and tensor.is_contiguous()
+        else tensor.clone(memory_format=torch.contiguous_format)
+    )
 
 
 def export_program(
