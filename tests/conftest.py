@@ -7,6 +7,7 @@ turn tests off unseen.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import pytest
 
 # No test talks to a hub; a test that needs a package registry carries the `network` marker.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# The packed weights of a test run go when it ends.
+_packed = tempfile.TemporaryDirectory(prefix="zoexport-packed-")
+os.environ["ZOEXPORT_PACKED"] = _packed.name
 
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id (or the part of it before ``[``) -> why it may be skipped in CI."""

@@ -35,7 +35,7 @@ from zoexport.core.errors import (
 )
 from zoexport.native import library_path
 
-VERSION = 1
+VERSION = 2
 INT64 = 1
 _OK = 0
 _ERRORS: dict[int, type[ZoExportError]] = {
@@ -100,6 +100,7 @@ class OpenOptions(Structure):
         ("threads", c_uint32),
         ("skip_hashes", c_uint32),
         ("engine", POINTER(Engine)),
+        ("cache", c_char_p),
     )
 
 
@@ -119,6 +120,8 @@ class Info(Structure):
         ("slots", c_uint32),
         ("seed", c_uint64),
         ("steps", c_uint64),
+        ("packed_weights", c_char_p),
+        ("packed_problem", c_char_p),
     )
 
 

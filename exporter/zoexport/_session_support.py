@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from zoexport import _session_abi as abi
-from zoexport._session_types import StepProgress
+from zoexport._session_types import Info, StepProgress
 from zoexport.core.errors import ConfigError
+
+
+def info_of(info: abi.Info) -> Info:
+    """What the library says of a session, as Python sees it."""
+    return Info(
+        bundle_id=info.bundle_id.decode(),
+        method=info.method.decode(),
+        target=info.target.decode(),
+        engine=info.engine.decode(),
+        rows=info.rows,
+        seq_len=info.seq_len,
+        copies=info.copies,
+        queries=info.queries,
+        max_labels=info.max_labels,
+        seed=info.seed,
+        steps=info.steps,
+        packed_weights=os.fsdecode(info.packed_weights),
+        packed_problem=os.fsdecode(info.packed_problem),
+    )
 
 
 def progress_of(progress: abi.Progress) -> StepProgress:

@@ -20,7 +20,11 @@ LOSSES: tuple[Loss, ...] = ("full", "choices")
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What a bundle and its state say of themselves. ``steps`` counts those taken in total."""
+    """What a bundle and its state say of themselves. ``steps`` counts those taken in total.
+
+    ``packed_weights`` is the file that packed weights are mapped from, empty before the first program runs or without
+    one; ``packed_problem`` says why there is none.
+    """
 
     bundle_id: str
     method: str
@@ -33,6 +37,8 @@ class Info:
     max_labels: int
     seed: int
     steps: int
+    packed_weights: str
+    packed_problem: str
 
 
 @dataclasses.dataclass(frozen=True)

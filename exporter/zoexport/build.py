@@ -194,6 +194,7 @@ def _description(
         "delegates": sum(len(found) for found in lowered.delegates.values()),
         "delegate_list": lowered.delegates,
         "fallback_ops": lowered.fallback_ops,
+        "distinct_weights": lowered.distinct_weights,
         "tolerances": tolerances.bounds(settings["activations"]),
     }
 

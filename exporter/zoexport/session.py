@@ -11,6 +11,7 @@ import array
 import ctypes
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from typing import Any
 
 from zoexport import _session_abi as abi
 from zoexport._session_dataset import Dataset, closed
-from zoexport._session_support import interrupts, not_negative, position, progress_of
+from zoexport._session_support import info_of, interrupts, not_negative, position, progress_of
 from zoexport._session_types import (
     LOSSES,
     SCHEDULES,
@@ -101,6 +102,7 @@ class Session:
         threads: int = 0,
         verify: bool = True,
         engine: Engine | None = None,
+        cache: str | Path | None = None,
     ) -> Session:
         """Open a bundle.
 
@@ -109,6 +111,7 @@ class Session:
             threads: of the engine; 0 leaves the choice to it.
             verify: whether files are hashed before they are used; sizes are always compared.
             engine: runs the programs instead of the engine that the manifest names.
+            cache: the folder of packed weights; the user's own where None, nowhere where "".
 
         Raises:
             BundleError: missing, altered, or of another version.
@@ -119,6 +122,7 @@ class Session:
             threads,
             0 if verify else 1,
             ctypes.pointer(callback.table) if callback is not None else None,
+            None if cache is None else os.fsencode(cache),
         )
         handle = ctypes.c_void_p()
         abi.call(
@@ -172,20 +176,7 @@ class Session:
     @property
     def info(self) -> Info:
         """The bundle's numbers and the steps taken so far."""
-        info = self._info()
-        return Info(
-            bundle_id=info.bundle_id.decode(),
-            method=info.method.decode(),
-            target=info.target.decode(),
-            engine=info.engine.decode(),
-            rows=info.rows,
-            seq_len=info.seq_len,
-            copies=info.copies,
-            queries=info.queries,
-            max_labels=info.max_labels,
-            seed=info.seed,
-            steps=info.steps,
-        )
+        return info_of(self._info())
 
     def slots(self) -> list[SlotInfo]:
         """The state slots, in the manifest's order."""

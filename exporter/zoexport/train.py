@@ -48,7 +48,8 @@ def train(
         phase: called with what happens before the first step.
 
     Returns:
-        The keys of ``train --json``, with ``examples`` and ``shortened``. ``losses`` has every step of the state; the
+        The keys of ``train --json``, with ``examples`` and ``shortened``, and ``packed_problem``: why packed weights
+        are not kept in a file, empty where they are. ``losses`` has every step of the state; the
         median and the peaks are of this call.
 
     Raises:
@@ -69,7 +70,8 @@ def train(
             phase("training", None)
             with run.stopping_on_sigterm():
                 session.train(dataset, steps, on_progress=run)
-        losses = [session.record(step).loss for step in range(session.info.steps)]
+        info = session.info
+        losses = [session.record(step).loss for step in range(info.steps)]
     return {
         "steps": len(losses),
         "losses": losses,
@@ -77,6 +79,7 @@ def train(
         "peak_rss_mb": _megabytes(memory_usage().peak_rss_bytes),
         "peak_anonymous_mb": _megabytes(run.peak_anonymous),
         "state": str(state),
+        "packed_problem": info.packed_problem,
         **counts,
     }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "engines/packed_weights.h"
 #include "rng/permutation.h"
 #include "rng/variants.h"
 #include "session/memory.h"
@@ -104,6 +105,8 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
     ZO_REQUIRE(session);
     *session = nullptr;
     zoexport::OpenOptions chosen;
+    const bool cache_named = options != nullptr && options->cache != nullptr;
+    chosen.packed = cache_named ? options->cache : zoexport::default_packed_folder();
     if (options != nullptr) {
       ZO_TRY(check_size(options->struct_size, sizeof(*options), "zo_open_options"));
       chosen.threads = options->threads;
@@ -137,7 +140,9 @@ zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* error) {
              manifest.max_labels,
              static_cast<uint32_t>(manifest.slots.size()),
              session->impl->run().seed,
-             session->impl->steps()};
+             session->impl->steps(),
+             session->impl->packed().path.c_str(),
+             session->impl->packed().problem.c_str()};
     return {};
   });
 }

@@ -29,9 +29,16 @@ class Engine {
                      const std::vector<Tensor>& outputs) = 0;
 };
 
-// Programs in .pte files of the folder `bundle`. `threads` 0 leaves the choice to ExecuTorch.
+// How an engine came by its packed weights; empty before a program is loaded.
+struct PackedUse {
+  std::string path;     // the file they are in; empty where they are in this process's own memory
+  std::string problem;  // why they are not in a file, where a folder was given
+};
+
+// Programs in .pte files of the folder `bundle`. `threads` 0 leaves the choice to ExecuTorch. Packed weights are kept in
+// the folder `packed`, or nowhere where it is empty; `use` is told which. `manifest` and `use` outlive the engine.
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
-                                                       uint32_t threads);
+                                                       uint32_t threads, const std::string& packed, PackedUse& use);
 
 // Programs that the host runs.
 std::unique_ptr<Engine> make_callback_engine(const zo_engine& callbacks);

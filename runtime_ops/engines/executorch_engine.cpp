@@ -1,5 +1,6 @@
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor_ptr_maker.h>
+#include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
@@ -11,7 +12,9 @@
 #include <mutex>
 
 #include "engines/engine.h"
+#include "engines/packed_weights.h"
 #include "session/files.h"
+#include "session/sha256.h"
 
 // The wheel has this library but not its header.
 namespace executorch::extension::threadpool {
@@ -32,6 +35,8 @@ using executorch::extension::Module;
 using executorch::extension::TensorPtr;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
+
+const char* const kBackend = "XnnpackBackend";
 
 Failure failed(const ProgramSpec& program, const std::string& found, const std::string& fix) {
   return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, "ExecuTorch to run it", fix};
@@ -73,7 +78,8 @@ bool has_operator(const std::string& name) {
 
 class ExecutorchEngine : public Engine {
  public:
-  explicit ExecutorchEngine(std::string bundle) : bundle_(std::move(bundle)) {}
+  ExecutorchEngine(const Manifest& manifest, std::string bundle, std::string packed, PackedUse& use)
+      : manifest_(manifest), bundle_(std::move(bundle)), packed_(std::move(packed)), use_(use) {}
 
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
              const std::vector<Tensor>& outputs) override {
@@ -115,10 +121,13 @@ class ExecutorchEngine : public Engine {
     if (module->is_method_loaded(program.method)) {
       return module.get();
     }
-    const Error error = module->load_method(program.method);
-    if (error != Error::Ok) {
-      return failed(program, "while loading, " + code_text(error),
-                    "Compile the bundle with this version of zoexport; report it if that does not help.");
+    if (!load_with_file(*module, program)) {
+      forget_log();
+      const Error error = module->load_method(program.method);
+      if (error != Error::Ok) {
+        return failed(program, "while loading, " + code_text(error),
+                      "Compile the bundle with this version of zoexport; report it if that does not help.");
+      }
     }
     const auto meta = module->method_meta(program.method);
     if (!meta.ok() || meta->num_inputs() != program.inputs.size() || meta->num_outputs() != program.outputs.size()) {
@@ -128,14 +137,85 @@ class ExecutorchEngine : public Engine {
     return module.get();
   }
 
+  // Loads a program with its packed weights mapped from a file. False where that cannot be: they are then packed into
+  // this process's own memory, which always works.
+  bool load_with_file(Module& module, const ProgramSpec& program) {
+    if (packed_.empty() || !use_.problem.empty()) {
+      return false;
+    }
+    if (!manifest_.distinct_weights) {
+      use_.problem = "manifest.json: distinct_weights is not true";
+      return false;
+    }
+    const FileSpec& file = manifest_.files.at(program.file);
+    const std::string inputs = file.sha256 + "\n" + packer_identity(backend());
+    const std::string key = sha256_hex(inputs.data(), inputs.size()).substr(0, 32);
+    // The packed weights are about the size of the program file's; a trailer and the rounding to pages come on top.
+    const uint64_t room = file.bytes + file.bytes / 4 + (uint64_t{8} << 20);
+    const auto found = PackedWeights::open(packed_, key, room, [&](const std::string& path) { return pack(program.file, path); });
+    if (!found.ok()) {
+      use_.problem = found.failure().where + ": " + found.failure().found;
+      return false;
+    }
+    if (!found->any()) {
+      return false;
+    }
+    const Status loaded = load_packed(module, program.method, found->path());
+    if (!loaded.ok()) {
+      module.unload_method(program.method);
+      use_.problem = loaded.failure().where + ": " + loaded.failure().found;
+      return false;
+    }
+    // ExecuTorch only reads from here on, but it would keep other processes from loading the file.
+    found->release_library_lock();
+    use_.path = found->path();
+    return true;
+  }
+
+  // Writes the packed weights of a program file. All its programs are loaded at once: what is not in the file when it is
+  // first read never gets into it.
+  Status pack(const std::string& file, const std::string& path) {
+    Module module(join(bundle_, file), Module::LoadMode::Mmap);
+    for (const ProgramSpec& program : manifest_.programs) {
+      if (program.file == file) {
+        ZO_TRY(load_packed(module, program.method, path));
+      }
+    }
+    return {};
+  }
+
+  // ExecuTorch reports a file that it cannot use in its log only, and goes on without it.
+  static Status load_packed(Module& module, const std::string& method, const std::string& path) {
+    executorch::runtime::BackendOptions<2> options;
+    executorch::runtime::LoadBackendOptionsMap backends;
+    if (path.size() >= executorch::runtime::kMaxOptionValueLength) {
+      return Failure{ZO_STATE_ERROR, path, "a path of " + std::to_string(path.size()) + " bytes",
+                     "at most " + std::to_string(executorch::runtime::kMaxOptionValueLength - 1), "Name another folder."};
+    }
+    forget_log();
+    Error error = options.set_option("packed_cache_path", path.c_str());
+    error = error == Error::Ok ? options.set_option("weight_cache_enabled", true) : error;
+    error = error == Error::Ok ? backends.set_options(kBackend, options.view()) : error;
+    error = error == Error::Ok ? module.load_method(method, nullptr, nullptr, &backends) : error;
+    if (error != Error::Ok || !logged.empty()) {
+      return Failure{ZO_STATE_ERROR, path, code_text(error), "a file that ExecuTorch can pack into", "See the message."};
+    }
+    return {};
+  }
+
+  static const void* backend() { return executorch::runtime::get_backend_class(kBackend); }
+
+  const Manifest& manifest_;
   std::string bundle_;
+  std::string packed_;
+  PackedUse& use_;
   std::map<std::string, std::unique_ptr<Module>> modules_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
-                                                       uint32_t threads) {
+                                                       uint32_t threads, const std::string& packed, PackedUse& use) {
   static std::once_flag once;
   std::call_once(once, [] {
     executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_errors, __FILE__));
@@ -154,7 +234,7 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
                      "Ask for fewer threads."};
     }
   }
-  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(bundle));
+  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, bundle, packed, use));
 }
 
 }  // namespace zoexport

@@ -59,7 +59,8 @@ int fail(const Options& options, const zo_error& error) {
 }
 
 zo_status open_session(const Options& options, SessionHandle& session, zo_error& error) {
-  const zo_open_options open{sizeof(zo_open_options), options.threads, options.skip_hashes ? 1u : 0u, nullptr};
+  const zo_open_options open{sizeof(zo_open_options), options.threads, options.skip_hashes ? 1u : 0u, nullptr,
+                             options.cache ? options.cache->c_str() : nullptr};
   zo_session* opened = nullptr;
   zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
   session.reset(opened);
@@ -195,6 +196,10 @@ int run(const Options& options) {
   }
   if (status != ZO_OK) {
     return fail(options, error);
+  }
+  zo_info info{};
+  if (zo_session_info(session.get(), &info, nullptr) == ZO_OK && info.packed_problem[0] != '\0') {
+    std::fprintf(stderr, "note: packed weights are not kept: %s\n", info.packed_problem);
   }
   print(options, out);
   return 0;

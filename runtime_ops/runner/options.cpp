@@ -64,11 +64,20 @@ Setter path(std::string Options::*target) {
   };
 }
 
+Status set_cache(Options& options, const std::string& text) {
+  if (text.empty()) {
+    return bad("--cache", "nothing", "a folder, or none");
+  }
+  options.cache = text == "none" ? "" : text;
+  return {};
+}
+
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table = {
       {"--bundle", path(&Options::bundle)},
       {"--examples", path(&Options::examples)},
       {"--state", path(&Options::state)},
+      {"--cache", set_cache},
       {"--steps", whole<uint64_t>("--steps", &Options::steps, 1)},
       {"--threads", whole<uint32_t>("--threads", &Options::threads, 1)},
       {"--lr", number("--lr", &Options::lr)},
@@ -112,6 +121,7 @@ const char* const kUsage =
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
     "  --schedule constant|linear|cosine  --loss full|choices\n"
     "  --threads N       default: what ExecuTorch chooses\n"
+    "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"
     "  --json            one JSON object on standard output\n";
 

@@ -18,6 +18,7 @@ struct Options {
   uint32_t threads = 0;
   bool skip_hashes = false;
   bool json = false;
+  std::optional<std::string> cache;  // empty: none; not given: the session's own rule
   // What is not given comes from the manifest.
   std::optional<double> lr;
   std::optional<double> eps;

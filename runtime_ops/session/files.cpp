@@ -7,9 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "session/sha256.h"
 
@@ -152,14 +153,27 @@ Status write_file(const std::string& path, const std::function<bool(int)>& write
       error = errno;
     }
   }
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    error = errno;
-  }
-  if (error != 0) {
+  const Status renamed =
+      error == 0 ? rename_file(temporary, path) : system_failure(ZO_STATE_ERROR, path, error, true);
+  if (!renamed.ok()) {
     ::unlink(temporary.c_str());
-    return system_failure(ZO_STATE_ERROR, path, error, true);
   }
-  sync_folder(folder_of(path));
+  return renamed;
+}
+
+Status sync_file(const std::string& path) {
+  Descriptor file{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  if (file.value < 0 || ::fsync(file.value) != 0) {
+    return system_failure(ZO_STATE_ERROR, path, errno, true);
+  }
+  return {};
+}
+
+Status rename_file(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    return system_failure(ZO_STATE_ERROR, to, errno, true);
+  }
+  sync_folder(folder_of(to));
   return {};
 }
 
@@ -204,40 +218,77 @@ MappedFile::~MappedFile() {
   }
 }
 
-Result<FolderLock> FolderLock::acquire(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor < 0) {
-    return system_failure(ZO_STATE_ERROR, path, errno, true);
-  }
-  FolderLock lock(descriptor);
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    if (error != EWOULDBLOCK) {
-      return system_failure(ZO_STATE_ERROR, path, error, true);
+Result<std::optional<FileLock>> FileLock::acquire(const std::string& path, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (descriptor < 0) {
+      return system_failure(ZO_STATE_ERROR, path, errno, true);
     }
-    char holder[32] = {};
-    const ssize_t got = ::pread(descriptor, holder, sizeof(holder) - 1, 0);
-    const std::string text = got > 0 ? " (process " + std::string(holder, strcspn(holder, "\n")) + ")" : "";
-    return Failure{ZO_STATE_ERROR, path, "a lock that another training run holds" + text,
-                   "one process that trains a state at a time", "Wait for it to end or stop it, or use another state."};
+    FileLock lock(descriptor, path);
+    while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      if (error != EWOULDBLOCK && error != EINTR) {
+        return system_failure(ZO_STATE_ERROR, path, error, true);
+      }
+      if (Clock::now() >= end) {
+        return std::optional<FileLock>();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    // Whoever held it may have removed the file: then others lock another one of this name.
+    struct stat ours, named;
+    if (::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &named) == 0 && ours.st_dev == named.st_dev &&
+        ours.st_ino == named.st_ino) {
+      return std::optional<FileLock>(std::move(lock));
+    }
   }
-  // The number only serves the message above; a lock without it is as good.
-  char holder[32];
-  const int length = std::snprintf(holder, sizeof(holder), "%ld\n", static_cast<long>(::getpid()));
-  if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, holder, static_cast<size_t>(length), 0) != length) {
-    (void)::ftruncate(descriptor, 0);
-  }
-  return lock;
 }
 
-FolderLock::FolderLock(FolderLock&& other) noexcept : descriptor_(other.descriptor_) { other.descriptor_ = -1; }
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(other.descriptor_), path_(std::move(other.path_)) {
+  other.descriptor_ = -1;
+}
 
-FolderLock::~FolderLock() {
+FileLock::~FileLock() {
   if (descriptor_ >= 0) {
     // Explicitly, since a forked child may hold a copy of the descriptor.
     ::flock(descriptor_, LOCK_UN);
     ::close(descriptor_);
   }
+}
+
+std::string FileLock::read() const {
+  std::string content(1024, '\0');
+  const ssize_t got = ::pread(descriptor_, content.data(), content.size(), 0);
+  content.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return content;
+}
+
+Status FileLock::write(const std::string& content) {
+  const auto size = static_cast<ssize_t>(content.size());
+  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, content.data(), content.size(), 0) != size) {
+    const int error = errno;
+    (void)::ftruncate(descriptor_, 0);
+    return system_failure(ZO_STATE_ERROR, path_, error, true);
+  }
+  return {};
+}
+
+void FileLock::touch() const { (void)::futimens(descriptor_, nullptr); }
+
+Result<FolderLock> FolderLock::acquire(const std::string& path) {
+  ZO_ASSIGN(lock, FileLock::acquire(path, 0));
+  if (!lock) {
+    const auto holder = read_file(path, ZO_STATE_ERROR);
+    const std::string number = holder.ok() ? holder->substr(0, holder->find('\n')) : "";
+    return Failure{ZO_STATE_ERROR, path,
+                   "a lock that another training run holds" + (number.empty() ? "" : " (process " + number + ")"),
+                   "one process that trains a state at a time", "Wait for it to end or stop it, or use another state."};
+  }
+  // The number only serves a message; a lock without it is as good.
+  (void)lock->write(std::to_string(::getpid()) + "\n");
+  return FolderLock(std::move(*lock));
 }
 
 }  // namespace zoexport

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "session/result.h"
@@ -33,6 +34,11 @@ bool write_all(int descriptor, const void* data, size_t size);
 
 Status make_folder(const std::string& path);
 
+// Makes a file that another hand wrote durable.
+Status sync_file(const std::string& path);
+// Renames within a folder, and syncs that.
+Status rename_file(const std::string& from, const std::string& to);
+
 // A read-only mapping of a file; empty files have a null pointer. Owns the mapping.
 class MappedFile {
  public:
@@ -49,17 +55,36 @@ class MappedFile {
   size_t size_;
 };
 
-// An exclusive flock that a dead process does not hold. Released by the destructor.
+// An exclusive flock on a file, which a dead process does not hold, and the file's short content. Released by the
+// destructor.
+class FileLock {
+ public:
+  // Makes the file if need be, and waits `seconds` for the lock; nothing where it is still held then.
+  static Result<std::optional<FileLock>> acquire(const std::string& path, double seconds);
+  FileLock(FileLock&& other) noexcept;
+  FileLock& operator=(FileLock&&) = delete;
+  ~FileLock();
+
+  // At most 1 kB; empty where it cannot be read.
+  std::string read() const;
+  Status write(const std::string& content);
+  // Sets the file's times to now.
+  void touch() const;
+
+ private:
+  FileLock(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  int descriptor_;
+  std::string path_;
+};
+
+// The lock of a state folder: taken at once or refused, with the holder's process in the message.
 class FolderLock {
  public:
   static Result<FolderLock> acquire(const std::string& path);
-  FolderLock(FolderLock&& other) noexcept;
-  FolderLock& operator=(FolderLock&&) = delete;
-  ~FolderLock();
 
  private:
-  explicit FolderLock(int descriptor) : descriptor_(descriptor) {}
-  int descriptor_;
+  explicit FolderLock(FileLock lock) : lock_(std::move(lock)) {}
+  FileLock lock_;
 };
 
 }  // namespace zoexport

@@ -74,6 +74,14 @@ double JsonNode::number() const {
   return value_->get<double>();
 }
 
+bool JsonNode::boolean() const {
+  if (value_ == nullptr || !value_->is_boolean()) {
+    problem("true or false");
+    return false;
+  }
+  return value_->get<bool>();
+}
+
 int64_t JsonNode::integer(int64_t least, int64_t most) const {
   const bool fits = value_ != nullptr && value_->is_number_integer() &&
                     !(value_->is_number_unsigned() && value_->get<uint64_t>() > uint64_t{INT64_MAX});

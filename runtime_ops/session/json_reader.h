@@ -41,6 +41,7 @@ class JsonNode {
   bool is_object() const { return value_ != nullptr && value_->is_object(); }
   std::string text() const;
   double number() const;
+  bool boolean() const;
   int64_t integer(int64_t least, int64_t most) const;
   uint64_t unsigned_integer() const;
   const std::string& path() const { return path_; }

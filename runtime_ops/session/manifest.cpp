@@ -253,6 +253,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
       manifest.required_ops.push_back(name.text());
     }
   }
+  manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());
   check_names(manifest, problems);
   for (const ProgramSpec& program : manifest.programs) {

@@ -79,6 +79,7 @@ struct Manifest {
   std::vector<ProgramSpec> programs;
   std::vector<SlotSpec> slots;
   std::vector<std::string> required_ops;
+  bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
 
   const ProgramSpec* program(const std::string& name) const;

@@ -37,7 +37,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (options.engine) {
     session->engine_ = make_callback_engine(*options.engine);
   } else if (known.engine == "executorch") {
-    ZO_ASSIGN(engine, make_executorch_engine(known, bundle, options.threads));
+    ZO_ASSIGN(engine, make_executorch_engine(known, bundle, options.threads, options.packed, session->packed_));
     session->engine_ = std::move(engine);
   } else {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the engine " + known.engine,

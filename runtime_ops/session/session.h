@@ -22,6 +22,7 @@ struct OpenOptions {
   uint32_t threads = 0;
   bool skip_hashes = false;
   std::optional<zo_engine> engine;
+  std::string packed;  // the folder of packed weights; empty: they are not kept
 };
 
 // What one step computed, with the values that zo_step points to.
@@ -41,6 +42,7 @@ class Session {
   uint64_t steps() const { return records_.size(); }
   const std::vector<Record>& records() const { return records_; }
   const RunSettings& run() const { return run_; }
+  const PackedUse& packed() const { return packed_; }
 
   Status attach(const std::string& folder, int32_t mode, const uint64_t* seed);
   Status configure(const RunSettings& run);
@@ -78,6 +80,7 @@ class Session {
   Manifest manifest_;
   bool skip_hashes_ = false;
   std::set<std::string> verified_;
+  PackedUse packed_;
   std::unique_ptr<Engine> engine_;
   std::optional<Slots> slots_;
   std::unique_ptr<Trainer> trainer_;

@@ -6,6 +6,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #endif
 
 namespace zoexport {
@@ -52,7 +57,8 @@ void compress_portable(uint32_t state[8], const uint8_t* blocks, size_t count) {
 #if defined(__x86_64__)
 
 // Four rounds an instruction pair; the message schedule rotates through four registers.
-__attribute__((target("sha,sse4.1,ssse3"))) void compress_x86(uint32_t state[8], const uint8_t* blocks, size_t count) {
+__attribute__((target("sha,sse4.1,ssse3"))) void compress_instructions(uint32_t state[8], const uint8_t* blocks,
+                                                                     size_t count) {
   const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0bLL, 0x0405060700010203LL);
   // The instructions keep the state as ABEF and CDGH.
   __m128i low = _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(state)), 0xB1);
@@ -92,6 +98,51 @@ bool has_sha_instructions() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & (1u << 29)) != 0 && __builtin_cpu_supports("sse4.1");
 }
 
+#elif defined(__aarch64__)
+
+#if defined(__clang__)
+#define ZO_SHA2 __attribute__((target("sha2")))
+#else
+#define ZO_SHA2 __attribute__((target("+crypto")))
+#endif
+
+// Four rounds an instruction pair; the message schedule rotates through four registers.
+ZO_SHA2 void compress_instructions(uint32_t state[8], const uint8_t* blocks, size_t count) {
+  uint32x4_t abcd = vld1q_u32(state);
+  uint32x4_t efgh = vld1q_u32(state + 4);
+  for (; count > 0; --count, blocks += 64) {
+    const uint32x4_t abcd_before = abcd;
+    const uint32x4_t efgh_before = efgh;
+    uint32x4_t w[4];
+    for (int i = 0; i < 4; ++i) {
+      w[i] = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(blocks + 16 * i)));
+    }
+    for (int group = 0; group < 16; ++group) {
+      const uint32x4_t now = w[group & 3];
+      const uint32x4_t sum = vaddq_u32(now, vld1q_u32(kRound + 4 * group));
+      const uint32x4_t abcd_old = abcd;
+      abcd = vsha256hq_u32(abcd, efgh, sum);
+      efgh = vsha256h2q_u32(efgh, abcd_old, sum);
+      if (group < 12) {
+        w[group & 3] = vsha256su1q_u32(vsha256su0q_u32(now, w[(group + 1) & 3]), w[(group + 2) & 3], w[(group + 3) & 3]);
+      }
+    }
+    abcd = vaddq_u32(abcd, abcd_before);
+    efgh = vaddq_u32(efgh, efgh_before);
+  }
+  vst1q_u32(state, abcd);
+  vst1q_u32(state + 4, efgh);
+}
+
+bool has_sha_instructions() {
+#if defined(__linux__)
+  constexpr unsigned long kSha2 = 1ul << 6;  // HWCAP_SHA2, which old headers lack
+  return (::getauxval(AT_HWCAP) & kSha2) != 0;
+#else
+  return true;  // every Apple processor has them
+#endif
+}
+
 #endif
 
 }  // namespace
@@ -99,10 +150,10 @@ bool has_sha_instructions() {
 Sha256::Sha256(bool portable)
     : compress_(compress_portable),
       state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19} {
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
   static const bool fast = has_sha_instructions();
   if (fast && !portable) {
-    compress_ = compress_x86;
+    compress_ = compress_instructions;
   }
 #else
   (void)portable;

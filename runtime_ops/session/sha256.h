@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), with the x86 SHA instructions where the processor has them.
+// SHA-256 (FIPS 180-4), with the instructions for it that x86-64 and 64-bit ARM processors may have.
 #pragma once
 
 #include <array>

@@ -146,6 +146,7 @@ class Lowered:
         required_ops: operators that the device's runtime must have.
         delegates: for each program, what each delegate holds.
         fallback_ops: for each program, the operators left outside delegates with their counts.
+        distinct_weights: whether no two weights have the same codes and different scales.
     """
 
     engine: str
@@ -153,6 +154,7 @@ class Lowered:
     required_ops: list[str]
     delegates: dict[str, list[str]]
     fallback_ops: dict[str, dict[str, int]]
+    distinct_weights: bool
 
 
 Progress = Callable[[str, "float | None"], None]

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define ZO_ABI_VERSION 1u
+#define ZO_ABI_VERSION 2u
 
 typedef int32_t zo_status;
 enum {
@@ -88,6 +88,7 @@ typedef struct zo_open_options {
   uint32_t threads;        /* 0: the engine's own choice */
   uint32_t skip_hashes;    /* non-zero: check file sizes only */
   const zo_engine* engine; /* copied; NULL: the engine that the manifest names */
+  const char* cache;       /* folder of packed weights (docs/session.md); NULL: the user's own; "": none */
 } zo_open_options;
 
 /* Opens the bundle folder. `options` may be NULL. */
@@ -111,6 +112,8 @@ typedef struct zo_info {
   uint32_t slots;
   uint64_t seed;  /* the state's, or what the run is configured with */
   uint64_t steps; /* records of the trajectory: steps taken in total */
+  const char* packed_weights; /* the file that they are mapped from; "" before the first program runs, or without one */
+  const char* packed_problem; /* why there is no such file; "" where there is one or none was asked for */
 } zo_info;
 
 ZO_API zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* error);

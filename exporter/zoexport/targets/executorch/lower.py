@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,27 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             for operator in method.operators
         }
     )
-    return Lowered("executorch", programs, required, delegates, fallback)
+    distinct = has_distinct_weights(graph.weights)
+    return Lowered("executorch", programs, required, delegates, fallback, distinct)
+
+
+def has_distinct_weights(weights: Mapping[str, torch.Tensor]) -> bool:
+    """Whether no two quantized weights have the same codes and different scales.
+
+    ExecuTorch's file of packed weights names an entry by the hash of its codes alone, so it would give both the scales
+    of the first.
+    """
+    scales: dict[bytes, bytes] = {}
+    for name, codes in weights.items():
+        if name.endswith(".codes"):
+            own = _digest(weights[name.removesuffix("codes") + "scales"])
+            if scales.setdefault(_digest(codes), own) != own:
+                return False
+    return True
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().data).digest()
 
 
 def _manifest_entry(program: Program, longest: int | None) -> dict[str, Any]:

@@ -15,18 +15,25 @@ public final class TrainingSession: Sendable {
     ///   - threads: of the engine; 0 leaves the choice to it.
     ///   - verify: whether files are hashed before they are used; sizes are always compared.
     ///   - engine: runs the programs instead of the engine that the manifest names.
+    ///   - cache: folder of packed weights, for an app one below its caches directory; empty: none; nil: the one that
+    ///     the environment names.
     /// - Throws: `ZoError` of kind `bundle`: missing, altered, or of another version.
-    public init(bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil) throws {
+    public init(
+        bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil, cache: String? = nil
+    ) throws {
         try checkVersion()
         let path = try checked(bundle.path, "bundle")
+        let packed = try cache.map { try checked($0, "cache") }
         let callback = engine.map(EngineCallback.init)
         var opened: OpaquePointer?
         try withOptionalPointer(to: callback?.table) { table in
-            var options = zo_open_options(
-                struct_size: UInt32(MemoryLayout<zo_open_options>.size), threads: threads,
-                skip_hashes: verify ? 0 : 1, engine: table
-            )
-            try verb { zo_session_open(path, &options, &opened, $0) }
+            try withOptionalText(packed) { folder in
+                var options = zo_open_options(
+                    struct_size: UInt32(MemoryLayout<zo_open_options>.size), threads: threads,
+                    skip_hashes: verify ? 0 : 1, engine: table, cache: folder
+                )
+                try verb { zo_session_open(path, &options, &opened, $0) }
+            }
         }
         handle = Handle(opened!, what: "session") { address in
             // The library calls the engine until here.
@@ -188,6 +195,13 @@ private func readSlots(of session: OpaquePointer) throws -> [SlotInfo] {
         try verb { zo_session_slot(session, index, &slot, $0) }
         return SlotInfo(slot)
     }
+}
+
+private func withOptionalText<Result>(
+    _ text: String?, _ body: (UnsafePointer<CChar>?) throws -> Result
+) rethrows -> Result {
+    guard let text else { return try body(nil) }
+    return try text.withCString(body)
 }
 
 private func withOptionalPointer<Value, Result>(

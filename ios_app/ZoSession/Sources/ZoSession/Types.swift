@@ -17,6 +17,10 @@ public struct SessionInfo: Sendable {
     public let seed: UInt64
     /// Steps taken in total.
     public let steps: UInt64
+    /// The file that packed weights are mapped from; empty where there is none.
+    public let packedWeights: String
+    /// Why there is no such file; empty where there is one, or none was asked for.
+    public let packedProblem: String
 
     init(_ info: zo_info) {
         bundleID = String(cString: info.bundle_id)
@@ -30,6 +34,8 @@ public struct SessionInfo: Sendable {
         maxLabels = Int(info.max_labels)
         seed = info.seed
         steps = info.steps
+        packedWeights = String(cString: info.packed_weights)
+        packedProblem = String(cString: info.packed_problem)
     }
 }
 

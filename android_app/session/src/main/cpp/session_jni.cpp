@@ -45,13 +45,16 @@ ZO_NATIVE(jint, Library, nativeAbiVersion)(JNIEnv*, jclass) { return bits(zo_abi
 
 // ---- sessions ----------------------------------------------------------------------------------------------------
 
-ZO_NATIVE(jlong, TrainingSession, nativeOpen)(JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify) {
+ZO_NATIVE(jlong, TrainingSession, nativeOpen)
+(JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify, jstring cache) {
   return guarded(env, [&]() -> jlong {
     const std::string folder = to_utf8(env, bundle);
     zo_open_options options = {};
     options.struct_size = sizeof(options);
     options.threads = static_cast<uint32_t>(threads);
     options.skip_hashes = verify == JNI_TRUE ? 0 : 1;
+    const std::string packed = cache == nullptr ? "" : to_utf8(env, cache);
+    options.cache = cache == nullptr ? nullptr : packed.c_str();
     zo_session* session = nullptr;
     call(env, zo_session_open, folder.c_str(), &options, &session);
     return reinterpret_cast<jlong>(session);
@@ -67,10 +70,12 @@ ZO_NATIVE(jobject, TrainingSession, nativeInfo)(JNIEnv* env, jclass, jlong sessi
     zo_info info;
     call(env, zo_session_info, session_of(session), &info);
     return make(env, "SessionInfo",
-                "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;IIIIIJJ)V",
+                "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;IIIIIJJLjava/lang/String;"
+                "Ljava/lang/String;)V",
                 to_string(env, info.bundle_id), to_string(env, info.method), to_string(env, info.target),
                 to_string(env, info.engine), bits(info.rows), bits(info.seq_len), bits(info.copies),
-                bits(info.queries), bits(info.max_labels), bits(info.seed), bits(info.steps));
+                bits(info.queries), bits(info.max_labels), bits(info.seed), bits(info.steps),
+                to_string(env, info.packed_weights), to_string(env, info.packed_problem));
   });
 }
 

@@ -2,7 +2,7 @@ package zoexport.session
 
 /** The native libraries, loaded by whatever touches [load] first. */
 internal object Library {
-    private const val ABI_VERSION = 1
+    private const val ABI_VERSION = 2
 
     init {
         System.loadLibrary("zoexport_jni")

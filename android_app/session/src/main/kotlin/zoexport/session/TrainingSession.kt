@@ -107,18 +107,33 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
          * @param bundle the bundle's folder.
          * @param threads of the engine; 0 leaves the choice to it.
          * @param verify whether files are hashed before they are used; sizes are always compared.
+         * @param cache folder of packed weights, on Android one below `Context.cacheDir`; empty: none; null: the one
+         *   that the environment names.
          * @throws ZoException.Bundle missing, altered, or of another version.
          */
-        fun open(bundle: File, threads: Int = 0, verify: Boolean = true): TrainingSession {
+        fun open(
+            bundle: File,
+            threads: Int = 0,
+            verify: Boolean = true,
+            cache: String? = null,
+        ): TrainingSession {
             Library.load()
             val count = threads.toLong().notNegative("threads").toInt()
-            return TrainingSession(nativeOpen(bundle.path.checked("bundle"), count, verify))
+            return TrainingSession(
+                nativeOpen(bundle.path.checked("bundle"), count, verify, cache?.checked("cache")),
+            )
         }
 
         private fun slotsOf(session: Long): List<SlotInfo> =
             List(nativeSlotCount(session)) { nativeSlot(session, it) }
 
-        @JvmStatic private external fun nativeOpen(bundle: String, threads: Int, verify: Boolean): Long
+        @JvmStatic private external fun nativeOpen(
+            bundle: String,
+            threads: Int,
+            verify: Boolean,
+            cache: String?,
+        ): Long
+
         @JvmStatic private external fun nativeClose(session: Long)
         @JvmStatic private external fun nativeInfo(session: Long): SessionInfo
         @JvmStatic private external fun nativeSlotCount(session: Long): Int

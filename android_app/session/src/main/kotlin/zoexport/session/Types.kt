@@ -2,7 +2,10 @@ package zoexport.session
 
 // What the session takes and returns. The JNI glue calls the constructors that take fields in the order of session.h.
 
-/** What a bundle and its state say of themselves. [steps] counts those taken in total. */
+/**
+ * What a bundle and its state say of themselves. [steps] counts those taken in total; [packedWeights] is the file that
+ * packed weights are mapped from, empty where there is none, and [packedProblem] why.
+ */
 class SessionInfo internal constructor(
     val bundleId: String,
     val method: String,
@@ -15,6 +18,8 @@ class SessionInfo internal constructor(
     val maxLabels: Int,
     seed: Long,
     val steps: Long,
+    val packedWeights: String,
+    val packedProblem: String,
 ) {
     val seed: ULong = seed.toULong()
 }
