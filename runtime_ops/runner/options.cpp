@@ -113,7 +113,8 @@ const char* const kUsage =
     "  --schedule constant|linear|cosine  --loss full|choices\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"
-    "  --json            one JSON object on standard output\n";
+    "  --json            one JSON object on standard output\n"
+    "  --timings         before it, one JSON object a step: seconds, memory, what each program has cost so far\n";
 
 Result<Options> parse_options(int count, const char* const* arguments) {
   Options options;
@@ -128,6 +129,10 @@ Result<Options> parse_options(int count, const char* const* arguments) {
     const std::string name = arguments[i];
     if (name == "--json") {
       options.json = true;
+      continue;
+    }
+    if (name == "--timings") {
+      options.timings = true;
       continue;
     }
     if (name == "--skip-hashes") {

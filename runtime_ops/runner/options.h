@@ -18,6 +18,7 @@ struct Options {
   uint32_t threads = 0;
   bool skip_hashes = false;
   bool json = false;
+  bool timings = false;
   // What is not given comes from the manifest.
   std::optional<double> lr;
   std::optional<double> eps;
