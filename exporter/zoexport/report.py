@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,13 +83,15 @@ def check_can_draw(path: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    if importlib.util.find_spec("matplotlib") is None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
         raise ConfigError(
             f"picture {path}",
             found="no matplotlib",
             expected="the package that draws it",
             fix="Install it: pip install 'zoexport[plot]'.",
-        )
+        ) from error
 
 
 def new_figure(path: Path, width: float, height: float) -> Any:

@@ -156,7 +156,6 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
          {"step_seconds_median", number(median)},
          {"peak_rss_mb", megabytes(memory.peak_rss_bytes)},
          {"peak_anonymous_mb", megabytes(std::max(progress.peak_anonymous, memory.anonymous_bytes))},
-         {"programs", program_costs(session)},
          {"state", options.state}};
   return status;
 }
@@ -224,8 +223,9 @@ int run(const Options& options) {
   if (status != ZO_OK) {
     return fail(options, error);
   }
-  if (options.verb == "train") {
+  if (options.timings && options.verb == "train") {
     out["open_seconds"] = open_seconds;
+    out["programs"] = program_costs(session.get());
   }
   print(options, out);
   return 0;

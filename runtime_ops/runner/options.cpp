@@ -114,7 +114,8 @@ const char* const kUsage =
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"
     "  --json            one JSON object on standard output\n"
-    "  --timings         before it, one JSON object a step: seconds, memory, what each program has cost so far\n";
+    "  --timings         before it, one JSON object a step: seconds, memory, what each program has cost so far;\n"
+    "                    in it also the seconds of opening the bundle\n";
 
 Result<Options> parse_options(int count, const char* const* arguments) {
   Options options;

@@ -178,8 +178,8 @@ def of_bundle(
         shape = Shape(
             settings["seq_len"],
             settings["batch"],
-            settings["queries"],
-            settings["lora.layers"],
+            settings.get("queries", 1),  # a first-order method has none
+            settings.get("lora.layers", "all"),
             chosen,
         )
         found.append(Variant(manifest["method"], settings["weights"], shape, bundle))

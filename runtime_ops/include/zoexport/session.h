@@ -136,7 +136,7 @@ typedef struct zo_program_cost {
   double load_seconds; /* checking its file and loading it; 0 before its first call */
 } zo_program_cost;
 
-/* Program `index` of those that a session runs; ZO_INVALID_ARGUMENT beyond the last. */
+/* Program `index` of those that a session runs; ZO_INVALID_ARGUMENT beyond the last. A progress callback may ask too. */
 ZO_API zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_program_cost* cost, zo_error* error);
 
 enum { ZO_STATE_READ = 0, ZO_STATE_TRAIN = 1 };
