@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport.bench import grid, output, summary
+from zoexport.bench import grid, output, page, summary
 from zoexport.bench.grid import EAGER, Axes, Shape, Variant
 from zoexport.bench.rounds import Plan, measure
 from zoexport.bench.runner import Sample, sample
@@ -265,6 +265,22 @@ def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> No
     assert (tmp_path / output.PICTURE).read_bytes() == first
     shown = "\n".join(output.lines(result))
     assert "faster than eager: prge int4, seq 64" in shown and "4.5" in shown
+
+
+def test_a_page_is_renewed_between_its_marks(result: dict[str, Any], tmp_path: Path) -> None:
+    folder, path = tmp_path / "bench", tmp_path / "page.md"
+    folder.mkdir()
+    (folder / output.JSON).write_text(json.dumps(result))
+    path.write_text(f"before\n{page.BEGIN}old\n{page.END}after\n")
+    page.update(path, folder)
+    first = path.read_text()
+    assert first.startswith("before\n") and first.endswith("after\n") and "old" not in first
+    assert "](bench/bench.png)" in first and "| prge | int4/" in first
+    page.update(path, folder)
+    assert path.read_text() == first
+    path.write_text("no marks\n")
+    assert page.main([str(path), str(folder)]) == 2
+    assert path.read_text() == "no marks\n"
 
 
 # The command's messages.

@@ -43,7 +43,8 @@ def results(
                 "weights": variant.weights,
                 "activations": manifest["settings"]["activations"] if manifest else "fp32",
                 **dataclasses.asdict(variant.shape),
-                "bundle": str(bundles[variant]) if manifest else None,
+                # What was compiled here has a name that says what it is; its place is this machine's own.
+                "bundle": str(variant.bundle or bundles[variant].name) if manifest else None,
                 "bundle_bytes": sum(entry["bytes"] for entry in manifest["files"].values())
                 if manifest
                 else None,
