@@ -190,7 +190,9 @@ def test_ratios_are_medians_of_the_rounds_own_ratios() -> None:
     entry = found["faster than eager", str(PRGE)]
     assert entry["to"] == str(BASELINE)
     assert [entry[key] for key in ("ratio", "ratio_least", "ratio_most")] == [6.0, 5.0, 7.0]
+    assert entry["ratio_of_fastest"] == 5.0
     assert found["prge faster than mezo", str(PRGE)]["ratio"] == 2.0
+    assert found["prge faster than mezo", str(PRGE)]["ratio_of_fastest"] == 1.0
     assert found["faster than eager", str(MEZO)]["ratio"] == 3.5
 
 

@@ -20,7 +20,8 @@ def results(
     """An entry a variant.
 
     ``step_seconds`` is the median over the rounds of a round's median; ``step_seconds_least`` and
-    ``step_seconds_most`` are the extremes of the latter. ``load_seconds`` is a median, the memory's peaks are maxima.
+    ``step_seconds_most`` are the extremes of the latter, ``step_seconds_fastest`` is a single step's.
+    ``load_seconds`` is a median, the memory's peaks are maxima.
 
     Args:
         bundles: that variants run; the baseline has none.
@@ -51,6 +52,7 @@ def results(
                 "step_seconds": round(statistics.median(medians), 6),
                 "step_seconds_least": round(min(medians), 6),
                 "step_seconds_most": round(max(medians), 6),
+                "step_seconds_fastest": round(_fastest(variant, rounds), 6),
                 "round_seconds": [round(value, 6) for value in medians],
                 "steps": sum(len(sample.seconds) for sample in samples),
                 "seconds_by_part": {part: round(value, 6) for part, value in parts.items()},
@@ -65,6 +67,8 @@ def results(
 
 def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """How variants compare; each is the median of the rounds' ratios, with the extremes.
+
+    ``ratio_of_fastest`` compares the fastest step of each: on a busy machine the one that was disturbed least.
 
     Kinds: ``faster than eager`` and ``prge faster than mezo`` (speed-ups, more is better); ``fewer layers`` (a step's
     time with ``lora.layers=last:K`` over all layers, less is better); ``spread over queries`` (of variants that differ
@@ -103,6 +107,7 @@ def _spreads(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[
             continue
         # To the round's own first one: the largest of several noisy times would grow with their number.
         to_first = [statistics.median(_times(variant, rounds, group[0])) for variant in group]
+        fastest = [_fastest(variant, rounds) for variant in group]
         found.append(
             {
                 "kind": "spread over queries",
@@ -111,6 +116,7 @@ def _spreads(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[
                 "ratio": round(max(to_first) / min(to_first), 4),
                 "ratio_least": None,
                 "ratio_most": None,
+                "ratio_of_fastest": round(max(fastest) / min(fastest), 4),
                 "to_first": [round(value, 4) for value in to_first],
             }
         )
@@ -128,12 +134,18 @@ def _ratio(
         "ratio": round(statistics.median(values), 4),
         "ratio_least": round(min(values), 4),
         "ratio_most": round(max(values), 4),
+        "ratio_of_fastest": round(_fastest(above, rounds) / _fastest(below, rounds), 4),
     }
 
 
 def _times(variant: Variant, rounds: Sequence[Round], other: Variant) -> list[float]:
     """The time of a step of ``variant`` over that of ``other``, in each round."""
     return [_median(taken[str(variant)]) / _median(taken[str(other)]) for taken in rounds]
+
+
+def _fastest(variant: Variant, rounds: Sequence[Round]) -> float:
+    """The fastest of all steps."""
+    return min(min(taken[str(variant)].seconds) for taken in rounds)
 
 
 def _like(

@@ -48,7 +48,11 @@ _SIZES = _values(click.IntRange(min=1))
     metavar="L,...",
     help="all: a label at every position; last: at the last one.",
 )
-@click.option("--eager/--no-eager", default=None, help="Whether PyTorch is measured too.")
+@click.option(
+    "--eager/--no-eager",
+    default=None,
+    help="Whether PyTorch is measured too. Default: in quick and full.",
+)
 @click.option("--target", default="host", show_default=True, help="What is compiled for.")
 @options.settings
 @click.option("--threads", type=click.IntRange(min=1), help="Default: as many as there are cores.")
