@@ -267,6 +267,11 @@ def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> No
     assert (tmp_path / output.PICTURE).read_bytes() == first
     shown = "\n".join(output.lines(result))
     assert "faster than eager: prge int4, seq 64" in shown and "4.5" in shown
+    assert "busy" not in shown + page
+    result["conditions"]["load_average"] = [0.1, 3.5]
+    assert "busy" in "\n".join(output.lines(result)) and "**Preliminary**" in output.markdown(
+        result
+    )
 
 
 def test_a_page_is_renewed_between_its_marks(result: dict[str, Any], tmp_path: Path) -> None:

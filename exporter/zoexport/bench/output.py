@@ -51,6 +51,8 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     ]
     if result["ratios"]:
         shown += ["", table(_RATIO_HEADER, _ratio_rows(result))]
+    if warning := _busy(found):
+        shown += ["", f"Warning: {warning}."]
     return shown
 
 
@@ -78,7 +80,17 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"- {found['workload']}",
         f"- {found['baseline']}",
     ]
+    if warning := _busy(found):
+        text += [f"- **Preliminary**: {warning}"]
     return "\n".join(text) + "\n"
+
+
+def _busy(found: Mapping[str, Any]) -> str | None:
+    """What to say of a machine that did other work too; the measurement itself adds ``threads`` to the load."""
+    loads = [load for load in found["load_average"] if load is not None]
+    if not loads or max(loads) <= found["threads"] + 1:
+        return None
+    return f"a load average of {max(loads)} on {found['cores']} cores; times and ratios of a busy machine mean little"
 
 
 def write(folder: Path, result: Mapping[str, Any]) -> None:
