@@ -15,7 +15,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-unit test-cpp test-python test-kotlin test-swift test-aarch64 aarch64-tools \
+.PHONY: help setup demo bench test test-unit test-cpp test-python test-kotlin test-swift test-aarch64 aarch64-tools \
   check format clean
 
 help: ## Show this list
@@ -26,6 +26,10 @@ setup: build/.installed ## Install everything into .venv and build the C++ runti
 
 demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
 	$(BIN)/python -m zoexport.demo demo
+
+bench: setup ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
+	$(BIN)/zoexport bench smollm2-135m --grid full -o docs/bench --force
+	$(BIN)/python -m zoexport.bench.page docs/performance.md docs/bench
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM

@@ -59,19 +59,7 @@ def loss_curve(
             expected="a run of at least one step",
             fix="Train first.",
         )
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            f"picture {path}",
-            found="no matplotlib",
-            expected="the package that draws it",
-            fix="Install it: pip install 'zoexport[plot]'.",
-        ) from error
-    # Not pyplot: that would choose a backend for the whole process, and may open a display.
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = new_figure(path, 8, 4.5)
     axes = figure.add_subplot()
     steps = range(1, len(losses) + 1)
     if losses:
@@ -86,9 +74,51 @@ def loss_curve(
     axes.set_ylabel("loss")
     axes.grid(alpha=0.3)
     axes.legend()
+    save_png(figure, path)
+
+
+def check_can_draw(path: Path) -> None:
+    """Nothing, where pictures can be drawn.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"picture {path}",
+            found="no matplotlib",
+            expected="the package that draws it",
+            fix="Install it: pip install 'zoexport[plot]'.",
+        ) from error
+
+
+def new_figure(path: Path, width: float, height: float) -> Any:
+    """An empty figure of ``width`` x ``height`` inches for the picture ``path``.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    check_can_draw(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # Not pyplot: that would choose a backend for the whole process, and may open a display.
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_png(figure: Any, path: Path) -> None:
+    """Write a figure as a PNG file, whole or not at all.
+
+    Raises:
+        ConfigError: the place cannot be written.
+    """
     with atomic_file(path) as temporary:
         # Without the version in the file the same run gives the same bytes.
-        canvas.print_png(str(temporary), metadata={"Software": "zoexport"})
+        figure.canvas.print_png(str(temporary), metadata={"Software": "zoexport"})
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -168,6 +168,21 @@ zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slo
   });
 }
 
+zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_program_cost* cost, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(session);
+    ZO_REQUIRE(cost);
+    const auto programs = session->impl->programs();
+    if (index >= programs.size()) {
+      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(programs.size()),
+                     "Stop at the last program."};
+    }
+    const zoexport::ProgramCost& spent = programs[index]->cost();
+    *cost = {programs[index]->spec().name.c_str(), spent.calls, spent.seconds, spent.load_seconds};
+    return {};
+  });
+}
+
 zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mode, const uint64_t* seed,
                             zo_error* error) {
   return guarded(error, [&]() -> Status {

@@ -23,8 +23,10 @@ struct Tensor {
 class Engine {
  public:
   virtual ~Engine() = default;
+  // Makes a program ready to run. A second call does nothing.
+  virtual Status load(const ProgramSpec& program) = 0;
   // Runs a program on inputs in the manifest's order and fills the outputs, in its order too. Inputs are not changed and
-  // do not overlap outputs. Loads what it needs on the first call.
+  // do not overlap outputs. The program has been loaded.
   virtual Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
                      const std::vector<Tensor>& outputs) = 0;
 };

@@ -81,10 +81,17 @@ class ExecutorchEngine : public Engine {
   ExecutorchEngine(const Manifest& manifest, std::string bundle, std::string packed, PackedUse& use)
       : manifest_(manifest), bundle_(std::move(bundle)), packed_(std::move(packed)), use_(use) {}
 
+  Status load(const ProgramSpec& program) override {
+    forget_log();
+    ZO_ASSIGN(module, loaded(program));
+    (void)module;
+    return {};
+  }
+
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
              const std::vector<Tensor>& outputs) override {
     forget_log();
-    ZO_ASSIGN(module, load(program));
+    ZO_ASSIGN(module, loaded(program));
     std::vector<TensorPtr> tensors;  // own the shapes that the values refer to
     std::vector<EValue> values;
     for (const Tensor& input : inputs) {
@@ -112,8 +119,8 @@ class ExecutorchEngine : public Engine {
   }
 
  private:
-  // Files are mapped, and a program is loaded when it is first run: each one loaded costs memory.
-  Result<Module*> load(const ProgramSpec& program) {
+  // Files are mapped, and a program is loaded only when it is to run: each one loaded costs memory.
+  Result<Module*> loaded(const ProgramSpec& program) {
     std::unique_ptr<Module>& module = modules_[program.file];
     if (module == nullptr) {
       module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);

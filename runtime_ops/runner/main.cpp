@@ -1,6 +1,7 @@
 // zoexport-runner: a host of the session for a phone's shell. Progress goes to standard error; with --json one object
 // goes to standard output.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -87,7 +88,23 @@ zo_status open_session(const Options& options, SessionHandle& session, zo_error&
   return zo_session_configure(opened, &run, &error);
 }
 
+json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(static_cast<double>(bytes) / 1e5) / 10); }
+
+// What each program has cost since the session was opened, of those that ran.
+json program_costs(zo_session* session) {
+  json costs = json::object();
+  zo_program_cost cost{};
+  for (uint32_t i = 0; zo_session_program_cost(session, i, &cost, nullptr) == ZO_OK; ++i) {
+    if (cost.calls > 0) {
+      costs[cost.name] = {{"calls", cost.calls}, {"seconds", cost.seconds}, {"load_seconds", cost.load_seconds}};
+    }
+  }
+  return costs;
+}
+
 struct Progress {
+  const Options* options = nullptr;
+  zo_session* session = nullptr;
   std::vector<double> seconds;
   uint64_t peak_anonymous = 0;
 };
@@ -96,6 +113,14 @@ int32_t on_progress(void* user, const zo_progress* progress) {
   auto* kept = static_cast<Progress*>(user);
   kept->seconds.push_back(progress->seconds);
   kept->peak_anonymous = std::max(kept->peak_anonymous, progress->anonymous_bytes);
+  if (kept->options->timings) {
+    const json line = {{"step", progress->step},
+                       {"seconds", progress->seconds},
+                       {"anonymous_mb", megabytes(progress->anonymous_bytes)},
+                       {"programs", program_costs(kept->session)}};
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
   std::fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.3f s  %.0f MB anonymous\n",
                static_cast<unsigned long long>(progress->step), static_cast<unsigned long long>(progress->total),
                progress->loss, progress->lr, progress->seconds,
@@ -103,12 +128,12 @@ int32_t on_progress(void* user, const zo_progress* progress) {
   return stop_requested;
 }
 
-json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(static_cast<double>(bytes) / 1e5) / 10); }
-
 json number(double value) { return std::isfinite(value) ? json(value) : json(); }
 
 zo_status train(const Options& options, zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
   Progress progress;
+  progress.options = &options;
+  progress.session = session;
   zo_status status = zo_session_train(session, dataset, options.steps, on_progress, &progress, &error);
   if (status != ZO_OK) {
     return status;
@@ -183,7 +208,9 @@ int run(const Options& options) {
   SessionHandle session;
   zo_error error{};
   json out;
+  const auto start = std::chrono::steady_clock::now();
   zo_status status = open_session(options, session, error);
+  const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (status == ZO_OK && options.verb == "inspect") {
     status = inspect(session.get(), out, error);
   } else if (status == ZO_OK) {
@@ -200,6 +227,10 @@ int run(const Options& options) {
   zo_info info{};
   if (zo_session_info(session.get(), &info, nullptr) == ZO_OK && info.packed_problem[0] != '\0') {
     std::fprintf(stderr, "note: packed weights are not kept: %s\n", info.packed_problem);
+  }
+  if (options.timings && options.verb == "train") {
+    out["open_seconds"] = open_seconds;
+    out["programs"] = program_costs(session.get());
   }
   print(options, out);
   return 0;

@@ -123,7 +123,9 @@ const char* const kUsage =
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"
-    "  --json            one JSON object on standard output\n";
+    "  --json            one JSON object on standard output\n"
+    "  --timings         before it, one JSON object a step: seconds, memory, what each program has cost so far;\n"
+    "                    in it also the seconds of opening the bundle\n";
 
 Result<Options> parse_options(int count, const char* const* arguments) {
   Options options;
@@ -138,6 +140,10 @@ Result<Options> parse_options(int count, const char* const* arguments) {
     const std::string name = arguments[i];
     if (name == "--json") {
       options.json = true;
+      continue;
+    }
+    if (name == "--timings") {
+      options.timings = true;
       continue;
     }
     if (name == "--skip-hashes") {

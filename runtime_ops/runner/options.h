@@ -19,6 +19,7 @@ struct Options {
   bool skip_hashes = false;
   bool json = false;
   std::optional<std::string> cache;  // empty: none; not given: the session's own rule
+  bool timings = false;
   // What is not given comes from the manifest.
   std::optional<double> lr;
   std::optional<double> eps;

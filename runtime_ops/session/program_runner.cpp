@@ -1,10 +1,15 @@
 #include "session/program_runner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 
 namespace zoexport {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 Failure unusable(const ProgramSpec& program, const std::string& found, const std::string& expected) {
   return {ZO_BUNDLE_ERROR, "manifest.json, program " + program.name, found, expected,
@@ -128,9 +133,14 @@ Result<Tensor> ProgramRunner::bind_output(const ValueSpec& value, Slots& slots, 
 
 Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& slots,
                           const std::function<const float*(size_t)>& state, bool next) {
-  if (prepare_) {
-    ZO_TRY(prepare_(*program_));
-    prepare_ = nullptr;
+  if (!loaded_) {
+    const auto start = Clock::now();
+    if (prepare_) {
+      ZO_TRY(prepare_(*program_));
+    }
+    ZO_TRY(engine_->load(*program_));
+    loaded_ = true;
+    cost_.load_seconds = seconds_since(start);
   }
   seed_ = static_cast<int64_t>(scalars.seed);
   step_ = scalars.step;
@@ -152,7 +162,11 @@ Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& s
     ZO_ASSIGN(bound, bind_output(value, slots, next));
     outputs.push_back(std::move(bound));
   }
-  return engine_->run(*program_, inputs, outputs);
+  const auto start = Clock::now();
+  ZO_TRY(engine_->run(*program_, inputs, outputs));
+  cost_.seconds += seconds_since(start);
+  ++cost_.calls;
+  return {};
 }
 
 }  // namespace zoexport

@@ -22,6 +22,13 @@ struct CallScalars {
   const float* gradients = nullptr;  // null: zeros, nothing is pending
 };
 
+// What a program has cost so far.
+struct ProgramCost {
+  uint64_t calls = 0;
+  double seconds = 0;       // in the engine
+  double load_seconds = 0;  // checking its file and loading it
+};
+
 class ProgramRunner {
  public:
   // A failure names an input or output whose role a session does not know. `prepare` runs before the first call.
@@ -29,6 +36,7 @@ class ProgramRunner {
                                       std::function<Status(const ProgramSpec&)> prepare);
 
   const ProgramSpec& spec() const { return *program_; }
+  const ProgramCost& cost() const { return cost_; }
   CallLimits limits() const { return limits_; }
   // Copies in label_logprobs.
   uint32_t copies() const { return copies_; }
@@ -51,6 +59,8 @@ class ProgramRunner {
   const ProgramSpec* program_ = nullptr;
   Engine* engine_ = nullptr;
   std::function<Status(const ProgramSpec&)> prepare_;
+  bool loaded_ = false;
+  ProgramCost cost_;
   CallLimits limits_{};
   uint32_t copies_ = 1;
   size_t entries_ = 0;

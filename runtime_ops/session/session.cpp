@@ -60,6 +60,12 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   return session;
 }
 
+std::vector<const ProgramRunner*> Session::programs() const {
+  std::vector<const ProgramRunner*> all = trainer_->programs();
+  all.push_back(&*evaluator_);
+  return all;
+}
+
 Status Session::verify(const std::string& file) {
   if (verified_.count(file) == 0) {
     ZO_TRY(verify_file(manifest_, bundle_, file, skip_hashes_));

@@ -40,6 +40,8 @@ class Session {
   const Manifest& manifest() const { return manifest_; }
   uint32_t queries() const { return trainer_->queries(); }
   uint64_t steps() const { return records_.size(); }
+  // Those of training, then that of evaluation.
+  std::vector<const ProgramRunner*> programs() const;
   const std::vector<Record>& records() const { return records_; }
   const RunSettings& run() const { return run_; }
   const PackedUse& packed() const { return packed_; }

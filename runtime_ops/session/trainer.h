@@ -35,6 +35,8 @@ class Trainer {
   virtual uint32_t queries() const = 0;
   // The size of its calls.
   virtual CallLimits limits() const = 0;
+  // What it runs.
+  virtual std::vector<const ProgramRunner*> programs() const = 0;
   // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe.
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
   // Applies a record's update to one slot of `elements` values; `in` may be `out`.

@@ -17,6 +17,8 @@ class ZerothOrderTrainer : public Trainer {
 
   CallLimits limits() const override { return train_.limits(); }
 
+  std::vector<const ProgramRunner*> programs() const override { return {&train_}; }
+
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
     std::vector<CandidateScores> scores(2 * size_t{queries_}, CandidateScores(layout));
     CallScalars scalars;

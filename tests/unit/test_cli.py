@@ -24,6 +24,7 @@ VERBS = [
     ["train"],
     ["eval"],
     ["parity"],
+    ["bench"],
     ["adapter", "export"],
     ["adapter", "import"],
     ["inspect"],

@@ -154,6 +154,30 @@ def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
         assert session.evaluate(dataset).loss == evaluated["loss"]
 
 
+def test_the_runner_says_what_programs_cost(bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "examples.jsonl"
+    candidates = [{"tokens": [1, 2, 3], "labels": [2, 3, 4]}]
+    path.write_text(json.dumps({"candidates": candidates, "target": 0}) + "\n")
+    arguments = ["--bundle", bundle, "--examples", path, "--state", tmp_path / "state"]
+    found = subprocess.run(
+        [str(runner_path()), "train", *map(str, arguments), "--steps", "3", "--json", "--timings"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *steps, result = map(json.loads, found.stdout.splitlines())
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    costs = [step["programs"]["train"] for step in steps]
+    # A program is loaded once, and only one that ran has a cost.
+    calls = costs[0]["calls"]
+    assert [cost["calls"] for cost in costs] == [calls, 2 * calls, 3 * calls] and calls > 0
+    assert len({cost["load_seconds"] for cost in costs}) == 1 and costs[0]["load_seconds"] > 0
+    assert result["programs"] == {"train": costs[-1]} and result["open_seconds"] > 0
+    spent = [0.0, *(cost["seconds"] for cost in costs)]
+    for step, before, after in zip(steps, spent, spent[1:], strict=False):
+        assert 0 < after - before <= step["seconds"]
+
+
 def run(*arguments: object) -> dict[str, Any]:
     found = subprocess.run(
         [str(runner_path()), *map(str, arguments)], capture_output=True, text=True, check=True

@@ -16,6 +16,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from zoexport import __version__
 from zoexport.cli.adapter import adapter
+from zoexport.cli.bench import bench
 from zoexport.cli.compile import compile_verb
 from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
 from zoexport.cli.groups import Verbs
@@ -43,6 +44,7 @@ for verb in (
     train,
     evaluate,
     parity,
+    bench,
     adapter,
     inspect,
     doctor,

@@ -5,7 +5,7 @@ Nothing here keeps a table of architectures: transformers decides what a configu
 
 from __future__ import annotations
 
-from zoexport.models.load import LoadedModel, load
+from zoexport.models.load import LoadedModel, fingerprint, load
 from zoexport.models.source import REGISTRY, ModelSource, resolve
 from zoexport.models.targets import adapter_targets, linear_names
 
@@ -14,6 +14,7 @@ __all__ = [
     "LoadedModel",
     "ModelSource",
     "adapter_targets",
+    "fingerprint",
     "linear_names",
     "load",
     "resolve",

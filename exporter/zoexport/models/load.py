@@ -93,6 +93,23 @@ def load(source: ModelSource, *, verbose: bool = False) -> LoadedModel:
         return _load_directory(source, _hub_folder(source.argument))
 
 
+def fingerprint(source: ModelSource) -> str:
+    """The ``sha256`` that :func:`load` would give, without loading; what must be fetched is fetched.
+
+    Raises:
+        ModelError: nothing to fetch it from, or files are missing.
+    """
+    if source.kind == "gguf":
+        assert source.path is not None
+        return _digest([source.path])
+    if source.kind == "directory":
+        assert source.path is not None
+        return _digest(weight_files(source.path))
+    if source.kind == "registry":
+        return _digest(weight_files(registry_folder(source.name)))
+    return _digest(weight_files(_hub_folder(source.argument)))
+
+
 def registry_folder(name: str) -> Path:
     """The Hugging Face directory of a registry model; fetched and converted at the first call.
 

@@ -131,6 +131,17 @@ typedef struct zo_slot_info {
 
 ZO_API zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slot, zo_error* error);
 
+/* What a program has cost this session so far. `name` belongs to the session. */
+typedef struct zo_program_cost {
+  const char* name;
+  uint64_t calls;
+  double seconds;      /* in the engine */
+  double load_seconds; /* checking its file and loading it; 0 before its first call */
+} zo_program_cost;
+
+/* Program `index` of those that a session runs; ZO_INVALID_ARGUMENT beyond the last. A progress callback may ask too. */
+ZO_API zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_program_cost* cost, zo_error* error);
+
 enum { ZO_STATE_READ = 0, ZO_STATE_TRAIN = 1 };
 
 /* Attaches a state folder, before any step. ZO_STATE_TRAIN resumes it, or creates it where there is none, and holds its

@@ -1,0 +1,71 @@
+"""Child processes that do not outlive this one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def child(
+    arguments: Sequence[str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    errors: IO[Any],
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a process and yield it; it is dead when the block is left, however it is left.
+
+    Args:
+        stdin: what it reads.
+        errors: the file of its standard error.
+        environment: variables beside this process's own.
+    """
+    process = subprocess.Popen(
+        list(arguments),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env={**os.environ, **(environment or {})},
+        preexec_fn=_die_with_parent,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def python(module: str, *arguments: object) -> tuple[list[str], dict[str, str]]:
+    """The command line that runs one of our modules, and the variables it needs."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    # `-m` would put the working folder first on the path, where a stray json.py could hide a module.
+    environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    return [sys.executable, "-m", module, *map(str, arguments)], environment
+
+
+def last_line(errors: IO[bytes]) -> str:
+    """The last line that a child wrote to its standard error."""
+    errors.seek(0)
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "no message"

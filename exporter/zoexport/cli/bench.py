@@ -1,0 +1,145 @@
+"""``zoexport bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries
+from zoexport.cli.progress import Phases
+from zoexport.core.errors import ConfigError
+
+
+def _values(kind: click.ParamType[Any] | type) -> Callable[..., tuple[Any, ...] | None]:
+    """Splits an option's value at commas and converts each part; None stays None."""
+    converted = click.types.convert_type(kind)
+
+    def split(
+        context: click.Context, option: click.Parameter, value: str | None
+    ) -> tuple[Any, ...] | None:
+        if value is None:
+            return None
+        parts = [part.strip() for part in value.split(",")]
+        return tuple(dict.fromkeys(converted.convert(part, option, context) for part in parts))
+
+    return split
+
+
+_SIZES = _values(click.IntRange(min=1))
+
+
+@click.command()
+@click.argument("subjects", metavar="MODEL | BUNDLE...", nargs=-1, required=True)
+@click.option("--grid", default="quick", show_default=True, help="quick, queries, layers or full.")
+@click.option("--methods", callback=_values(str), metavar="M,...", help="prge, mezo.")
+@click.option("--weights", callback=_values(str), metavar="W,...", help="int4, int8, fp32.")
+@click.option("--seq-len", callback=_SIZES, metavar="N,...", help="Tokens a row.")
+@click.option("--batch", callback=_SIZES, metavar="N,...", help="Rows (B).")
+@click.option("--queries", callback=_SIZES, metavar="N,...", help="Random directions a step (q).")
+@click.option("--rows", type=click.IntRange(min=1), help="q * B: the batch is then rows / queries.")
+@click.option("--layers", callback=_values(str), metavar="L,...", help="lora.layers: all, last:K.")
+@click.option(
+    "--labels",
+    callback=_values(click.Choice(["all", "last"])),
+    metavar="L,...",
+    help="all: a label at every position; last: at the last one.",
+)
+@click.option(
+    "--eager/--no-eager",
+    default=None,
+    help="Whether PyTorch is measured too. Default: in quick and full.",
+)
+@click.option("--target", default="host", show_default=True, help="What is compiled for.")
+@options.settings
+@click.option("--threads", type=click.IntRange(min=1), help="Default: as many as there are cores.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="In a round; fewer, at least 3, where they would take more than 5 s.",
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Steps at a round's start that do not count.",
+)
+@click.option("--work", type=options.PATH, help="Where bundles are kept. Default: in the cache.")
+@click.option(
+    "-o", "--output", type=options.PATH, help="A folder for bench.json, bench.md and bench.png."
+)
+@options.force
+@options.common
+def bench(
+    subjects: tuple[str, ...],
+    grid: str,
+    target: str,
+    assignments: tuple[str, ...],
+    threads: int | None,
+    rounds: int,
+    steps: int,
+    warmup: int,
+    work: Path | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    **axes: Any,
+) -> None:
+    """Time training steps of MODEL, or of BUNDLEs, against the sequential baseline and PyTorch.
+
+    Everything is measured in one run with the same number of threads: P-RGE (prge), its sequential baseline (mezo), and
+    the Hugging Face model in PyTorch, fp32. Variants take turns; figures are medians over the rounds. Steps run in
+    a process that does nothing else, whose memory is what is reported.
+
+    \b
+    Grids, each axis of which an option replaces:
+      quick     seq 64, q=1, B=1: prge and mezo with int4 and fp32, and PyTorch
+      queries   q = 1, 2, 4, 8, 16 at q*B = 16: what a query costs
+      layers    q=4, B=1, label on the last token: lora.layers last:8 against all
+      full      all of these
+
+    Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
+    again.
+
+    \b
+    zoexport bench smollm2-135m
+    zoexport bench smollm2-135m --grid queries --weights int4,fp32 -o bench
+    zoexport bench ./Qwen2-0.5B --methods prge --queries 1,4 --rows 4 --set lora.rank=8 --no-eager
+    zoexport bench model.bundle other.bundle --labels last
+    """
+    from zoexport.bench.rounds import Plan
+    from zoexport.bench.run import bench as run_bench
+    from zoexport.core.config import parse_assignments
+
+    if len(subjects) > 1 and not all(Path(subject).is_dir() for subject in subjects):
+        missing = next(subject for subject in subjects if not Path(subject).is_dir())
+        raise ConfigError(
+            f"argument {missing}",
+            found="no such folder",
+            expected="one MODEL, or folders of bundles",
+            fix="Give one model a run, or check the paths.",
+        )
+    with output_of_libraries(), Phases("bench", as_json=as_json) as phases:
+        result = run_bench(
+            subjects,
+            name=grid,
+            changes={key: value for key, value in axes.items() if value is not None},
+            target=target,
+            settings=parse_assignments(assignments),
+            threads=threads,
+            plan=Plan(rounds, steps, warmup),
+            work=work,
+            folder=output,
+            force=force,
+            progress=phases,
+        )
+    from zoexport.bench.output import lines
+
+    emit(result, lines(result), as_json=as_json)
