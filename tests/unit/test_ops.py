@@ -5,7 +5,8 @@ import torch
 
 from tests.support.native import load_library
 from zoexport.core import int4, rng
-from zoexport.ir import ops
+from zoexport.ir import op_schemas
+from zoexport.ir.graphs import zo as ZO
 
 F32 = torch.float32
 KEPT = []  # a method reads its program's buffer, and does not keep it alive
@@ -41,9 +42,6 @@ def lower(function, arguments, dynamic=None, partitioners=None):
 
 def same(a, b):
     return a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
-
-
-ZO = torch.ops.zoexport
 
 
 @pytest.fixture(scope="module")
@@ -268,10 +266,10 @@ def test_the_kernels_refuse(name):
 
 
 def test_every_operator_is_declared_with_its_out_overload():
-    for name in ops.DEVICE:
+    for name in op_schemas.DEVICE:
         packet = getattr(ZO, name)
         assert set(packet.overloads()) == {"default", "out"}
-    for name in ops.SEMANTIC:
+    for name in op_schemas.SEMANTIC:
         assert set(getattr(ZO, name).overloads()) == {"default"}
 
 
@@ -308,10 +306,11 @@ def test_schemas_and_shape_rules(name, arguments):
         test_utils=("test_schema", "test_faketensor"),
     )
     expected = operator(*arguments())
-    if name in ops.DEVICE:
+    if name in op_schemas.DEVICE:
         results = expected if isinstance(expected, tuple) else (expected,)
         outs = {
-            key: torch.empty_like(r) for key, r in zip(ops.DEVICE[name][1], results, strict=True)
+            key: torch.empty_like(r)
+            for key, r in zip(op_schemas.DEVICE[name][1], results, strict=True)
         }
         operator.out(*arguments(), **outs)
         for out, result in zip(outs.values(), results, strict=True):

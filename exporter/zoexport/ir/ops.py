@@ -1,107 +1,22 @@
-"""The operators of namespace ``zoexport`` for torch: schemas, shapes, and CPU implementations.
+"""The operators of namespace ``zoexport`` on the CPU of a computer, and what their results look like.
 
-Importing this module declares them. ``runtime_ops/bindings/executorch_ops.cpp`` implements the first group
-on devices, under the same schemas; ``zo_*`` give the same bits there and here. The second group
-(:data:`SEMANTIC`) says what a graph means, and a target replaces it before lowering.
+``zo_*`` give the same bits here and on devices. The semantic operators say what a graph means; a target replaces them
+before lowering.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from zoexport.core import hadamard, int4, rng
 from zoexport.ir.op_arguments import array_of, float_of, seed_of, u32
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-NAMESPACE = "zoexport"
-_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
-
-#: Operators with a device implementation: name -> (arguments, names of the outputs).
-DEVICE = {
-    "zo_update": (
-        "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id",
-        ("out",),
-    ),
-    "zo_perturb": (
-        "Tensor master, Tensor epsilon, Tensor seed, Tensor step, int tensor_id, int queries",
-        ("out",),
-    ),
-    "zo_perturb_one": (
-        "Tensor master, Tensor epsilon, Tensor sign, Tensor seed, Tensor step, Tensor query, int tensor_id",
-        ("out",),
-    ),
-    "label_logprobs": ("Tensor logits, Tensor label_tokens", ("logprobs", "is_argmax")),
-    "linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
-    "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
-    "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
-}
-
-#: Operators that a target lowers to its own: name -> arguments; each returns one tensor.
-SEMANTIC = {
-    "dequantize_int4": "Tensor codes, Tensor scales",
-    "dequantize_int8": "Tensor codes, Tensor scales",
-    "fake_quantize_int8_rows": "Tensor x",
-    "rotate_rows": "Tensor x, int block",
-}
-
-
-def _declare() -> None:
-    for name, (arguments, outputs) in DEVICE.items():
-        plain = ", ".join(["Tensor"] * len(outputs))
-        marked = ", ".join(f"Tensor({chr(97 + i)}!)" for i in range(len(outputs)))
-        written = ", ".join(f"Tensor({chr(97 + i)}!) {out}" for i, out in enumerate(outputs))
-        if len(outputs) > 1:
-            plain, marked = f"({plain})", f"({marked})"
-        _LIBRARY.define(f"{name}({arguments}) -> {plain}", tags=torch.Tag.pt2_compliant_tag)
-        _LIBRARY.define(f"{name}.out({arguments}, *, {written}) -> {marked}")
-    for name, arguments in SEMANTIC.items():
-        _LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
-
-
-_declare()
-
-
-def _cpu(name: str) -> Callable[[F], F]:
-    """Register a CPU implementation; an operator's out overload copies its results into ``out``."""
-
-    def register(function: F) -> F:
-        _LIBRARY.impl(name, function, "CPU")
-        if name in DEVICE:
-            _LIBRARY.impl(f"{name}.out", _out_variant(function, DEVICE[name][1]), "CPU")
-        return function
-
-    return register
-
-
-def _out_variant(function: Callable[..., Any], outputs: Sequence[str]) -> Callable[..., Any]:
-    def call(*arguments: Any, **given: Any) -> Any:
-        targets = [given.pop(name) for name in outputs]
-        results = function(*arguments, **given)
-        values = results if isinstance(results, tuple) else (results,)
-        for target, value in zip(targets, values, strict=True):
-            target.resize_(value.shape).copy_(value)
-        return tuple(targets) if len(targets) > 1 else targets[0]
-
-    return call
-
-
-def _fake(name: str) -> Callable[[F], F]:
-    def register(function: F) -> F:
-        torch.library.register_fake(f"{NAMESPACE}::{name}", function, lib=_LIBRARY)
-        return function
-
-    return register
-
+from zoexport.ir.op_schemas import cpu, fake
 
 # --- zeroth-order state ---------------------------------------------------------------------------
 
 
-@_cpu("zo_update")
+@cpu("zo_update")
 def zo_update(
     master: torch.Tensor,
     gradients: torch.Tensor,
@@ -145,7 +60,7 @@ def zo_update(
     return torch.from_numpy(flat - scale * total).reshape(master.shape)
 
 
-@_cpu("zo_perturb")
+@cpu("zo_perturb")
 def zo_perturb(
     master: torch.Tensor,
     epsilon: torch.Tensor,
@@ -179,7 +94,7 @@ def zo_perturb(
     return torch.from_numpy(out).reshape((2 * queries, *master.shape))
 
 
-@_cpu("zo_perturb_one")
+@cpu("zo_perturb_one")
 def zo_perturb_one(
     master: torch.Tensor,
     epsilon: torch.Tensor,
@@ -211,7 +126,7 @@ def zo_perturb_one(
     return torch.from_numpy(flat + move * z).reshape((1, *master.shape))
 
 
-@_fake("zo_update")
+@fake("zo_update")
 def _(
     master: torch.Tensor,
     gradients: torch.Tensor,
@@ -223,7 +138,7 @@ def _(
     return master.new_empty(master.shape)
 
 
-@_fake("zo_perturb")
+@fake("zo_perturb")
 def _(
     master: torch.Tensor,
     epsilon: torch.Tensor,
@@ -235,7 +150,7 @@ def _(
     return master.new_empty((2 * queries, *master.shape))
 
 
-@_fake("zo_perturb_one")
+@fake("zo_perturb_one")
 def _(
     master: torch.Tensor,
     epsilon: torch.Tensor,
@@ -251,7 +166,7 @@ def _(
 # --- loss and weights -----------------------------------------------------------------------------
 
 
-@_cpu("label_logprobs")
+@cpu("label_logprobs")
 def label_logprobs(
     logits: torch.Tensor, label_tokens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -292,13 +207,13 @@ def label_logprobs(
     return logprobs, is_argmax
 
 
-@_fake("label_logprobs")
+@fake("label_logprobs")
 def _(logits: torch.Tensor, label_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     shape = (logits.shape[0], logits.shape[1])
     return logits.new_empty(shape), logits.new_empty(shape)
 
 
-@_cpu("linear_int4")
+@cpu("linear_int4")
 def linear_int4(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
@@ -313,14 +228,14 @@ def linear_int4(
     return torch.nn.functional.linear(x, int4.dequantize_int4(codes, scales), bias)
 
 
-@_fake("linear_int4")
+@fake("linear_int4")
 def _(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], codes.shape[0]))
 
 
-@_cpu("embedding_int4")
+@cpu("embedding_int4")
 def embedding_int4(
     codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor
 ) -> torch.Tensor:
@@ -332,12 +247,12 @@ def embedding_int4(
     return rows.reshape((*indices.shape, 2 * codes.shape[1]))
 
 
-@_fake("embedding_int4")
+@fake("embedding_int4")
 def _(codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return scales.new_empty((*indices.shape, 2 * codes.shape[1]), dtype=torch.float32)
 
 
-@_cpu("first_positions")
+@cpu("first_positions")
 def first_positions(
     table: torch.Tensor, tokens: torch.Tensor, first: int, count: int, merge: bool
 ) -> torch.Tensor:
@@ -351,7 +266,7 @@ def first_positions(
     return (table.flatten(first - 1, first) if merge else table).clone()
 
 
-@_fake("first_positions")
+@fake("first_positions")
 def _(
     table: torch.Tensor, tokens: torch.Tensor, first: int, count: int, merge: bool
 ) -> torch.Tensor:
@@ -367,29 +282,29 @@ def _(
 # --- semantic operators ---------------------------------------------------------------------------
 
 
-@_cpu("dequantize_int4")
+@cpu("dequantize_int4")
 def dequantize_int4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """codes uint8 (N, K/2) and scales bfloat16 (N, K/G) as float32 (N, K)."""
     return int4.dequantize_int4(codes, scales)
 
 
-@_fake("dequantize_int4")
+@fake("dequantize_int4")
 def _(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return scales.new_empty((codes.shape[0], 2 * codes.shape[1]), dtype=torch.float32)
 
 
-@_cpu("dequantize_int8")
+@cpu("dequantize_int8")
 def dequantize_int8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """codes int8 (N, K) and scales float32 (N) as float32 (N, K)."""
     return int4.dequantize_int8(codes, scales)
 
 
-@_fake("dequantize_int8")
+@fake("dequantize_int8")
 def _(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return scales.new_empty(codes.shape)
 
 
-@_cpu("fake_quantize_int8_rows")
+@cpu("fake_quantize_int8_rows")
 def fake_quantize_int8_rows(x: torch.Tensor) -> torch.Tensor:
     """Each row rounded to 256 levels as XNNPACK's dynamic int8 (qd8) does: float32, shape of x.
 
@@ -406,17 +321,17 @@ def fake_quantize_int8_rows(x: torch.Tensor) -> torch.Tensor:
     return (levels - zero) * (1 / inverse)
 
 
-@_fake("fake_quantize_int8_rows")
+@fake("fake_quantize_int8_rows")
 def _(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(x.shape)
 
 
-@_cpu("rotate_rows")
+@cpu("rotate_rows")
 def rotate_rows(x: torch.Tensor, block: int) -> torch.Tensor:
     """Each run of ``block`` values of a row times the Hadamard matrix: float32, shape of x."""
     return hadamard.rotate_rows(x, block)
 
 
-@_fake("rotate_rows")
+@fake("rotate_rows")
 def _(x: torch.Tensor, block: int) -> torch.Tensor:
     return x.new_empty(x.shape)

@@ -1,0 +1,94 @@
+"""The schemas of namespace ``zoexport``, declared to torch when this module is imported, and how to implement them.
+
+``ops`` has the implementations. ``runtime_ops/bindings`` implements :data:`DEVICE` on devices, under the same schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAMESPACE = "zoexport"
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+
+#: Operators with a device implementation: name -> (arguments, names of the outputs).
+DEVICE = {
+    "zo_update": (
+        "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id",
+        ("out",),
+    ),
+    "zo_perturb": (
+        "Tensor master, Tensor epsilon, Tensor seed, Tensor step, int tensor_id, int queries",
+        ("out",),
+    ),
+    "zo_perturb_one": (
+        "Tensor master, Tensor epsilon, Tensor sign, Tensor seed, Tensor step, Tensor query, int tensor_id",
+        ("out",),
+    ),
+    "label_logprobs": ("Tensor logits, Tensor label_tokens", ("logprobs", "is_argmax")),
+    "linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
+    "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
+    "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
+}
+
+#: Operators that a target lowers to its own: name -> arguments; each returns one tensor.
+SEMANTIC = {
+    "dequantize_int4": "Tensor codes, Tensor scales",
+    "dequantize_int8": "Tensor codes, Tensor scales",
+    "fake_quantize_int8_rows": "Tensor x",
+    "rotate_rows": "Tensor x, int block",
+}
+
+
+def _declare() -> None:
+    for name, (arguments, outputs) in DEVICE.items():
+        plain = ", ".join(["Tensor"] * len(outputs))
+        marked = ", ".join(f"Tensor({chr(97 + i)}!)" for i in range(len(outputs)))
+        written = ", ".join(f"Tensor({chr(97 + i)}!) {out}" for i, out in enumerate(outputs))
+        if len(outputs) > 1:
+            plain, marked = f"({plain})", f"({marked})"
+        _LIBRARY.define(f"{name}({arguments}) -> {plain}", tags=torch.Tag.pt2_compliant_tag)
+        _LIBRARY.define(f"{name}.out({arguments}, *, {written}) -> {marked}")
+    for name, arguments in SEMANTIC.items():
+        _LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+
+
+_declare()
+
+
+def cpu(name: str) -> Callable[[F], F]:
+    """Register a CPU implementation; an operator's out overload copies its results into ``out``."""
+
+    def register(function: F) -> F:
+        _LIBRARY.impl(name, function, "CPU")
+        if name in DEVICE:
+            _LIBRARY.impl(f"{name}.out", _out_variant(function, DEVICE[name][1]), "CPU")
+        return function
+
+    return register
+
+
+def _out_variant(function: Callable[..., Any], outputs: Sequence[str]) -> Callable[..., Any]:
+    def call(*arguments: Any, **given: Any) -> Any:
+        targets = [given.pop(name) for name in outputs]
+        results = function(*arguments, **given)
+        values = results if isinstance(results, tuple) else (results,)
+        for target, value in zip(targets, values, strict=True):
+            target.resize_(value.shape).copy_(value)
+        return tuple(targets) if len(targets) > 1 else targets[0]
+
+    return call
+
+
+def fake(name: str) -> Callable[[F], F]:
+    """Register what an operator's results look like."""
+
+    def register(function: F) -> F:
+        torch.library.register_fake(f"{NAMESPACE}::{name}", function, lib=_LIBRARY)
+        return function
+
+    return register
