@@ -114,15 +114,18 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
     return status;
   }
   zo_info info{};
+  info.struct_size = sizeof(info);
   status = zo_session_info(session, &info, &error);
   json losses = json::array();
   for (uint64_t i = 0; status == ZO_OK && i < info.steps; ++i) {
     zo_record record{};
+    record.struct_size = sizeof(record);
     status = zo_session_record(session, i, &record, nullptr, &error);
     losses.push_back(number(static_cast<double>(record.loss)));
   }
   zo_memory memory{};
-  zo_memory_usage(&memory);
+  memory.struct_size = sizeof(memory);
+  zo_memory_usage(&memory, nullptr);
   std::sort(progress.seconds.begin(), progress.seconds.end());
   const size_t count = progress.seconds.size();
   const double median =
@@ -138,6 +141,7 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
 
 zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
   zo_evaluation result{};
+  result.struct_size = sizeof(result);
   const zo_status status = zo_session_evaluate(session, dataset, &result, &error);
   out = {{"loss", number(result.loss)},
          {"accuracy", number(result.accuracy)},
@@ -148,6 +152,7 @@ zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error
 
 zo_status inspect(zo_session* session, json& out, zo_error& error) {
   zo_info info{};
+  info.struct_size = sizeof(info);
   zo_status status = zo_session_info(session, &info, &error);
   if (status != ZO_OK) {
     return status;
@@ -158,6 +163,7 @@ zo_status inspect(zo_session* session, json& out, zo_error& error) {
          {"seed", info.seed},           {"steps", info.steps},     {"slots", json::array()}};
   for (uint32_t i = 0; status == ZO_OK && i < info.slots; ++i) {
     zo_slot_info slot{};
+    slot.struct_size = sizeof(slot);
     status = zo_session_slot(session, i, &slot, &error);
     if (status == ZO_OK) {
       out["slots"].push_back(
@@ -198,6 +204,7 @@ int run(const Options& options) {
     return fail(options, error);
   }
   zo_info info{};
+  info.struct_size = sizeof(info);
   if (zo_session_info(session.get(), &info, nullptr) == ZO_OK && info.packed_problem[0] != '\0') {
     std::fprintf(stderr, "note: packed weights are not kept: %s\n", info.packed_problem);
   }
