@@ -22,7 +22,7 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zoexport.core.errors import (
     BundleError,
@@ -89,7 +89,7 @@ RUN_PROGRAM = CFUNCTYPE(
 class Engine(Structure):
     """zo_engine."""
 
-    _fields_ = (("user", c_void_p), ("run", RUN_PROGRAM))
+    _fields_ = (("struct_size", c_uint32), ("user", c_void_p), ("run", RUN_PROGRAM))
 
 
 class OpenOptions(Structure):
@@ -108,6 +108,7 @@ class Info(Structure):
     """zo_info."""
 
     _fields_ = (
+        ("struct_size", c_uint32),
         ("bundle_id", c_char_p),
         ("method", c_char_p),
         ("target", c_char_p),
@@ -129,6 +130,7 @@ class SlotInfo(Structure):
     """zo_slot_info."""
 
     _fields_ = (
+        ("struct_size", c_uint32),
         ("name", c_char_p),
         ("role", c_char_p),
         ("module", c_char_p),
@@ -165,6 +167,7 @@ class Step(Structure):
     """zo_step."""
 
     _fields_ = (
+        ("struct_size", c_uint32),
         ("step", c_uint64),
         ("loss", c_double),
         ("lr", c_double),
@@ -180,6 +183,7 @@ class Progress(Structure):
     """zo_progress."""
 
     _fields_ = (
+        ("struct_size", c_uint32),
         ("step", c_uint64),
         ("total", c_uint64),
         ("loss", c_double),
@@ -197,6 +201,7 @@ class Evaluation(Structure):
     """zo_evaluation."""
 
     _fields_ = (
+        ("struct_size", c_uint32),
         ("loss", c_double),
         ("accuracy", c_double),
         ("token_accuracy", c_double),
@@ -207,13 +212,20 @@ class Evaluation(Structure):
 class Record(Structure):
     """zo_record."""
 
-    _fields_ = (("step", c_uint64), ("lr", c_float), ("eps", c_float), ("loss", c_float))
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("step", c_uint64),
+        ("lr", c_float),
+        ("eps", c_float),
+        ("loss", c_float),
+    )
 
 
 class Memory(Structure):
     """zo_memory."""
 
     _fields_ = (
+        ("struct_size", c_uint32),
         ("rss_bytes", c_uint64),
         ("peak_rss_bytes", c_uint64),
         ("anonymous_bytes", c_uint64),
@@ -227,6 +239,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_open": (c_char_p, POINTER(OpenOptions), POINTER(c_void_p)),
     "zo_session_info": (_HANDLE, POINTER(Info)),
     "zo_session_slot": (_HANDLE, c_uint32, POINTER(SlotInfo)),
+    "zo_session_find_slot": (_HANDLE, c_char_p, POINTER(SlotInfo)),
     "zo_session_attach": (_HANDLE, c_char_p, c_int32, POINTER(c_uint64)),
     "zo_session_run": (_HANDLE, POINTER(Run)),
     "zo_session_configure": (_HANDLE, POINTER(Run)),
@@ -240,6 +253,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_save": (_HANDLE,),
     "zo_dataset_add": (_HANDLE, POINTER(Candidate), c_size_t, c_size_t),
     "zo_dataset_load": (_HANDLE, c_char_p),
+    "zo_memory_usage": (POINTER(Memory),),
 }
 
 
@@ -297,7 +311,7 @@ def load(path: Path) -> ctypes.CDLL:
         ("zo_dataset_new", c_void_p, ()),
         ("zo_dataset_free", None, (_HANDLE,)),
         ("zo_dataset_size", c_uint64, (_HANDLE,)),
-        ("zo_memory_usage", None, (POINTER(Memory),)),
+        ("zo_session_cancel", None, (_HANDLE,)),
         (
             "zo_rng_normals",
             None,
@@ -307,6 +321,14 @@ def load(path: Path) -> ctypes.CDLL:
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, given
     return loaded
+
+
+Sized = TypeVar("Sized", bound=Structure)
+
+
+def sized(kind: type[Sized]) -> Sized:
+    """A struct that says how large it is, for the library to fill."""
+    return kind(struct_size=ctypes.sizeof(kind))
 
 
 def address(values: array.array[Any]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from zoexport import _session_abi as abi
-from zoexport._session_types import Info, StepProgress
+from zoexport._session_types import Info, SlotInfo, StepProgress
 from zoexport.core.errors import ConfigError
 
 
@@ -30,6 +30,17 @@ def info_of(info: abi.Info) -> Info:
         steps=info.steps,
         packed_weights=os.fsdecode(info.packed_weights),
         packed_problem=os.fsdecode(info.packed_problem),
+    )
+
+
+def slot_of(slot: abi.SlotInfo) -> SlotInfo:
+    """A slot as Python sees it."""
+    return SlotInfo(
+        name=slot.name.decode(),
+        role=slot.role.decode(),
+        module=slot.module.decode(),
+        tensor_id=slot.tensor_id,
+        shape=tuple(slot.shape[: slot.rank]),
     )
 
 

@@ -143,7 +143,7 @@ class EngineCallback:
         self._engine = engine
         self.raised: BaseException | None = None
         self._function = abi.RUN_PROGRAM(self._run)
-        self.table = abi.Engine(None, self._function)
+        self.table = abi.Engine(ctypes.sizeof(abi.Engine), None, self._function)
 
     def _run(
         self,

@@ -19,7 +19,14 @@ from typing import Any
 
 from zoexport import _session_abi as abi
 from zoexport._session_dataset import Dataset, closed
-from zoexport._session_support import info_of, interrupts, not_negative, position, progress_of
+from zoexport._session_support import (
+    info_of,
+    interrupts,
+    not_negative,
+    position,
+    progress_of,
+    slot_of,
+)
 from zoexport._session_types import (
     LOSSES,
     SCHEDULES,
@@ -39,7 +46,7 @@ from zoexport._session_types import (
     StepProgress,
     Tensor,
 )
-from zoexport.core.errors import Cancelled, ConfigError, ZoExportError
+from zoexport.core.errors import Cancelled, ZoExportError
 
 __all__ = [
     "Candidate",
@@ -75,8 +82,8 @@ def abi_version() -> int:
 
 def memory_usage() -> Memory:
     """The memory of this process now, and its highest resident size so far."""
-    usage = abi.Memory()
-    abi.library().zo_memory_usage(ctypes.byref(usage))
+    usage = abi.sized(abi.Memory)
+    abi.call("zo_memory_usage", ctypes.byref(usage))
     return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
 
 
@@ -182,28 +189,26 @@ class Session:
         """The state slots, in the manifest's order."""
         found = []
         for index in range(self._info().slots):
-            slot = abi.SlotInfo()
+            slot = abi.sized(abi.SlotInfo)
             abi.call("zo_session_slot", self.handle, index, ctypes.byref(slot))
-            found.append(
-                SlotInfo(
-                    name=slot.name.decode(),
-                    role=slot.role.decode(),
-                    module=slot.module.decode(),
-                    tensor_id=slot.tensor_id,
-                    shape=tuple(slot.shape[: slot.rank]),
-                )
-            )
+            found.append(slot_of(slot))
         return found
 
+    def slot(self, name: str) -> SlotInfo:
+        """The state slot with this name."""
+        slot = abi.sized(abi.SlotInfo)
+        abi.call("zo_session_find_slot", self.handle, name.encode(), ctypes.byref(slot))
+        return slot_of(slot)
+
     def _info(self) -> abi.Info:
-        info = abi.Info()
+        info = abi.sized(abi.Info)
         abi.call("zo_session_info", self.handle, ctypes.byref(info))
         return info
 
     @property
     def run(self) -> Run:
         """The run as it is configured: at first the bundle's settings, with the state's seed."""
-        run = abi.Run(ctypes.sizeof(abi.Run))
+        run = abi.sized(abi.Run)
         abi.call("zo_session_run", self.handle, ctypes.byref(run))
         return Run(
             lr=run.lr,
@@ -251,7 +256,7 @@ class Session:
             StateError: the record could not be written; the step has not happened.
         """
         chosen = (ctypes.c_uint64 * len(indices))(*indices)
-        step = abi.Step()
+        step = abi.sized(abi.Step)
         self._invoke(
             "zo_session_step",
             self.handle,
@@ -299,9 +304,13 @@ class Session:
                     raise raised[0] from None
                 raise
 
+    def cancel(self) -> None:
+        """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled."""
+        abi.library().zo_session_cancel(self.handle)
+
     def evaluate(self, dataset: Dataset) -> Evaluation:
         """Evaluate the master weights, the pending update applied, with the configured loss."""
-        result = abi.Evaluation()
+        result = abi.sized(abi.Evaluation)
         self._invoke("zo_session_evaluate", self.handle, dataset.handle, ctypes.byref(result))
         accuracy = None if math.isnan(result.accuracy) else result.accuracy
         return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
@@ -356,7 +365,7 @@ class Session:
     def record(self, index: int) -> Record:
         """Record ``index`` of the trajectory log, 0 <= index < ``info.steps``."""
         gradients = (ctypes.c_float * self._info().queries)()
-        record = abi.Record()
+        record = abi.sized(abi.Record)
         abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
         return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
 
@@ -369,15 +378,7 @@ class Session:
         abi.call("zo_session_save", self.handle)
 
     def _buffer(self, name: str) -> array.array[float]:
-        for slot in self.slots():
-            if slot.name == name:
-                return array.array("f", bytes(4 * math.prod(slot.shape)))
-        raise ConfigError(
-            f"slot {name!r}",
-            found="no such slot",
-            expected="one of " + ", ".join(slot.name for slot in self.slots()),
-            fix="Correct the name.",
-        )
+        return array.array("f", bytes(4 * math.prod(self.slot(name).shape)))
 
     def _invoke(self, function: str, *arguments: Any) -> None:
         """A call that may run programs: an exception of a Python engine is raised as itself."""

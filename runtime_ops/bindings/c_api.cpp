@@ -1,8 +1,10 @@
 // The C ABI over zoexport::Session. No exception crosses it.
-#include <cstdio>
+#include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <new>
 
+#include "bindings/c_support.h"
 #include "engines/packed_weights.h"
 #include "rng/permutation.h"
 #include "rng/variants.h"
@@ -10,12 +12,16 @@
 #include "session/session.h"
 #include "zoexport/session.h"
 
+using namespace zoexport::c;
 using zoexport::Failure;
 using zoexport::Status;
 
 struct zo_session {
   std::unique_ptr<zoexport::Session> impl;
-  zoexport::StepReport last;  // what the pointers of zo_step refer to
+  zoexport::StepReport last = {};  // what the pointers of zo_step refer to
+  std::atomic<bool> busy{false};
+  std::atomic<bool> cancelled{false};
+  bool closing = false;  // asked for from within a call
 };
 
 struct zo_dataset {
@@ -23,56 +29,6 @@ struct zo_dataset {
 };
 
 namespace {
-
-// Cuts at a character's boundary, so that the text stays UTF-8.
-template <size_t N>
-void copy_text(char (&target)[N], const std::string& text) {
-  size_t length = text.size() < N ? text.size() : N - 1;
-  while (length < text.size() && length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) {
-    --length;
-  }
-  std::memcpy(target, text.data(), length);
-  target[length] = '\0';
-}
-
-zo_status report(const Failure& failure, zo_error* error) {
-  if (error != nullptr) {
-    error->code = failure.code;
-    copy_text(error->where, failure.where);
-    copy_text(error->found, failure.found);
-    copy_text(error->expected, failure.expected);
-    copy_text(error->fix, failure.fix);
-  }
-  return failure.code;
-}
-
-// Runs a verb's body, which returns a Status, and turns whatever it ends in into a zo_status.
-template <typename Body>
-zo_status guarded(zo_error* error, Body body) noexcept {
-  if (error != nullptr) {
-    std::memset(error, 0, sizeof(*error));
-  }
-  try {
-    const Status status = body();
-    return status.ok() ? ZO_OK : report(status.failure(), error);
-  } catch (const std::bad_alloc&) {
-    return report({ZO_INTERNAL_ERROR, "zoexport", "no memory left", "enough for the bundle", "Close other programs."},
-                  error);
-  } catch (const std::exception& exception) {
-    return report({ZO_INTERNAL_ERROR, "zoexport", exception.what(), "no exception", "Report this as a defect."}, error);
-  } catch (...) {
-    return report({ZO_INTERNAL_ERROR, "zoexport", "an unknown exception", "none", "Report this as a defect."}, error);
-  }
-}
-
-Failure null_argument(const char* name) {
-  return {ZO_INVALID_ARGUMENT, name, "a null pointer", "a value", "Pass one."};
-}
-
-#define ZO_REQUIRE(pointer)        \
-  if ((pointer) == nullptr) {      \
-    return null_argument(#pointer); \
-  }
 
 zoexport::RunSettings from_c(const zo_run& run) {
   zoexport::RunSettings settings;
@@ -87,12 +43,37 @@ zoexport::RunSettings from_c(const zo_run& run) {
   return settings;
 }
 
-Status check_size(uint32_t given, size_t known, const char* name) {
-  if (given != known) {
-    return Failure{ZO_INVALID_ARGUMENT, std::string(name) + ".struct_size", std::to_string(given),
-                   std::to_string(known), "Set it to sizeof; build the host against this library's header."};
-  }
-  return {};
+// A verb of a session. The host's callbacks run inside verbs, with the session half-way through what it does.
+template <typename Body>
+zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(session);
+    if (session->busy.exchange(true)) {
+      return Failure{ZO_INVALID_ARGUMENT, "session", "a call from within a call", "one call at a time",
+                     "Let the callback return first."};
+    }
+    struct Release {
+      zo_session* session;
+      ~Release() {
+        session->busy = false;
+        if (session->closing) {
+          delete session;
+        }
+      }
+    } release{session};
+    return body(*session->impl);
+  });
+}
+
+zo_slot_info to_c(const zoexport::SlotSpec& spec) {
+  return {0,
+          spec.name.c_str(),
+          spec.role.c_str(),
+          spec.module.c_str(),
+          spec.tensor_id,
+          static_cast<int32_t>(spec.shape.size()),
+          spec.shape.data(),
+          spec.elements};
 }
 
 }  // namespace
@@ -104,67 +85,81 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
     ZO_REQUIRE(bundle);
     ZO_REQUIRE(session);
     *session = nullptr;
-    zoexport::OpenOptions chosen;
-    const bool cache_named = options != nullptr && options->cache != nullptr;
-    chosen.packed = cache_named ? options->cache : zoexport::default_packed_folder();
+    zo_open_options given = {};
     if (options != nullptr) {
-      ZO_TRY(check_size(options->struct_size, sizeof(*options), "zo_open_options"));
-      chosen.threads = options->threads;
-      chosen.skip_hashes = options->skip_hashes != 0;
-      if (options->engine != nullptr) {
-        ZO_REQUIRE(options->engine->run);
-        chosen.engine = *options->engine;
-      }
+      ZO_TRY(read_struct(*options, offsetof(zo_open_options, cache), "zo_open_options", given));
+    }
+    zoexport::OpenOptions chosen;
+    chosen.threads = given.threads;
+    chosen.skip_hashes = given.skip_hashes != 0;
+    chosen.packed = given.cache != nullptr ? given.cache : zoexport::default_packed_folder();
+    if (given.engine != nullptr) {
+      zo_engine engine;
+      ZO_TRY(read_struct(*given.engine, sizeof(zo_engine), "zo_engine", engine));
+      ZO_REQUIRE(engine.run);
+      chosen.engine = engine;
     }
     ZO_ASSIGN(opened, zoexport::Session::open(bundle, chosen));
-    *session = new zo_session{std::move(opened), {}};
+    *session = new zo_session{std::move(opened)};
     return {};
   });
 }
 
-void zo_session_close(zo_session* session) { delete session; }
+void zo_session_close(zo_session* session) {
+  if (session != nullptr && session->busy) {
+    session->closing = true;
+  } else {
+    delete session;
+  }
+}
+
+void zo_session_cancel(zo_session* session) {
+  if (session != nullptr) {
+    session->cancelled = true;
+  }
+}
 
 zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(info);
-    const zoexport::Manifest& manifest = session->impl->manifest();
-    *info = {manifest.bundle_id.c_str(),
-             manifest.method.c_str(),
-             manifest.target.c_str(),
-             manifest.engine.c_str(),
-             manifest.rows,
-             manifest.seq_len,
-             manifest.copies,
-             session->impl->queries(),
-             manifest.max_labels,
-             static_cast<uint32_t>(manifest.slots.size()),
-             session->impl->run().seed,
-             session->impl->steps(),
-             session->impl->packed().path.c_str(),
-             session->impl->packed().problem.c_str()};
-    return {};
+    const zoexport::Manifest& manifest = impl.manifest();
+    const zo_info found = {0,
+                           manifest.bundle_id.c_str(),
+                           manifest.method.c_str(),
+                           manifest.target.c_str(),
+                           manifest.engine.c_str(),
+                           manifest.rows,
+                           manifest.seq_len,
+                           manifest.copies,
+                           impl.queries(),
+                           manifest.max_labels,
+                           static_cast<uint32_t>(manifest.slots.size()),
+                           impl.run().seed,
+                           impl.steps(),
+                           impl.packed().path.c_str(),
+                           impl.packed().problem.c_str()};
+    return write_struct(found, sizeof(zo_info), "zo_info", info);
   });
 }
 
 zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slot, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(slot);
-    const auto& slots = session->impl->manifest().slots;
+    const auto& slots = impl.manifest().slots;
     if (index >= slots.size()) {
       return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(slots.size()),
                      "Pass an index below zo_info.slots."};
     }
-    const zoexport::SlotSpec& spec = slots[index];
-    *slot = {spec.name.c_str(),
-             spec.role.c_str(),
-             spec.module.c_str(),
-             spec.tensor_id,
-             static_cast<int32_t>(spec.shape.size()),
-             spec.shape.data(),
-             spec.elements};
-    return {};
+    return write_struct(to_c(slots[index]), sizeof(zo_slot_info), "zo_slot_info", slot);
+  });
+}
+
+zo_status zo_session_find_slot(zo_session* session, const char* name, zo_slot_info* slot, zo_error* error) {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    ZO_REQUIRE(name);
+    ZO_REQUIRE(slot);
+    ZO_ASSIGN(index, impl.find_slot(name));
+    return write_struct(to_c(impl.manifest().slots[index]), sizeof(zo_slot_info), "zo_slot_info", slot);
   });
 }
 
@@ -178,38 +173,36 @@ zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_progra
                      "Stop at the last program."};
     }
     const zoexport::ProgramCost& spent = programs[index]->cost();
-    *cost = {programs[index]->spec().name.c_str(), spent.calls, spent.seconds, spent.load_seconds};
-    return {};
+    const zo_program_cost found = {0, programs[index]->spec().name.c_str(), spent.calls, spent.seconds,
+                                   spent.load_seconds};
+    return write_struct(found, sizeof(zo_program_cost), "zo_program_cost", cost);
   });
 }
 
 zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mode, const uint64_t* seed,
                             zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(folder);
-    return session->impl->attach(folder, mode, seed);
+    return impl.attach(folder, mode, seed);
   });
 }
 
 zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(run);
-    ZO_TRY(check_size(run->struct_size, sizeof(*run), "zo_run"));
-    const zoexport::RunSettings& settings = session->impl->run();
-    *run = {sizeof(zo_run),      settings.schedule, settings.loss, settings.batch, settings.accumulate,
-            settings.lr,         settings.eps,      settings.seed, settings.total_steps};
-    return {};
+    const zoexport::RunSettings& settings = impl.run();
+    const zo_run found = {0,           settings.schedule, settings.loss, settings.batch,      settings.accumulate,
+                          settings.lr, settings.eps,      settings.seed, settings.total_steps};
+    return write_struct(found, sizeof(zo_run), "zo_run", run);
   });
 }
 
 zo_status zo_session_configure(zo_session* session, const zo_run* run, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(run);
-    ZO_TRY(check_size(run->struct_size, sizeof(*run), "zo_run"));
-    return session->impl->configure(from_c(*run));
+    zo_run given;
+    ZO_TRY(read_struct(*run, sizeof(zo_run), "zo_run", given));
+    return impl.configure(from_c(given));
   });
 }
 
@@ -237,15 +230,15 @@ zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error* error
 
 zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const uint64_t* indices, size_t count,
                           zo_step* step, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(indices);
     ZO_REQUIRE(step);
-    ZO_ASSIGN(taken, session->impl->step(dataset->impl, indices, count));
+    ZO_ASSIGN(taken, impl.step(dataset->impl, indices, count));
     session->last = std::move(taken);
     const zoexport::StepReport& last = session->last;
-    *step = {last.step,
+    const zo_step found = {0,
+             last.step,
              last.output.loss,
              last.lr,
              last.seconds,
@@ -253,82 +246,77 @@ zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const 
              last.output.losses.size(),
              last.output.gradients.data(),
              last.output.gradients.size()};
-    return {};
+    return write_struct(found, sizeof(zo_step), "zo_step", step);
   });
 }
 
 zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
                            zo_on_progress on_progress, void* user, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(dataset);
-    return session->impl->train(dataset->impl, total_steps, [&](const zo_progress& progress) {
-      return on_progress == nullptr || on_progress(user, &progress) == 0;
+    session->cancelled = false;
+    return impl.train(dataset->impl, total_steps, [&](const zo_progress& progress) {
+      const bool stop = on_progress != nullptr && on_progress(user, &progress) != 0;
+      return !stop && !session->cancelled;
     });
   });
 }
 
 zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_evaluation* evaluation,
                               zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(evaluation);
-    ZO_ASSIGN(result, session->impl->evaluate(dataset->impl));
-    *evaluation = result;
-    return {};
+    ZO_ASSIGN(result, impl.evaluate(dataset->impl));
+    return write_struct(result, sizeof(zo_evaluation), "zo_evaluation", evaluation);
   });
 }
 
 zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
                                zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(name);
     ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, session->impl->slot(name, count));
+    ZO_ASSIGN(slot, impl.slot(name, count));
     if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED) {
       return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "ZO_SLOT_CURRENT or ZO_SLOT_FINISHED",
                      "Pass one of them."};
     }
-    return session->impl->read_slot(slot, which == ZO_SLOT_FINISHED, values);
+    return impl.read_slot(slot, which == ZO_SLOT_FINISHED, values);
   });
 }
 
 zo_status zo_session_write_slot(zo_session* session, const char* name, const float* values, size_t count,
                                 zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(name);
     ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, session->impl->slot(name, count));
-    return session->impl->write_slot(slot, values);
+    ZO_ASSIGN(slot, impl.slot(name, count));
+    return impl.write_slot(slot, values);
   });
 }
 
 zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t updates, float* values, size_t count,
                                  zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(name);
     ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, session->impl->slot(name, count));
-    return session->impl->replay_slot(slot, updates, values);
+    ZO_ASSIGN(slot, impl.slot(name, count));
+    return impl.replay_slot(slot, updates, values);
   });
 }
 
 zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients,
                             zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(record);
-    const auto& records = session->impl->records();
+    const auto& records = impl.records();
     if (index >= records.size()) {
       return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(records.size()),
                      "Pass an index below zo_info.steps."};
     }
     const zoexport::Record& found = records[index];
-    *record = {found.step, found.lr, found.eps, found.loss};
+    ZO_TRY(write_struct({0, found.step, found.lr, found.eps, found.loss}, sizeof(zo_record), "zo_record", record));
     if (gradients != nullptr) {
       std::memcpy(gradients, found.gradients.data(), found.gradients.size() * sizeof(float));
     }
@@ -337,16 +325,16 @@ zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* reco
 }
 
 zo_status zo_session_save(zo_session* session, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
-    return session->impl->save();
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    return impl.save();
   });
 }
 
-void zo_memory_usage(zo_memory* memory) {
-  if (memory != nullptr) {
-    *memory = zoexport::memory_usage();
-  }
+zo_status zo_memory_usage(zo_memory* memory, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(memory);
+    return write_struct(zoexport::memory_usage(), sizeof(zo_memory), "zo_memory", memory);
+  });
 }
 
 void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t query, uint32_t step,

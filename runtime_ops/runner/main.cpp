@@ -94,6 +94,7 @@ json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(st
 json program_costs(zo_session* session) {
   json costs = json::object();
   zo_program_cost cost{};
+  cost.struct_size = sizeof(cost);
   for (uint32_t i = 0; zo_session_program_cost(session, i, &cost, nullptr) == ZO_OK; ++i) {
     if (cost.calls > 0) {
       costs[cost.name] = {{"calls", cost.calls}, {"seconds", cost.seconds}, {"load_seconds", cost.load_seconds}};
@@ -139,15 +140,18 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
     return status;
   }
   zo_info info{};
+  info.struct_size = sizeof(info);
   status = zo_session_info(session, &info, &error);
   json losses = json::array();
   for (uint64_t i = 0; status == ZO_OK && i < info.steps; ++i) {
     zo_record record{};
+    record.struct_size = sizeof(record);
     status = zo_session_record(session, i, &record, nullptr, &error);
     losses.push_back(number(static_cast<double>(record.loss)));
   }
   zo_memory memory{};
-  zo_memory_usage(&memory);
+  memory.struct_size = sizeof(memory);
+  zo_memory_usage(&memory, nullptr);
   std::sort(progress.seconds.begin(), progress.seconds.end());
   const size_t count = progress.seconds.size();
   const double median =
@@ -163,6 +167,7 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
 
 zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
   zo_evaluation result{};
+  result.struct_size = sizeof(result);
   const zo_status status = zo_session_evaluate(session, dataset, &result, &error);
   out = {{"loss", number(result.loss)},
          {"accuracy", number(result.accuracy)},
@@ -173,6 +178,7 @@ zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error
 
 zo_status inspect(zo_session* session, json& out, zo_error& error) {
   zo_info info{};
+  info.struct_size = sizeof(info);
   zo_status status = zo_session_info(session, &info, &error);
   if (status != ZO_OK) {
     return status;
@@ -183,6 +189,7 @@ zo_status inspect(zo_session* session, json& out, zo_error& error) {
          {"seed", info.seed},           {"steps", info.steps},     {"slots", json::array()}};
   for (uint32_t i = 0; status == ZO_OK && i < info.slots; ++i) {
     zo_slot_info slot{};
+    slot.struct_size = sizeof(slot);
     status = zo_session_slot(session, i, &slot, &error);
     if (status == ZO_OK) {
       out["slots"].push_back(
@@ -225,6 +232,7 @@ int run(const Options& options) {
     return fail(options, error);
   }
   zo_info info{};
+  info.struct_size = sizeof(info);
   if (zo_session_info(session.get(), &info, nullptr) == ZO_OK && info.packed_problem[0] != '\0') {
     std::fprintf(stderr, "note: packed weights are not kept: %s\n", info.packed_problem);
   }

@@ -9,7 +9,7 @@
 namespace zoexport {
 
 zo_memory memory_usage() {
-  zo_memory usage{0, 0, 0};
+  zo_memory usage{sizeof(zo_memory), 0, 0, 0};
   const int file = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
   if (file < 0) {
     return usage;

@@ -178,11 +178,16 @@ Status Session::replay(uint64_t from, uint64_t to) {
   return {};
 }
 
-Result<size_t> Session::slot(const std::string& name, size_t elements) const {
+Result<size_t> Session::find_slot(const std::string& name) const {
   const size_t index = slots_->find(name);
   if (index == slots_->size()) {
     return argument("slot " + name, "no such slot", "a name listed under state in the manifest", "Correct the name.");
   }
+  return index;
+}
+
+Result<size_t> Session::slot(const std::string& name, size_t elements) const {
+  ZO_ASSIGN(index, find_slot(name));
   const uint64_t expected = slots_->spec(index).elements;
   if (elements != expected) {
     return argument("slot " + name, std::to_string(elements) + " values", std::to_string(expected),

@@ -52,7 +52,9 @@ class Session {
   Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
   Result<zo_evaluation> evaluate(const Dataset& dataset);
 
-  // The number of a slot, or a failure that lists what there is.
+  // The number of a slot.
+  Result<size_t> find_slot(const std::string& name) const;
+  // Likewise, of one that has so many elements.
   Result<size_t> slot(const std::string& name, size_t elements) const;
   Status read_slot(size_t slot, bool finished, float* values);
   Status write_slot(size_t slot, const float* values);

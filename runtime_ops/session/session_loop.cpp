@@ -163,8 +163,8 @@ Status Session::train(const Dataset& dataset, uint64_t total_steps,
       ZO_TRY(save());
     }
     const zo_memory memory = memory_usage();
-    const zo_progress progress{records_.size(), total_steps,      report->output.loss,   report->lr,
-                               report->seconds, memory.rss_bytes, memory.anonymous_bytes};
+    const zo_progress progress{sizeof(zo_progress), records_.size(), total_steps,      report->output.loss,
+                               report->lr,          report->seconds, memory.rss_bytes, memory.anonymous_bytes};
     if (!go_on(progress)) {
       if (state_) {
         ZO_TRY(save());
@@ -221,7 +221,7 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
       }
     }
   }
-  zo_evaluation result;
+  zo_evaluation result{};
   result.examples = dataset.size();
   result.loss = loss / static_cast<double>(dataset.size());
   result.accuracy = with_choices == 0 ? std::nan("") : static_cast<double>(right) / static_cast<double>(with_choices);

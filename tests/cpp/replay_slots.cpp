@@ -12,6 +12,7 @@ namespace {
 
 bool print_slot(zo_session* session, uint32_t index, uint64_t updates, zo_error* error) {
   zo_slot_info slot{};
+  slot.struct_size = sizeof(slot);
   if (zo_session_slot(session, index, &slot, error) != ZO_OK) {
     return false;
   }
@@ -40,6 +41,7 @@ int main(int count, char** arguments) {
   zo_error error{};
   zo_session* session = nullptr;
   zo_info info{};
+  info.struct_size = sizeof(info);
   bool done = zo_session_open(arguments[1], nullptr, &session, &error) == ZO_OK &&
       zo_session_attach(session, arguments[2], ZO_STATE_READ, nullptr, &error) == ZO_OK &&
       zo_session_info(session, &info, &error) == ZO_OK;

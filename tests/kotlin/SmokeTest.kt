@@ -106,6 +106,32 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         }
     }
 
+    fun anotherThreadCancels() = examples().use { dataset ->
+        val session = prepared(null)
+        val error = assertFailsWith<ZoException.Cancelled> {
+            session.train(dataset, 1000) {
+                if (it.step == 2L) thread { session.cancel() }.join()
+                false
+            }
+        }
+        assertEquals("step 2 of 1000", error.where)
+        session.close()
+        session.cancel()
+    }
+
+    fun packedWeightsAreKeptInTheFolder() = examples().use { dataset ->
+        val folder = File.createTempFile("packed", "").apply { delete() }
+        for (cache in listOf(folder.path, "")) {
+            TrainingSession.open(bundle, cache = cache).use { session ->
+                assertEquals("", session.info.packedWeights)
+                session.step(dataset, longArrayOf(0))
+                assertEquals(if (cache == "") null else folder, File(session.info.packedWeights).parentFile)
+                assertEquals("", session.info.packedProblem)
+            }
+        }
+        assertTrue(folder.deleteRecursively())
+    }
+
     fun stepsOnChosenExamples() = examples().use { dataset ->
         prepared(null).use { session ->
             val first = session.step(dataset, longArrayOf(4, 0, 4))
@@ -302,6 +328,8 @@ fun main(arguments: Array<String>) {
         "describes the bundle" to test::describesTheBundle,
         "trains as Python does" to test::trainsAsPythonDoes,
         "cancelled and reopened, it goes on as the same run" to test::cancelledAndReopenedItGoesOnAsTheSameRun,
+        "another thread cancels" to test::anotherThreadCancels,
+        "packed weights are kept in the folder" to test::packedWeightsAreKeptInTheFolder,
         "steps on chosen examples" to test::stepsOnChosenExamples,
         "a callback's exception comes out of train" to test::aCallbacksExceptionComesOutOfTrain,
         "examples of the host are checked and counted" to test::examplesOfTheHostAreCheckedAndCounted,

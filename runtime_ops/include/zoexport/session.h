@@ -7,9 +7,13 @@
  * - Every verb returns a zo_status; ZO_OK is 0. On failure it fills `error` (which may be NULL) and changes nothing
  *   beyond what its comment says. No exception and no longjmp crosses this boundary.
  * - Handles are opaque, owned by the caller, and freed by their `_close` or `_free`, which accept NULL. A handle is
- *   used by one thread at a time; different handles are independent.
+ *   used by one thread at a time, zo_session_cancel apart; different handles are independent. A call on a session from
+ *   within one of its own callbacks is refused; closing it there takes effect when the call that runs returns.
  * - Strings are UTF-8 and zero-terminated. Pointers handed out stay valid until the next call on the same handle.
- * - A struct that may grow starts with `struct_size`, which the caller sets to sizeof; fields beyond it are defaults.
+ * - A struct that may grow starts with `struct_size`, which the caller sets to sizeof, also of one that is filled. Of an
+ *   older caller's shorter struct the missing fields are defaults, or not filled; of a newer caller's longer one the
+ *   fields that this library does not know must be zero, and are filled with zero. In a struct that a callback gets, the
+ *   library sets it.
  */
 #ifndef ZOEXPORT_SESSION_H_
 #define ZOEXPORT_SESSION_H_
@@ -38,7 +42,7 @@ enum {
   ZO_DATA_ERROR = 4,       /* examples that cannot be used */
   ZO_ENGINE_ERROR = 5,     /* a program that could not be loaded or run */
   ZO_DIVERGED = 6,         /* the loss left its range; the last good state is kept */
-  ZO_CANCELLED = 7,        /* the progress callback asked to stop; what was reached is saved */
+  ZO_CANCELLED = 7,        /* the progress callback or zo_session_cancel asked to stop; what was reached is saved */
   ZO_INTERNAL_ERROR = 8    /* a defect or exhausted memory */
 };
 
@@ -75,6 +79,7 @@ typedef int32_t (*zo_run_program)(void* user, const char* program, const zo_tens
 
 /* An engine that the host supplies, for example Core ML. */
 typedef struct zo_engine {
+  uint32_t struct_size;
   void* user;
   zo_run_program run;
 } zo_engine;
@@ -100,6 +105,7 @@ ZO_API void zo_session_close(zo_session* session);
 
 /* Strings belong to the session. */
 typedef struct zo_info {
+  uint32_t struct_size;
   const char* bundle_id; /* 64 hexadecimal digits */
   const char* method;
   const char* target;
@@ -120,6 +126,7 @@ ZO_API zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* e
 
 /* Strings and shape belong to the session. */
 typedef struct zo_slot_info {
+  uint32_t struct_size;
   const char* name;
   const char* role; /* "trainable", "frozen", ... */
   const char* module;
@@ -131,8 +138,12 @@ typedef struct zo_slot_info {
 
 ZO_API zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slot, zo_error* error);
 
+/* The slot with this name. */
+ZO_API zo_status zo_session_find_slot(zo_session* session, const char* name, zo_slot_info* slot, zo_error* error);
+
 /* What a program has cost this session so far. `name` belongs to the session. */
 typedef struct zo_program_cost {
+  uint32_t struct_size;
   const char* name;
   uint64_t calls;
   double seconds;      /* in the engine */
@@ -196,6 +207,7 @@ ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error
 /* What one step computed. Arrays belong to the session: `losses` has 2 * queries values, loss(2i) and loss(2i+1) being
  * those of +z_i and -z_i; `gradients` has queries values. */
 typedef struct zo_step {
+  uint32_t struct_size;
   uint64_t step;
   double loss; /* mean of `losses` */
   double lr;
@@ -211,6 +223,7 @@ ZO_API zo_status zo_session_step(zo_session* session, const zo_dataset* dataset,
                                  zo_step* step, zo_error* error);
 
 typedef struct zo_progress {
+  uint32_t struct_size;
   uint64_t step; /* steps taken in total, this one included */
   uint64_t total;
   double loss;
@@ -227,7 +240,12 @@ typedef int32_t (*zo_on_progress)(void* user, const zo_progress* progress);
 ZO_API zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
                                   zo_on_progress on_progress, void* user, zo_error* error);
 
+/* Ends the zo_session_train that runs, from any thread or from a signal handler: it finishes its step, saves, and returns
+ * ZO_CANCELLED. Without one that runs it does nothing. The session must not be closed meanwhile. */
+ZO_API void zo_session_cancel(zo_session* session);
+
 typedef struct zo_evaluation {
+  uint32_t struct_size;
   double loss;
   double accuracy; /* NaN where no example has choices */
   double token_accuracy;
@@ -257,6 +275,7 @@ ZO_API zo_status zo_session_replay_slot(zo_session* session, const char* name, u
 
 /* Record `index` of the trajectory log; `gradients` (may be NULL) receives zo_info.queries values. */
 typedef struct zo_record {
+  uint32_t struct_size;
   uint64_t step;
   float lr;
   float eps;
@@ -272,13 +291,14 @@ ZO_API zo_status zo_session_save(zo_session* session, zo_error* error);
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
 
 typedef struct zo_memory {
+  uint32_t struct_size;
   uint64_t rss_bytes;
   uint64_t peak_rss_bytes;
   uint64_t anonymous_bytes;
 } zo_memory;
 
 /* Of this process, from the kernel; zeros where it does not say. */
-ZO_API void zo_memory_usage(zo_memory* memory);
+ZO_API zo_status zo_memory_usage(zo_memory* memory, zo_error* error);
 
 /* The noise specification, for golden checks in every language (docs/rng.md). */
 ZO_API void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t query, uint32_t step,

@@ -71,6 +71,43 @@ final class SessionTests: XCTestCase {
         try reopened.close()
     }
 
+    func testAnotherThreadCancels() throws {
+        let dataset = try test.examples()
+        let session = try test.prepared(nil)
+        let error = assertFails(.cancelled) {
+            try session.train(dataset, totalSteps: 1000) { progress in
+                if progress.step == 2 {
+                    let done = DispatchSemaphore(value: 0)
+                    Thread.detachNewThread {
+                        session.cancel()
+                        done.signal()
+                    }
+                    done.wait()
+                }
+                return false
+            }
+        }
+        XCTAssertEqual(error?.where, "step 2 of 1000")
+        try session.close()
+        session.cancel()
+    }
+
+    func testPackedWeightsAreKeptInTheFolder() throws {
+        let dataset = try test.examples()
+        let folder = FileManager.default.temporaryDirectory.appendingPathComponent(UUID().uuidString)
+        defer { try? FileManager.default.removeItem(at: folder) }
+        for cache in [folder.path, ""] {
+            let session = try TrainingSession(bundle: test.bundle, cache: cache)
+            XCTAssertEqual(try session.info.packedWeights, "")
+            _ = try session.step(dataset, indices: [0])
+            let info = try session.info
+            XCTAssertEqual(info.packedWeights.hasPrefix(folder.path), !cache.isEmpty)
+            XCTAssertEqual(info.packedWeights.isEmpty, cache.isEmpty)
+            XCTAssertEqual(info.packedProblem, "")
+            try session.close()
+        }
+    }
+
     func testStepsOnChosenExamples() throws {
         let dataset = try test.examples()
         let session = try test.prepared(nil)

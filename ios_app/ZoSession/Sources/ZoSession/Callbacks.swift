@@ -37,7 +37,7 @@ final class EngineCallback {
     }
 
     var table: zo_engine {
-        zo_engine(user: Unmanaged.passUnretained(self).toOpaque()) {
+        zo_engine(struct_size: UInt32(MemoryLayout<zo_engine>.size), user: Unmanaged.passUnretained(self).toOpaque()) {
             user, program, inputs, inputCount, outputs, outputCount, message, messageSize in
             let callback = Unmanaged<EngineCallback>.fromOpaque(user!).takeUnretainedValue()
             do {

@@ -4,6 +4,8 @@ import Foundation
 /// with its last reference.
 final class Handle: @unchecked Sendable {
     private let lock = NSRecursiveLock()
+    /// Held while the address goes, and by what need not wait for the call that runs.
+    private let gate = NSLock()
     private var busy = false
     private var address: OpaquePointer?
     private let what: String
@@ -35,11 +37,21 @@ final class Handle: @unchecked Sendable {
         }
     }
 
+    /// Runs a quick `action` beside the call that runs; nothing after `close`.
+    func beside(_ action: (OpaquePointer) -> Void) {
+        gate.lock()
+        defer { gate.unlock() }
+        address.map(action)
+    }
+
     /// Waits for a call that runs, then frees the handle. Closing twice is allowed.
     func close() throws {
         try alone {
-            address.map(free)
+            let freed = address
+            gate.lock()
             address = nil
+            gate.unlock()
+            freed.map(free)
         }
     }
 

@@ -94,6 +94,7 @@ public final class TrainingSession: Sendable {
         try dataset.handle.call { examples in
             try handle.call { session in
                 var step = zo_step()
+                step.struct_size = UInt32(MemoryLayout<zo_step>.size)
                 try verb { error in
                     // An empty array may have no address, which the library would report instead.
                     (indices + [0]).withUnsafeBufferPointer {
@@ -131,11 +132,18 @@ public final class TrainingSession: Sendable {
         try result.get()
     }
 
+    /// Ends the `train` that runs in another thread: it finishes its step, saves and throws a `ZoError` of kind
+    /// `cancelled`.
+    public func cancel() {
+        handle.beside { zo_session_cancel($0) }
+    }
+
     /// Evaluates the master weights, the pending update applied, with the configured loss.
     public func evaluate(_ dataset: Dataset) throws -> Evaluation {
         try dataset.handle.call { examples in
             try handle.call { session in
                 var evaluation = zo_evaluation()
+                evaluation.struct_size = UInt32(MemoryLayout<zo_evaluation>.size)
                 try verb { zo_session_evaluate(session, examples, &evaluation, $0) }
                 return Evaluation(evaluation)
             }
@@ -162,6 +170,7 @@ public final class TrainingSession: Sendable {
     public func record(_ index: UInt64) throws -> TrajectoryRecord {
         try handle.call { session in
             var record = zo_record()
+            record.struct_size = UInt32(MemoryLayout<zo_record>.size)
             var gradients = [Float](repeating: 0, count: Int(try readInfo(of: session).queries))
             try verb { zo_session_record(session, index, &record, &gradients, $0) }
             return TrajectoryRecord(
@@ -185,6 +194,7 @@ public final class TrainingSession: Sendable {
 
 private func readInfo(of session: OpaquePointer) throws -> zo_info {
     var info = zo_info()
+    info.struct_size = UInt32(MemoryLayout<zo_info>.size)
     try verb { zo_session_info(session, &info, $0) }
     return info
 }
@@ -192,6 +202,7 @@ private func readInfo(of session: OpaquePointer) throws -> zo_info {
 private func readSlots(of session: OpaquePointer) throws -> [SlotInfo] {
     try (0..<readInfo(of: session).slots).map { index in
         var slot = zo_slot_info()
+        slot.struct_size = UInt32(MemoryLayout<zo_slot_info>.size)
         try verb { zo_session_slot(session, index, &slot, $0) }
         return SlotInfo(slot)
     }

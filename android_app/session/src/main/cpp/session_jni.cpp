@@ -15,6 +15,14 @@ namespace {
 zo_session* session_of(jlong address) { return reinterpret_cast<zo_session*>(address); }
 zo_dataset* dataset_of(jlong address) { return reinterpret_cast<zo_dataset*>(address); }
 
+// A struct for the library to fill.
+template <typename T>
+T sized() {
+  T empty = {};
+  empty.struct_size = sizeof(T);
+  return empty;
+}
+
 struct Callback {
   JNIEnv* env;
   jobject object;
@@ -67,7 +75,7 @@ ZO_NATIVE(void, TrainingSession, nativeClose)(JNIEnv*, jclass, jlong session) {
 
 ZO_NATIVE(jobject, TrainingSession, nativeInfo)(JNIEnv* env, jclass, jlong session) {
   return guarded(env, [&]() -> jobject {
-    zo_info info;
+    auto info = sized<zo_info>();
     call(env, zo_session_info, session_of(session), &info);
     return make(env, "SessionInfo",
                 "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;IIIIIJJLjava/lang/String;"
@@ -81,7 +89,7 @@ ZO_NATIVE(jobject, TrainingSession, nativeInfo)(JNIEnv* env, jclass, jlong sessi
 
 ZO_NATIVE(jint, TrainingSession, nativeSlotCount)(JNIEnv* env, jclass, jlong session) {
   return guarded(env, [&]() -> jint {
-    zo_info info;
+    auto info = sized<zo_info>();
     call(env, zo_session_info, session_of(session), &info);
     return bits(info.slots);
   });
@@ -89,7 +97,7 @@ ZO_NATIVE(jint, TrainingSession, nativeSlotCount)(JNIEnv* env, jclass, jlong ses
 
 ZO_NATIVE(jobject, TrainingSession, nativeSlot)(JNIEnv* env, jclass, jlong session, jint index) {
   return guarded(env, [&]() -> jobject {
-    zo_slot_info slot;
+    auto slot = sized<zo_slot_info>();
     call(env, zo_session_slot, session_of(session), static_cast<uint32_t>(index), &slot);
     return make(env, "SlotInfo", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;I[JJ)V",
                 to_string(env, slot.name), to_string(env, slot.role), to_string(env, slot.module),
@@ -188,7 +196,7 @@ ZO_NATIVE(jobject, TrainingSession, nativeStep)
     // The library refuses an index that is out of range, which a negative one becomes, but also a null pointer.
     const uint64_t none = 0;
     const auto* chosen = given.empty() ? &none : reinterpret_cast<const uint64_t*>(given.data());
-    zo_step step;
+    auto step = sized<zo_step>();
     call(env, zo_session_step, session_of(session), dataset_of(dataset), chosen, given.size(), &step);
     return make(env, "StepResult", "(JDDD[D[F)V", bits(step.step), step.loss, step.lr, step.seconds,
                 to_array(env, step.losses, step.loss_count), to_array(env, step.gradients, step.gradient_count));
@@ -209,9 +217,13 @@ ZO_NATIVE(void, TrainingSession, nativeTrain)
   });
 }
 
+ZO_NATIVE(void, TrainingSession, nativeCancel)(JNIEnv*, jclass, jlong session) {
+  zo_session_cancel(session_of(session));
+}
+
 ZO_NATIVE(jobject, TrainingSession, nativeEvaluate)(JNIEnv* env, jclass, jlong session, jlong dataset) {
   return guarded(env, [&]() -> jobject {
-    zo_evaluation found;
+    auto found = sized<zo_evaluation>();
     call(env, zo_session_evaluate, session_of(session), dataset_of(dataset), &found);
     return make(env, "Evaluation", "(DDDJ)V", found.loss, found.accuracy, found.token_accuracy, bits(found.examples));
   });
@@ -233,10 +245,10 @@ ZO_NATIVE(jfloatArray, TrainingSession, nativeReadSlot)
 
 ZO_NATIVE(jobject, TrainingSession, nativeRecord)(JNIEnv* env, jclass, jlong session, jlong index) {
   return guarded(env, [&]() -> jobject {
-    zo_info info;
+    auto info = sized<zo_info>();
     call(env, zo_session_info, session_of(session), &info);
     std::vector<float> gradients(info.queries);
-    zo_record record;
+    auto record = sized<zo_record>();
     call(env, zo_session_record, session_of(session), static_cast<uint64_t>(index), &record, gradients.data());
     // Varargs promote a float to double, which NewObject expects of an F.
     return make(env, "TrajectoryRecord", "(JFFF[F)V", bits(record.step), record.lr, record.eps, record.loss,

@@ -14,6 +14,9 @@ internal class Handle(private var address: Long, private val what: String, priva
     AutoCloseable {
     private val lock = ReentrantLock()
 
+    // Held while the address goes, and by what need not wait for the call that runs.
+    private val gate = Any()
+
     /** Runs [action] with the address. The action must not keep it. */
     fun <T> call(action: (Long) -> T): T = alone {
         if (address == 0L) {
@@ -22,10 +25,13 @@ internal class Handle(private var address: Long, private val what: String, priva
         action(address)
     }
 
+    /** Runs a quick [action] beside the call that runs; nothing after [close]. */
+    fun beside(action: (Long) -> Unit) = synchronized(gate) { if (address != 0L) action(address) }
+
     /** Waits for a call that runs, then frees the handle. Closing twice is allowed. */
     override fun close() = alone {
         val freed = address
-        address = 0L
+        synchronized(gate) { address = 0L }
         if (freed != 0L) free(freed)
     }
 

@@ -70,6 +70,9 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             handle.call { nativeTrain(it, examples, totalSteps.notNegative("totalSteps"), onProgress) }
         }
 
+    /** Ends the [train] that runs in another thread: it finishes its step, saves and throws [ZoException.Cancelled]. */
+    fun cancel() = handle.beside(::nativeCancel)
+
     /** Evaluates the master weights, the pending update applied, with the configured loss. */
     fun evaluate(dataset: Dataset): Evaluation = dataset.handle.call { examples ->
         handle.call { nativeEvaluate(it, examples) }
@@ -134,6 +137,7 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             cache: String?,
         ): Long
 
+        @JvmStatic private external fun nativeCancel(session: Long)
         @JvmStatic private external fun nativeClose(session: Long)
         @JvmStatic private external fun nativeInfo(session: Long): SessionInfo
         @JvmStatic private external fun nativeSlotCount(session: Long): Int

@@ -1,0 +1,134 @@
+"""The C interface itself: structs of older and newer callers, calls within calls, and what other threads may do."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.bundles import FROZEN, SLOT, LinearModel
+from tests.support.sessions import open_session
+from zoexport import _session_abi as abi
+from zoexport.core.errors import Cancelled, ConfigError
+from zoexport.session import Dataset, Session, StepProgress, Tensor
+
+
+class LongInfo(abi.Info):
+    """zo_info of a release to come."""
+
+    _fields_ = (("later", ctypes.c_uint64),)
+
+
+class LongRun(abi.Run):
+    """zo_run of a release to come."""
+
+    _fields_ = (("later", ctypes.c_uint64),)
+
+
+def open_with(bundle: Path, options: ctypes.Structure, size: int) -> None:
+    options.struct_size = size
+    handle = ctypes.c_void_p()
+    given = ctypes.cast(ctypes.byref(options), ctypes.POINTER(abi.OpenOptions))
+    abi.call("zo_session_open", abi.path_bytes(bundle), given, ctypes.byref(handle))
+    abi.library().zo_session_close(handle)
+
+
+def test_an_older_caller_leaves_out_what_came_later(bundle: Path) -> None:
+    engine = abi.Engine(ctypes.sizeof(abi.Engine), None, abi.RUN_PROGRAM(lambda *_: 1))
+    options = abi.OpenOptions(0, 0, 0, ctypes.pointer(engine))
+    # What lies behind the struct of an older caller is not the folder's address.
+    ctypes.memset(ctypes.addressof(options) + abi.OpenOptions.cache.offset, 0xFF, 8)
+    open_with(bundle, options, abi.OpenOptions.cache.offset)
+    for size in (0, 4, abi.OpenOptions.cache.offset - 1, 4097):
+        with pytest.raises(ConfigError, match=rf"zo_open_options\.struct_size: found {size}"):
+            open_with(bundle, options, size)
+    engine.struct_size = 4
+    with pytest.raises(ConfigError, match=r"zo_engine\.struct_size: found 4"):
+        open_with(bundle, options, abi.OpenOptions.cache.offset)
+
+
+def test_a_newer_caller_gets_and_gives_zero(bundle: Path) -> None:
+    with open_session(bundle) as session:
+        info = LongInfo(struct_size=ctypes.sizeof(LongInfo), later=77)
+        pointer = ctypes.cast(ctypes.byref(info), ctypes.POINTER(abi.Info))
+        abi.call("zo_session_info", session.handle, pointer)
+        assert (info.rows, info.later, info.struct_size) == (2, 0, ctypes.sizeof(LongInfo))
+
+        run = LongRun(struct_size=ctypes.sizeof(LongRun))
+        given = ctypes.cast(ctypes.byref(run), ctypes.POINTER(abi.Run))
+        abi.call("zo_session_run", session.handle, given)
+        run.lr = 0.125
+        abi.call("zo_session_configure", session.handle, given)
+        assert session.run.lr == 0.125
+        run.later = 1
+        with pytest.raises(ConfigError, match="zo_run: found a field that this library does not"):
+            abi.call("zo_session_configure", session.handle, given)
+        with pytest.raises(ConfigError, match=r"zo_info\.struct_size: found 0"):
+            abi.call("zo_session_info", session.handle, ctypes.byref(abi.Info()))
+
+
+def test_a_call_from_within_a_call_is_refused(bundle: Path, dataset: Dataset) -> None:
+    refused: list[str] = []
+
+    def attempt(session: Session) -> None:
+        for call in (session.save, lambda: session.info, lambda: session.evaluate(dataset)):
+            with pytest.raises(ConfigError, match="found a call from within a call"):
+                call()
+            refused.append("")
+
+    class Calling(LinearModel):
+        def __call__(
+            self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+        ) -> None:
+            attempt(opened)
+            super().__call__(program, inputs, outputs)
+
+    with Session.open(bundle, engine=Calling()) as opened, open_session(bundle) as plain:
+
+        def on_progress(_: StepProgress) -> None:
+            attempt(opened)
+
+        opened.train(dataset, 2, on_progress)
+        plain.train(dataset, 2)
+        assert [opened.record(i) for i in range(2)] == [plain.record(i) for i in range(2)]
+    assert len(refused) >= 12
+
+
+def test_closing_from_within_takes_effect_afterwards(
+    bundle: Path, tmp_path: Path, dataset: Dataset
+) -> None:
+    session = open_session(bundle, tmp_path / "state")
+    session.train(dataset, 3, lambda progress: session.close() if progress.step == 1 else None)
+    # The lock was released: the state can be trained again.
+    with open_session(bundle, tmp_path / "state") as again:
+        assert again.info.steps == 3
+
+
+def test_another_thread_cancels(bundle: Path, tmp_path: Path, dataset: Dataset) -> None:
+    with open_session(bundle, tmp_path / "state") as session:
+        session.cancel()  # nothing runs: nothing happens
+        session.train(dataset, 2)
+        begun = threading.Event()
+        other = threading.Thread(target=lambda: (begun.wait(), session.cancel()))
+        other.start()
+
+        def on_progress(progress: StepProgress) -> None:
+            if progress.step == 5:
+                begun.set()
+                other.join()
+
+        with pytest.raises(Cancelled, match="step 5 of 1000"):
+            session.train(dataset, 1000, on_progress)
+        assert session.info.steps == 5
+        session.train(dataset, 6)
+    assert (tmp_path / "state" / "snapshot-4.safetensors").exists()
+
+
+def test_a_slot_by_name(bundle: Path) -> None:
+    with open_session(bundle) as session:
+        assert [session.slot(name) for name in (SLOT, FROZEN)] == session.slots()
+        with pytest.raises(ConfigError, match="slot other: found no such slot"):
+            session.slot("other")
