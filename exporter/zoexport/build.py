@@ -124,7 +124,8 @@ def training_graph(planned: Plan, model: Any, progress: Progress) -> TrainingGra
 
     config = planned.config
     modules = models.adapter_targets(model, config.lora_targets, config.lora_layers)
-    sizes = [value for value in as_dict(config).values() if isinstance(value, int)]
+    values = as_dict(config).items()
+    sizes = [value for key, value in values if isinstance(value, int) and key != "seq_len"]
     sizes += [size for parameter in model.parameters() for size in parameter.shape]
     length = telling_length(config.seq_len, sizes, position_limit(model))
 

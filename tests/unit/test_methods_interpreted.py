@@ -14,7 +14,8 @@ from zoexport.ir.interpret import interpret
 from zoexport.models.load import linear_from_conv1d
 from zoexport.quantized_reference import quantize_model
 
-SEQ, ROWS, QUERIES = 24, 3, 2
+# A prime, so that the programs are captured at this very length (ir.lengths).
+SEQ, ROWS, QUERIES = 31, 3, 2
 POSITIONS = torch.tensor([0, 5, SEQ - 1, SEQ + 3, 2 * SEQ, 2 * SEQ + 7, 3 * SEQ - 1])
 LABELS = torch.tensor([0, VOCAB_SIZE - 1, 5, 7, 9, 100, 200])
 PENDING, RATE, EPS, STEP = [0.5, -1.0], 0.01, 1e-2, 3
