@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoexport.targets.executorch.needed_passes import needed_passes_only, pass_name
 
-ALWAYS = {"XNNPACKRemoveCloneOpsTransform", "ConstPropPass", "RemoveRedundantCopyPass"}
+ALWAYS = {"XNNPACKRemoveCloneOpsTransform"}
 
 
 class _Function(nn.Module):
@@ -39,7 +39,12 @@ def test_idle_passes_are_left_out() -> None:
     edge, delegate = _passes(lambda x: x * x + 1.0, torch.ones(2, 3))
     assert delegate == ALWAYS
     assert "ScalarToTensorPass" in edge
-    assert not edge & {"NormalizeTransposePass", "SymToTensorPass", "RemoveMixedTypeOperators"}
+    assert not edge & {
+        "NormalizeTransposePass",
+        "ReplaceBrokenOpsWithFunctionalOpsPass",
+        "SymToTensorPass",
+        "RemoveMixedTypeOperators",
+    }
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,11 @@ def test_idle_passes_are_left_out() -> None:
         (lambda x: torch.cat([x] * 6), "DecomposeConcatenate"),
         (lambda x: x.mm(torch.ones(3, 2)), "ConvertToLinearPass"),
         (lambda x: x.t(), "NormalizeTransposePass"),
+        (lambda x: x + torch.ones(3), "ConstPropPass"),
+        (
+            lambda x: torch.ops.aten._to_copy(x, dtype=torch.float64),
+            "RemoveRedundantCopyPass",
+        ),
         (lambda x: x + torch.arange(3), "RemoveMixedTypeOperators"),
         (lambda x: x * 2, "RemoveMixedTypeOperators"),
     ],

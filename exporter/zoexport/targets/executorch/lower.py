@@ -111,6 +111,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         has_open_sizes_left,
         state_open_sizes,
     )
+    from zoexport.targets.executorch.quantization_shapes import stated_shapes
 
     legal = {name: copy_program(program, name) for name, program in graph.programs.items()}
     flat = [flatten_attention(graph, program) for program in legal.values()]
@@ -129,11 +130,12 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             cut_constants(program, graph.length)
         elif graph.any_length:
             set_length(program, graph.length, graph.seq_len)
-        exported[name] = export_program(program, graph.weights)
+        with stated_shapes():
+            exported[name] = export_program(program, graph.weights)
         programs.append(_manifest_entry(program, graph.seq_len if any_length else None))
     progress("lowering to XNNPACK", None)
     try:
-        with quiet(), needed_passes_only([*exported.values()]):
+        with quiet(), stated_shapes(), needed_passes_only([*exported.values()]):
             # Not to_edge_transform_and_lower: it decomposes each program three times.
             partitioner = XnnpackPartitioner()
             kept = {

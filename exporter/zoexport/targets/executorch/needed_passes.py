@@ -34,7 +34,8 @@ def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iter
     vision = any(kind in str(node.target) for node in nodes for kind in _VISION)
 
     def of_delegates(exported: Any, passes: Any = None) -> Any:
-        return manager(exported, passes=passes or _delegate_passes(nodes))
+        inside = list(exported.graph_module.graph.nodes)
+        return manager(exported, passes=passes or _delegate_passes(nodes, inside))
 
     def of_programs(config: Any) -> tuple[list[Any], list[Any]]:
         before, after = to_edge(config)
@@ -56,24 +57,28 @@ def pass_name(step: Any) -> str:
     return str(getattr(step, "__name__", type(step).__name__))
 
 
-def _delegate_passes(nodes: Sequence[Node]) -> list[Any]:
-    """Those of XNNPACK's passes that a language model can need."""
+def _delegate_passes(nodes: Sequence[Node], inside: Sequence[Node]) -> list[Any]:
+    """Those of XNNPACK's passes that a language model can need; ``inside`` is the delegate, ``nodes`` all programs."""
     from executorch.backends.xnnpack import _passes as passes
 
     found = [passes.XNNPACKRemoveCloneOpsTransform]
     if any(is_call(node, aten.mm, aten.addmm) for node in nodes):
         found.append(passes.ConvertToLinearPass)
-    found.append(passes.ConstPropPass)
+    if any(node.op == "call_function" and not node.all_input_nodes for node in inside):
+        found.append(passes.ConstPropPass)
     if any(is_call(node, aten.relu, aten.hardtanh, aten.clamp, aten.relu6) for node in nodes):
         found.append(passes.FuseActivationPass)
     if any(is_call(node, aten.cat) and _parts(node) > _XNNPACK_CONCATENATES for node in nodes):
         found.append(passes.DecomposeConcatenate)
-    return [*found, passes.RemoveRedundantCopyPass]
+    if any("_to_copy" in str(node.target) for node in inside):
+        found.append(passes.RemoveRedundantCopyPass)
+    return found
 
 
 def _idle_edge_passes(nodes: Sequence[Node]) -> set[str]:
     """Names of the passes to the edge dialect that would change nothing."""
-    idle = set()
+    # What it replaces, another pass has replaced before it, if it is of this namespace.
+    idle = set() if any(map(_is_foreign_view, nodes)) else {"ReplaceBrokenOpsWithFunctionalOpsPass"}
     if not any(is_call(node, aten.t) for node in nodes):
         idle.add("NormalizeTransposePass")
     if not any(map(_takes_symbol_for_tensor, nodes)):
@@ -86,6 +91,10 @@ def _idle_edge_passes(nodes: Sequence[Node]) -> set[str]:
 def _parts(node: Node) -> int:
     parts = node.args[0]
     return len(parts) if isinstance(parts, list | tuple) else 0
+
+
+def _is_foreign_view(node: Node) -> bool:
+    return getattr(node.target, "is_view", False) and not str(node.target).startswith("aten.")
 
 
 def _takes_symbol_for_tensor(node: Node) -> bool:
