@@ -9,6 +9,14 @@ namespace zoexport {
 namespace kernels {
 namespace {
 
+// Loops over a vocabulary, compiled for wider registers too where the loader can choose among functions. The bits are the
+// same: every lane does the same operations in the same order, and nothing is contracted.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#define ZO_EACH_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ZO_EACH_WIDTH
+#endif
+
 constexpr size_t kLanes = 16;
 // Float lanes are added up in double after this many elements, so that the error does not grow with V.
 constexpr size_t kRun = 512;
@@ -42,7 +50,7 @@ inline float exp_nonpositive(float x) {
   return p * power;
 }
 
-float greatest(const float* row, size_t V) {
+ZO_EACH_WIDTH float greatest(const float* row, size_t V) {
   float lane[kLanes];
   for (float& value : lane) {
     value = -std::numeric_limits<float>::infinity();
@@ -63,7 +71,7 @@ float greatest(const float* row, size_t V) {
   return most;
 }
 
-double sum_exp(const float* row, size_t V, float most) {
+ZO_EACH_WIDTH double sum_exp(const float* row, size_t V, float most) {
   double total = 0.0;
   for (size_t begin = 0; begin < V; begin += kRun) {
     const size_t count = std::min(kRun, V - begin);
