@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ class Diverging(LinearModel):
         super().__init__()
         self.start, self.loss, self.until = start, loss, until
 
-    def __call__(self, program, inputs, outputs):  # type: ignore[no-untyped-def]
+    def __call__(self, program: str, inputs: Any, outputs: Any) -> None:
         super().__call__(program, inputs, outputs)
         if program == "train" and self.start <= inputs["step"].data[0] < self.until:
             outputs["logprobs"].data[:] = array.array("f", [-self.loss]) * len(
@@ -259,7 +260,7 @@ def test_example_files(tmp_path: Path, bundle: Path, dataset: Dataset) -> None:
 def test_an_engine_failure_leaves_the_state(bundle: Path, tmp_path: Path, dataset: Dataset) -> None:
     model = LinearModel()
 
-    def failing(program, inputs, outputs):  # type: ignore[no-untyped-def]
+    def failing(program: str, inputs: Any, outputs: Any) -> None:
         model(program, inputs, outputs)
         if inputs["step"].data[0] == 3:
             raise RuntimeError("the device is gone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from tests.support.graphs import WIDTH, captured
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Slot, TrainingGraph, Value
-from zoexport.ir.graphs import aten, copy_program, output_node, placeholders
+from zoexport.ir.graphs import arguments, aten, copy_program, output_node, placeholders
 from zoexport.ir.verify import RULES, verify
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.dual_forward import dual_forward
@@ -24,9 +25,9 @@ def _graph() -> TrainingGraph:
     return lora_inject(graph, ["body"], rank=2, alpha=2, seed=0)
 
 
-def _replace(values: list[Value], which: str, **changes: object) -> None:
+def _replace(values: list[Value], which: str, **changes: Any) -> None:
     place = next(place for place, value in enumerate(values) if value.name == which)
-    values[place] = dataclasses.replace(values[place], **changes)  # type: ignore[arg-type]
+    values[place] = dataclasses.replace(values[place], **changes)
 
 
 def _undeclared_input(graph: TrainingGraph) -> None:
@@ -57,7 +58,8 @@ def _state_not_returned(graph: TrainingGraph) -> None:
     dual_forward(graph, 1)
     program = graph.programs["train"]
     program.outputs.pop()
-    output_node(program.module).args = (output_node(program.module).args[0][:-1],)  # type: ignore[index]
+    (returned,) = arguments(output_node(program.module))
+    output_node(program.module).args = (returned[:-1],)
 
 
 def _still_symbolic(graph: TrainingGraph) -> None:

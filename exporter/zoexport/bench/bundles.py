@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from zoexport import __version__
-from zoexport.bench.children import child, last_line, python
 from zoexport.bench.grid import Variant
 from zoexport.build import plan
 from zoexport.core import manifest as manifests
+from zoexport.core.children import child, last_line, python
 from zoexport.core.config import as_dict
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.types import Progress

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench.children import child, last_line, python
 from zoexport.bench.runner import LEARNING_RATE, Sample
-from zoexport.core import errors
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import ModelError, ZoExportError
+from zoexport.core.children import child, last_line, python
+from zoexport.core.errors import ModelError, ZoExportError, rebuilt
 
 Baseline = Callable[[Path, Path, int, int], Sample]
 """(bundle, examples, steps, warm-up steps) to a sample."""
@@ -57,9 +56,7 @@ def baseline(model: str, threads: int) -> Iterator[Baseline]:
             if "sample" in answer:
                 return Sample(**answer["sample"])
             if "error" in answer:
-                content = answer["error"]
-                kind: type[ZoExportError] = getattr(errors, content.pop("type"))
-                raise kind(content.pop("where"), **content)
+                raise rebuilt(answer["error"])
             raise ModelError(
                 f"baseline of {model}",
                 found=f"a PyTorch process that ended with status {process.wait()} ({last_line(log)})",
@@ -83,7 +80,7 @@ def main(arguments: list[str]) -> int:
                 side = _Side(model, int(threads))
             answer: dict[str, Any] = {"sample": dataclasses.asdict(side.sample(json.loads(line)))}
         except ZoExportError as error:
-            answer = {"error": {"type": type(error).__name__, **error.as_dict()}}
+            answer = {"error": error.with_type()}
         output.write(json.dumps(answer) + "\n")
         output.flush()
     return 0

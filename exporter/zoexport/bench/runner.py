@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench.children import child, last_line
+from zoexport.core.children import child, last_line
 from zoexport.core.errors import BundleError
 from zoexport.native import runner_path
 

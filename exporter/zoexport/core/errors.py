@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class ZoExportError(Exception):
@@ -33,6 +33,17 @@ class ZoExportError(Exception):
             "expected": self.expected,
             "fix": self.fix,
         }
+
+    def with_type(self) -> dict[str, str]:
+        """:meth:`as_dict` and the name of the class, for another process (:func:`rebuilt`)."""
+        return {"type": type(self).__name__, **self.as_dict()}
+
+
+def rebuilt(content: Mapping[str, str]) -> ZoExportError:
+    """The error that another process described by :meth:`ZoExportError.with_type`."""
+    parts = dict(content)
+    kind: type[ZoExportError] = globals()[parts.pop("type")]
+    return kind(parts.pop("where"), **parts)
 
 
 class ConfigError(ZoExportError):

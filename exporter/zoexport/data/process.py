@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import errors
-from zoexport.core.errors import DataError, ZoExportError
+from zoexport.core.children import ended, last_line, python
+from zoexport.core.errors import DataError, ZoExportError, rebuilt
 from zoexport.core.files import atomic_file
 from zoexport.data.examples import Example, Examples, Progress, stream_file
 
@@ -98,32 +98,19 @@ def _child(
 ) -> Iterator[Iterator[dict[str, Any]]]:
     """Start the child and yield its messages; it is dead when the block is left, however it is left."""
     numbers = (seq_len, vocab_size, int(choices), os.getpid())
-    arguments = [str(path), str(tokenizer_dir), *map(str, numbers)]
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
-        # `-m` would put the working folder first on the path, where a stray json.py could hide a module.
-        "PYTHONSAFEPATH": "1",
-        # One process of many threads would fight the trainer for the cores.
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    command, environment = python("zoexport.data", path, tokenizer_dir, *numbers)
+    # One process of many threads would fight the trainer for the cores.
+    environment["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "zoexport.data", *arguments],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment,
+            env={**os.environ, **environment},
         )
-        try:
+        with ended(process):
             yield _messages(process, log, path)
-        finally:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
 
 
 def _messages(process: subprocess.Popen[bytes], log: Any, path: Path) -> Iterator[dict[str, Any]]:
@@ -131,25 +118,17 @@ def _messages(process: subprocess.Popen[bytes], log: Any, path: Path) -> Iterato
     for line in process.stdout:
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
-            raise _rebuild(message["error"])
+            raise rebuilt(message["error"])
         yield message
         if "shortened" in message:
             return
     status = process.wait()
-    log.seek(0)
-    lines = log.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]
     raise DataError(
         f"tokenizing {path}",
-        found=f"a tokenizer process that ended with status {status} ({lines[-1]})",
+        found=f"a tokenizer process that ended with status {status} ({last_line(log)})",
         expected="examples",
         fix="Run again; where memory was short, split the data file.",
     )
-
-
-def _rebuild(content: dict[str, str]) -> ZoExportError:
-    kind = getattr(errors, content.pop("type"))
-    rebuilt: ZoExportError = kind(content.pop("where"), **content)
-    return rebuilt
 
 
 def main(arguments: list[str]) -> int:
@@ -183,7 +162,7 @@ def main(arguments: list[str]) -> int:
             send(example=example.as_dict())
         send(shortened=shortened)
     except ZoExportError as error:
-        send(error={"type": type(error).__name__, **error.as_dict()})
+        send(error=error.with_type())
     output.flush()
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -40,7 +41,7 @@ def test_equal_tables_are_stored_once() -> None:
     )
 
 
-def test_large_results_are_computed_on_the_device(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_large_results_are_computed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LARGEST", 8)
     _, graph = _bound()
     fold_constants(graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -44,8 +46,8 @@ class _Attention(nn.Module):
         return mixed + k.sum() if self.peek else mixed
 
 
-def _rewritten(**options: object) -> tuple[nn.Module, TrainingGraph]:
-    model, graph = captured(_Attention(**options))  # type: ignore[arg-type]
+def _rewritten(**options: Any) -> tuple[nn.Module, TrainingGraph]:
+    model, graph = captured(_Attention(**options))
     return model, group_queries(bind_rows(cleanup(graph), 2))
 
 

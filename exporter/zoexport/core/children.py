@@ -45,8 +45,15 @@ def child(
         env={**os.environ, **(environment or {})},
         preexec_fn=_die_with_parent,
     )
-    try:
+    with ended(process):
         yield process
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """The process is dead, and its pipes are closed, when the block is left, however it is left."""
+    try:
+        yield
     finally:
         process.kill()
         process.wait()
