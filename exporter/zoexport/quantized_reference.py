@@ -37,7 +37,7 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
     done: set[int] = set()
     for layer in (*layers, table):
         place = layer.weight.data_ptr()
-        turn = _rotate if place in turned else _leave
+        turn = hadamard.rotate_rows if place in turned else _leave
         if place not in done:
             done.add(place)
             with torch.no_grad():
@@ -61,12 +61,6 @@ def _reading(
         return forward(x)
 
     return read
-
-
-def _rotate(rows: Tensor) -> Tensor:
-    size = hadamard.block_size(rows.shape[-1])
-    assert size is not None
-    return hadamard.rotate_rows(rows, size)
 
 
 def _leave(rows: Tensor) -> Tensor:

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import torch
 
-_SIZES = (64, 32)
+BLOCK = 32
+"""Inputs that a block mixes, as many as a group of weights has. Blocks of 64 would spread outliers a little further, for
+twice the multiplications, and mix the weights of two groups."""
 
 
-def block_size(width: int) -> int | None:
-    """Inputs that a block mixes for rows of ``width``: the largest of 64 and 32 that divides it, or None."""
-    return next((size for size in _SIZES if width % size == 0), None)
-
-
-def matrix(size: int) -> torch.Tensor:
-    """Sylvester's matrix over sqrt(size): float32 (size, size), symmetric and its own inverse.
-
-    Args:
-        size: a power of two.
-    """
+def matrix() -> torch.Tensor:
+    """Sylvester's matrix over sqrt(BLOCK): float32 (BLOCK, BLOCK), symmetric and its own inverse."""
     signs = torch.ones(1, 1)
-    while signs.shape[0] < size:
+    while signs.shape[0] < BLOCK:
         signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
-    return signs / size**0.5
+    return signs / BLOCK**0.5
 
 
-def rotate_rows(x: torch.Tensor, block: int) -> torch.Tensor:
-    """Each run of ``block`` values of a row times :func:`matrix`: float32 (..., K), the shape of ``x``."""
-    return (x.unflatten(-1, (-1, block)) @ matrix(block)).flatten(-2)
+def can_rotate(width: int) -> bool:
+    """Whether rows of ``width`` are made of whole blocks."""
+    return width % BLOCK == 0
+
+
+def rotate_rows(x: torch.Tensor) -> torch.Tensor:
+    """Each run of BLOCK values of a row times :func:`matrix`: float32 (..., K), the shape of ``x``."""
+    return (x.unflatten(-1, (-1, BLOCK)) @ matrix()).flatten(-2)

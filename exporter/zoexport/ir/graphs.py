@@ -107,14 +107,14 @@ def operand(node: Node, index: int = 0) -> Node:
     return found
 
 
-def call(graph: torch.fx.Graph, operator: Any, *args: Any) -> Node:
+def call(graph: torch.fx.Graph, operator: Any, *args: Any, **kwargs: Any) -> Node:
     """Insert a call at the graph's insertion point, with the shape it would have."""
-    node = graph.call_function(operator, args)
+    node = graph.call_function(operator, args, kwargs)
     values = torch.fx.node.map_arg(args, lambda arg: arg.meta["val"])
     mode = detect_fake_mode(values)
     assert mode is not None
     with mode, torch.no_grad():
-        node.meta["val"] = operator(*values)
+        node.meta["val"] = operator(*values, **kwargs)
     return node
 
 

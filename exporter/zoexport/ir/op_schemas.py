@@ -40,7 +40,7 @@ SEMANTIC = {
     "dequantize_int4": "Tensor codes, Tensor scales",
     "dequantize_int8": "Tensor codes, Tensor scales",
     "fake_quantize_int8_rows": "Tensor x",
-    "rotate_rows": "Tensor x, int block",
+    "rotate_rows": "Tensor x",
 }
 
 

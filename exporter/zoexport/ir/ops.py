@@ -327,11 +327,11 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 
 @cpu("rotate_rows")
-def rotate_rows(x: torch.Tensor, block: int) -> torch.Tensor:
-    """Each run of ``block`` values of a row times the Hadamard matrix: float32, shape of x."""
-    return hadamard.rotate_rows(x, block)
+def rotate_rows(x: torch.Tensor) -> torch.Tensor:
+    """Each block of a row times the Hadamard matrix (``core.hadamard``): float32, shape of x."""
+    return hadamard.rotate_rows(x)
 
 
 @fake("rotate_rows")
-def _(x: torch.Tensor, block: int) -> torch.Tensor:
+def _(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(x.shape)

@@ -42,7 +42,7 @@ def rotate_inputs(graph: TrainingGraph, *, measured: str) -> TrainingGraph:
     ]
     for name in chosen:
         weight = graph.weights[name]
-        graph.weights[name] = hadamard.rotate_rows(weight.float(), _block(weight)).to(weight.dtype)
+        graph.weights[name] = hadamard.rotate_rows(weight.float()).to(weight.dtype)
     for program in graph.programs.values():
         _rotate(program, set(chosen))
     graph.rotated = sorted(chosen)
@@ -86,12 +86,12 @@ class _Measurement(Interpreter):
         if is_call(n, aten.linear):
             x, weight = operand(n), operand(n, 1)
             name = self.names.get(weight, "")
-            if name in self.weights and _block(self.weights[name]):
+            if name in self.weights and hadamard.can_rotate(shape_of(weight)[-1]):
                 self._look(name, self.env[x])
         return super().run_node(n)
 
     def _look(self, name: str, x: Tensor) -> None:
-        rotated = hadamard.rotate_rows(x, _block(self.weights[name]))
+        rotated = hadamard.rotate_rows(x)
         gain = rounding_error(x) / max(rounding_error(rotated), torch.finfo(torch.float32).tiny)
         self.gains[name] = min(gain, self.gains.get(name, gain))
 
@@ -107,11 +107,6 @@ def _only_products_read(name: str, program: Program) -> bool:
     )
 
 
-def _block(weight: Tensor) -> int:
-    """The block of a weight's rotation; 0 if it cannot have one."""
-    return (hadamard.block_size(weight.shape[1]) or 0) if weight.dim() == 2 else 0
-
-
 def _rotate(program: Program, chosen: set[str]) -> None:
     nodes = program.module.graph
     names = {node: name for name, node in placeholders(program).items() if name in chosen}
@@ -121,13 +116,11 @@ def _rotate(program: Program, chosen: set[str]) -> None:
             x = operand(node)
             if x not in rotated:
                 with nodes.inserting_before(node):
-                    block = hadamard.block_size(shape_of(x)[-1])
-                    rotated[x] = call(nodes, zo.rotate_rows.default, x, block)
+                    rotated[x] = call(nodes, zo.rotate_rows.default, x)
             node.update_arg(0, rotated[x])
         elif is_call(node, aten.embedding) and node.args[0] in names:
             with nodes.inserting_after(node):
-                block = hadamard.block_size(shape_of(node)[-1])
-                restored = call(nodes, zo.rotate_rows.default, node, block)
+                restored = call(nodes, zo.rotate_rows.default, node)
             node.replace_all_uses_with(restored)
             restored.update_arg(0, node)
     program.module.recompile()

@@ -32,6 +32,7 @@ class ZerothOrderMethod:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
         from zoexport.passes.bind_rows import bind_rows
         from zoexport.passes.check_lengths import check_lengths
+        from zoexport.passes.choose_rows_early import choose_rows_early
         from zoexport.passes.cleanup import cleanup
         from zoexport.passes.dual_forward import dual_forward, sequential_forward
         from zoexport.passes.find_linears import find_linears
@@ -75,6 +76,11 @@ class ZerothOrderMethod:
             ),
             Pass("fold_constants", fold_constants, "shapes are known only once rows are bound"),
             Pass("group_queries", group_queries, "compares shapes, which are numbers by now"),
+            Pass(
+                "choose_rows_early",
+                choose_rows_early,
+                "tells rows by their number, which bind_rows fixes",
+            ),
             Pass(
                 "check_lengths",
                 lambda graph: check_lengths(graph, measured="evaluate"),

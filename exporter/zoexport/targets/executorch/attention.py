@@ -127,9 +127,7 @@ class _Attention:
         return None if None in arguments[:2] else self._again(node, tuple(arguments))
 
     def _again(self, node: Node, arguments: tuple[Any, ...]) -> Node:
-        made = call(self.nodes, node.target, *arguments)
-        made.kwargs = node.kwargs
-        return made
+        return call(self.nodes, node.target, *arguments, **node.kwargs)
 
     def _product(self, node: Node) -> Node | None:
         """The product of probabilities and values, (b, n, x, d)."""

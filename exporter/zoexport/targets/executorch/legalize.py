@@ -189,9 +189,9 @@ class Legalizer:
 
     def rotate_rows(self, node: Node) -> Node:
         """rotate_rows: reshape, a product with the Hadamard matrix, reshape."""
-        source, block = arguments(node)
+        source, block = operand(node), hadamard.BLOCK
         shape = shape_of(source)
-        rotation = self.constant(f"hadamard.{block}", hadamard.matrix(block))
+        rotation = self.constant("hadamard", hadamard.matrix())
         # -1: before the output head it is the number of labels.
         rows = (*shape[:-2], -1)
         blocks = self._reshaped(source, (*rows, shape[-1] // block, block))
