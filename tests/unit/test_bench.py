@@ -94,8 +94,9 @@ def test_the_examples_of_a_shape() -> None:
     assert len({tuple(row.tokens) for row in rows}) == 3
     for row, full in zip(rows, everywhere, strict=True):
         assert len(row.tokens) == len(row.labels) == 16
-        assert row.labels == [IGNORED] * 15 + full.labels[-1:]
-        assert all(0 <= token < 300 for token in row.tokens + full.labels)
+        assert full.labels == [*row.tokens[1:], IGNORED]
+        assert row.labels == [IGNORED] * 14 + full.labels[-2:]
+        assert all(0 <= token < 300 for token in row.tokens)
 
 
 # A round of the runner.

@@ -13,8 +13,8 @@ from zoexport import __version__
 from zoexport.bench.rounds import usable_cores
 
 WORKLOAD = (
-    "full rows of tokens over the whole vocabulary; labels=all: a label at every position, labels=last: at the last; "
-    "each round of a bundle is a fresh process of zoexport-runner"
+    "full rows of tokens over the whole vocabulary; labels=all: every token after the first is predicted, "
+    "labels=last: the last alone; each round of a bundle is a fresh process of zoexport-runner"
 )
 BASELINE = (
     "eager: the Hugging Face model in PyTorch, fp32, scaled-dot-product attention, no_grad; for each query two forward "

@@ -9,7 +9,7 @@ import numpy as np
 from zoexport.bench.grid import Shape
 from zoexport.core import rng
 from zoexport.data import Candidate, Example
-from zoexport.data.examples import IGNORED, write_examples
+from zoexport.data.examples import write_examples
 
 _TENSOR_ID = 0x7FFFFFFE
 """Words come from the noise specification, at a tensor id that no slot has."""
@@ -18,15 +18,13 @@ _TENSOR_ID = 0x7FFFFFFE
 def examples(shape: Shape, vocabulary: int) -> list[Example]:
     """``batch`` examples of ``seq_len`` tokens, spread over the whole vocabulary.
 
-    With labels=all every position has a label, with labels=last the last alone.
+    With labels=all every token after the first is to be predicted, with labels=last the last alone.
     """
+    first = shape.seq_len - 1 if shape.labels == "last" else 1
     made = []
     for row in range(shape.batch):
-        words = rng.words(0, _TENSOR_ID, row, 0, 2 * shape.seq_len).astype(np.uint64)
-        tokens, labels = (words % vocabulary).reshape(2, shape.seq_len).tolist()
-        if shape.labels == "last":
-            labels[:-1] = [IGNORED] * (shape.seq_len - 1)
-        made.append(Example([Candidate(tokens, labels)], 0))
+        words = rng.words(0, _TENSOR_ID, row, 0, shape.seq_len).astype(np.uint64)
+        made.append(Example([Candidate.predicting((words % vocabulary).tolist(), first)], 0))
     return made
 
 

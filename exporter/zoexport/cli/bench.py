@@ -46,7 +46,7 @@ _SIZES = _values(click.IntRange(min=1))
     "--labels",
     callback=_values(click.Choice(["all", "last"])),
     metavar="L,...",
-    help="all: a label at every position; last: at the last one.",
+    help="all: every token is predicted; last: the last one alone.",
 )
 @click.option(
     "--eager/--no-eager",
@@ -102,7 +102,7 @@ def bench(
     Grids, each axis of which an option replaces:
       quick     seq 64, q=1, B=1: prge and mezo with int4 and fp32, and PyTorch
       queries   q = 1, 2, 4, 8, 16 at q*B = 16: what a query costs
-      layers    q=4, B=1, label on the last token: lora.layers last:8 against all
+      layers    q=4, B=1, the last token is predicted: lora.layers last:8 against all
       full      all of these
 
     Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started

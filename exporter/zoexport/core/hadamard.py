@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 BLOCK = 32
-"""Inputs that a block mixes, as many as a group of weights has. Blocks of 64 would spread outliers a little further, for
-twice the multiplications, and mix the weights of two groups."""
+"""Inputs that a block mixes, as many as a group of weights has. Blocks of 64 would spread outliers a little further,
+for twice the multiplications, and mix the weights of two groups."""
 
 
 def matrix() -> torch.Tensor:

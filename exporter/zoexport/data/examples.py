@@ -47,6 +47,13 @@ class Candidate:
     tokens: list[int]
     labels: list[int]
 
+    @classmethod
+    def predicting(cls, tokens: list[int], first: int) -> Candidate:
+        """A label for each of ``tokens[first:]``, at the position before it; the first token has none."""
+        start = max(first, 1)
+        labels = [IGNORED] * (start - 1) + tokens[start:] + [IGNORED]
+        return cls(tokens, labels[: len(tokens)])
+
 
 @dataclasses.dataclass(frozen=True)
 class Example:
@@ -249,7 +256,7 @@ def _example(
         kept = prompt[max(len(prompt) - room, 0) :]
         tokens = (kept + completion)[:seq_len]
         shortened |= len(tokens) < len(prompt) + len(completion)
-        candidates.append(_shift(tokens, len(kept)))
+        candidates.append(Candidate.predicting(tokens, len(kept)))
         if all(label == IGNORED for label in candidates[-1].labels):
             raise DataError(
                 record.where,
@@ -265,13 +272,6 @@ def _example(
             fix="Choose other words for the choices.",
         )
     return Example(candidates, target), shortened
-
-
-def _shift(tokens: list[int], first_label: int) -> Candidate:
-    """Labels for tokens[first_label:], each at the position before it."""
-    start = max(first_label, 1)
-    labels = [IGNORED] * (start - 1) + tokens[start:] + [IGNORED]
-    return Candidate(tokens, labels[: len(tokens)])
 
 
 def write_examples(examples: Iterable[Example], path: Path) -> None:

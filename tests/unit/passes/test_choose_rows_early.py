@@ -76,7 +76,7 @@ def _linear_rows(graph: TrainingGraph) -> list[tuple[int, int]]:
 
 def _check_numbers(model: nn.Module, graph: TrainingGraph, rows: int = ROWS) -> None:
     x = tokens(rows)
-    positions = POSITIONS[POSITIONS < rows * SEQ]
+    positions = POSITIONS[POSITIONS.less(rows * SEQ)]
     labels = LABELS[: len(positions)]
     inputs = {"tokens": x, "label_positions": positions, "label_tokens": labels}
     found = interpret(graph, "evaluate", inputs)["label_logprobs"]
