@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
+from tests.support.tiny_models import tiny
 from zoexport.core import tolerances
 from zoexport.parity import parity
 
@@ -48,9 +49,10 @@ def takes_shorter_rows(bundle: Path) -> bool:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_fp32(compiler: Compiler, name: str) -> None:
     result = compiler.result(name)
-    # Everything between the embedding and the labels is in two delegates: the body and the head.
-    # (Falcon shares keys by a broadcast that XNNPACK does not have.)
-    assert result["delegates"] <= (16 if name == "falcon" else 4)
+    # Of each program, what precedes the choice of label rows and what follows it; a head that shares its weight with
+    # the embedding stands alone. (Falcon shares keys by a broadcast that XNNPACK does not have.)
+    most = 3 if tiny(name).config.tie_word_embeddings else 2
+    assert result["delegates"] <= (18 if name == "falcon" else 2 * most)
     assert takes_shorter_rows(Path(result["bundle"])) is (name != "falcon")
     report = compare(Path(result["bundle"]))
     assert report["max_relative_loss_error"] <= 1e-4

@@ -192,7 +192,7 @@ class Legalizer:
         source, block = operand(node), hadamard.BLOCK
         shape = shape_of(source)
         rotation = self.constant("hadamard", hadamard.matrix())
-        # -1: before the output head it is the number of labels.
+        # -1: of chosen rows it is the number of labels.
         rows = (*shape[:-2], -1)
         blocks = self._reshaped(source, (*rows, shape[-1] // block, block))
         turned = call(self.nodes, aten.linear.default, blocks, rotation)
@@ -329,7 +329,9 @@ class Legalizer:
             )
         else:
             return None
-        return self._reshaped(product, shape_of(node))
+        *outer, _, columns = shape_of(node)
+        # -1: of chosen rows it is the number of labels.
+        return self._reshaped(product, (*outer, -1, columns))
 
     def reshape(self, node: Node) -> Node:
         """unsqueeze and squeeze: reshape."""
