@@ -13,6 +13,7 @@
 
 #include "engines/engine.h"
 #include "engines/packed_weights.h"
+#include "engines/planned_memory.h"
 #include "session/files.h"
 #include "session/sha256.h"
 
@@ -128,9 +129,12 @@ class ExecutorchEngine : public Engine {
     if (module->is_method_loaded(program.method)) {
       return module.get();
     }
-    if (!load_with_file(*module, program)) {
+    std::unique_ptr<PlannedMemory>& memory = memory_[program.name];
+    ZO_ASSIGN(planned, planned_memory(*module, program));
+    memory = std::move(planned);
+    if (!load_with_file(*module, program, *memory)) {
       forget_log();
-      const Error error = module->load_method(program.method);
+      const Error error = module->load_method(program.method, memory->allocator());
       if (error != Error::Ok) {
         return failed(program, "while loading, " + code_text(error),
                       "Compile the bundle with this version of zoexport; report it if that does not help.");
@@ -144,9 +148,23 @@ class ExecutorchEngine : public Engine {
     return module.get();
   }
 
+  static Result<std::unique_ptr<PlannedMemory>> planned_memory(Module& module, const ProgramSpec& program) {
+    const auto meta = module.method_meta(program.method);
+    if (!meta.ok()) {
+      return failed(program, "while loading, " + code_text(meta.error()),
+                    "Compile the bundle with this version of zoexport; report it if that does not help.");
+    }
+    auto memory = std::make_unique<PlannedMemory>();
+    if (!memory->allocate(*meta)) {
+      return failed(program, "not enough memory for its tensors",
+                    "Close other programs, or compile with a smaller batch, seq_len or queries.");
+    }
+    return memory;
+  }
+
   // Loads a program with its packed weights mapped from a file. False where that cannot be: they are then packed into
   // this process's own memory, which always works.
-  bool load_with_file(Module& module, const ProgramSpec& program) {
+  bool load_with_file(Module& module, const ProgramSpec& program, PlannedMemory& memory) {
     if (packed_.empty() || !use_.problem.empty()) {
       return false;
     }
@@ -167,7 +185,7 @@ class ExecutorchEngine : public Engine {
     if (!found->any()) {
       return false;
     }
-    const Status loaded = load_packed(module, program.method, found->path());
+    const Status loaded = load_packed(module, program.method, memory, found->path());
     if (!loaded.ok()) {
       module.unload_method(program.method);
       use_.problem = loaded.failure().where + ": " + loaded.failure().found;
@@ -182,17 +200,20 @@ class ExecutorchEngine : public Engine {
   // Writes the packed weights of a program file. All its programs are loaded at once: what is not in the file when it is
   // first read never gets into it.
   Status pack(const std::string& file, const std::string& path) {
+    std::vector<std::unique_ptr<PlannedMemory>> memory;
     Module module(join(bundle_, file), Module::LoadMode::Mmap);
     for (const ProgramSpec& program : manifest_.programs) {
       if (program.file == file) {
-        ZO_TRY(load_packed(module, program.method, path));
+        ZO_ASSIGN(planned, planned_memory(module, program));
+        memory.push_back(std::move(planned));
+        ZO_TRY(load_packed(module, program.method, *memory.back(), path));
       }
     }
     return {};
   }
 
   // ExecuTorch reports a file that it cannot use in its log only, and goes on without it.
-  static Status load_packed(Module& module, const std::string& method, const std::string& path) {
+  static Status load_packed(Module& module, const std::string& method, PlannedMemory& memory, const std::string& path) {
     executorch::runtime::BackendOptions<2> options;
     executorch::runtime::LoadBackendOptionsMap backends;
     if (path.size() >= executorch::runtime::kMaxOptionValueLength) {
@@ -203,7 +224,7 @@ class ExecutorchEngine : public Engine {
     Error error = options.set_option("packed_cache_path", path.c_str());
     error = error == Error::Ok ? options.set_option("weight_cache_enabled", true) : error;
     error = error == Error::Ok ? backends.set_options(kBackend, options.view()) : error;
-    error = error == Error::Ok ? module.load_method(method, nullptr, nullptr, &backends) : error;
+    error = error == Error::Ok ? module.load_method(method, memory.allocator(), nullptr, &backends) : error;
     if (error != Error::Ok || !logged.empty()) {
       return Failure{ZO_STATE_ERROR, path, code_text(error), "a file that ExecuTorch can pack into", "See the message."};
     }
@@ -216,6 +237,7 @@ class ExecutorchEngine : public Engine {
   std::string bundle_;
   std::string packed_;
   PackedUse& use_;
+  std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
   std::map<std::string, std::unique_ptr<Module>> modules_;
 };
 

@@ -1,0 +1,34 @@
+"""Memory that a step takes: what its own labels need, not what the largest call of the bundle would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.tiny_models import VOCAB_SIZE
+from zoexport.bench.grid import Shape
+from zoexport.bench.runner import run_steps
+from zoexport.bench.workload import examples_file
+
+pytestmark = pytest.mark.parity
+
+SEQ, BATCH, QUERIES = 64, 32, 8
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not say how much memory is used"
+)
+def test_labels_that_a_batch_does_not_have_take_no_memory(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    bundle = compiler.bundle("llama", seq_len=SEQ, batch=BATCH, queries=QUERIES)
+    anonymous = {}
+    for labels in ("all", "last"):
+        examples = examples_file(tmp_path, Shape(SEQ, BATCH, QUERIES, labels=labels), VOCAB_SIZE)
+        sample = run_steps(bundle, examples, threads=1, steps=2, warmup=0)
+        assert sample.peak_anonymous_mb is not None
+        anonymous[labels] = sample.peak_anonymous_mb
+    logits = 2 * QUERIES * BATCH * (SEQ - 2) * VOCAB_SIZE * 4 / 1e6
+    assert anonymous["last"] < anonymous["all"] - 0.9 * logits
