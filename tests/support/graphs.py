@@ -53,3 +53,26 @@ def operators(program: Program) -> Counter[str]:
 def tokens(rows: int) -> torch.Tensor:
     """int64 (rows, SEQ) over the whole vocabulary."""
     return (torch.arange(rows * SEQ).view(rows, SEQ) * 7 + 3) % VOCAB
+
+
+def label_inputs(rows: int) -> dict[str, torch.Tensor]:
+    """Tokens, and labels at the first and last position of ``rows`` sequences and between, for ``evaluate``."""
+    positions = torch.tensor([0, SEQ - 1, SEQ + 2, 3 * SEQ - 1])
+    labels = torch.tensor([0, VOCAB - 1, 4, 5])
+    kept = positions.less(rows * SEQ)
+    return {
+        "tokens": tokens(rows),
+        "label_positions": positions[kept],
+        "label_tokens": labels[kept],
+    }
+
+
+def label_logits(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What the model itself gives at the label positions: (labels, VOCAB)."""
+    logits: torch.Tensor = model(inputs["tokens"]).logits
+    return logits.reshape(-1, VOCAB)[inputs["label_positions"]]
+
+
+def label_logprobs_of(logits: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The log-probability of each label under ``label_logits``: (1, labels)."""
+    return torch.log_softmax(logits, -1).gather(1, inputs["label_tokens"][:, None]).T

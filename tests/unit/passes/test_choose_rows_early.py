@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tests.support.graphs import SEQ, VOCAB, WIDTH, captured, operators, tokens
+from tests.support.graphs import (
+    SEQ,
+    WIDTH,
+    captured,
+    label_inputs,
+    label_logits,
+    label_logprobs_of,
+    operators,
+)
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import aten, is_call, shape_of
 from zoexport.ir.interpret import interpret
@@ -16,8 +24,6 @@ from zoexport.passes.fold_constants import fold_constants
 from zoexport.passes.label_logprobs import label_logprobs
 
 ROWS = 3
-POSITIONS = torch.tensor([0, SEQ - 1, SEQ + 2, 3 * SEQ - 1])
-LABELS = torch.tensor([0, VOCAB - 1, 4, 5])
 
 
 def _mixed(x: Tensor) -> Tensor:
@@ -75,14 +81,9 @@ def _linear_rows(graph: TrainingGraph) -> list[tuple[int, int]]:
 
 
 def _check_numbers(model: nn.Module, graph: TrainingGraph, rows: int = ROWS) -> None:
-    x = tokens(rows)
-    positions = POSITIONS[POSITIONS.less(rows * SEQ)]
-    labels = LABELS[: len(positions)]
-    inputs = {"tokens": x, "label_positions": positions, "label_tokens": labels}
+    inputs = label_inputs(rows)
     found = interpret(graph, "evaluate", inputs)["label_logprobs"]
-    logits = model(x).logits.reshape(-1, VOCAB)[positions]
-    expected = torch.log_softmax(logits, -1).gather(1, labels[:, None]).T
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, label_logprobs_of(label_logits(model, inputs), inputs))
 
 
 def test_what_follows_attention_is_computed_for_label_rows() -> None:

@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.graphs import SEQ, VOCAB, WIDTH, SmallModel, tokens
+from tests.support.graphs import (
+    SEQ,
+    VOCAB,
+    WIDTH,
+    SmallModel,
+    label_inputs,
+    label_logits,
+    label_logprobs_of,
+)
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import is_call
 from zoexport.ir.interpret import interpret
@@ -17,8 +25,6 @@ from zoexport.passes.cleanup import cleanup
 from zoexport.passes.label_logprobs import label_logprobs
 
 ROWS = 3
-POSITIONS = torch.tensor([0, SEQ - 1, SEQ + 2, 3 * SEQ - 1])
-LABELS = torch.tensor([0, VOCAB - 1, 4, 5])
 
 
 class _Capped(SmallModel):
@@ -46,12 +52,9 @@ def test_log_probabilities_and_argmax(kind: type[SmallModel], rows_in_head: int)
         if is_call(node, torch.ops.aten.linear) and node.meta["val"].shape[-1] == VOCAB
     ]
     assert [node.meta["val"].shape[0] for node in heads] == [rows_in_head]
-    x = tokens(ROWS)
-    outputs = interpret(
-        graph, "evaluate", {"tokens": x, "label_positions": POSITIONS, "label_tokens": LABELS}
-    )
-    logits = model(x).logits.reshape(-1, VOCAB)[POSITIONS]
-    expected = torch.log_softmax(logits, -1).gather(1, LABELS[:, None]).T
-    torch.testing.assert_close(outputs["label_logprobs"], expected)
-    best = (logits.argmax(-1) == LABELS).float()[None]
+    inputs = label_inputs(ROWS)
+    outputs = interpret(graph, "evaluate", inputs)
+    logits = label_logits(model, inputs)
+    torch.testing.assert_close(outputs["label_logprobs"], label_logprobs_of(logits, inputs))
+    best = (logits.argmax(-1) == inputs["label_tokens"]).float()[None]
     torch.testing.assert_close(outputs["label_is_argmax"], best, rtol=0, atol=0)
