@@ -8,11 +8,13 @@ from __future__ import annotations
 from zoexport.models.load import LoadedModel, fingerprint, load
 from zoexport.models.source import REGISTRY, ModelSource, resolve
 from zoexport.models.targets import adapter_targets, linear_names
+from zoexport.models.weights import WeightReader
 
 __all__ = [
     "REGISTRY",
     "LoadedModel",
     "ModelSource",
+    "WeightReader",
     "adapter_targets",
     "fingerprint",
     "linear_names",

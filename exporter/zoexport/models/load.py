@@ -25,6 +25,8 @@ from zoexport.models.source import (
     read_json,
     weight_files,
 )
+from zoexport.models.stand_ins import StandIns
+from zoexport.models.weights import LoadedWeights, WeightReader
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +47,9 @@ class LoadedModel:
 
     Attributes:
         model: in eval mode, fp32, eager attention, no gradients; every linear layer is an ``nn.Linear``.
+        weights: reads its parameters and persistent buffers by name.
+        lazy: whether the parameters of ``model`` are zeros that take no memory, and only ``weights`` has their values.
+            Buffers have theirs.
         tokenizer: transformers' tokenizer, None where the model has none.
         tokenizer_files: that tokenizer as transformers saves it; they live as long as this object.
         name: a short name. source: what :func:`~zoexport.models.resolve` takes to find the model again.
@@ -58,6 +63,8 @@ class LoadedModel:
     """
 
     model: torch.nn.Module
+    weights: WeightReader
+    lazy: bool
     tokenizer: Any | None
     tokenizer_files: list[Path]
     name: str
@@ -71,11 +78,14 @@ class LoadedModel:
     _folder: tempfile.TemporaryDirectory[str] = dataclasses.field(repr=False)
 
 
-def load(source: ModelSource, *, verbose: bool = False) -> LoadedModel:
+def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> LoadedModel:
     """Load a model; what must be fetched is fetched into the cache first.
 
     Args:
         source: of :func:`~zoexport.models.resolve`.
+        lazy: leave the weights in their files, for a caller that reads them one by one. Where the files hold other
+            tensors than the model does (GGUF, pickled weights, GPT-2's transposed matrices, experts that
+            transformers fuses) the model is loaded as without it; ``LoadedModel.lazy`` tells.
         verbose: let transformers show warnings and progress bars.
 
     Raises:
@@ -87,10 +97,10 @@ def load(source: ModelSource, *, verbose: bool = False) -> LoadedModel:
             return _load_gguf(source, source.path)
         if source.kind == "directory":
             assert source.path is not None
-            return _load_directory(source, source.path)
+            return _load_directory(source, source.path, lazy)
         if source.kind == "registry":
-            return _load_directory(source, registry_folder(source.name))
-        return _load_directory(source, _hub_folder(source.argument))
+            return _load_directory(source, registry_folder(source.name), lazy)
+        return _load_directory(source, _hub_folder(source.argument), lazy)
 
 
 def fingerprint(source: ModelSource) -> str:
@@ -162,15 +172,42 @@ def _hub_folder(identifier: str) -> Path:
     return folder
 
 
-def _load_directory(source: ModelSource, folder: Path) -> LoadedModel:
+def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedModel:
     files = weight_files(folder)
     from transformers import AutoModelForCausalLM
 
-    model = _from_pretrained(AutoModelForCausalLM, str(folder), f"model {source.argument}")
+    where = f"model {source.argument}"
+    found = _without_weights(folder, files, where) if lazy else None
+    model, weights = found or (_from_pretrained(AutoModelForCausalLM, str(folder), where), None)
     tokenizer = None
     if any((folder / name).is_file() for name in _TOKENIZER_FILES):
         tokenizer = _tokenizer(str(folder), f"tokenizer of {source.argument}")
-    return _finish(source, model, tokenizer, files)
+    return _finish(source, model, tokenizer, files, weights)
+
+
+def _without_weights(
+    folder: Path, files: list[Path], where: str
+) -> tuple[Any, WeightReader] | None:
+    """The model of a folder with stand-ins for its parameters, and what reads them; None where that cannot be."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    config = read_config(folder, read_json(folder / "config.json"))
+    # transformers itself takes other files than ours in these two cases.
+    elsewhere = (folder / "adapter_config.json").is_file() or getattr(
+        config, "transformers_weights", None
+    )
+    if elsewhere or any(file.suffix != ".safetensors" for file in files):
+        return None
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if kind.config_class is config.sub_configs.get("text_config"):
+        # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
+        config = config.get_text_config()
+    stand_ins = StandIns(files)
+    model = _from_pretrained(kind, None, where, config=config, state_dict=stand_ins.tensors)
+    model.config.name_or_path = str(folder)
+    # Transposing a stand-in would fill memory.
+    weights = None if _conv1d_paths(model) else stand_ins.weights(model)
+    return None if weights is None else (model, weights)
 
 
 def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
@@ -201,11 +238,11 @@ def _read_gguf(path: Path) -> tuple[Any, Any]:
     return model, _tokenizer(str(path.parent), f"tokenizer of {path}", gguf_file=path.name)
 
 
-def _from_pretrained(auto: Any, folder: str, where: str, **options: Any) -> Any:
+def _from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) -> Any:
     import torch
 
     try:
-        model, report = auto.from_pretrained(
+        model, report = kind.from_pretrained(
             folder,
             dtype=torch.float32,
             attn_implementation="eager",
@@ -254,7 +291,13 @@ def _tokenizer(folder: str, where: str, **options: Any) -> Any:
         ) from error
 
 
-def _finish(source: ModelSource, model: Any, tokenizer: Any, files: list[Path]) -> LoadedModel:
+def _finish(
+    source: ModelSource,
+    model: Any,
+    tokenizer: Any,
+    files: list[Path],
+    weights: WeightReader | None = None,
+) -> LoadedModel:
     replaced = linear_from_conv1d(model)
     model.eval()
     model.requires_grad_(False)
@@ -263,6 +306,8 @@ def _finish(source: ModelSource, model: Any, tokenizer: Any, files: list[Path]) 
         tokenizer.save_pretrained(folder.name)
     return LoadedModel(
         model=model,
+        weights=weights or LoadedWeights(model),
+        lazy=weights is not None,
         tokenizer=tokenizer,
         tokenizer_files=sorted(Path(folder.name).iterdir()),
         name=source.name,
@@ -287,9 +332,8 @@ def linear_from_conv1d(model: torch.nn.Module) -> list[str]:
         The paths of the replaced modules.
     """
     import torch
-    from transformers.pytorch_utils import Conv1D
 
-    paths = [path for path, module in model.named_modules() if isinstance(module, Conv1D)]
+    paths = _conv1d_paths(model)
     for path in paths:
         conv: Any = model.get_submodule(path)
         inputs, outputs = conv.weight.shape
@@ -299,6 +343,12 @@ def linear_from_conv1d(model: torch.nn.Module) -> list[str]:
         parent, _, leaf = path.rpartition(".")
         setattr(model.get_submodule(parent), leaf, linear)
     return paths
+
+
+def _conv1d_paths(model: torch.nn.Module) -> list[str]:
+    from transformers.pytorch_utils import Conv1D
+
+    return [path for path, module in model.named_modules() if isinstance(module, Conv1D)]
 
 
 def _digest(files: list[Path]) -> str:

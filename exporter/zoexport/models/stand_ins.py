@@ -1,0 +1,115 @@
+"""Stand-ins: a model of the right shapes that holds no weights, and where in the files each of them lies.
+
+transformers' own loader gets a stand-in for each tensor of the files: zeros of its shape, fresh from the system, which
+take memory only once they are written. Where a parameter's memory lies then tells which tensor the loader made it of,
+so prefixes, renamed and tied weights need no rules here. A loader that computes with a tensor (fused experts) makes
+other memory of it, and such a model is loaded as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoexport.models.weights import StoredTensor, StoredWeights, open_safetensors, row_pieces
+
+if TYPE_CHECKING:
+    import torch
+
+
+class StandIns:
+    """The stand-ins for every tensor of safetensors files.
+
+    Attributes:
+        tensors: by the names in the files. Tensors that are not floating-point ones, which are small tables, are
+            here as they are.
+
+    Args:
+        files: where a name is in two files, the later one counts, as for transformers.
+
+    Raises:
+        ModelError: a file is damaged or incomplete.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._stored: dict[str, StoredTensor] = {}
+        for path in files:
+            with open_safetensors(path) as file:
+                for key in file.keys():  # noqa: SIM118, it is no mapping
+                    view = file.get_slice(key)
+                    floating = view.get_dtype().startswith(("F", "BF"))
+                    shape = tuple(view.get_shape())
+                    self._stored[key] = StoredTensor(path, key, shape, floating)
+        self.tensors: dict[str, torch.Tensor] = {
+            key: _zeros(stored.shape) if stored.floating else stored.read()
+            for key, stored in self._stored.items()
+        }
+
+    def weights(self, model: torch.nn.Module) -> StoredWeights | None:
+        """The weights of a model that was loaded from :attr:`tensors`; its persistent buffers get their values.
+
+        Returns:
+            None where a weight is not just one of the tensors, or where the files hold a weight twice with different
+            values, of which transformers would not make one.
+
+        Raises:
+            ModelError: a file can no longer be read.
+        """
+        places = {tensor.data_ptr(): key for key, tensor in self.tensors.items() if tensor.numel()}
+        weights: dict[str, StoredTensor] = {}
+        for name, value in model.state_dict().items():
+            key = places.get(value.data_ptr())
+            if key is None or not _same_layout(value, self.tensors[key]):
+                return None
+            weights[name] = self._stored[key]
+        if not self._ties_hold(weights):
+            return None
+        for name, buffer in model.named_buffers():
+            if name in weights:
+                buffer.copy_(weights[name].read())
+        return StoredWeights(weights)
+
+    def _ties_hold(self, weights: dict[str, StoredTensor]) -> bool:
+        """Whether what a tied weight could have been instead is equal to it.
+
+        The loader ties two tensors of the files where they are equal, and stand-ins always are. The tensor that it
+        dropped has the tied one's shape.
+        """
+        uses = Counter(weights.values())
+        tied = [stored for stored, count in uses.items() if count > 1]
+        dropped = [stored for stored in self._stored.values() if stored not in uses]
+        return all(
+            _equal(one, other) for one in tied for other in dropped if one.shape == other.shape
+        )
+
+
+def _zeros(shape: tuple[int, ...]) -> torch.Tensor:
+    """Float32 zeros that share no page with anything else.
+
+    ``torch.zeros`` and ``torch.empty`` may reuse memory that was written before.
+    """
+    import torch
+
+    if not math.prod(shape):
+        return torch.empty(shape)
+    memory = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.float32).reshape(shape)
+
+
+def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+
+
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    import torch
+
+    if not one.shape:
+        return torch.equal(one.read(), other.read())
+    return all(
+        torch.equal(one.read_rows(first, last), other.read_rows(first, last))
+        for first, last in row_pieces(one.shape, 0, one.shape[0])
+    )

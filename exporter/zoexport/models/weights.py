@@ -1,0 +1,183 @@
+"""Weights by name, one tensor or some of its rows at a time, whether they are in memory or still in their files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zoexport.core.errors import ModelError, first_line
+
+if TYPE_CHECKING:
+    import torch
+
+_PIECE_BYTES = 1 << 26
+
+
+class WeightReader(Protocol):
+    """A model's parameters and persistent buffers by their names in the model, tied names included.
+
+    Tensors of any floating-point type are given as float32, others as they are; all are contiguous. They may be the
+    model's own memory, so they are not to be written.
+    """
+
+    def names(self) -> list[str]:
+        """Every name, in the model's order."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of ``read(name)``.
+
+        Raises:
+            KeyError: no weight has this name; the other methods raise it too.
+        """
+
+    def read(self, name: str) -> torch.Tensor:
+        """The whole tensor.
+
+        Raises:
+            ModelError: its file can no longer be read.
+        """
+
+    def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
+        """The rows ``begin`` to ``end`` (not included) of the first dimension: (end - begin, ...).
+
+        Raises:
+            IndexError: the tensor does not have these rows.
+            ModelError: its file can no longer be read.
+        """
+
+
+class LoadedWeights:
+    """The :class:`WeightReader` of a model that holds its weights."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._tensors: dict[str, torch.Tensor] = model.state_dict()
+
+    def names(self) -> list[str]:
+        """Every name, in the model's order."""
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of ``read(name)``."""
+        return tuple(self._tensors[name].shape)
+
+    def read(self, name: str) -> torch.Tensor:
+        """The whole tensor."""
+        tensor = self._tensors[name]
+        return (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
+
+    def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
+        """The rows ``begin`` to ``end`` (not included)."""
+        tensor = self._tensors[name]
+        _check_rows(name, tuple(tensor.shape), begin, end)
+        rows = tensor[begin:end]
+        return (rows.float() if rows.is_floating_point() else rows).contiguous()
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a safetensors file.
+
+    Attributes:
+        path: the file. key: its name there.
+        floating: whether its type is a floating-point one.
+    """
+
+    path: Path
+    key: str
+    shape: tuple[int, ...]
+    floating: bool
+
+    def read(self) -> torch.Tensor:
+        """The tensor: float32, or its own type where that is no floating-point one.
+
+        Raises:
+            ModelError: the file can no longer be read.
+        """
+        if self.shape:
+            return self.read_rows(0, self.shape[0])
+        with open_safetensors(self.path) as file:
+            value: torch.Tensor = file.get_tensor(self.key).clone()
+        return value.float() if self.floating else value
+
+    def read_rows(self, begin: int, end: int) -> torch.Tensor:
+        """Some rows of :meth:`read`; memory is taken for them, and for one piece of the file at a time."""
+        import torch
+
+        _check_rows(self.key, self.shape, begin, end)
+        rows: torch.Tensor | None = None
+        for first, last in row_pieces(self.shape, begin, end):
+            # The file is mapped anew for each piece: pages of it count as this process's memory.
+            with open_safetensors(self.path) as file:
+                piece: torch.Tensor = file.get_slice(self.key)[first:last]
+                if rows is None:
+                    dtype = torch.float32 if self.floating else piece.dtype
+                    rows = torch.empty((end - begin, *self.shape[1:]), dtype=dtype)
+                rows[first - begin : last - begin] = piece
+                del piece
+        assert rows is not None
+        return rows
+
+
+class StoredWeights:
+    """The :class:`WeightReader` of a model whose weights are in safetensors files."""
+
+    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+        self._tensors = dict(tensors)
+
+    def names(self) -> list[str]:
+        """Every name, in the model's order."""
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of ``read(name)``."""
+        return self._tensors[name].shape
+
+    def read(self, name: str) -> torch.Tensor:
+        """The whole tensor."""
+        return self._tensors[name].read()
+
+    def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
+        """The rows ``begin`` to ``end`` (not included)."""
+        return self._tensors[name].read_rows(begin, end)
+
+
+def row_pieces(shape: tuple[int, ...], begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Split rows of a float32 tensor into ranges of about 64 MiB, at least one row each."""
+    row = 4 * math.prod(shape[1:])
+    step = max(1, _PIECE_BYTES // max(1, row))
+    for first in range(begin, end, step):
+        yield first, min(end, first + step)
+
+
+@contextlib.contextmanager
+def open_safetensors(path: Path, framework: str = "pt") -> Iterator[Any]:
+    """A safetensors file; opening it compares the header with the file's length and reads no tensor.
+
+    Args:
+        path: the file.
+        framework: whose tensors it gives, as for ``safetensors.safe_open``; the default loads torch.
+
+    Raises:
+        ModelError: the file is damaged, incomplete or gone.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework=framework) as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"weights {path}",
+            found=f"a damaged or incomplete file ({first_line(error)})",
+            expected="a whole safetensors file",
+            fix="Download the file again.",
+        ) from error
+
+
+def _check_rows(name: str, shape: tuple[int, ...], begin: int, end: int) -> None:
+    if not shape or not 0 <= begin < end <= shape[0]:
+        raise IndexError(f"{name} is {shape}; found rows {begin} to {end}")
