@@ -51,13 +51,16 @@ class Program:
     """One graph with named inputs and outputs.
 
     ``module`` takes every input as a placeholder, in the order of ``inputs`` (weights too), and returns a
-    tuple in the order of ``outputs``.
+    tuple in the order of ``outputs``. In a split graph ``family`` is the name by which stages call the program, and
+    ``length`` the tokens of a row where programs of a family differ in them.
     """
 
     name: str
     module: GraphModule
     inputs: list[Value]
     outputs: list[Value]
+    family: str = ""
+    length: int | None = None
 
     def weights(self) -> list[Value]:
         """The inputs that the target stores with the program."""
@@ -89,6 +92,24 @@ class Slot:
 
 
 @dataclasses.dataclass
+class Stage:
+    """One application of a program in a split graph.
+
+    ``bind`` gives, for each value of the programs with the role ``weight`` or ``state``, the tensor or slot that it
+    stands for in this stage; its gradient is that slot's. ``backward`` is None where there is nothing to train below.
+    """
+
+    name: str
+    forward: str
+    backward: str | None
+    bind: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stage as the manifest states it."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass
 class TrainingGraph:
     """What the passes rewrite and a target lowers.
 
@@ -101,6 +122,10 @@ class TrainingGraph:
         any_length: whether sizes that are multiples of ``length`` follow the sequence, and no others do.
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
         rotated: weights that are stored rotated (``core.hadamard``), by name.
+        parameters: the names of those ``weights`` that are the model's own and not tables made from its configuration.
+        stages: of a split graph, in forward order, the output head last; its weights are bound by stage.
+        lengths: of a split graph, the tokens of a row for which there are programs, ascending.
+        label_rows: of a split graph, the label entries in one call of the output head.
         provenance: the names of the passes applied, in order.
     """
 
@@ -116,6 +141,10 @@ class TrainingGraph:
     max_labels: int = 0
     packing: str = "fp32"
     rotated: list[str] = dataclasses.field(default_factory=list)
+    parameters: set[str] = dataclasses.field(default_factory=set)
+    stages: list[Stage] = dataclasses.field(default_factory=list)
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    label_rows: int = 0
     provenance: list[str] = dataclasses.field(default_factory=list)
 
 

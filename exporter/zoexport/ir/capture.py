@@ -107,6 +107,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
     module = exported.graph_module
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     kept: dict[str, torch.fx.Node] = {}
+    parameters: set[str] = set()
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(Value("tokens", "tokens", "int64", (Dim(ROWS, 1, _MAX_ROWS), seq_len)))
@@ -126,6 +127,8 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
         names[identity] = name
         kept[name] = node
         weights[name] = tensor
+        if spec.kind is InputKind.PARAMETER:
+            parameters.add(name)
         inputs.append(
             Value(name, "weight", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         )
@@ -137,7 +140,9 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
     ]
     graph = torch.fx.GraphModule(torch.nn.Module(), module.graph)
     program = Program("forward", graph, inputs, outputs)
-    return TrainingGraph({"forward": program}, weights, [], {}, seq_len, seq_len, rows=0)
+    return TrainingGraph(
+        {"forward": program}, weights, [], {}, seq_len, seq_len, rows=0, parameters=parameters
+    )
 
 
 def _tensor_of(

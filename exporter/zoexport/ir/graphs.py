@@ -118,6 +118,21 @@ def call(graph: torch.fx.Graph, operator: Any, *args: Any, **kwargs: Any) -> Nod
     return node
 
 
+_PATHS = "nn_module_stack"
+
+
+def keep_path(node: Node, like: Node) -> None:
+    """Note for a node that a pass made that it belongs to the module of ``like``."""
+    if _PATHS in like.meta:
+        node.meta[_PATHS] = like.meta[_PATHS]
+
+
+def module_path(node: Node) -> str:
+    """The path in the Hugging Face model of the module that a node comes from; empty where it is not known."""
+    stack = node.meta.get(_PATHS)
+    return str([*stack.values()][-1][0]).removeprefix("model.") if stack else ""
+
+
 def record(graph: torch.fx.Graph, like: Node, operator: Any, *args: Any) -> Node:
     """Insert a call at the graph's insertion point, recorded with the shape of ``like`` for the time being."""
     node = graph.call_function(operator, args)

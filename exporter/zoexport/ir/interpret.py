@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from zoexport.core.types import TrainingGraph
+from zoexport.core.types import Stage, TrainingGraph
 
 
 def interpret(
@@ -33,3 +33,97 @@ def interpret(
     with torch.no_grad():
         results = chosen.module(*values)
     return dict(zip((value.name for value in chosen.outputs), results, strict=True))
+
+
+class Stages:
+    """A split graph as a session runs it: stages forward, the output head on label positions, stages backward.
+
+    Args:
+        graph: after the passes; every weight has its values.
+        slots: the values of the state slots by name.
+        length: which programs, of ``graph.lengths``.
+    """
+
+    def __init__(
+        self, graph: TrainingGraph, slots: Mapping[str, torch.Tensor], length: int
+    ) -> None:
+        self.graph = graph
+        self.values = {**graph.weights, **slots}
+        self.programs = {
+            program.family: program
+            for program in graph.programs.values()
+            if program.length in (None, length)
+        }
+
+    def forward(self, tokens: torch.Tensor) -> list[list[torch.Tensor]]:
+        """What each stage reads: tokens (rows, length), then the activations."""
+        reads = [[tokens]]
+        for stage in self.graph.stages[:-1]:
+            reads.append([*self._run(stage.forward, stage, reads[-1]).values()])
+        return reads
+
+    def gradients(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        label_tokens: torch.Tensor,
+        label_weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """One call of a first-order step.
+
+        Args:
+            tokens: int64 (rows, length).
+            positions: int64 (M), flat, of the label entries; M at most ``graph.label_rows``.
+            label_tokens: int64 (M). label_weights: float32 (M), d loss / d log-probability.
+
+        Returns:
+            The log-probabilities (M), and the gradient of every trained slot by name.
+        """
+        reads = self.forward(tokens)
+        (hidden,) = reads[-1]
+        width = hidden.shape[-1]
+        filling = self.graph.label_rows - len(positions)
+        pad = torch.nn.functional.pad
+        rows = hidden.reshape(-1, width)[positions]
+        found: dict[str, torch.Tensor] = {}
+        head = self.graph.stages[-1]
+        results = self._run(
+            f"{head.forward}.backward",
+            head,
+            [
+                pad(rows, (0, 0, 0, filling)),
+                pad(label_tokens, (0, filling)),
+                pad(label_weights, (0, filling)),
+            ],
+        )
+        logprobs = results.pop("label_logprobs")[: len(positions)]
+        flat = torch.zeros_like(hidden).reshape(-1, width)
+        flat.index_add_(
+            0, positions, results[f"input_gradient.{self._activation(head)}"][: len(positions)]
+        )
+        passed = [flat.reshape(hidden.shape)]
+        for stage, read in zip(reversed(self.graph.stages[:-1]), reversed(reads[:-1]), strict=True):
+            if stage.backward is None:
+                break
+            results = self._run(stage.backward, stage, [*read, *passed])
+            passed = [
+                value for name, value in results.items() if name.startswith("input_gradient.")
+            ]
+            for name, value in results.items():
+                if name.startswith("gradient."):
+                    found[stage.bind[name.removeprefix("gradient.")]] = value
+        return logprobs, found
+
+    def _activation(self, stage: Stage) -> str:
+        return next(v.name for v in self.programs[stage.forward].inputs if v.role == "activation")
+
+    def _run(self, family: str, stage: Stage, given: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        program = self.programs[family]
+        rest = iter(given)
+        values = [
+            self.values[stage.bind[value.name]] if value.name in stage.bind else next(rest)
+            for value in program.inputs
+        ]
+        with torch.no_grad():
+            results = program.module(*values)
+        return dict(zip((value.name for value in program.outputs), results, strict=True))

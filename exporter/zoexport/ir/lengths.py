@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from zoexport.ir.samples import sample_inputs
 
 _ABOVE_AXES = 11
 """Numbers of axes and parts stand among a graph's numbers too."""
+_FOLLOWING = ("tokens", "activation", "logits")
+"""Roles of values whose sizes are rows and tokens."""
 _TO_THE_END = (1 << 63) - 1
 _CLOSE = 1e-4
 """Relative to the largest log-probability: sums of other lengths round differently."""
@@ -56,24 +58,46 @@ def set_length(program: Program, length: int, wanted: int) -> None:
     Raises:
         VerifyError: a constant has a dimension that mixes the sequence with something else.
     """
+    cuts = {value.name: position_axes(value, length) for value in program.inputs}
+    _set_size(program, length, wanted, cuts)
+
+
+def set_rows(program: Program, rows: int, wanted: int) -> None:
+    """Likewise, make a program bound to ``rows`` sequences take ``wanted`` of them.
+
+    ``rows`` divides no other size. A constant that has a part for every sequence is cut to the first ones.
+    """
+    cuts = {
+        value.name: [axis for axis, size in enumerate(value.shape) if follows(size, rows)]
+        if value.role == "weight"
+        else []
+        for value in program.inputs
+    }
+    _set_size(program, rows, wanted, cuts)
+
+
+def _set_size(program: Program, size: int, wanted: int, cuts: Mapping[str, list[int]]) -> None:
+    """Replace ``size`` and its multiples, and cut inputs along the axes of ``cuts``."""
     nodes = program.module.graph
 
     def resized(number: Any) -> Any:
-        return number // length * wanted if follows(number, length) else number
+        return number // size * wanted if follows(number, size) else number
 
     for node in nodes.nodes:
         if node.op == "call_function":
             resize: Any = torch.fx.node.map_aggregate
             node.args, node.kwargs = resize((node.args, node.kwargs), resized)
     for value, node in zip(program.inputs, placeholders(program).values(), strict=True):
-        for axis in position_axes(value, length):
+        for axis in cuts[value.name]:
             readers = list(node.users)
+            kept = resized(value.shape[axis])
             with nodes.inserting_before(readers[0]):
-                cut = nodes.call_function(aten.slice.Tensor, (node, axis, 0, wanted))
+                cut = nodes.call_function(aten.slice.Tensor, (node, axis, 0, kept))
             for reader in readers:
                 reader.replace_input_with(node, cut)
             node = cut
-    program.inputs = [_resized(value, length, wanted) for value in program.inputs]
+    program.inputs = [_resized(value, resized) for value in program.inputs]
+    program.outputs = [_resized(value, resized) for value in program.outputs]
     program.module.recompile()
 
 
@@ -96,11 +120,10 @@ def position_axes(value: Value, length: int) -> list[int]:
     return [axis for axis, size in enumerate(value.shape) if size == length]
 
 
-def _resized(value: Value, length: int, wanted: int) -> Value:
-    if value.role != "tokens":
+def _resized(value: Value, resized: Callable[[Any], Any]) -> Value:
+    if value.role not in _FOLLOWING:
         return value
-    shape = tuple(wanted if size == length else size for size in value.shape)
-    return Value(value.name, value.role, value.dtype, shape)
+    return dataclasses.replace(value, shape=tuple(resized(size) for size in value.shape))
 
 
 def agrees_at_other_lengths(graph: TrainingGraph, program: str) -> bool:

@@ -44,15 +44,19 @@ SEMANTIC = {
 }
 
 
+def _declare_device(name: str, arguments: str, outputs: Sequence[str]) -> None:
+    plain = ", ".join(["Tensor"] * len(outputs))
+    marked = ", ".join(f"Tensor({chr(97 + i)}!)" for i in range(len(outputs)))
+    written = ", ".join(f"Tensor({chr(97 + i)}!) {out}" for i, out in enumerate(outputs))
+    if len(outputs) > 1:
+        plain, marked = f"({plain})", f"({marked})"
+    _LIBRARY.define(f"{name}({arguments}) -> {plain}", tags=torch.Tag.pt2_compliant_tag)
+    _LIBRARY.define(f"{name}.out({arguments}, *, {written}) -> {marked}")
+
+
 def _declare() -> None:
     for name, (arguments, outputs) in DEVICE.items():
-        plain = ", ".join(["Tensor"] * len(outputs))
-        marked = ", ".join(f"Tensor({chr(97 + i)}!)" for i in range(len(outputs)))
-        written = ", ".join(f"Tensor({chr(97 + i)}!) {out}" for i, out in enumerate(outputs))
-        if len(outputs) > 1:
-            plain, marked = f"({plain})", f"({marked})"
-        _LIBRARY.define(f"{name}({arguments}) -> {plain}", tags=torch.Tag.pt2_compliant_tag)
-        _LIBRARY.define(f"{name}.out({arguments}, *, {written}) -> {marked}")
+        _declare_device(name, arguments, outputs)
     for name, arguments in SEMANTIC.items():
         _LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
 
@@ -92,3 +96,17 @@ def fake(name: str) -> Callable[[F], F]:
         return function
 
     return register
+
+
+def declare_cpu(
+    name: str,
+    arguments: str,
+    outputs: Sequence[str],
+    run: Callable[..., Any],
+    shapes: Callable[..., Any],
+) -> None:
+    """Declare a device operator together with what it computes and what its results look like."""
+    _declare_device(name, arguments, outputs)
+    _LIBRARY.impl(name, run, "CPU")
+    _LIBRARY.impl(f"{name}.out", _out_variant(run, outputs), "CPU")
+    fake(name)(shapes)

@@ -17,7 +17,15 @@ from __future__ import annotations
 from torch.fx import Node
 
 from zoexport.core.types import Program, TrainingGraph
-from zoexport.ir.graphs import aten, call, is_call, operand, placeholders, remove_unused_weights
+from zoexport.ir.graphs import (
+    aten,
+    call,
+    is_call,
+    keep_path,
+    operand,
+    placeholders,
+    remove_unused_weights,
+)
 
 
 def find_linears(graph: TrainingGraph) -> TrainingGraph:
@@ -43,6 +51,7 @@ def _rewrite(graph: TrainingGraph, program: Program) -> None:
             continue
         with nodes.inserting_before(product):
             linear = call(nodes, aten.linear.default, x, weight)
+        keep_path(linear, product)
         product.replace_all_uses_with(linear)
         nodes.erase_node(product)
     remove_unused_weights(program)

@@ -11,13 +11,15 @@ After, with ``c`` stored under the name ``constant.<hash>``::
 
     y = aten.mul(x, constant)
 
-Rotary tables, causal masks and position ids end here. Left alone: weights themselves, and results larger than
-``_LARGEST`` elements whose inputs are smaller (storing them would cost more than computing them).
+Rotary tables, causal masks and position ids end here. Left alone: weights themselves, results larger than
+``_LARGEST`` elements whose inputs are smaller (storing them would cost more than computing them), and what depends on
+a weight of ``keep``.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -29,20 +31,24 @@ from zoexport.ir.graphs import add_input, placeholders, remove_unused_weights
 _LARGEST = 1 << 22
 
 
-def fold_constants(graph: TrainingGraph) -> TrainingGraph:
-    """Apply the rewrite to every program; equal constants are stored once."""
+def fold_constants(graph: TrainingGraph, keep: Collection[str] = ()) -> TrainingGraph:
+    """Apply the rewrite to every program; equal constants are stored once.
+
+    Args:
+        keep: names of weights whose values may not be known yet, or differ where the same program runs.
+    """
     for program in graph.programs.values():
-        _fold(graph, program)
+        _fold(graph, program, keep)
     used = {value.name for program in graph.programs.values() for value in program.weights()}
     graph.weights = {name: tensor for name, tensor in graph.weights.items() if name in used}
     return graph
 
 
-def _fold(graph: TrainingGraph, program: Program) -> None:
+def _fold(graph: TrainingGraph, program: Program, keep: Collection[str]) -> None:
     names = {
         node: value.name
         for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
-        if value.role == "weight"
+        if value.role == "weight" and value.name not in keep
     }
     values: dict[Node, Any] = {node: graph.weights[name] for node, name in names.items()}
     stored: dict[str, Node] = placeholders(program)

@@ -21,14 +21,29 @@ import torch
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError, nearest
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
-from zoexport.ir.graphs import add_input, aten, call, is_call, operand, placeholders, shape_of
+from zoexport.ir.graphs import (
+    add_input,
+    aten,
+    call,
+    is_call,
+    keep_path,
+    operand,
+    placeholders,
+    shape_of,
+)
 
 A_TENSOR_IDS = 1 << 30
 """The first tensor id of the A matrices: their initial values come from the noise specification too."""
 
 
 def lora_inject(
-    graph: TrainingGraph, modules: list[str], *, rank: int, alpha: float, seed: int
+    graph: TrainingGraph,
+    modules: list[str],
+    *,
+    rank: int,
+    alpha: float,
+    seed: int,
+    train_a: bool = False,
 ) -> TrainingGraph:
     """Add adapters to ``modules`` in every program.
 
@@ -39,6 +54,7 @@ def lora_inject(
         alpha: the adapter's output is scaled by alpha / rank.
         seed: of A, which is N(0, 2/in) (He et al. 2015) as the noise specification draws it at step 0, query 0.
             Its scale belongs to the default lr: what a step of B changes grows with the square of it.
+        train_a: whether A is trained too (LoRA) or stays as it is (LoRA-FA).
 
     Raises:
         VerifyError: a module's linear call is not in the graph.
@@ -63,7 +79,12 @@ def lora_inject(
             )
         a_name, b_name = f"lora_A.{module}", f"lora_B.{module}"
         a_slot = Slot(
-            a_name, "frozen", "float32", (in_features, rank), A_TENSOR_IDS + number, module
+            a_name,
+            "trainable" if train_a else "frozen",
+            "float32",
+            (in_features, rank),
+            A_TENSOR_IDS + number,
+            module,
         )
         b_slot = Slot(b_name, "trainable", "float32", (rank, out_features), number, module)
         graph.slots += [a_slot, b_slot]
@@ -101,14 +122,17 @@ def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> Non
         users = list(linear.users)
         with nodes.inserting_after(linear):
             cursor = call(nodes, aten.matmul.default, x, a)
+        keep_path(cursor, linear)
         for operator, *args in (
             (aten.matmul.default, b),
             *([(aten.mul.Tensor, scaling)] if scaling != 1.0 else []),
         ):
             with nodes.inserting_after(cursor):
                 cursor = call(nodes, operator, cursor, *args)
+            keep_path(cursor, linear)
         with nodes.inserting_after(cursor):
             total = call(nodes, aten.add.Tensor, linear, cursor)
+        keep_path(total, linear)
         for user in users:
             user.replace_input_with(linear, total)
         assert shape_of(total) == shape_of(linear)

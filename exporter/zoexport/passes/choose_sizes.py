@@ -1,0 +1,148 @@
+"""choose_sizes: programs of a split graph for the rows and lengths that a session calls.
+
+Before, captured at 13 rows of 257 tokens (numbers that tell themselves apart, see ``ir.lengths``)::
+
+    layer.0(hidden (13, 257, 64)) -> hidden (13, 257, 64)
+    head(hidden (13, 257, 64)) -> logits (13, 257, 320)
+
+After, for 1 row, lengths 64 and 128, and 32 label rows::
+
+    layer.0@64(hidden (1, 64, 64)) -> hidden (1, 64, 64)
+    layer.0@128(hidden (1, 128, 64)) -> hidden (1, 128, 64)
+    head(hidden (32, 64)) -> logits (32, 320)
+
+The output head sees label positions alone, whatever rows they come from. Refused: a head in which rows see each other
+or their place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch.fx import Node
+
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Program, TrainingGraph
+from zoexport.ir.graphs import (
+    RESHAPES,
+    aten,
+    call,
+    copy_program,
+    is_call,
+    operand,
+    output_node,
+    placeholders,
+    shape_of,
+    zo,
+)
+from zoexport.ir.lengths import set_length, set_rows
+from zoexport.ir.shapes import record_shapes
+from zoexport.passes.split_layers import HEAD
+
+_PRODUCTS = (aten.linear, zo.linear_int4)
+_OVER_THE_LAST = (aten.mean, aten.layer_norm, aten.rms_norm, aten.amax, aten.softmax)
+
+
+def choose_sizes(
+    graph: TrainingGraph, *, rows: int, lengths: list[int], label_rows: int
+) -> TrainingGraph:
+    """Replace each program by its sized ones.
+
+    Args:
+        rows: sequences in one call. lengths: tokens of a row, ascending; the last is the longest.
+        label_rows: label entries in one call of the output head.
+    """
+    captured = (graph.rows, graph.length)
+    programs: dict[str, Program] = {}
+    for family, program in graph.programs.items():
+        if family == HEAD:
+            _check_rows_alone(program)
+            made = copy_program(program, family)
+            _resize(made, captured, (1, label_rows))
+            _without_batch(made)
+            programs[family] = dataclasses.replace(made, family=family)
+            continue
+        for length in lengths:
+            made = copy_program(program, f"{family}@{length}")
+            _resize(made, captured, (rows, length))
+            programs[made.name] = dataclasses.replace(made, family=family, length=length)
+    for program in programs.values():
+        record_shapes(program)
+    graph.programs = programs
+    graph.rows, graph.length = rows, lengths[-1]
+    graph.lengths, graph.label_rows = list(lengths), label_rows
+    graph.max_labels = rows * lengths[-1]
+    return graph
+
+
+def _resize(program: Program, captured: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """Rows first: a wanted length may be a multiple of the captured rows."""
+    set_rows(program, captured[0], wanted[0])
+    if captured[1] != wanted[1]:
+        set_length(program, captured[1], wanted[1])
+
+
+def _without_batch(program: Program) -> None:
+    """Take and return rows (n, width) where the program has (1, n, width)."""
+    nodes = program.module.graph
+    record_shapes(program)
+    ends = {value.name for value in (*program.inputs, *program.outputs) if _has_rows(value.role)}
+    for value, node in zip(program.inputs, placeholders(program).values(), strict=True):
+        if value.name in ends:
+            readers = list(node.users)
+            node.meta["val"] = node.meta["val"][0]
+            with nodes.inserting_before(readers[0]):
+                batched = call(nodes, aten.reshape.default, node, list(value.shape))
+            for reader in readers:
+                reader.replace_input_with(node, batched)
+    output = output_node(program.module)
+    (returned,) = output.args[0]  # type: ignore[misc]
+    with nodes.inserting_before(output):
+        flat = call(nodes, aten.reshape.default, returned, list(shape_of(returned)[1:]))
+    output.args = ((flat,),)
+    for values in (program.inputs, program.outputs):
+        values[:] = [
+            dataclasses.replace(value, shape=value.shape[1:]) if value.name in ends else value
+            for value in values
+        ]
+    program.module.recompile()
+
+
+def _has_rows(role: str) -> bool:
+    return role in ("activation", "logits")
+
+
+def _check_rows_alone(program: Program) -> None:
+    """Refuse a head in which a row's result depends on other rows or on the row's place."""
+    rows = {
+        node
+        for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
+        if _has_rows(value.role)
+    }
+    for node in program.module.graph.nodes:
+        if node.op != "call_function" or not rows.intersection(node.all_input_nodes):
+            continue
+        if not _each_row_alone(node, rows):
+            raise VerifyError(
+                f"[choose_sizes] {node.format_node()}",
+                found="rows that see each other, or their place, after the last layer",
+                expected="an output head that treats each position alone",
+                fix="Report the model's architecture.",
+            )
+        rows.add(node)
+
+
+def _each_row_alone(node: Node, rows: set[Node]) -> bool:
+    width = len(shape_of(node)) - 1
+    if is_call(node, *RESHAPES):
+        return shape_of(operand(node))[:2] == shape_of(node)[:2]
+    if is_call(node, *_PRODUCTS, aten.matmul):
+        return operand(node) in rows and not rows.intersection(node.all_input_nodes[1:])
+    if is_call(node, *_OVER_THE_LAST):
+        axes = node.args[1] if not is_call(node, aten.layer_norm, aten.rms_norm) else [-1]
+        return axes in (-1, width, [-1], [width])
+    others = [shape_of(arg) for arg in node.all_input_nodes if arg not in rows]
+    small = all(set(shape[:-1]) <= {1} for shape in others)
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return small and (pointwise or is_call(node, aten.to, aten._to_copy, aten.clone))

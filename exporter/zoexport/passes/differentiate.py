@@ -1,0 +1,146 @@
+"""differentiate: a backward program for every program that training passes through.
+
+For a program y = F(x, w), and the loss E, the gradient of s = sum(dE/dy * y) with dE/dy held fixed is that of E (MeBP
+section 3). Before::
+
+    layer.0(hidden, W, A, B) -> hidden
+
+After, F computed again inside::
+
+    layer.0.backward(hidden, W, A, B, output_gradient.hidden) -> input_gradient.hidden, gradient.A, gradient.B
+
+The output head's takes labels and what the loss gives each of them, d loss / d log-probability::
+
+    head.backward(hidden, W, label_tokens, label_weights) -> label_logprobs, label_is_argmax, input_gradient.hidden
+
+Left alone: what lies below the first stage that trains anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.ir.graphs import aten, is_call, operand, remove_unused_weights, zo
+from zoexport.ir.shapes import fake_inputs, record_shapes
+from zoexport.passes.split_layers import HEAD
+
+_BACKWARD_OPERATORS = (
+    aten.silu_backward,
+    aten._softmax_backward_data,
+    aten.gelu_backward,
+    aten.native_layer_norm_backward,
+    aten.slice_backward,
+    aten.select_backward,
+    aten.tanh_backward,
+    aten.sigmoid_backward,
+    aten.threshold_backward,
+    aten.expand_copy,
+)
+
+
+def differentiate(graph: TrainingGraph) -> TrainingGraph:
+    """Add the backward programs, and name them in the stages."""
+    trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
+    first = next(
+        number for number, stage in enumerate(graph.stages) if trainable & {*stage.bind.values()}
+    )
+    wanted: dict[str, set[str]] = {}
+    for stage in graph.stages[first:]:
+        stage.backward = f"{stage.forward}.backward"
+        wanted[stage.forward] = {local for local, name in stage.bind.items() if name in trainable}
+    for program in list(graph.programs.values()):
+        if program.family in wanted:
+            backward = _backward(program, wanted[program.family])
+            graph.programs[backward.name] = backward
+    return graph
+
+
+def _backward(program: Program, trainable: set[str]) -> Program:
+    given = list(program.inputs)
+    chosen = [
+        number
+        for number, value in enumerate(given)
+        if value.role == "activation" or value.name in trainable
+    ]
+    added, results, cotangents = (
+        _of_labels(program) if program.family == HEAD else _of_gradients(program)
+    )
+    count = len(given)
+
+    def gradients(*values: Tensor) -> list[Tensor]:
+        inputs = list(values[:count])
+        with torch.enable_grad():
+            for number in chosen:
+                inputs[number] = inputs[number].detach().requires_grad_()
+            outputs = program.module(*inputs)
+            kept, weights = cotangents(outputs, values[count:])
+            found = torch.autograd.grad(outputs, [inputs[number] for number in chosen], weights)
+        return [*kept, *found]
+
+    inputs = [*given, *added]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    table = {**core_aten_decompositions(), **get_decompositions(_BACKWARD_OPERATORS)}
+    with mode:
+        traced = make_fx(gradients, decomposition_table=table)(*fake_inputs(inputs, mode))
+    for number in chosen:
+        value = given[number]
+        role = "input_gradient" if value.role == "activation" else "state_gradient"
+        prefix = "input_gradient" if value.role == "activation" else "gradient"
+        results.append(Value(f"{prefix}.{value.name}", role, "float32", value.shape))
+    family = f"{program.family}.backward"
+    name = program.name.replace(program.family, family, 1)
+    module = GraphModule(torch.nn.Module(), traced.graph)
+    made = Program(name, module, inputs, results, family, program.length)
+    _without_detach(made)
+    remove_unused_weights(made)
+    made.module.recompile()
+    record_shapes(made)
+    return made
+
+
+_Cotangents = Callable[
+    [Sequence[Tensor], Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Tensor]]
+]
+
+
+def _of_gradients(program: Program) -> tuple[list[Value], list[Value], _Cotangents]:
+    """The gradients of the program's outputs are inputs."""
+    added = [
+        dataclasses.replace(value, name=f"output_gradient.{value.name}", role="output_gradient")
+        for value in program.outputs
+    ]
+    return added, [], lambda _, given: ([], given)
+
+
+def _of_labels(program: Program) -> tuple[list[Value], list[Value], _Cotangents]:
+    """The gradient of the logits follows from the labels and their weights."""
+    (logits,) = program.outputs
+    rows = logits.shape[:1]
+    added = [
+        Value("label_tokens", "label_tokens", "int64", rows),
+        Value("label_weights", "label_weights", "float32", rows),
+    ]
+    results = [Value(role, role, "float32", rows) for role in ("label_logprobs", "label_is_argmax")]
+
+    def cotangents(outputs: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
+        logprobs, is_argmax, gradient = zo.label_gradient(outputs[0].detach(), *given)
+        return [logprobs, is_argmax], [gradient]
+
+    return added, results, cotangents
+
+
+def _without_detach(program: Program) -> None:
+    for node in list(program.module.graph.nodes):
+        if is_call(node, aten.detach, aten.alias):
+            node.replace_all_uses_with(operand(node))
+            program.module.graph.erase_node(node)

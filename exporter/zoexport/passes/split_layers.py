@@ -1,0 +1,182 @@
+"""split_layers: the model becomes one small program for each distinct part, and stages that apply them in order.
+
+Before, one program ``forward``::
+
+    h0 = aten.embedding(W_e, tokens)
+    h1 = h0 + aten.linear(norm(h0, layers.0.norm), layers.0.W)
+    h2 = h1 + aten.linear(norm(h1, layers.1.norm), layers.1.W)
+    y  = aten.linear(norm(h2, final), W_e)
+
+After (MeBP section 3, "Gradient checkpointing compilation")::
+
+    embedding(tokens; W_e) -> h          stages: embedding
+    layer.0(h; norm, W) -> h                     layer.0 with norm = layers.0.norm, W = layers.0.W
+                                                 layer.0 with norm = layers.1.norm, W = layers.1.W
+    head(h; final, W_e) -> y                     head
+
+Layers are the same where their calls, numbers and shapes are; weights, adapters and tables (masks, rotary embeddings)
+are inputs that each stage binds. Refused: layers that do not run one after another, and values other than float32 that
+pass from one to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Program, Stage, TrainingGraph, Value
+from zoexport.ir.graphs import aten, call, outputs, placeholders
+from zoexport.ir.segments import layer_stack, segments
+
+EMBEDDING, HEAD = "embedding", "head"
+
+
+def split_layers(graph: TrainingGraph) -> TrainingGraph:
+    """Replace ``forward`` by the distinct programs and ``graph.stages``."""
+    whole = graph.programs.pop("forward")
+    stack = layer_stack(whole)
+    parts = segments(whole, stack)
+    passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
+    families: dict[Any, str] = {}
+    for number, nodes in enumerate(parts):
+        if number == len(parts) - 1:
+            results = [(whole.outputs[0], outputs(whole)["logits"])]
+            part = _Part(whole, "", HEAD)
+        else:
+            results = _activations(_read_later(passed, nodes, parts[number + 1 :]))
+            layer = f"{stack}.{number - 1}"
+            part = _Part(whole, f"{layer}.", layer) if number else _Part(whole, "", EMBEDDING)
+        program = part.extract(nodes, passed, results)
+        family = part.stage
+        if part.prefix:
+            family = families.setdefault(_identity(program), f"layer.{len(families)}")
+        program.name = program.family = family
+        graph.programs.setdefault(family, program)
+        graph.stages.append(Stage(part.stage, family, None, part.bind))
+        passed = results
+    return graph
+
+
+def _named(program: Program) -> list[tuple[Value, Node]]:
+    return [*zip(program.inputs, placeholders(program).values(), strict=True)]
+
+
+def _read_later(
+    passed: list[tuple[Value, Node]], nodes: list[Node], later: list[list[Node]]
+) -> list[Node]:
+    """What segments ``later`` read of a segment's calls and of what was passed to it, in graph order."""
+    readers = {node for part in later for node in part}
+    return [node for node in [*(node for _, node in passed), *nodes] if readers & node.users.keys()]
+
+
+def _activations(nodes: list[Node]) -> list[tuple[Value, Node]]:
+    """The values that pass from a segment to the next."""
+    found = []
+    for number, node in enumerate(nodes):
+        value = node.meta["val"]
+        if value.dtype != torch.float32:
+            raise VerifyError(
+                f"[split_layers] {node.name}",
+                found=f"a value of type {value.dtype} that later layers read",
+                expected="float32 values, which gradients can pass",
+                fix="Report the model's architecture.",
+            )
+        name = "hidden" if len(nodes) == 1 else f"hidden.{number}"
+        found.append((Value(name, "activation", "float32", tuple(value.shape)), node))
+    return found
+
+
+class _Part:
+    """One segment on its way to be a program.
+
+    Args:
+        whole: the program that it is part of.
+        prefix: the path of the segment's layer with a final dot, or nothing.
+        stage: the stage's name.
+    """
+
+    def __init__(self, whole: Program, prefix: str, stage: str) -> None:
+        self.values = {node: value for value, node in _named(whole)}
+        self.prefix = prefix
+        self.stage = stage
+        self.bind: dict[str, str] = {}
+        self.inputs: list[Value] = []
+        self.graph = Graph()
+        self.copied: dict[Node, Node] = {}
+
+    def extract(
+        self,
+        nodes: list[Node],
+        passed: list[tuple[Value, Node]],
+        results: list[tuple[Value, Node]],
+    ) -> Program:
+        """The program that computes ``results`` from ``passed``."""
+        for value, node in passed:
+            self._input(node, value)
+        before = _read_before(nodes, set(self.copied))
+        for node in before:
+            if node in self.values:
+                self._input(node, self._local(self.values[node]))
+        for node in [*before, *nodes]:
+            if node not in self.copied:
+                self.copied[node] = self.graph.node_copy(node, lambda arg: self.copied[arg])
+        returned = []
+        for _, node in results:
+            copied = self.copied[node]
+            # An output must not be an input itself.
+            passes = copied.op == "placeholder"
+            returned.append(call(self.graph, aten.clone.default, copied) if passes else copied)
+        self.graph.output(tuple(returned))
+        module = GraphModule(torch.nn.Module(), self.graph)
+        return Program("", module, self.inputs, [value for value, _ in results])
+
+    def _input(self, node: Node, value: Value) -> None:
+        self.inputs.append(value)
+        copied = self.graph.placeholder("".join(c if c.isalnum() else "_" for c in value.name))
+        copied.meta = dict(node.meta)
+        self.copied[node] = copied
+
+    def _local(self, value: Value) -> Value:
+        """A weight or slot under the name that it has in every stage of the family."""
+        name = value.name
+        if self.prefix:
+            name = name.replace(self.prefix, "", 1)
+            if name == value.name:
+                name = f"shared.{sum(local.startswith('shared.') for local in self.bind)}"
+        self.bind[name] = value.name
+        return Value(name, value.role, value.dtype, value.shape)
+
+
+def _read_before(nodes: list[Node], known: set[Node]) -> list[Node]:
+    """What ``nodes`` need besides ``known`` and themselves: inputs, and calls that no token reaches; by first use."""
+    found: dict[Node, None] = {}
+    inner = known | set(nodes)
+
+    def visit(node: Node) -> None:
+        if node in inner or node in found:
+            return
+        for arg in node.all_input_nodes:
+            visit(arg)
+        found[node] = None
+
+    for node in nodes:
+        for arg in node.all_input_nodes:
+            visit(arg)
+    return list(found)
+
+
+def _identity(program: Program) -> Any:
+    """What two programs have in common that do the same with inputs of the same names and shapes."""
+    numbers = {node: number for number, node in enumerate(program.module.graph.nodes)}
+    calls = [
+        (
+            node.op,
+            str(node.target) if node.op == "call_function" else "",
+            repr(torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: numbers[arg])),
+        )
+        for node in program.module.graph.nodes
+    ]
+    return tuple(calls), tuple(program.inputs), tuple(program.outputs)

@@ -1,0 +1,119 @@
+"""row_rules: decompose a program into products and what treats rows alone.
+
+Each rule states what stands there afterwards. They serve ``products`` and ``fuse_rows``, which know few operators.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._subclasses import FakeTensorMode
+from torch.func import functionalize
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from zoexport.core.types import Program
+from zoexport.ir.graphs import arguments, aten, call, is_call, remove_unused_weights, shape_of
+from zoexport.ir.shapes import fake_inputs, record_shapes
+
+_SHORT = 16
+"""Additions for a sum over so many parts at most."""
+
+
+def decompose(program: Program) -> None:
+    """Rewrite ``program``, whose recorded shapes are numbers, in core operators without norms, splits and selects."""
+    table: dict[Any, Callable[..., Any]] = {
+        **core_aten_decompositions(),
+        **get_decompositions([aten.addmm, aten.baddbmm, aten.gelu_backward, aten.stack]),
+        aten.native_layer_norm.default: _layer_norm,
+    }
+    table.pop(aten.gelu.default, None)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, torch.no_grad():
+        traced = make_fx(functionalize(program.module), decomposition_table=table)(
+            *fake_inputs(program.inputs, mode)
+        )
+    program.module = GraphModule(torch.nn.Module(), traced.graph)
+    nodes = program.module.graph
+    rules = (_split, _select, _sum_of_parts)
+    for rule, node in itertools.product(rules, list(nodes.nodes)):
+        with nodes.inserting_before(node):
+            made = rule(node)
+        if made is not None:
+            node.replace_all_uses_with(made)
+            nodes.erase_node(node)
+    remove_unused_weights(program)
+    program.module.recompile()
+    record_shapes(program)
+
+
+def _layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """native_layer_norm: means and products."""
+    axes = list(range(-len(shape), 0))
+    mean = x.mean(axes, keepdim=True)
+    centered = x - mean
+    rstd = ((centered * centered).mean(axes, keepdim=True) + eps).rsqrt()
+    y = centered * rstd
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias, mean, rstd
+
+
+def _split(node: Node) -> None:
+    """split, unbind: a slice for each part that is read."""
+    if not is_call(node, aten.split_with_sizes, aten.split, aten.unbind):
+        return
+    source, *given = arguments(node)
+    place = 0 if is_call(node, aten.unbind) else 1
+    dim = (given[place] if len(given) > place else 0) % len(shape_of(source))
+    parts = node.meta["val"]
+    if is_call(node, aten.unbind):
+        sizes = [1] * len(parts)
+    else:
+        sizes = [part.shape[dim] for part in parts]
+    ends = list(itertools.accumulate(sizes))
+    for part in list(node.users):
+        index: Any = part.args[1]
+        piece = call(
+            node.graph, aten.slice.Tensor, source, dim, ends[index] - sizes[index], ends[index]
+        )
+        if is_call(node, aten.unbind):
+            piece = call(node.graph, aten.squeeze.dims, piece, [dim])
+        part.replace_all_uses_with(piece)
+        node.graph.erase_node(part)
+
+
+def _select(node: Node) -> Node | None:
+    """select: a slice of one, without its dimension."""
+    if not is_call(node, aten.select):
+        return None
+    source, dim, index = arguments(node)
+    size = shape_of(source)[dim]
+    index = index % size
+    dim = dim % len(shape_of(source))
+    piece = call(node.graph, aten.slice.Tensor, source, dim, index, index + 1)
+    return call(node.graph, aten.squeeze.dims, piece, [dim])
+
+
+def _sum_of_parts(node: Node) -> Node | None:
+    """sum over one short dimension that is not the last (the gradient of grouped heads): additions of its parts."""
+    if not is_call(node, aten.sum) or len(arguments(node)) < 2:
+        return None
+    source, axes, *kept = arguments(node)
+    sizes = shape_of(source)
+    if len(axes) != 1 or axes[0] % len(sizes) == len(sizes) - 1 or sizes[axes[0]] > _SHORT:
+        return None
+    parts = [
+        call(node.graph, aten.slice.Tensor, source, axes[0], index, index + 1)
+        for index in range(sizes[axes[0]])
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = call(node.graph, aten.add.Tensor, total, part)
+    return total if kept and kept[0] else call(node.graph, aten.squeeze.dims, total, [axes[0]])
