@@ -12,6 +12,8 @@ namespace kernels {
 //
 // A panel is (depth, width) dense, width the least multiple of the lanes that is at least count; columns past count
 // hold any numbers. first is a multiple of 32.
+inline constexpr size_t kMaxDepth = 384;
+
 struct Part {
   size_t first;
   size_t depth;
@@ -44,12 +46,12 @@ struct ProductKernels {
   // written too.
   void (*pack_rows)(const float* a, size_t row_stride, size_t rows, size_t depth, float* packed);
   // Panels of what is stored as (depth, columns), and of what is stored as (columns, depth).
-  void (*fill_float)(const FloatMatrix& b, const Part& part, float* panel);
-  void (*fill_float_transposed)(const FloatMatrix& b, const Part& part, float* panel);
-  void (*fill_int4)(const Int4Matrix& b, const Part& part, float* panel);
-  void (*fill_int4_transposed)(const Int4Matrix& b, const Part& part, float* panel);
-  void (*fill_int8)(const Int8Matrix& b, const Part& part, float* panel);
-  void (*fill_int8_transposed)(const Int8Matrix& b, const Part& part, float* panel);
+  void (*fill_float)(FloatMatrix b, Part part, float* panel);
+  void (*fill_float_transposed)(FloatMatrix b, Part part, float* panel);
+  void (*fill_int4)(Int4Matrix b, Part part, float* panel);
+  void (*fill_int4_transposed)(Int4Matrix b, Part part, float* panel);
+  void (*fill_int8)(Int8Matrix b, Part part, float* panel);
+  void (*fill_int8_transposed)(Int8Matrix b, Part part, float* panel);
   void (*multiply)(const Tile& tile);
 };
 

@@ -11,8 +11,7 @@ namespace kernels {
 namespace {
 
 constexpr size_t kUnit = 32; // groups of INT4 weights are multiples of it
-constexpr size_t kDepth = 384; // of the depth at a time: a panel then stays near the core
-constexpr size_t kRows = 280; // of A at a time: kRows * kDepth floats are packed and used for every panel
+constexpr size_t kRows = 280; // of A at a time: kRows * kMaxDepth floats are packed and used for every panel
 constexpr size_t kWidth = 32; // of every variant, at most
 constexpr size_t kLine = 64; // bytes of a cache line
 constexpr size_t kFewPanels = 8; // with fewer the rows are dealt over threads, and not the columns
@@ -90,7 +89,7 @@ void run_block(
     Range columns,
     float* scratch) {
   float* panel = scratch;
-  float* packed = scratch + kDepth * kWidth;
+  float* packed = scratch + kMaxDepth * kWidth;
   const float* a = product.a.values + batch * product.a_batch;
   float* c = product.c + batch * product.rows * product.columns;
   const size_t height = rows.end - rows.begin;
@@ -144,7 +143,7 @@ const ProductKernels& fastest_kernels() {
 }
 
 size_t block_depth(size_t depth) {
-  const size_t blocks = std::max<size_t>(1, divide_up(depth, kDepth));
+  const size_t blocks = std::max<size_t>(1, divide_up(depth, kMaxDepth));
   return std::max(kUnit, divide_up(divide_up(depth, blocks), kUnit) * kUnit);
 }
 
@@ -200,7 +199,7 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
   const Split split = split_of(product, kernels);
   const size_t high = std::min(kRows, product.rows);
   const size_t packed = high * std::min(block_depth(product.depth), product.depth);
-  const Scratch scratch(kDepth * kWidth + packed + kSlack);
+  const Scratch scratch(kMaxDepth * kWidth + packed + kSlack);
   if (!scratch.ok()) {
     return false;
   }

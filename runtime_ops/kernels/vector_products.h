@@ -40,17 +40,6 @@ struct Rows {
 };
 
 template <typename V>
-inline typename V::Float bfloat16_column(const Int4Matrix& b, const Part& part, size_t unit, size_t group) {
-  const size_t groups = b.K / b.group_size;
-  typename V::Word bits = {};
-  for (size_t i = 0; i < V::kLanes; ++i) {
-    const size_t j = unit + i < part.count ? unit + i : part.count - 1;
-    bits[i] = static_cast<uint32_t>(b.scales[(part.column + j) * groups + group]) << 16;
-  }
-  return (typename V::Float)bits;
-}
-
-template <typename V>
 void pack_rows(const float* a, size_t row_stride, size_t rows, size_t depth, float* packed) {
   constexpr size_t kGroups = (V::kRows + V::kLanes - 1) / V::kLanes;
   const size_t groups = (rows + V::kLanes - 1) / V::kLanes;
@@ -79,7 +68,7 @@ void pack_rows(const float* a, size_t row_stride, size_t rows, size_t depth, flo
 }
 
 template <typename V>
-void fill_float(const FloatMatrix& b, const Part& part, float* panel) {
+void fill_float(FloatMatrix b, Part part, float* panel) {
   for (size_t p = 0; p < part.depth; ++p) {
     const float* row = b.values + (part.first + p) * b.stride + part.column;
     float* out = panel + p * part.width;
@@ -94,7 +83,7 @@ void fill_float(const FloatMatrix& b, const Part& part, float* panel) {
 }
 
 template <typename V>
-void fill_float_transposed(const FloatMatrix& b, const Part& part, float* panel) {
+void fill_float_transposed(FloatMatrix b, Part part, float* panel) {
   for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
     const Rows<V, float> rows(b.values + part.first, b.stride, part.column + unit, part.column + part.count);
     float* out = panel + unit;
@@ -115,32 +104,47 @@ void fill_float_transposed(const FloatMatrix& b, const Part& part, float* panel)
 }
 
 template <typename V>
-void fill_int4(const Int4Matrix& b, const Part& part, float* panel) {
-  const size_t group = part.column / b.group_size; // a panel lies in one group
+void fill_int4(Int4Matrix b, Part part, float* panel) {
+  const size_t groups = b.K / b.group_size;
+  const uint8_t* codes = b.codes + part.first * (b.K / 2) + part.column / 2;
+  const uint16_t* scales = b.scales + part.first * groups + part.column / b.group_size; // a panel lies in one group
   for (size_t p = 0; p < part.depth; ++p) {
-    const size_t row = part.first + p;
-    const uint8_t* codes = b.codes + row * (b.K / 2) + part.column / 2;
-    const uint32_t bits = static_cast<uint32_t>(b.scales[row * (b.K / b.group_size) + group]) << 16;
+    const uint32_t bits = static_cast<uint32_t>(*scales) << 16;
     const typename V::Float scale = (typename V::Float)(typename V::Word{} + bits);
     for (size_t j = 0; j < part.width; j += V::kLanes) {
-      V::store(panel + p * part.width + j, V::int4_values(V::spread_int4(codes + j / 2)) * scale);
+      V::store(panel + j, V::int4_values(V::spread_int4(codes + j / 2)) * scale);
     }
+    codes += b.K / 2;
+    scales += groups;
+    panel += part.width;
   }
 }
 
 template <typename V>
-void fill_int4_transposed(const Int4Matrix& b, const Part& part, float* panel) {
+void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
+  const size_t groups = b.K / b.group_size, first_group = part.first / b.group_size;
+  const size_t end_group = (part.first + part.depth - 1) / b.group_size + 1;
   for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
-    const Rows<V, uint8_t> rows(b.codes + part.first / 2, b.K / 2, part.column + unit, part.column + part.count);
+    const size_t column = part.column + unit, end = part.column + part.count;
+    uint32_t scales[kMaxDepth / kInt4 + 1][V::kLanes];
+    for (size_t i = 0; i < V::kLanes; ++i) {
+      const uint16_t* row = b.scales + (column + i < end ? column + i : end - 1) * groups;
+      for (size_t group = first_group; group < end_group; ++group) {
+        scales[group - first_group][i] = static_cast<uint32_t>(row[group]) << 16;
+      }
+    }
+    const Rows<V, uint8_t> rows(b.codes + part.first / 2, b.K / 2, column, end);
     float* out = panel + unit;
     for (size_t p = 0; p < part.depth; p += kInt4) {
-      const typename V::Float scale = bfloat16_column<V>(b, part, unit, (part.first + p) / b.group_size);
-      typename V::Word column[kFloats];
-      V::load_columns(rows.begin, p / 2, column);
+      typename V::Float scale;
+      __builtin_memcpy(&scale, scales[(part.first + p) / b.group_size - first_group], sizeof(scale));
+      typename V::Word words[kFloats];
+      V::load_columns(rows.begin, p / 2, words);
+#pragma GCC unroll 4
       for (size_t i = 0; i < kFloats; ++i) {
 #pragma GCC unroll 8
         for (size_t k = 0; k < 8; ++k) {
-          V::store(out, V::int4_values(column[i] >> (4 * k)) * scale);
+          V::store(out, V::int4_values(words[i] >> (4 * k)) * scale);
           out += part.width;
         }
       }
@@ -149,7 +153,7 @@ void fill_int4_transposed(const Int4Matrix& b, const Part& part, float* panel) {
 }
 
 template <typename V>
-void fill_int8(const Int8Matrix& b, const Part& part, float* panel) {
+void fill_int8(Int8Matrix b, Part part, float* panel) {
   for (size_t p = 0; p < part.depth; ++p) {
     const int8_t* codes = b.codes + (part.first + p) * b.K + part.column;
     const float scale = b.scales[part.first + p];
@@ -165,7 +169,7 @@ void fill_int8(const Int8Matrix& b, const Part& part, float* panel) {
 }
 
 template <typename V>
-void fill_int8_transposed(const Int8Matrix& b, const Part& part, float* panel) {
+void fill_int8_transposed(Int8Matrix b, Part part, float* panel) {
   for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
     const size_t column = part.column + unit, end = part.column + part.count;
     const Rows<V, int8_t> rows(b.codes + part.first, b.K, column, end);
@@ -178,6 +182,7 @@ void fill_int8_transposed(const Int8Matrix& b, const Part& part, float* panel) {
     for (; p + kInt8 <= part.depth; p += kInt8) {
       typename V::Word words[kFloats];
       V::load_columns(rows.begin, p, words);
+#pragma GCC unroll 16
       for (size_t i = 0; i < kInt8; ++i) {
         // Adding and taking away 128 gives the byte its sign.
         const typename V::Word byte = (words[i / 4] >> (8 * (i % 4))) & 255u;

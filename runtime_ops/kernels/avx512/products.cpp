@@ -20,13 +20,13 @@ struct Avx512 {
   static Float to_float(Word word) { return _mm512_cvtepi32_ps((__m512i)word); }
 
   static __m512i load_four(const char* const* rows, size_t offset) {
-    const auto quarter = [&](size_t row) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset));
+    const auto row = [&](size_t i) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + offset));
     };
-    __m512i four = _mm512_castsi128_si512(quarter(0));
-    four = _mm512_inserti32x4(four, quarter(4), 1);
-    four = _mm512_inserti32x4(four, quarter(8), 2);
-    return _mm512_inserti32x4(four, quarter(12), 3);
+    // By halves: inserting from memory is cheaper in 256 bits.
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(4), 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(row(8)), row(12), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
   }
 
   static void load_columns(const char* const (&rows)[kLanes], size_t offset, Word (&out)[4]) {
