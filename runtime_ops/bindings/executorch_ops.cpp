@@ -168,21 +168,86 @@ void label_logprobs_out(
       });
   ET_KERNEL_CHECK(ctx, ran, Internal, );
 }
+
 // Boxed by hand: EXECUTORCH_LIBRARY takes functions of one output only.
-void label_logprobs_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
-  ET_KERNEL_CHECK(ctx, stack.size() >= 4, InvalidArgument, );
-  for (size_t i = 0; i < 4; ++i) {
-    ET_KERNEL_CHECK(ctx, stack[i]->isTensor(), InvalidArgument, );
+bool are_tensors(const Span<EValue*>& stack, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (i >= stack.size() || !stack[i]->isTensor()) {
+      return false;
+    }
   }
+  return true;
+}
+
+void label_logprobs_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
+  ET_KERNEL_CHECK(ctx, are_tensors(stack, 4), InvalidArgument, );
   label_logprobs_out(
       ctx, stack[0]->toTensor(), stack[1]->toTensor(), stack[2]->toTensor(), stack[3]->toTensor());
+}
+
+
+void label_gradient_out(
+    KernelRuntimeContext& ctx,
+    const Tensor& logits,
+    const Tensor& label_tokens,
+    const Tensor& label_weights,
+    Tensor& logprobs,
+    Tensor& is_argmax,
+    Tensor& gradient) {
+  ZO_CHECK(
+      ctx,
+      is_dense(logits, ScalarType::Float) && logits.dim() == 2 && logits.size(1) > 0,
+      ,
+      "logits must be dense float32 (M, V), V >= 1");
+  ZO_CHECK(
+      ctx,
+      is_dense(label_tokens, ScalarType::Long) && label_tokens.dim() == 1 &&
+          label_tokens.size(0) == logits.size(0),
+      ,
+      "label_tokens must be int64 (M)");
+  ZO_CHECK(
+      ctx,
+      is_dense(label_weights, ScalarType::Float) && label_weights.dim() == 1 &&
+          label_weights.size(0) == logits.size(0),
+      ,
+      "label_weights must be float32 (M)");
+  const size_t M = static_cast<size_t>(logits.size(0));
+  const size_t V = static_cast<size_t>(logits.size(1));
+  const int64_t* labels = label_tokens.const_data_ptr<int64_t>();
+  ZO_CHECK(ctx, kernels::find_bad_label(labels, M, V) < 0, , "every label must be in [0, V)");
+  ZO_CHECK(
+      ctx,
+      resize(logprobs, std::nullopt, logits, 1, std::nullopt) && is_dense(logprobs, ScalarType::Float) &&
+          resize(is_argmax, std::nullopt, logits, 1, std::nullopt) &&
+          is_dense(is_argmax, ScalarType::Float) &&
+          resize(gradient, std::nullopt, logits, 0, std::nullopt) && is_dense(gradient, ScalarType::Float),
+      ,
+      "logprobs and is_argmax must be float32 with room for (M), gradient for (M, V)");
+  const float* in = logits.const_data_ptr<float>();
+  const float* weights = label_weights.const_data_ptr<float>();
+  float* out = logprobs.mutable_data_ptr<float>();
+  float* most = is_argmax.mutable_data_ptr<float>();
+  float* slope = gradient.mutable_data_ptr<float>();
+  const bool ran = parallel(M, std::max<size_t>(1, 16384 / V), [&](size_t begin, size_t end) {
+    kernels::label_gradient_rows(in, labels, weights, V, begin, end, out, most, slope);
+  });
+  ET_KERNEL_CHECK(ctx, ran, Internal, );
+}
+void label_gradient_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
+  ET_KERNEL_CHECK(ctx, are_tensors(stack, 6), InvalidArgument, );
+  label_gradient_out(
+      ctx, stack[0]->toTensor(), stack[1]->toTensor(), stack[2]->toTensor(), stack[3]->toTensor(),
+      stack[4]->toTensor(), stack[5]->toTensor());
 }
 
 EXECUTORCH_LIBRARY(zoexport, "zo_update.out", zo_update_out);
 EXECUTORCH_LIBRARY(zoexport, "zo_perturb.out", zo_perturb_out);
 EXECUTORCH_LIBRARY(zoexport, "zo_perturb_one.out", zo_perturb_one_out);
-const auto registered = executorch::runtime::register_kernel(
-    executorch::runtime::Kernel("zoexport::label_logprobs.out", label_logprobs_boxed));
+const auto registered = {
+    executorch::runtime::register_kernel(
+        executorch::runtime::Kernel("zoexport::label_logprobs.out", label_logprobs_boxed)),
+    executorch::runtime::register_kernel(
+        executorch::runtime::Kernel("zoexport::label_gradient.out", label_gradient_boxed))};
 
 } // namespace
 } // namespace zoexport

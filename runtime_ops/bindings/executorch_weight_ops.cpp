@@ -1,79 +1,16 @@
-// The operators of namespace zoexport that read weights and tables; exporter/zoexport/ir/op_schemas.py states the same schemas.
+// The operators of namespace zoexport that read tables; exporter/zoexport/ir/op_schemas.py states the same schemas.
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 
-#include "../kernels/int4.h"
-#include "executorch_support.h"
+#include "executorch_weights.h"
 
 namespace zoexport {
 namespace {
 
 using namespace ops;
-
-// The packed matrix of codes uint8 (N, K/2) and scales bfloat16 (N, K/G), or nothing where they do not fit.
-std::optional<kernels::Int4Matrix> as_int4(const Tensor& codes, const Tensor& scales) {
-  if (!is_dense(codes, ScalarType::Byte) || !is_dense(scales, ScalarType::BFloat16) || codes.dim() != 2 ||
-      scales.dim() != 2 || codes.size(0) != scales.size(0) || scales.size(1) < 1) {
-    return std::nullopt;
-  }
-  const size_t K = 2 * static_cast<size_t>(codes.size(1));
-  const size_t groups = static_cast<size_t>(scales.size(1));
-  const kernels::Int4Matrix matrix{
-      codes.const_data_ptr<uint8_t>(),
-      static_cast<const uint16_t*>(scales.const_data_ptr()),
-      static_cast<size_t>(codes.size(0)),
-      K,
-      K / groups};
-  if (K % groups != 0 || !kernels::int4_valid(matrix)) {
-    return std::nullopt;
-  }
-  return matrix;
-}
-
-constexpr const char* kPackedRule =
-    "codes must be uint8 (N, K/2), scales bfloat16 (N, K/G), G a multiple of 32 that divides K";
-
-Tensor& linear_int4_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& x,
-    const Tensor& codes,
-    const Tensor& scales,
-    const std::optional<Tensor>& bias,
-    Tensor& out) {
-  const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
-  ZO_CHECK(ctx, weight.has_value(), out, kPackedRule);
-  ZO_CHECK(
-      ctx,
-      is_dense(x, ScalarType::Float) && x.dim() >= 1 &&
-          static_cast<size_t>(x.size(x.dim() - 1)) == weight->K,
-      out,
-      "x must be dense float32 (..., K)");
-  ZO_CHECK(
-      ctx,
-      !bias.has_value() ||
-          (is_dense(*bias, ScalarType::Float) && static_cast<size_t>(bias->numel()) == weight->N),
-      out,
-      "bias must be float32 (N)");
-  ZO_CHECK(
-      ctx,
-      resize(out, std::nullopt, x, 1, static_cast<SizesType>(weight->N)) &&
-          is_dense(out, ScalarType::Float),
-      out,
-      "out must be float32 with room for (..., N)");
-  const size_t T = static_cast<size_t>(x.numel()) / weight->K;
-  const float* in = x.const_data_ptr<float>();
-  const float* added = bias.has_value() ? bias->const_data_ptr<float>() : nullptr;
-  float* y = out.mutable_data_ptr<float>();
-  // Work is dealt in fours of columns, the tile of the kernel.
-  const bool ran = parallel((weight->N + 3) / 4, 16, [&](size_t begin, size_t end) {
-    kernels::linear_int4_columns(in, T, *weight, added, 4 * begin, std::min(4 * end, weight->N), y);
-  });
-  ET_KERNEL_CHECK(ctx, ran, Internal, out);
-  return out;
-}
 
 Tensor& embedding_int4_out(
     KernelRuntimeContext& ctx,
@@ -82,7 +19,7 @@ Tensor& embedding_int4_out(
     const Tensor& indices,
     Tensor& out) {
   const std::optional<kernels::Int4Matrix> table = as_int4(codes, scales);
-  ZO_CHECK(ctx, table.has_value(), out, kPackedRule);
+  ZO_CHECK(ctx, table.has_value(), out, kInt4Rule);
   ZO_CHECK(ctx, is_dense(indices, ScalarType::Long), out, "indices must be dense int64");
   ZO_CHECK(
       ctx,
@@ -157,7 +94,6 @@ Tensor& first_positions_out(
   return out;
 }
 
-EXECUTORCH_LIBRARY(zoexport, "linear_int4.out", linear_int4_out);
 EXECUTORCH_LIBRARY(zoexport, "embedding_int4.out", embedding_int4_out);
 EXECUTORCH_LIBRARY(zoexport, "first_positions.out", first_positions_out);
 

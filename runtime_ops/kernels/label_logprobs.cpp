@@ -92,6 +92,13 @@ ZO_EACH_WIDTH double sum_exp(const float* row, size_t V, float most) {
   return total;
 }
 
+// out = factor * exp(row - most)
+ZO_EACH_WIDTH void scaled_exp(const float* row, size_t V, float most, float factor, float* out) {
+  for (size_t i = 0; i < V; ++i) {
+    out[i] = factor * exp_nonpositive(row[i] - most);
+  }
+}
+
 bool is_first_greatest(const float* row, size_t label, float most) {
   if (!(row[label] == most)) {
     return false;
@@ -102,6 +109,22 @@ bool is_first_greatest(const float* row, size_t label, float most) {
     }
   }
   return true;
+}
+
+struct Label {
+  float most; // the greatest logit
+  double sum; // of exp(logits - most)
+  double logprob;
+  float is_argmax;
+};
+
+Label label_of(const float* row, size_t V, size_t token) {
+  Label label;
+  label.most = greatest(row, V);
+  label.sum = sum_exp(row, V, label.most);
+  label.logprob = (static_cast<double>(row[token]) - static_cast<double>(label.most)) - std::log(label.sum);
+  label.is_argmax = is_first_greatest(row, token, label.most) ? 1.0f : 0.0f;
+  return label;
 }
 
 } // namespace
@@ -125,13 +148,32 @@ void label_logprobs_rows(
     float* logprobs,
     float* is_argmax) {
   for (size_t r = begin; r < end; ++r) {
-    const float* row = logits + r * V;
-    const size_t label = static_cast<size_t>(label_tokens[r % M]);
-    const float most = greatest(row, V);
-    const double log_sum = std::log(sum_exp(row, V, most));
-    logprobs[r] =
-        static_cast<float>((static_cast<double>(row[label]) - static_cast<double>(most)) - log_sum);
-    is_argmax[r] = is_first_greatest(row, label, most) ? 1.0f : 0.0f;
+    const Label label = label_of(logits + r * V, V, static_cast<size_t>(label_tokens[r % M]));
+    logprobs[r] = static_cast<float>(label.logprob);
+    is_argmax[r] = label.is_argmax;
+  }
+}
+
+void label_gradient_rows(
+    const float* logits,
+    const int64_t* label_tokens,
+    const float* label_weights,
+    size_t V,
+    size_t begin,
+    size_t end,
+    float* logprobs,
+    float* is_argmax,
+    float* gradient) {
+  for (size_t m = begin; m < end; ++m) {
+    const float* row = logits + m * V;
+    const size_t token = static_cast<size_t>(label_tokens[m]);
+    const Label label = label_of(row, V, token);
+    logprobs[m] = static_cast<float>(label.logprob);
+    is_argmax[m] = label.is_argmax;
+    const double weight = static_cast<double>(label_weights[m]);
+    scaled_exp(row, V, label.most, static_cast<float>(-weight / label.sum), gradient + m * V);
+    // 1 - softmax, of the log-probability that is reported.
+    gradient[m * V + token] = static_cast<float>(weight * -std::expm1(label.logprob));
   }
 }
 

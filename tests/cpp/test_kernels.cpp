@@ -1,4 +1,5 @@
 // The scalar kernels against straightforward double-precision or element-by-element versions.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -161,6 +162,57 @@ void logprobs_special() {
   CHECK(!label_logprobs(logits.data(), &label, 1, 1, 0, &logprob, &most));
 }
 
+void gradient_of(size_t M, size_t V, float scale) {
+  std::vector<float> logits = noise(3, M * V);
+  for (float& value : logits) {
+    value = value * scale;
+  }
+  const std::vector<float> weights = noise(6, M);
+  std::vector<int64_t> labels(M);
+  for (size_t m = 0; m < M; ++m) {
+    labels[m] = static_cast<int64_t>((m * 7919) % V);
+  }
+  std::vector<float> logprobs(M), most(M), plain(M), plain_most(M), gradient(M * V);
+  CHECK(label_logprobs(logits.data(), labels.data(), 1, M, V, plain.data(), plain_most.data()));
+  // Rows may be dealt to threads.
+  for (size_t m = 0; m < M; m += 2) {
+    label_gradient_rows(logits.data(), labels.data(), weights.data(), V, m, std::min(M, m + 2), logprobs.data(),
+                        most.data(), gradient.data());
+  }
+  CHECK(same_bits(logprobs.data(), plain.data(), M) && same_bits(most.data(), plain_most.data(), M));
+  for (size_t m = 0; m < M; ++m) {
+    double sum = 0.0;
+    for (size_t v = 0; v < V; ++v) {
+      sum += std::exp(static_cast<double>(logits[m * V + v]));
+    }
+    for (size_t v = 0; v < V; ++v) {
+      const double softmax = std::exp(static_cast<double>(logits[m * V + v])) / sum;
+      const double one = static_cast<int64_t>(v) == labels[m] ? 1.0 : 0.0;
+      const double weight = static_cast<double>(weights[m]);
+      CHECK(std::abs(static_cast<double>(gradient[m * V + v]) - weight * (one - softmax)) <= 1e-6 * std::abs(weight));
+    }
+  }
+}
+
+void a_row_that_diverged_has_no_gradient() {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float weight = 0.5f;
+  const int64_t label = 2;
+  float logprob, most;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), inf}) {
+    std::vector<float> logits(40, 1.0f), gradient(40);
+    logits[33] = bad;
+    label_gradient_rows(logits.data(), &label, &weight, 40, 0, 1, &logprob, &most, gradient.data());
+    for (const float value : gradient) {
+      CHECK(std::isnan(value));
+    }
+  }
+  std::vector<float> logits(40, 1.0f), gradient(40);
+  logits[33] = -inf; // a token that is masked out
+  label_gradient_rows(logits.data(), &label, &weight, 40, 0, 1, &logprob, &most, gradient.data());
+  CHECK(std::abs(gradient[33]) < 1e-30f && std::abs(gradient[0] + 0.5f / 39.0f) < 1e-7f);
+}
+
 struct Packed {
   std::vector<uint8_t> codes;
   std::vector<uint16_t> scales;
@@ -259,6 +311,10 @@ int main() {
   logprobs_of(2, 3, 49152, 4.0f, 100.0f);
   logprobs_of(1, 1, 262144, 0.01f, 0.0f);
   logprobs_special();
+  gradient_of(1, 1, 1.0f);
+  gradient_of(5, 15, 3.0f);
+  gradient_of(3, 49152, 4.0f);
+  a_row_that_diverged_has_no_gradient();
   int4_layers(1, 32, 32, 1, false);
   int4_layers(7, 288, 32, 3, true);
   int4_layers(8, 512, 128, 2, false);

@@ -3,45 +3,16 @@
 import pytest
 import torch
 
-from tests.support.native import load_library
+from tests.support.programs import lower, refuses, same, values
 from zoexport.core import int4, rng
 from zoexport.ir import op_schemas
 from zoexport.ir.graphs import zo as ZO
 
 F32 = torch.float32
-KEPT = []  # a method reads its program's buffer, and does not keep it alive
 
 
 def one(value, dtype=torch.int64):
     return torch.tensor([value], dtype=dtype)
-
-
-def values(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def lower(function, arguments, dynamic=None, partitioners=None):
-    """A loaded ExecuTorch method of ``function``."""
-    load_library()
-    from executorch.exir import to_edge_transform_and_lower
-    from executorch.runtime import Runtime
-
-    class Program(torch.nn.Module):
-        def forward(self, *inputs):
-            return function(*inputs)
-
-    shapes = None if dynamic is None else (tuple(dynamic),)
-    exported = torch.export.export(Program(), arguments, strict=False, dynamic_shapes=shapes)
-    buffer = to_edge_transform_and_lower(exported, partitioner=partitioners).to_executorch().buffer
-    program = Runtime.get().load_program(buffer)
-    method = program.load_method("forward")
-    assert method is not None
-    KEPT.append((buffer, program))
-    return method
-
-
-def same(a, b):
-    return a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
 @pytest.fixture(scope="module")
@@ -162,35 +133,6 @@ def test_a_label_outside_the_vocabulary_is_refused(logprobs, label):
         ZO.label_logprobs(values(4, 3, 500), labels)
 
 
-@pytest.mark.parametrize("group_size", [32, 64])
-@pytest.mark.parametrize("bias", [False, True])
-def test_linear_int4(group_size, bias):
-    codes, scales = int4.quantize_int4(values(70, 192), group_size)
-    added = values(70, seed=3) if bias else None
-    t = torch.export.Dim("T", min=1, max=40)
-    method = lower(
-        lambda x: ZO.linear_int4(x, codes, scales, added),
-        (values(2, 9, 192),),
-        dynamic=({1: t},),
-    )
-    for length in (1, 9, 40):
-        x = values(2, length, 192, seed=length)
-        got = method.execute((x,))[0]
-        assert got.shape == (2, length, 70)
-        weight = int4.dequantize_int4(codes, scales)
-        reference = torch.nn.functional.linear(
-            x.double(), weight.double(), None if added is None else added.double()
-        )
-        assert torch.allclose(got.double(), reference, rtol=0, atol=5e-5)
-        assert torch.allclose(ZO.linear_int4(x, codes, scales, added), got, rtol=0, atol=5e-5)
-    # C++ unpacks what Python packed, exactly: rows of the identity give back the weight.
-    eye = torch.eye(192).reshape(2, 96, 192)[:, :40].contiguous()
-    got = method.execute((eye,))[0]
-    plain = got - added if bias else got
-    expected = int4.dequantize_int4(codes, scales).T.reshape(2, 96, 70)[:, :40]
-    assert torch.allclose(plain, expected, rtol=0, atol=1e-6 if bias else 0)
-
-
 def test_embedding_int4():
     codes, scales = int4.quantize_int4(values(50, 64))
     t = torch.export.Dim("T", min=1, max=30)
@@ -236,33 +178,14 @@ def misfits():
         "logits double": (ZO.label_logprobs.default, (logits.double(), labels)),
         "labels too few": (ZO.label_logprobs.default, (logits, labels[:2])),
         "labels int32": (ZO.label_logprobs.default, (logits, labels.int())),
-        "x too narrow": (ZO.linear_int4.default, (values(2, 63), codes, scales, None)),
-        "x double": (ZO.linear_int4.default, (values(2, 64).double(), codes, scales, None)),
-        "bias too long": (ZO.linear_int4.default, (values(2, 64), codes, scales, values(9))),
-        "scales float": (ZO.linear_int4.default, (values(2, 64), codes, scales.float(), None)),
-        "scales of other rows": (ZO.linear_int4.default, (values(2, 64), codes, scales[:5], None)),
-        "group of 16": (
-            ZO.linear_int4.default,
-            (values(2, 64), codes, scales.repeat(1, 2), None),
-        ),
-        "codes int8": (ZO.linear_int4.default, (values(2, 64), codes.char(), scales, None)),
         "indices int32": (ZO.embedding_int4.default, (codes, scales, labels.int())),
     }
 
 
 @pytest.mark.parametrize("name", sorted(misfits()))
 def test_the_kernels_refuse(name):
-    """One failing call for each check; the process lives on and the next call works."""
     call, arguments = misfits()[name]
-    tensors = tuple(a for a in arguments if isinstance(a, torch.Tensor))
-
-    def program(*inputs):
-        remaining = list(inputs)
-        return call(*[remaining.pop(0) if isinstance(a, torch.Tensor) else a for a in arguments])
-
-    method = lower(program, tensors)
-    with pytest.raises(RuntimeError):
-        method.execute(tensors)
+    refuses(call, arguments)
 
 
 def test_every_operator_is_declared_with_its_out_overload():
@@ -284,8 +207,23 @@ CALLS = [
         lambda: (values(3, 4), one(1e-2, F32), one(-1.0, F32), one(1), one(2), one(0), 3),
     ),
     ("label_logprobs", lambda: (values(2, 3, 10), torch.tensor([0, 9, 4]))),
+    (
+        "label_gradient",
+        lambda: (values(3, 10), torch.tensor([0, 9, 4]), values(3, seed=1)),
+    ),
     ("linear_int4", lambda: (values(2, 5, 64), *int4.quantize_int4(values(8, 64)), None)),
     ("linear_int4", lambda: (values(64), *int4.quantize_int4(values(8, 64)), values(8))),
+    (
+        "linear_int4_input_gradient",
+        lambda: (values(2, 5, 8), *int4.quantize_int4(values(8, 64))),
+    ),
+    ("linear_int8", lambda: (values(2, 5, 64), *int4.quantize_int8(values(8, 64)), values(8))),
+    (
+        "linear_int8_input_gradient",
+        lambda: (values(8), *int4.quantize_int8(values(8, 64))),
+    ),
+    ("matmul", lambda: (values(2, 5, 8), values(2, 9, 8), False, True)),
+    ("matmul", lambda: (values(2, 3, 8, 5), values(2, 3, 8, 9), True, False)),
     (
         "embedding_int4",
         lambda: (*int4.quantize_int4(values(8, 64)), torch.tensor([[1, 7], [0, 2]])),

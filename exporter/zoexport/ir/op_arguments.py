@@ -1,4 +1,4 @@
-"""Reading the small tensors that operators take as arguments; another type or size raises ValueError."""
+"""Reading and checking what operators take as arguments; another type or size raises ValueError."""
 
 from __future__ import annotations
 
@@ -39,3 +39,16 @@ def array_of(name: str, tensor: torch.Tensor) -> NDArray[np.float32]:
     if tensor.dtype != torch.float32:
         raise ValueError(f"{name} is {tensor.dtype}; expected float32")
     return tensor.detach().contiguous().reshape(-1).numpy()
+
+
+def check_labels(label_tokens: torch.Tensor, count: int, vocabulary: int) -> None:
+    """Refuse label tokens that are not int64 (count), each in [0, vocabulary)."""
+    if label_tokens.dtype != torch.int64 or label_tokens.shape != (count,):
+        raise ValueError(
+            f"label_tokens is {label_tokens.dtype} {tuple(label_tokens.shape)}; expected int64 ({count})"
+        )
+    outside = (label_tokens < 0) | (label_tokens >= vocabulary)
+    if bool(outside.any()):
+        raise ValueError(
+            f"label_tokens has {int(label_tokens[outside][0])}; expected 0 <= label < {vocabulary}"
+        )

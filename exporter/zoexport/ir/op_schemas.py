@@ -1,6 +1,7 @@
 """The schemas of namespace ``zoexport``, declared to torch when this module is imported, and how to implement them.
 
-``ops`` has the implementations. ``runtime_ops/bindings`` implements :data:`DEVICE` on devices, under the same schemas.
+``ops`` and ``product_ops`` have the implementations. ``runtime_ops/bindings`` implements :data:`DEVICE` on devices,
+under the same schemas.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ DEVICE = {
         ("out",),
     ),
     "label_logprobs": ("Tensor logits, Tensor label_tokens", ("logprobs", "is_argmax")),
+    "label_gradient": (
+        "Tensor logits, Tensor label_tokens, Tensor label_weights",
+        ("logprobs", "is_argmax", "gradient"),
+    ),
     "linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
+    "linear_int4_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
+    "linear_int8": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
+    "linear_int8_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
+    "matmul": ("Tensor a, Tensor b, bool transpose_a, bool transpose_b", ("out",)),
     "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
     "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
 }
@@ -110,3 +119,15 @@ def declare_cpu(
     _LIBRARY.impl(name, run, "CPU")
     _LIBRARY.impl(f"{name}.out", _out_variant(run, outputs), "CPU")
     fake(name)(shapes)
+
+
+def differentiable(name: str, save: Callable[..., None]) -> Callable[[F], F]:
+    """Register an operator's backward function; ``save(ctx, inputs, output)`` keeps what it needs."""
+
+    def register(function: F) -> F:
+        torch.library.register_autograd(
+            f"{NAMESPACE}::{name}", function, setup_context=save, lib=_LIBRARY
+        )
+        return function
+
+    return register

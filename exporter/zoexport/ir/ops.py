@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from zoexport.core import hadamard, int4, rng
-from zoexport.ir.op_arguments import array_of, float_of, seed_of, u32
+from zoexport.ir import product_ops as _products  # noqa: F401  (registers its operators)
+from zoexport.ir import row_ops as _rows  # noqa: F401  (registers its operators)
+from zoexport.ir.op_arguments import array_of, check_labels, float_of, seed_of, u32
 from zoexport.ir.op_schemas import cpu, fake
 
 # --- zeroth-order state ---------------------------------------------------------------------------
@@ -187,16 +189,7 @@ def label_logprobs(
         raise ValueError(
             f"logits is {logits.dtype} {tuple(logits.shape)}; expected float32 (C, M, V)"
         )
-    if label_tokens.dtype != torch.int64 or label_tokens.shape != logits.shape[1:2]:
-        raise ValueError(
-            f"label_tokens is {label_tokens.dtype} {tuple(label_tokens.shape)}; "
-            f"expected int64 ({logits.shape[1]})"
-        )
-    outside = (label_tokens < 0) | (label_tokens >= logits.shape[2])
-    if bool(outside.any()):
-        raise ValueError(
-            f"label_tokens has {int(label_tokens[outside][0])}; expected 0 <= label < {logits.shape[2]}"
-        )
+    check_labels(label_tokens, *logits.shape[1:])
     index = label_tokens.unsqueeze(1)
     logprobs = torch.empty(logits.shape[:2], dtype=torch.float32)
     is_argmax = torch.empty_like(logprobs)
@@ -211,28 +204,6 @@ def label_logprobs(
 def _(logits: torch.Tensor, label_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     shape = (logits.shape[0], logits.shape[1])
     return logits.new_empty(shape), logits.new_empty(shape)
-
-
-@cpu("linear_int4")
-def linear_int4(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """x W^T (+ bias) with float32 activations and accumulation.
-
-    Args:
-        x: float32 (..., K). codes, scales: see docs/int4.md. bias: float32 (N) or None.
-
-    Returns:
-        float32 (..., N).
-    """
-    return torch.nn.functional.linear(x, int4.dequantize_int4(codes, scales), bias)
-
-
-@fake("linear_int4")
-def _(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    return x.new_empty((*x.shape[:-1], codes.shape[0]))
 
 
 @cpu("embedding_int4")

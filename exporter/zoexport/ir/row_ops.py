@@ -1,8 +1,8 @@
 """Row programs: the operators ``zoexport::rows_1`` ... ``rows_6``, a short program run on every row of its inputs.
 
-What a decoder layer computes between its products (norms, softmax, gates, rotary embeddings, and their gradients) treats
-each row alone, or moves rows. One such operator holds any part of it, so that nothing in between is ever stored. The
-encoding is what ``runtime_ops/kernels/row_program.h`` reads.
+What a decoder layer computes between its products (norms, softmax, gates, rotary embeddings, and their gradients)
+treats each row alone, or moves rows. One such operator holds any part of it, so that nothing in between is ever stored.
+The encoding is what ``runtime_ops/kernels/row_program.h`` reads.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _range(node: Node) -> tuple[int, int, int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class RowMove:
-    """A change of the leading dimensions alone: ``kind`` is permute, expand, view or narrow, ``sizes`` its arguments."""
+    """A change of the leading dimensions alone: ``kind`` is permute, expand, view or narrow."""
 
     kind: str
     sizes: tuple[int, ...]

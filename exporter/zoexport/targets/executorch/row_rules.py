@@ -73,10 +73,7 @@ def _split(node: Node) -> None:
     place = 0 if is_call(node, aten.unbind) else 1
     dim = (given[place] if len(given) > place else 0) % len(shape_of(source))
     parts = node.meta["val"]
-    if is_call(node, aten.unbind):
-        sizes = [1] * len(parts)
-    else:
-        sizes = [part.shape[dim] for part in parts]
+    sizes = [1 if is_call(node, aten.unbind) else part.shape[dim] for part in parts]
     ends = list(itertools.accumulate(sizes))
     for part in list(node.users):
         index: Any = part.args[1]

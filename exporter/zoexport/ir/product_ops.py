@@ -1,0 +1,174 @@
+"""Matrix products and the gradient of the loss, as operators of namespace ``zoexport``; ``ops`` imports this module.
+
+These are torch's own results: a device adds up in another order (``runtime_ops/kernels/products.h``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zoexport.core import int4
+from zoexport.ir.op_arguments import check_labels
+from zoexport.ir.op_schemas import cpu, differentiable, fake
+
+# --- linear layers over quantized weights ---------------------------------------------------------
+
+
+@cpu("linear_int4")
+def linear_int4(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """x W^T (+ bias) with float32 activations and accumulation; differentiable in x alone.
+
+    Args:
+        x: float32 (..., K). codes, scales: see docs/int4.md. bias: float32 (N) or None.
+
+    Returns:
+        float32 (..., N).
+    """
+    return torch.nn.functional.linear(x, int4.dequantize_int4(codes, scales), bias)
+
+
+@cpu("linear_int4_input_gradient")
+def linear_int4_input_gradient(
+    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """dy W, the gradient of :func:`linear_int4` by x: float32 (..., N) -> (..., K)."""
+    return dy @ int4.dequantize_int4(codes, scales)
+
+
+@cpu("linear_int8")
+def linear_int8(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """x W^T (+ bias) as :func:`linear_int4`, of codes int8 (N, K) and scales float32 (N)."""
+    return torch.nn.functional.linear(x, int4.dequantize_int8(codes, scales), bias)
+
+
+@cpu("linear_int8_input_gradient")
+def linear_int8_input_gradient(
+    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """dy W, the gradient of :func:`linear_int8` by x: float32 (..., N) -> (..., K)."""
+    return dy @ int4.dequantize_int8(codes, scales)
+
+
+@fake("linear_int4")
+@fake("linear_int8")
+def _(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], codes.shape[0]))
+
+
+@fake("linear_int4_input_gradient")
+def _(dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return dy.new_empty((*dy.shape[:-1], 2 * codes.shape[1]))
+
+
+@fake("linear_int8_input_gradient")
+def _(dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return dy.new_empty((*dy.shape[:-1], codes.shape[1]))
+
+
+def _save_weight(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:3])
+
+
+@differentiable("linear_int4", _save_weight)
+def _(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    codes, scales = ctx.saved_tensors
+    return torch.ops.zoexport.linear_int4_input_gradient(dy, codes, scales), None, None, None
+
+
+@differentiable("linear_int8", _save_weight)
+def _(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    codes, scales = ctx.saved_tensors
+    return torch.ops.zoexport.linear_int8_input_gradient(dy, codes, scales), None, None, None
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+@cpu("matmul")
+def matmul(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> torch.Tensor:
+    """op(a) op(b), where op transposes the last two axes or does nothing.
+
+    Args:
+        a, b: float32 of the same rank, 2 to 4, with the same leading sizes.
+        transpose_a: ``a`` is (..., depth, rows) and not (..., rows, depth).
+        transpose_b: ``b`` is (..., columns, depth) and not (..., depth, columns).
+
+    Returns:
+        float32 (..., rows, columns).
+
+    Raises:
+        ValueError: other dtypes, or shapes that do not belong together.
+    """
+    if a.dtype != torch.float32 or b.dtype != torch.float32:
+        raise ValueError(f"a is {a.dtype} and b is {b.dtype}; expected float32")
+    if a.dim() != b.dim() or not 2 <= a.dim() <= 4:
+        raise ValueError(f"a has rank {a.dim()} and b {b.dim()}; expected the same, 2 to 4")
+    left, right = a.mT if transpose_a else a, b.mT if transpose_b else b
+    if a.shape[:-2] != b.shape[:-2] or left.shape[-1] != right.shape[-2]:
+        raise ValueError(
+            f"a {tuple(a.shape)} and b {tuple(b.shape)} with transpose_a={transpose_a} and "
+            f"transpose_b={transpose_b} do not multiply"
+        )
+    return torch.matmul(left, right)
+
+
+@fake("matmul")
+def _(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> torch.Tensor:
+    rows, columns = a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1]
+    return a.new_empty((*a.shape[:-2], rows, columns))
+
+
+# --- the gradient of the loss ---------------------------------------------------------------------
+
+
+@cpu("label_gradient")
+def label_gradient(
+    logits: torch.Tensor, label_tokens: torch.Tensor, label_weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The log-probability of each label entry, and the gradient of their weighted sum by the logits.
+
+    Args:
+        logits: float32 (M, V).
+        label_tokens: int64 (M), each in [0, V).
+        label_weights: float32 (M).
+
+    Returns:
+        logprobs and is_argmax, float32 (M), as ``label_logprobs`` gives them for one copy; gradient float32 (M, V),
+        ``label_weights[m] * (onehot(label_tokens[m]) - softmax(logits[m]))``.
+
+    Raises:
+        ValueError: other shapes or dtypes, or a label out of range.
+    """
+    if logits.dim() != 2 or logits.dtype != torch.float32 or logits.shape[1] == 0:
+        raise ValueError(f"logits is {logits.dtype} {tuple(logits.shape)}; expected float32 (M, V)")
+    count, vocabulary = logits.shape
+    check_labels(label_tokens, count, vocabulary)
+    if label_weights.dtype != torch.float32 or label_weights.shape != (count,):
+        raise ValueError(
+            f"label_weights is {label_weights.dtype} {tuple(label_weights.shape)}; "
+            f"expected float32 ({count})"
+        )
+    index = label_tokens.unsqueeze(1)
+    logprobs = torch.log_softmax(logits.double(), dim=1)
+    gradient = -logprobs.exp()
+    chosen = logprobs.gather(1, index)
+    gradient.scatter_(1, index, -torch.expm1(chosen))
+    gradient *= label_weights.unsqueeze(1)
+    is_argmax = (logits.argmax(dim=1) == label_tokens).float()
+    return chosen.squeeze(1).float(), is_argmax, gradient.float()
+
+
+@fake("label_gradient")
+def _(
+    logits: torch.Tensor, label_tokens: torch.Tensor, label_weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    count = logits.shape[:1]
+    return logits.new_empty(count), logits.new_empty(count), logits.new_empty(logits.shape)

@@ -1,0 +1,49 @@
+// Quantized weights as the operators of namespace zoexport receive them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "../kernels/products.h"
+#include "executorch_support.h"
+
+namespace zoexport::ops {
+
+inline constexpr const char* kInt4Rule =
+    "codes must be uint8 (N, K/2), scales bfloat16 (N, K/G), G a multiple of 32 that divides K";
+
+// The packed matrix of codes and scales, or nothing where they do not fit.
+inline std::optional<kernels::Int4Matrix> as_int4(const Tensor& codes, const Tensor& scales) {
+  if (!is_dense(codes, ScalarType::Byte) || !is_dense(scales, ScalarType::BFloat16) || codes.dim() != 2 ||
+      scales.dim() != 2 || codes.size(0) != scales.size(0) || scales.size(1) < 1) {
+    return std::nullopt;
+  }
+  const size_t K = 2 * static_cast<size_t>(codes.size(1));
+  const size_t groups = static_cast<size_t>(scales.size(1));
+  const kernels::Int4Matrix matrix{
+      codes.const_data_ptr<uint8_t>(),
+      static_cast<const uint16_t*>(scales.const_data_ptr()),
+      static_cast<size_t>(codes.size(0)),
+      K,
+      K / groups};
+  if (K % groups != 0 || !kernels::int4_valid(matrix)) {
+    return std::nullopt;
+  }
+  return matrix;
+}
+
+inline constexpr const char* kInt8Rule = "codes must be int8 (N, K), scales float32 (N)";
+
+inline std::optional<kernels::Int8Matrix> as_int8(const Tensor& codes, const Tensor& scales) {
+  if (!is_dense(codes, ScalarType::Char) || !is_dense(scales, ScalarType::Float) || codes.dim() != 2 ||
+      scales.dim() != 1 || codes.size(0) != scales.size(0)) {
+    return std::nullopt;
+  }
+  return kernels::Int8Matrix{
+      codes.const_data_ptr<int8_t>(),
+      scales.const_data_ptr<float>(),
+      static_cast<size_t>(codes.size(0)),
+      static_cast<size_t>(codes.size(1))};
+}
+
+} // namespace zoexport::ops

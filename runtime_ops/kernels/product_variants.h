@@ -1,0 +1,79 @@
+// The kernels that products are made of, once for each instruction set, and the choice among them.
+#pragma once
+
+#include <vector>
+
+#include "products.h"
+
+namespace zoexport {
+namespace kernels {
+
+// Which part of B a panel holds: rows first .. first+depth-1 of columns column .. column+count-1.
+//
+// A panel is (depth, width) dense, width the least multiple of the lanes that is at least count; columns past count
+// hold any numbers. first is a multiple of 32.
+inline constexpr size_t kMaxDepth = 384;
+
+struct Part {
+  size_t first;
+  size_t depth;
+  size_t column;
+  size_t count;
+  size_t width;
+};
+
+// C (rows, count) = before + A (rows, depth) panel (depth, width), rows at most the variant's.
+struct Tile {
+  const float* a; // A[r, p] at a[r + p * a_stride]
+  size_t a_stride;
+  size_t rows;
+  const float* panel; // B[p, j] at panel[j + p * panel_stride]
+  size_t panel_stride;
+  size_t depth;
+  const float* before; // null for 0; before[r, j] at before[j + r * before_stride]. It may be C
+  size_t before_stride;
+  float* c; // C[r, j] at c[j + r * c_stride]
+  size_t c_stride;
+  size_t count; // columns that are read from before and written
+};
+
+// Constant data: no code that only some processors can run is called to make it.
+struct ProductKernels {
+  size_t rows; // of a tile, at most
+  size_t lanes;
+  size_t width; // of a panel, at most: a multiple of lanes that divides 32
+  // Rows of A, row_stride apart, as a tile reads them: packed[r + p * rows]. Up to kSlack floats past the end are
+  // written too.
+  void (*pack_rows)(const float* a, size_t row_stride, size_t rows, size_t depth, float* packed);
+  // Panels of what is stored as (depth, columns), and of what is stored as (columns, depth).
+  void (*fill_float)(FloatMatrix b, Part part, float* panel);
+  void (*fill_float_transposed)(FloatMatrix b, Part part, float* panel);
+  void (*fill_int4)(Int4Matrix b, Part part, float* panel);
+  void (*fill_int4_transposed)(Int4Matrix b, Part part, float* panel);
+  void (*fill_int8)(Int8Matrix b, Part part, float* panel);
+  void (*fill_int8_transposed)(Int8Matrix b, Part part, float* panel);
+  void (*multiply)(const Tile& tile);
+};
+
+inline constexpr size_t kSlack = 16;
+
+// One file each, named by the instruction set; which of them exist depends on the architecture.
+extern const ProductKernels products_avx512;
+extern const ProductKernels products_avx2;
+extern const ProductKernels products_neon;
+extern const ProductKernels products_portable;
+
+struct ProductVariant {
+  const char* name;
+  bool runs_here; // whether this processor and system can run it
+  const ProductKernels* kernels;
+};
+
+// The fastest first. The last is "portable", which runs everywhere.
+const std::vector<ProductVariant>& product_variants();
+
+// The first that runs here.
+const ProductVariant& fastest_products();
+
+} // namespace kernels
+} // namespace zoexport

@@ -1,0 +1,89 @@
+// Matrix products C = A B in float32 whose B may be a quantized weight: one blocking for all of them, over kernels for
+// an instruction set each (product_variants.h).
+//
+// Every element of C is one sum over the depth, in an order that its depth alone decides: fused multiply-adds, in
+// ascending order within a block of the depth (block_depth), then the blocks one after the other, the bias first. So a
+// result depends neither on the other rows or columns, nor on how the work is split over threads; and all variants
+// that have a fused multiply-add give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+
+#include "int4.h"
+
+namespace zoexport {
+namespace kernels {
+
+struct ProductKernels; // product_variants.h
+
+// A quantized matrix (N, K), row-major and dense, read only: w[n, k] = codes[n, k] * scales[n].
+struct Int8Matrix {
+  const int8_t* codes; // (N, K)
+  const float* scales; // (N)
+  size_t N;
+  size_t K;
+};
+
+// A matrix of float32, its rows `stride` elements apart.
+struct FloatMatrix {
+  const float* values;
+  size_t stride;
+};
+
+// C (rows, columns) = A (rows, depth) B (depth, columns) (+ bias), `batches` times. C is dense and overlaps nothing.
+struct Product {
+  size_t batches;
+  size_t rows;
+  size_t columns;
+  size_t depth;
+  FloatMatrix a;
+  bool a_transposed; // what is stored is (depth, rows)
+  std::variant<FloatMatrix, Int4Matrix, Int8Matrix> b;
+  bool b_transposed; // what is stored is (columns, depth)
+  size_t a_batch; // elements from one matrix of a batch to the next
+  size_t b_batch; // the same, of B; only float32 has batches
+  const float* bias; // columns floats, or null
+  float* c; // (batches, rows, columns)
+};
+
+// y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W.
+Product linear(const float* x, size_t T, const Int4Matrix& weight, const float* bias, float* y);
+Product linear(const float* x, size_t T, const Int8Matrix& weight, const float* bias, float* y);
+Product linear_input_gradient(const float* dy, size_t T, const Int4Matrix& weight, float* dx);
+Product linear_input_gradient(const float* dy, size_t T, const Int8Matrix& weight, float* dx);
+
+// c (batches, rows, columns) = op(a) op(b); a is (batches, rows, depth), or (batches, depth, rows) where it is
+// transposed; b likewise.
+Product matmul(
+    const float* a,
+    const float* b,
+    size_t batches,
+    size_t rows,
+    size_t columns,
+    size_t depth,
+    bool a_transposed,
+    bool b_transposed,
+    float* c);
+
+// Those of the fastest variant that runs here.
+const ProductKernels& fastest_kernels();
+
+// How a product is dealt over threads: tasks 0 .. count-1, any range of them on any thread; a range of fewer than
+// `grain` is not worth a thread.
+struct Tasks {
+  size_t count;
+  size_t grain;
+};
+Tasks tasks_of(const Product& product, const ProductKernels& kernels = fastest_kernels());
+
+// Tasks begin .. end-1, which write elements of C that no other tasks write. Takes up to 512 KB while it runs. Returns
+// false where there is no memory for that.
+bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels = fastest_kernels());
+
+// The depth that is added up before it is added to C, where the whole is `depth`: a multiple of 32.
+size_t block_depth(size_t depth);
+
+} // namespace kernels
+} // namespace zoexport

@@ -1,0 +1,82 @@
+// Prints the GFLOP/s of one thread in each product and variant that runs here. The best of many runs, as others may use
+// the machine. A name as the first argument runs that variant alone.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "kernels/product_variants.h"
+#include "kernels/products.h"
+
+namespace {
+
+using namespace zoexport::kernels;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kSeconds = 0.25; // for each number
+
+double gigaflops(const Product& product, const ProductKernels& kernels) {
+  const Tasks tasks = tasks_of(product, kernels);
+  const double flops = 2e-9 * static_cast<double>(product.batches * product.rows) *
+      static_cast<double>(product.columns * product.depth);
+  double least = 1e30;
+  const Clock::time_point start = Clock::now();
+  do {
+    const Clock::time_point begin = Clock::now();
+    run_tasks(product, 0, tasks.count, kernels);
+    least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count());
+  } while (std::chrono::duration<double>(Clock::now() - start).count() < kSeconds);
+  return flops / least;
+}
+
+void print(const char* name, const Product& product, const char* only) {
+  std::printf("%-28s %4zu x %5zu x %5zu", name, product.rows, product.depth, product.columns);
+  for (const ProductVariant& variant : product_variants()) {
+    if (variant.runs_here && (only == nullptr || std::strcmp(only, variant.name) == 0)) {
+      std::printf("  %s %6.1f", variant.name, gigaflops(product, *variant.kernels));
+    }
+  }
+  std::printf("\n");
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+  const char* only = count > 1 ? arguments[1] : nullptr;
+  constexpr size_t kMost = 49152 * 576;
+  const std::vector<uint8_t> codes(kMost, 0x5A);
+  const std::vector<uint16_t> scales(kMost / 32, 0x3C00);
+  const std::vector<float> row_scales(49152, 0.01f);
+  const std::vector<float> x(64 * 49152, 0.5f), w(1536 * 576, 0.25f);
+  std::vector<float> out(64 * 49152);
+  struct Layer {
+    size_t T, N, K;
+  };
+  // Layers and head of SmolLM2-135M.
+  for (const Layer& layer : {Layer{256, 1536, 576}, {256, 576, 1536}, {256, 576, 576}, {32, 49152, 576},
+                             {64, 49152, 576}, {1, 1536, 576}}) {
+    const Int4Matrix int4{codes.data(), scales.data(), layer.N, layer.K, 32};
+    const Int8Matrix int8{reinterpret_cast<const int8_t*>(codes.data()), row_scales.data(), layer.N, layer.K};
+    print("linear_int4", linear(x.data(), layer.T, int4, nullptr, out.data()), only);
+    print("linear_int4_input_gradient", linear_input_gradient(x.data(), layer.T, int4, out.data()), only);
+    print("linear_int8", linear(x.data(), layer.T, int8, nullptr, out.data()), only);
+    print("linear_int8_input_gradient", linear_input_gradient(x.data(), layer.T, int8, out.data()), only);
+  }
+  struct Plain {
+    size_t batches, rows, depth, columns;
+    bool a_transposed, b_transposed;
+  };
+  // Low-rank products and their gradients, frozen float32 weights, attention.
+  for (const Plain& p : {Plain{1, 256, 576, 16, false, false}, {1, 256, 16, 1536, false, false},
+                         {1, 16, 256, 1536, true, false}, {1, 576, 256, 16, true, false},
+                         {1, 256, 1536, 16, false, true}, {1, 256, 576, 1536, false, true},
+                         {1, 256, 1536, 576, false, false}, {9, 256, 64, 256, false, true},
+                         {9, 256, 256, 64, false, false}, {9, 256, 256, 64, true, false}}) {
+    print(p.a_transposed ? (p.b_transposed ? "matmul a^T b^T" : "matmul a^T b")
+                         : (p.b_transposed ? "matmul a b^T" : "matmul a b"),
+          matmul(x.data(), w.data(), p.batches, p.rows, p.columns, p.depth, p.a_transposed, p.b_transposed, out.data()),
+          only);
+  }
+  return 0;
+}

@@ -1,0 +1,262 @@
+"""Products and the gradient of the loss: torch against ExecuTorch with the native library, and what each refuses."""
+
+import pytest
+import torch
+
+from tests.support.programs import lower, refuses, values
+from zoexport.core import int4
+from zoexport.ir.graphs import zo as ZO
+
+N, K = 70, 192
+
+
+def packed(kind, n=N, k=K, group_size=32):
+    weight = values(n, k)
+    return int4.quantize_int4(weight, group_size) if kind == "int4" else int4.quantize_int8(weight)
+
+
+def dequantized(kind, codes, scales):
+    return getattr(int4, f"dequantize_{kind}")(codes, scales)
+
+
+def near(got, expected, bound=1e-6):
+    """Whether two results differ by rounding alone, relative to their norm."""
+    assert got.dtype == torch.float32 and got.shape == expected.shape
+    return float((got.double() - expected).norm()) <= bound * float(expected.norm())
+
+
+# --- linear layers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear(kind, bias):
+    codes, scales = packed(kind)
+    operator = getattr(ZO, f"linear_{kind}")
+    added = values(N, seed=3) if bias else None
+    t = torch.export.Dim("T", min=1, max=40)
+    method = lower(
+        lambda x: operator(x, codes, scales, added), (values(2, 9, K),), dynamic=({1: t},)
+    )
+    weight = dequantized(kind, codes, scales).double()
+    for length in (1, 9, 40):
+        x = values(2, length, K, seed=length)
+        exact = torch.nn.functional.linear(x.double(), weight, added.double() if bias else None)
+        assert near(method.execute((x,))[0], exact)
+        assert near(operator(x, codes, scales, added), exact)
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_input_gradient(kind, rank):
+    codes, scales = packed(kind, group_size=64)
+    operator = getattr(ZO, f"linear_{kind}_input_gradient")
+    dy = values(*(2, 17, N)[3 - rank :])
+    exact = dy.double() @ dequantized(kind, codes, scales).double()
+    got = lower(lambda dy: operator(dy, codes, scales), (dy,)).execute((dy,))[0]
+    assert near(got, exact)
+    assert near(operator(dy, codes, scales), exact)
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_a_weight_is_unpacked_exactly(kind):
+    """Rows of the identity give back the weight, in both directions."""
+    codes, scales = packed(kind)
+    weight = dequantized(kind, codes, scales)
+    forward, backward = (
+        getattr(ZO, f"linear_{kind}"),
+        getattr(ZO, f"linear_{kind}_input_gradient"),
+    )
+    eye = torch.eye(K)
+    got = lower(lambda x: forward(x, codes, scales, None), (eye,)).execute((eye,))[0]
+    assert torch.equal(got, weight.T)
+    eye = torch.eye(N)
+    got = lower(lambda dy: backward(dy, codes, scales), (eye,)).execute((eye,))[0]
+    assert torch.equal(got, weight)
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_linear_has_the_gradient_of_the_dequantized_product(kind):
+    codes, scales = packed(kind)
+    bias = values(N, seed=3).requires_grad_()
+    x, same_x = (values(2, 5, K, seed=1).requires_grad_() for _ in range(2))
+    y = getattr(ZO, f"linear_{kind}")(x, codes, scales, bias)
+    dy = values(2, 5, N, seed=2)
+    y.backward(dy)
+    expected = torch.nn.functional.linear(same_x, dequantized(kind, codes, scales), bias.detach())
+    expected.backward(dy)
+    assert near(y.detach(), expected.detach().double())
+    assert near(x.grad, same_x.grad.double())
+    assert bias.grad is None  # only x is differentiated
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_linear_passes_torchs_checks_with_gradients(kind):
+    arguments = (values(3, K).requires_grad_(), *packed(kind), None)
+    torch.library.opcheck(
+        getattr(ZO, f"linear_{kind}").default,
+        arguments,
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_matmul(leading, transpose_a, transpose_b):
+    rows, depth, columns = 37, 45, 18
+    a = values(*leading, *((depth, rows) if transpose_a else (rows, depth)))
+    b = values(*leading, *((columns, depth) if transpose_b else (depth, columns)), seed=1)
+    left, right = (
+        t.double().mT if turned else t.double()
+        for t, turned in ((a, transpose_a), (b, transpose_b))
+    )
+    method = lower(lambda a, b: ZO.matmul(a, b, transpose_a, transpose_b), (a, b))
+    assert near(method.execute((a, b))[0], left @ right)
+    assert near(ZO.matmul(a, b, transpose_a, transpose_b), left @ right)
+
+
+def test_matmul_of_a_dynamic_length():
+    t = torch.export.Dim("T", min=1, max=64)
+    method = lower(
+        lambda a, b: ZO.matmul(a, b, True, False), (values(9, 16), values(9, 40)), ({0: t}, {0: t})
+    )
+    for length in (1, 9, 64):
+        a, b = values(length, 16), values(length, 40, seed=1)
+        assert near(method.execute((a, b))[0], a.double().T @ b.double())
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (values(3, 4).double(), values(4, 5), "float32"),
+        (values(3, 4), values(4, 5).half(), "float32"),
+        (values(4), values(4), "rank"),
+        (values(2, 3, 4), values(4, 5), "rank"),
+        (values(1, 1, 2, 3, 4), values(1, 1, 2, 4, 5), "rank"),
+        (values(3, 4), values(5, 4), "do not multiply"),
+        (values(2, 3, 4), values(3, 4, 5), "do not multiply"),
+    ],
+)
+def test_matmul_refuses(a, b, message):
+    with pytest.raises(ValueError, match=message):
+        ZO.matmul(a, b, False, False)
+
+
+# --- the gradient of the loss ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gradient():
+    m = torch.export.Dim("M", min=1, max=64)
+    return lower(
+        ZO.label_gradient,
+        (values(6, 500), torch.zeros(6, dtype=torch.int64), values(6)),
+        dynamic=({0: m}, {0: m}, {0: m}),
+    )
+
+
+@pytest.mark.parametrize("m", [1, 6, 64])
+def test_label_gradient_is_autograds(gradient, m):
+    logits = values(m, 500, seed=m) * 5
+    labels = torch.arange(m) * 7 % 500
+    labels[: (m + 1) // 2] = logits.argmax(dim=1)[: (m + 1) // 2]
+    weights = values(m, seed=9)
+    exact = logits.double().requires_grad_()
+    logprobs = torch.log_softmax(exact, dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
+    (logprobs * weights.double()).sum().backward()
+    plain = ZO.label_logprobs(logits.unsqueeze(0), labels)
+    for results in (
+        gradient.execute((logits, labels, weights)),
+        ZO.label_gradient(logits, labels, weights),
+    ):
+        assert torch.allclose(results[0].double(), logprobs.detach(), rtol=1e-6, atol=1e-6)
+        assert torch.allclose(results[0], plain[0][0], rtol=1e-6, atol=1e-6)
+        assert torch.equal(results[1], plain[1][0])
+        bound = 1e-6 * weights.abs().double().unsqueeze(1)
+        assert bool(((results[2].double() - exact.grad).abs() <= bound).all())
+
+
+def test_a_label_outside_the_vocabulary_is_refused(gradient):
+    for label in (-1, 500, 2**62):
+        arguments = (values(3, 500), torch.tensor([3, label, 4]), values(3))
+        with pytest.raises(RuntimeError):
+            gradient.execute(arguments)
+        with pytest.raises(ValueError, match="label"):
+            ZO.label_gradient(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "weights", "message"),
+    [
+        (values(1, 3, 10), torch.zeros(3, dtype=torch.int64), values(3), "logits"),
+        (values(3, 10).double(), torch.zeros(3, dtype=torch.int64), values(3), "logits"),
+        (values(3, 0), torch.zeros(3, dtype=torch.int64), values(3), "logits"),
+        (values(3, 10), torch.zeros(3, dtype=torch.int32), values(3), "label_tokens"),
+        (values(3, 10), torch.zeros(2, dtype=torch.int64), values(3), "label_tokens"),
+        (values(3, 10), torch.zeros(3, dtype=torch.int64), values(2), "label_weights"),
+        (values(3, 10), torch.zeros(3, dtype=torch.int64), values(3).double(), "label_weights"),
+    ],
+)
+def test_label_gradient_refuses(logits, labels, weights, message):
+    with pytest.raises(ValueError, match=message):
+        ZO.label_gradient(logits, labels, weights)
+
+
+# --- what the kernels refuse ----------------------------------------------------------------------
+
+
+def misfits():
+    """Calls that export accepts (its shape rules check no more) and the kernels must refuse."""
+    codes, scales = int4.quantize_int4(values(8, 64))
+    forward, product = ZO.linear_int4.default, ZO.matmul.default
+    bytes_, row_scales = int4.quantize_int8(values(8, 64))
+    back, forward8 = ZO.linear_int4_input_gradient.default, ZO.linear_int8.default
+    back8, loss = ZO.linear_int8_input_gradient.default, ZO.label_gradient.default
+    logits, labels, weights = values(3, 10), torch.zeros(3, dtype=torch.int64), values(3)
+    return {
+        "x too narrow": (forward, (values(2, 63), codes, scales, None)),
+        "x double": (forward, (values(2, 64).double(), codes, scales, None)),
+        "bias too long": (forward, (values(2, 64), codes, scales, values(9))),
+        "scales float": (forward, (values(2, 64), codes, scales.float(), None)),
+        "scales of other rows": (forward, (values(2, 64), codes, scales[:5], None)),
+        "group of 16": (forward, (values(2, 64), codes, scales.repeat(1, 2), None)),
+        "codes int8": (forward, (values(2, 64), codes.char(), scales, None)),
+        "dy too narrow": (back, (values(2, 7), codes, scales)),
+        "dy double": (back, (values(2, 8).double(), codes, scales)),
+        "dy codes int8": (back, (values(2, 8), codes.char(), scales)),
+        "dy scales float": (back, (values(2, 8), codes, scales.float())),
+        "dy scales of other rows": (back, (values(2, 8), codes, scales[:5])),
+        "dy group of 16": (back, (values(2, 8), codes, scales.repeat(1, 2))),
+        "int8 x too narrow": (forward8, (values(2, 63), bytes_, row_scales, None)),
+        "int8 x double": (forward8, (values(2, 64).double(), bytes_, row_scales, None)),
+        "int8 bias too long": (forward8, (values(2, 64), bytes_, row_scales, values(9))),
+        "int8 codes uint8": (forward8, (values(2, 64), bytes_.byte(), row_scales, None)),
+        "int8 scales of other rows": (forward8, (values(2, 64), bytes_, row_scales[:5], None)),
+        "int8 scales double": (forward8, (values(2, 64), bytes_, row_scales.double(), None)),
+        "int8 dy too narrow": (back8, (values(2, 7), bytes_, row_scales)),
+        "int8 dy codes uint8": (back8, (values(2, 8), bytes_.byte(), row_scales)),
+        "matmul a double": (product, (values(3, 4).double(), values(4, 5), False, False)),
+        "matmul b double": (product, (values(3, 4), values(4, 5).double(), False, False)),
+        "matmul ranks differ": (product, (values(2, 3, 4), values(4, 5), False, False)),
+        "matmul of rank 5": (product, (values(1, 1, 1, 3, 4), values(1, 1, 1, 4, 5), False, False)),
+        "matmul depths differ": (product, (values(3, 4), values(5, 6), False, False)),
+        "matmul depth of a transposed": (product, (values(3, 4), values(4, 5), True, False)),
+        "matmul depth of b transposed": (product, (values(3, 4), values(4, 5), False, True)),
+        "matmul batches differ": (product, (values(2, 3, 4), values(3, 4, 5), False, False)),
+        "gradient logits double": (loss, (logits.double(), labels, weights)),
+        "gradient logits of rank 3": (loss, (values(1, 3, 10), labels[:1], weights[:1])),
+        "gradient labels too few": (loss, (logits, labels[:2], weights)),
+        "gradient labels int32": (loss, (logits, labels.int(), weights)),
+        "gradient weights too few": (loss, (logits, labels, weights[:2])),
+        "gradient weights double": (loss, (logits, labels, weights.double())),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(misfits()))
+def test_the_kernels_refuse(name):
+    call, arguments = misfits()[name]
+    refuses(call, arguments)
