@@ -5,17 +5,11 @@
 #include <cstring>
 #include <limits>
 
+#include "each_width.h"
+
 namespace zoexport {
 namespace kernels {
 namespace {
-
-// Loops over a vocabulary, compiled for wider registers too where the loader can choose among functions. The bits are the
-// same: every lane does the same operations in the same order, and nothing is contracted.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
-#define ZO_EACH_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ZO_EACH_WIDTH
-#endif
 
 constexpr size_t kLanes = 16;
 // Float lanes are added up in double after this many elements, so that the error does not grow with V.

@@ -1,0 +1,236 @@
+#include "row_loops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "each_width.h"
+#include "row_math.h"
+
+namespace zoexport {
+namespace kernels {
+namespace {
+
+constexpr size_t kLanes = 16;
+// Lanes of a sum are added up in double after this many elements, so that the error does not grow with the width.
+constexpr size_t kRun = 512;
+
+// As torch: NaN where either is NaN.
+ZO_INLINE float greater(float a, float b) {
+  return (a > b) | (a != a) ? a : b;
+}
+
+ZO_INLINE float lesser(float a, float b) {
+  return (a < b) | (a != a) ? a : b;
+}
+
+template <typename Function>
+ZO_INLINE void unary(const RowLoop& loop, Function f) {
+  const size_t width = loop.width;
+  for (size_t r = 0; r < loop.rows; ++r) {
+    float* __restrict d = loop.dst + r * loop.dst_pitch;
+    const float* a = loop.a.data + r * loop.a.pitch;
+    if (loop.a.one) {
+      const float value = f(*a);
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = value;
+      }
+    } else {
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = f(a[i]);
+      }
+    }
+  }
+}
+
+template <typename Function>
+ZO_INLINE void binary(const RowLoop& loop, Function f) {
+  const size_t width = loop.width;
+  for (size_t r = 0; r < loop.rows; ++r) {
+    float* __restrict d = loop.dst + r * loop.dst_pitch;
+    const float* a = loop.a.data + r * loop.a.pitch;
+    const float* b = loop.b.data + r * loop.b.pitch;
+    if (!loop.a.one && !loop.b.one) {
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = f(a[i], b[i]);
+      }
+    } else if (!loop.a.one) {
+      const float other = *b;
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = f(a[i], other);
+      }
+    } else if (!loop.b.one) {
+      const float other = *a;
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = f(other, b[i]);
+      }
+    } else {
+      const float value = f(*a, *b);
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = value;
+      }
+    }
+  }
+}
+
+ZO_INLINE void select_rows(const RowLoop& loop) {
+  const size_t width = loop.width;
+  for (size_t r = 0; r < loop.rows; ++r) {
+    float* __restrict d = loop.dst + r * loop.dst_pitch;
+    const float* a = loop.a.data + r * loop.a.pitch;
+    const float* b = loop.b.data + r * loop.b.pitch;
+    const float* c = loop.c.data + r * loop.c.pitch;
+    if (loop.a.one) {
+      const bool first = *a != 0.0f;
+      const float* from = first ? b : c;
+      const size_t step = (first ? loop.b.one : loop.c.one) ? 0 : 1;
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = from[i * step];
+      }
+    } else if (!loop.b.one && !loop.c.one) {
+      for (size_t i = 0; i < width; ++i) {
+        const float yes = b[i], no = c[i];
+        d[i] = a[i] != 0.0f ? yes : no;
+      }
+    } else if (!loop.b.one) {
+      const float no = *c;
+      for (size_t i = 0; i < width; ++i) {
+        const float yes = b[i];
+        d[i] = a[i] != 0.0f ? yes : no;
+      }
+    } else if (!loop.c.one) {
+      const float yes = *b;
+      for (size_t i = 0; i < width; ++i) {
+        const float no = c[i];
+        d[i] = a[i] != 0.0f ? yes : no;
+      }
+    } else {
+      const float yes = *b, no = *c;
+      for (size_t i = 0; i < width; ++i) {
+        d[i] = a[i] != 0.0f ? yes : no;
+      }
+    }
+  }
+}
+
+ZO_INLINE float sum_of(const float* row, size_t width) {
+  double total = 0.0;
+  size_t i = 0;
+  while (width - i >= kLanes) {
+    const size_t end = i + std::min(kRun, (width - i) / kLanes * kLanes);
+    float lane[kLanes] = {};
+    for (; i < end; i += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) {
+        lane[j] = lane[j] + row[i + j];
+      }
+    }
+    for (size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (size_t j = 0; j < half; ++j) {
+        lane[j] = lane[j] + lane[j + half];
+      }
+    }
+    total += static_cast<double>(lane[0]);
+  }
+  float rest = 0.0f;
+  for (; i < width; ++i) {
+    rest = rest + row[i];
+  }
+  return static_cast<float>(total + static_cast<double>(rest));
+}
+
+ZO_INLINE float greatest_of(const float* row, size_t width) {
+  float most = -row_math::kInfinity;
+  size_t i = 0;
+  if (width >= kLanes) {
+    float lane[kLanes];
+    for (size_t j = 0; j < kLanes; ++j) {
+      lane[j] = row[j];
+    }
+    for (i = kLanes; i + kLanes <= width; i += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) {
+        lane[j] = greater(row[i + j], lane[j]);
+      }
+    }
+    for (size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (size_t j = 0; j < half; ++j) {
+        lane[j] = greater(lane[j], lane[j + half]);
+      }
+    }
+    most = lane[0];
+  }
+  for (; i < width; ++i) {
+    most = greater(row[i], most);
+  }
+  return most;
+}
+
+template <typename Function>
+ZO_INLINE void reduce(const RowLoop& loop, Function f) {
+  for (size_t r = 0; r < loop.rows; ++r) {
+    loop.dst[r * loop.dst_pitch] = f(loop.a.data + r * loop.a.pitch, loop.width);
+  }
+}
+
+ZO_EACH_WIDTH void dispatch(RowOp op, const RowLoop& loop) {
+  switch (op) {
+    case RowOp::kAdd: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a + b; });
+    case RowOp::kSub: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a - b; });
+    case RowOp::kMul: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a * b; });
+    case RowOp::kDiv: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a / b; });
+    case RowOp::kMax: return binary(loop, greater);
+    case RowOp::kMin: return binary(loop, lesser);
+    case RowOp::kNeg: return unary(loop, [](float a) __attribute__((always_inline)) { return -a; });
+    case RowOp::kExp: return unary(loop, row_math::exp);
+    case RowOp::kLog: return unary(loop, row_math::log);
+    case RowOp::kSqrt: return unary(loop, [](float a) __attribute__((always_inline)) { return std::sqrt(a); });
+    case RowOp::kRsqrt: return unary(loop, [](float a) __attribute__((always_inline)) { return 1.0f / std::sqrt(a); });
+    case RowOp::kReciprocal: return unary(loop, [](float a) __attribute__((always_inline)) { return 1.0f / a; });
+    case RowOp::kSigmoid: return unary(loop, row_math::sigmoid);
+    case RowOp::kTanh: return unary(loop, row_math::tanh);
+    case RowOp::kErf: return unary(loop, row_math::erf);
+    case RowOp::kAbs: return unary(loop, [](float a) __attribute__((always_inline)) { return std::fabs(a); });
+    case RowOp::kLt: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a < b ? 1.0f : 0.0f; });
+    case RowOp::kLe: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a <= b ? 1.0f : 0.0f; });
+    case RowOp::kGt: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a > b ? 1.0f : 0.0f; });
+    case RowOp::kGe: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a >= b ? 1.0f : 0.0f; });
+    case RowOp::kEq: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a == b ? 1.0f : 0.0f; });
+    case RowOp::kNe: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a != b ? 1.0f : 0.0f; });
+    case RowOp::kSelect: return select_rows(loop);
+    case RowOp::kSum: return reduce(loop, sum_of);
+    case RowOp::kRowMax: return reduce(loop, greatest_of);
+    case RowOp::kSlice:
+    case RowOp::kPut:
+    case RowOp::kFill: return unary(loop, [](float a) __attribute__((always_inline)) { return a; });
+  }
+}
+
+size_t operands(RowOp op) {
+  const int64_t code = static_cast<int64_t>(op);
+  return op == RowOp::kSelect ? 3 : code < 10 || (code >= 20 && code < 30) ? 2 : 1;
+}
+
+} // namespace
+
+void run_row_loop(RowOp op, RowLoop loop) {
+  if (op == RowOp::kSum || op == RowOp::kRowMax) {
+    return dispatch(op, loop);
+  }
+  RowOperand* const used[] = {&loop.a, &loop.b, &loop.c};
+  const size_t count = operands(op);
+  // Rows that follow each other in memory are one long row.
+  bool joined = loop.dst_pitch == loop.width;
+  for (size_t i = 0; i < count; ++i) {
+    const RowOperand& operand = *used[i];
+    joined = joined && (operand.pitch == (operand.one ? 0 : loop.width) || (loop.width == 1 && operand.pitch <= 1));
+  }
+  if (joined) {
+    for (size_t i = 0; i < count; ++i) {
+      used[i]->one = used[i]->pitch == 0;
+    }
+    loop.width *= loop.rows;
+    loop.rows = 1;
+  }
+  dispatch(op, loop);
+}
+
+} // namespace kernels
+} // namespace zoexport
