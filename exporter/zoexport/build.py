@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shutil
@@ -21,6 +22,7 @@ from zoexport.methods import methods
 from zoexport.targets import targets
 
 INITIAL_STATE = "adapter.safetensors"
+WEIGHTS = "weights.safetensors"
 _DEFAULT_METHODS = {"android-npu": "prge"}
 _PREFERRED = ("mebp", "prge")
 
@@ -92,7 +94,7 @@ def compile_bundle(
     bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
     with atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
-        loaded = models.load(source)
+        loaded = models.load(source, lazy=planned.config.split == "layers")
         content = _fill(folder, planned, loaded, progress)
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
@@ -118,7 +120,7 @@ def training_graph(planned: Plan, model: Any, progress: Progress) -> TrainingGra
     """
     from zoexport import models
     from zoexport.ir.capture import capture, position_limit
-    from zoexport.ir.lengths import telling_length
+    from zoexport.ir.lengths import FixedLength, telling_length
     from zoexport.ir.verify import verify
     from zoexport.passes.pipeline import run_passes
 
@@ -137,9 +139,8 @@ def training_graph(planned: Plan, model: Any, progress: Progress) -> TrainingGra
         return run_passes(graph, planned.method.passes(config, modules), progress)
 
     if length is not None:
-        graph = captured(length, any_length=True)
-        if graph.any_length:
-            return graph
+        with contextlib.suppress(FixedLength):
+            return captured(length, any_length=True)
     return captured(config.seq_len, any_length=False)
 
 
@@ -147,9 +148,12 @@ def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[
     from safetensors.torch import save
 
     from zoexport import adapters
+    from zoexport.ir import frozen
 
     graph = training_graph(planned, loaded.model, progress)
     lowered = planned.target.lower(graph, planned.config, folder, progress)
+    if graph.stages:
+        frozen.write_weights(graph, loaded.weights, folder / WEIGHTS, progress)
     progress("writing the bundle", None)
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
@@ -175,6 +179,12 @@ def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[
 def _description(
     planned: Plan, lowered: Lowered, graph: TrainingGraph, settings: dict[str, Any]
 ) -> dict[str, Any]:
+    split = {
+        "weights": {"file": WEIGHTS},
+        "stages": [stage.as_dict() for stage in graph.stages],
+        "lengths": graph.lengths,
+        "label_rows": graph.label_rows,
+    }
     return {
         "zoexport_version": __version__,
         "tools": {name: version(name) for name in ("torch", "executorch", "transformers")},
@@ -196,6 +206,7 @@ def _description(
         "delegate_list": lowered.delegates,
         "fallback_ops": lowered.fallback_ops,
         "distinct_weights": lowered.distinct_weights,
+        **(split if graph.stages else {}),
         "tolerances": tolerances.bounds(settings["activations"]),
     }
 

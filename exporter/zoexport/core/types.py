@@ -123,6 +123,8 @@ class TrainingGraph:
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
         rotated: weights that are stored rotated (``core.hadamard``), by name.
         parameters: the names of those ``weights`` that are the model's own and not tables made from its configuration.
+        quantized: of a split graph, the weights that programs read as codes and scales, with their group size (0 for
+            int8). These and ``parameters`` may lack their values, which ``ir.frozen`` reads when they are written.
         stages: of a split graph, in forward order, the output head last; its weights are bound by stage.
         lengths: of a split graph, the tokens of a row for which there are programs, ascending.
         label_rows: of a split graph, the label entries in one call of the output head.
@@ -142,6 +144,7 @@ class TrainingGraph:
     packing: str = "fp32"
     rotated: list[str] = dataclasses.field(default_factory=list)
     parameters: set[str] = dataclasses.field(default_factory=set)
+    quantized: dict[str, int] = dataclasses.field(default_factory=dict)
     stages: list[Stage] = dataclasses.field(default_factory=list)
     lengths: list[int] = dataclasses.field(default_factory=list)
     label_rows: int = 0

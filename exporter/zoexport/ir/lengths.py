@@ -32,6 +32,10 @@ _CLOSE = 1e-4
 """Relative to the largest log-probability: sums of other lengths round differently."""
 
 
+class FixedLength(Exception):
+    """A graph that was captured to take rows of any length says something else of shorter ones."""
+
+
 def telling_length(seq_len: int, sizes: Iterable[int], limit: int | None) -> int | None:
     """The smallest prime from ``seq_len`` on that divides none of ``sizes``; None where that is above ``limit``."""
     others = {size for size in sizes if size > 0}

@@ -5,49 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.config import setting
+from zoexport.methods.settings import LoraSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class PrgeConfig:
+class PrgeConfig(LoraSettings):
     """What ``--set`` and recipes take for ``prge`` and ``mezo``, with the defaults."""
 
-    seq_len: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
-    batch: int = setting(4, at_least=1, help="examples a step, and rows in one call")
-    weights: str = setting("int4", choices=("fp32", "int8", "int4"), help="frozen weights")
-    activations: str | None = setting(
-        None,
-        choices=("fp32", "int8"),
-        help="inputs of quantized layers; int8 with quantized weights, else fp32",
-    )
-    compute: str | None = setting(
-        None, choices=("fp32", "fp16"), help="arithmetic, where the target has a choice"
-    )
-    group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
-    lora_rank: int = setting(16, key="lora.rank", at_least=1, help="inner size of an adapter")
-    lora_alpha: float = setting(
-        16.0, key="lora.alpha", above=0, help="adapters are scaled by alpha / rank"
-    )
-    lora_targets: str = setting(
-        "attention",
-        key="lora.targets",
-        help="layers to adapt: attention (query and value), all-linear, or names",
-    )
-    lora_layers: str = setting("all", key="lora.layers", help="all, or last:K decoder layers")
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
     optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
-    accumulate: int = setting(1, at_least=1, runtime=True, help="batches for one update")
-    lr: float = setting(5e-3, above=0, runtime=True, help="learning rate")
-    lr_schedule: str = setting(
-        "constant",
-        choices=("constant", "linear", "cosine"),
-        runtime=True,
-        help="how the rate changes over the steps",
+    split: str = setting(
+        "whole",
+        choices=("whole", "layers"),
+        help="one program, or one for each distinct layer over mapped weights",
     )
-    loss: str = setting(
-        "full",
-        choices=("full", "choices"),
-        runtime=True,
-        help="over the whole vocabulary, or over an example's choices",
-    )
-    seed: int = setting(0, at_least=0, runtime=True, help="of adapters, noise and batches")

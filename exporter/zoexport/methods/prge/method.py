@@ -30,6 +30,13 @@ class ZerothOrderMethod:
 
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
+        if config.split == "layers":
+            from zoexport.methods.split import split_passes
+
+            return split_passes(config, targets, first_order=False)
+        return self._whole(config, targets)
+
+    def _whole(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         from zoexport.passes.bind_rows import bind_rows
         from zoexport.passes.check_lengths import check_lengths
         from zoexport.passes.choose_rows_early import choose_rows_early

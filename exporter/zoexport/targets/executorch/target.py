@@ -33,11 +33,12 @@ class XnnpackTarget:
         ]
 
     def defaults(self, config: Any) -> Any:
-        """Activations follow the weights; arithmetic is fp32."""
+        """Activations of whole programs follow the weights, those of layers are fp32; arithmetic is fp32."""
         settings = as_dict(config)
         changes = {}
         if settings["activations"] is None:
-            changes["activations"] = "fp32" if settings["weights"] == "fp32" else "int8"
+            whole = config.split == "whole" and settings["weights"] != "fp32"
+            changes["activations"] = "int8" if whole else "fp32"
         if settings["compute"] is None:
             changes["compute"] = "fp32"
         return with_values(config, changes)
@@ -55,7 +56,15 @@ class XnnpackTarget:
                     "Choose weights=int8 or int4, or activations=fp32.",
                 )
             )
-        if pair == ("int8", "fp32"):
+        if config.split == "layers" and settings["activations"] == "int8":
+            problems.append(
+                Problem(
+                    "setting activations=int8",
+                    "programs of single layers compute in fp32 over the quantized weights",
+                    "Leave activations at fp32, or choose split=whole where the method has it.",
+                )
+            )
+        if config.split == "whole" and pair == ("int8", "fp32"):
             problems.append(
                 Problem(
                     "settings weights=int8, activations=fp32",
@@ -75,6 +84,10 @@ class XnnpackTarget:
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One .pte with every program as a method."""
+        if graph.stages:
+            from zoexport.targets.executorch.lower_split import lower_split
+
+            return lower_split(graph, folder, progress)
         from zoexport.targets.executorch.lower import lower_xnnpack
 
         return lower_xnnpack(graph, folder, progress)

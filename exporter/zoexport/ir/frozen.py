@@ -1,0 +1,97 @@
+"""The frozen weights of a split graph: read from the model one at a time, quantized, and written to one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zoexport.core import int4
+from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
+from zoexport.core.types import Progress, TrainingGraph
+
+_PIECE = 1 << 23
+"""Elements that are read at a time: 32 MB of float32."""
+
+
+class RowReader(Protocol):
+    """Where a model's parameters come from."""
+
+    def read_rows(self, name: str, begin: int, end: int) -> Tensor:
+        """Rows ``begin`` to ``end`` of a parameter, float32."""
+
+
+def bound_weights(graph: TrainingGraph) -> list[str]:
+    """The weights that stages bind, each once, in the order of the stages."""
+    slots = {slot.name for slot in graph.slots}
+    found = dict.fromkeys(name for stage in graph.stages for name in stage.bind.values())
+    return [name for name in found if name not in slots]
+
+
+def write_weights(graph: TrainingGraph, reader: RowReader, path: Path, progress: Progress) -> None:
+    """Write what the stages bind to the file ``path``, a few rows in memory at a time."""
+    names = bound_weights(graph)
+    entries = [
+        TensorEntry(
+            name,
+            str(graph.weights[name].dtype).removeprefix("torch."),
+            tuple(graph.weights[name].shape),
+        )
+        for name in names
+    ]
+    with TensorFileWriter(path, entries) as file:
+        for number, name in enumerate(names):
+            progress("writing the weights", number / len(names))
+            for part, begin, rows in _pieces(graph, reader, name):
+                file.write_rows(part, begin, rows)
+
+
+def materialize(graph: TrainingGraph, reader: RowReader) -> None:
+    """Give every weight that stages bind its value, for programs that are to be run here."""
+    for name in bound_weights(graph):
+        pieces = list(_pieces(graph, reader, name))
+        for part in dict.fromkeys(part for part, _, _ in pieces):
+            rows = [rows for owner, _, rows in pieces if owner == part]
+            graph.weights[part] = torch.cat(rows) if len(rows) > 1 else rows[0]
+
+
+def _pieces(
+    graph: TrainingGraph, reader: RowReader, name: str
+) -> Iterator[tuple[str, int, Tensor]]:
+    """A weight's rows in pieces: (name, first row, rows); codes bring their scales along."""
+    source, _, part = name.rpartition(".")
+    if source in graph.quantized and part in ("codes", "scales"):
+        if part == "codes":
+            yield from _quantized(graph, reader, source)
+        return
+    declared = graph.weights[name]
+    if name not in graph.parameters:
+        yield name, 0, declared
+        return
+    for begin, end in _ranges(declared):
+        yield name, begin, reader.read_rows(name, begin, end)
+
+
+def _quantized(
+    graph: TrainingGraph, reader: RowReader, name: str
+) -> Iterator[tuple[str, int, Tensor]]:
+    group = graph.quantized[name]
+    for begin, end in _ranges(graph.weights[name]):
+        rows = reader.read_rows(name, begin, end)
+        pair = (
+            int4.quantize_int4(rows, group, where=name)
+            if group
+            else int4.quantize_int8(rows, where=name)
+        )
+        for part, values in zip(("codes", "scales"), pair, strict=True):
+            yield f"{name}.{part}", begin, values
+
+
+def _ranges(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    rows = tensor.shape[0]
+    step = max(1, _PIECE * rows // max(tensor.numel(), 1))
+    for begin in range(0, rows, step):
+        yield begin, min(begin + step, rows)

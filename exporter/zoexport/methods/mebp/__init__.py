@@ -1,0 +1,1 @@
+"""MeBP: exact backpropagation, layer by layer, in the memory of inference."""

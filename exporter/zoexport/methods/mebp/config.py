@@ -1,0 +1,37 @@
+"""Settings of MeBP."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from zoexport.core.config import setting
+from zoexport.methods.settings import LoraSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class MebpConfig(LoraSettings):
+    """What ``--set`` and recipes take for ``mebp``, with the defaults."""
+
+    seq_len: int = setting(256, at_least=2, help="tokens a row; longer examples are shortened")
+    batch: int = setting(1, at_least=1, help="examples a step, and rows in one call")
+    optimizer: str = setting("adamw", choices=("adamw", "sgd"), help="the update rule")
+    momentum: float = setting(0.0, at_least=0, runtime=True, help="of sgd; adamw has its own")
+    weight_decay: float = setting(0.0, at_least=0, runtime=True, help="decay of the adapters")
+    clip: float = setting(
+        1.0, at_least=0, runtime=True, help="largest norm of all gradients together; 0 is off"
+    )
+    checkpoint_every: int = setting(
+        1, at_least=1, runtime=True, help="layers between two activations that are kept"
+    )
+    lr: float = setting(1e-3, above=0, runtime=True, help="learning rate")
+    lr_schedule: str = setting(
+        "linear",
+        choices=("constant", "linear", "cosine"),
+        runtime=True,
+        help="how the rate changes over the steps",
+    )
+
+    @property
+    def split(self) -> str:
+        """Programs are always those of layers."""
+        return "layers"

@@ -1,0 +1,121 @@
+"""MeBP in plain PyTorch: backpropagation through the Hugging Face model itself, as the device's must come out.
+
+The paper's algorithm changes where activations are kept and when they are computed, not what the gradients are
+(section 3): the reference is autograd over the whole model, torch's optimizers and torch's clipping.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoexport.methods.mebp.config import MebpConfig
+
+
+class FirstOrderReference:
+    """AdamW or SGD on both matrices of LoRA adapters.
+
+    Args:
+        model: the Hugging Face model with the weights to be trained over, already quantized and dequantized where the
+            bundle is quantized. Its forward hooks are used, nothing else changes.
+        config: of the bundle.
+        slots: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32.
+    """
+
+    def __init__(self, model: nn.Module, config: MebpConfig, slots: Mapping[str, Tensor]) -> None:
+        self.model = model.requires_grad_(False)
+        self.config = config
+        self.slots = {name: value.clone().requires_grad_() for name, value in slots.items()}
+        self.modules = [
+            name.removeprefix("lora_A.") for name in slots if name.startswith("lora_A.")
+        ]
+        self.scaling = config.lora_alpha / config.lora_rank
+        values = list(self.slots.values())
+        options = {"lr": config.lr, "weight_decay": config.weight_decay}
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.AdamW(values, **options)
+            if config.optimizer == "adamw"
+            else torch.optim.SGD(values, momentum=config.momentum, **options)
+        )
+
+    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
+        """One update on a batch of examples (objects with ``candidates`` and ``target``).
+
+        Returns:
+            ``losses`` (the one mean loss), ``gradients`` by slot before clipping, and the slots ``before`` and
+            ``after`` the update.
+        """
+        before = self.values()
+        self.optimizer.zero_grad()
+        losses = []
+        for example in batch:
+            loss = self.loss(example)
+            (loss / len(batch)).backward()  # type: ignore[no-untyped-call]
+            losses.append(float(loss.detach()))
+        gradients = {name: _gradient(value).clone() for name, value in self.slots.items()}
+        if self.config.clip:
+            torch.nn.utils.clip_grad_norm_(self.slots.values(), self.config.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        return {
+            "losses": [sum(losses) / len(losses)],
+            "gradients": gradients,
+            "before": before,
+            "after": self.values(),
+        }
+
+    def follow(self, values: Mapping[str, Tensor]) -> None:
+        """Go on from another run's slots."""
+        with torch.no_grad():
+            for name, value in self.slots.items():
+                value.copy_(values[name])
+
+    def values(self) -> dict[str, Tensor]:
+        """A copy of every slot."""
+        return {name: value.detach().clone() for name, value in self.slots.items()}
+
+    def loss(self, example: Any) -> Tensor:
+        """The loss of one example, float64: the mean over labels, or the cross-entropy over the choices."""
+        if self.config.loss == "full":
+            return -self.label_logprobs(example.candidates[example.target]).mean()
+        scores = torch.stack([self.label_logprobs(one).sum() for one in example.candidates])
+        return -torch.log_softmax(scores, 0)[example.target]
+
+    def label_logprobs(self, candidate: Any) -> Tensor:
+        """Log-probability of each label of a candidate, float64 (labels,)."""
+        labels = torch.tensor(candidate.labels)
+        with self._adapted():
+            logits = self.model(input_ids=torch.tensor([candidate.tokens]), use_cache=False).logits[
+                0
+            ]
+        chosen = labels >= 0
+        logprobs = torch.log_softmax(logits[chosen].double(), -1)
+        return logprobs.gather(1, labels[chosen][:, None])[:, 0]
+
+    @contextlib.contextmanager
+    def _adapted(self) -> Iterator[None]:
+        """The model with y = W x + (alpha / r) x A B at every adapted layer."""
+        handles = []
+        for name in self.modules:
+
+            def add(
+                _: nn.Module, inputs: tuple[Any, ...], output: Tensor, name: str = name
+            ) -> Tensor:
+                a, b = self.slots[f"lora_A.{name}"], self.slots[f"lora_B.{name}"]
+                return output + self.scaling * (inputs[0] @ a @ b)
+
+            handles.append(self.model.get_submodule(name).register_forward_hook(add))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _gradient(value: Tensor) -> Tensor:
+    return torch.zeros_like(value) if value.grad is None else value.grad

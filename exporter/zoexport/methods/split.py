@@ -1,0 +1,115 @@
+"""The passes of methods whose programs are those of single layers, with the reason for each place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.types import Pass
+
+if TYPE_CHECKING:
+    from zoexport.core.types import TrainingGraph
+    from zoexport.methods.settings import LoraSettings
+
+_SHORTEST = 32
+"""Tokens of the shortest rows that programs are made for."""
+_LOGITS = 3 << 20
+"""Elements of the logits of one call of the output head, beside as many of their gradient."""
+_LABEL_ROWS = (8, 64)
+"""Least and most label rows of one call: a product of few rows spends its time on reading weights."""
+
+
+def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool) -> list[Pass]:
+    """The rewrites, in order.
+
+    Args:
+        config: the method's settings.
+        targets: modules to adapt.
+        first_order: whether both matrices of an adapter are trained, by their gradients.
+    """
+    from zoexport.passes.bind_rows import bind_rows
+    from zoexport.passes.check_stages import check_stages
+    from zoexport.passes.choose_sizes import choose_sizes
+    from zoexport.passes.cleanup import cleanup
+    from zoexport.passes.differentiate import differentiate
+    from zoexport.passes.find_linears import find_linears
+    from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.lora_inject import lora_inject
+    from zoexport.passes.quantize_stages import quantize_stages
+    from zoexport.passes.score_labels import score_labels
+    from zoexport.passes.split_layers import split_layers
+
+    def inject(graph: TrainingGraph) -> TrainingGraph:
+        return lora_inject(
+            graph,
+            targets,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha,
+            seed=config.seed,
+            train_a=first_order,
+        )
+
+    def size(graph: TrainingGraph) -> TrainingGraph:
+        lengths = row_lengths(config.seq_len) if graph.any_length else [config.seq_len]
+        vocabulary = int(graph.programs["head"].outputs[0].shape[-1])  # type: ignore[arg-type]
+        rows = label_rows(vocabulary, config.batch * config.seq_len)
+        return choose_sizes(graph, rows=config.batch, lengths=lengths, label_rows=rows)
+
+    order = [
+        Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
+        Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
+        Pass("lora_inject", inject, "finds weights by the model's names, which stages rename"),
+        Pass(
+            "bind_rows",
+            lambda graph: bind_rows(graph, _telling_rows(graph)),
+            "shapes must be numbers to be compared; the rows tell themselves apart until they are chosen",
+        ),
+        Pass(
+            "fold_constants",
+            lambda graph: fold_constants(graph, keep=graph.parameters),
+            "tables become inputs that stages bind; parameters differ by stage, and may not be read yet",
+        ),
+        Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
+        Pass("check_stages", check_stages, "runs programs at the captured length"),
+    ]
+    if config.weights != "fp32":
+        order.append(
+            Pass(
+                "quantize_stages",
+                lambda graph: quantize_stages(
+                    graph, weights=config.weights, group_size=config.group_size
+                ),
+                "once for a family, so before there is one program for each length",
+            )
+        )
+    order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
+    if first_order:
+        order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
+    order.append(Pass("score_labels", score_labels, "takes the logits away"))
+    return order
+
+
+def row_lengths(seq_len: int) -> list[int]:
+    """The lengths that programs are made for: powers of two and what lies halfway between, up to ``seq_len``."""
+    found = {seq_len}
+    length = _SHORTEST
+    while length < seq_len:
+        found |= {size for size in (length, length + length // 2) if size < seq_len}
+        length *= 2
+    return sorted(found)
+
+
+def label_rows(vocabulary: int, most: int) -> int:
+    """Label entries in one call of the output head; ``most`` are in one call of the layers."""
+    least, greatest = _LABEL_ROWS
+    return min(max(least, min(greatest, _LOGITS // vocabulary // 8 * 8)), max(most, 1))
+
+
+def _telling_rows(graph: TrainingGraph) -> int:
+    from zoexport.ir.lengths import telling_length
+
+    sizes: list[Any] = [graph.length, graph.seq_len]
+    sizes += [size for tensor in graph.weights.values() for size in tensor.shape]
+    sizes += [size for slot in graph.slots for size in slot.shape]
+    rows = telling_length(2, sizes, None)
+    assert rows is not None
+    return rows

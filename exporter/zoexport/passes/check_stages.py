@@ -1,0 +1,76 @@
+"""check_stages: whether the programs of a split graph can take rows of other lengths than they were captured at.
+
+Nothing changes. Each program but the output head runs on random values as it is and cut to half the length; what it
+says of the first half must be the same. Left alone: a graph that was captured at its only length.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.ir.graphs import aten, copy_program, is_call, placeholders
+from zoexport.ir.lengths import FixedLength, set_length, set_rows
+from zoexport.passes.split_layers import HEAD
+
+_CLOSE = 1e-4
+"""Relative to the largest value: sums of other lengths round differently."""
+_TOKENS = 97
+"""Rows of the token embedding that stands in for the model's."""
+
+
+def check_stages(graph: TrainingGraph) -> TrainingGraph:
+    """Try every program at another length.
+
+    Raises:
+        FixedLength: one says something else of shorter rows.
+    """
+    if graph.any_length:
+        for program in graph.programs.values():
+            if program.family != HEAD:
+                _check(graph, program)
+    return graph
+
+
+def _check(graph: TrainingGraph, program: Program) -> None:
+    whole = copy_program(program, program.name)
+    try:
+        set_rows(whole, graph.rows, 1)
+        part = copy_program(whole, program.name)
+        half = graph.length // 2
+        set_length(part, graph.length, half)
+        inputs = {value.name: _values(graph, whole, value) for value in whole.inputs}
+        with torch.no_grad():
+            expected = whole.module(*inputs.values())
+            cut = [
+                value[:, :half].contiguous() if wanted.role in ("tokens", "activation") else value
+                for wanted, value in zip(whole.inputs, inputs.values(), strict=True)
+            ]
+            found = part.module(*cut)
+    except (VerifyError, RuntimeError) as error:
+        raise FixedLength from error
+    for ours, theirs in zip(found, expected, strict=True):
+        if not (ours - theirs[:, :half]).abs().max() <= _CLOSE * theirs.abs().max():
+            raise FixedLength
+
+
+def _values(graph: TrainingGraph, program: Program, value: Value) -> torch.Tensor:
+    """Constants as they are, everything else random: what a program says of positions does not hang on weights."""
+    shape = [int(size) for size in value.shape]  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(math.prod(shape))
+    if value.role == "tokens":
+        return torch.randint(_TOKENS, shape, generator=generator)
+    stage = next(stage for stage in graph.stages if stage.forward == program.family)
+    name = stage.bind.get(value.name, "")
+    if value.role == "weight" and name not in graph.parameters:
+        return graph.weights[name]
+    node = placeholders(program)[value.name]
+    tokens = placeholders(program).get("tokens")
+    if tokens is not None and any(
+        is_call(user, aten.embedding) and user.args[1] is tokens for user in node.users
+    ):
+        shape[0] = min(shape[0], _TOKENS)
+    return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])

@@ -1,0 +1,124 @@
+"""quantize_stages: frozen linear weights and the token embedding of a split graph in int4 or int8 (docs/int4.md).
+
+Before::
+
+    layer.0(hidden; W) -> hidden                    y = aten.linear(hidden, W, bias)
+
+After, each stage binding codes and scales of its own weight::
+
+    layer.0(hidden; W.codes, W.scales) -> hidden    y = zoexport.linear_int4(hidden, W.codes, W.scales, bias)
+
+Activations stay float32. Only shapes are needed here: values are quantized when the file of weights is written. Left
+alone: adapters, norms, biases, tables over positions, and weights that other operators read too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from zoexport.core import int4
+from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.ir.graphs import (
+    add_input,
+    arguments,
+    aten,
+    call,
+    is_call,
+    placeholders,
+    remove_unused_weights,
+    zo,
+)
+
+
+def quantize_stages(graph: TrainingGraph, *, weights: str, group_size: int) -> TrainingGraph:
+    """Quantize what the stages bind.
+
+    Args:
+        weights: ``int4`` or ``int8``. group_size: weights that share a scale, for int4.
+
+    Raises:
+        ConfigError: the group size does not divide a layer's input size.
+    """
+    for program in graph.programs.values():
+        stages = [stage for stage in graph.stages if stage.forward == program.family]
+        for local, node in placeholders(program).items():
+            if not _is_quantizable(graph, program, stages[0].bind.get(local, ""), node):
+                continue
+            shapes = _declare(graph, stages[0].bind[local], weights, group_size)
+            _rewrite(program, local, node, weights, shapes)
+            for stage in stages:
+                name = stage.bind.pop(local)
+                _declare(graph, name, weights, group_size)
+                for part in shapes:
+                    stage.bind[f"{local}.{part}"] = f"{name}.{part}"
+        remove_unused_weights(program)
+        program.module.recompile()
+    graph.packing = int4.packing_id(group_size) if weights == "int4" else "int8-symmetric/1"
+    return graph
+
+
+def _is_quantizable(graph: TrainingGraph, program: Program, name: str, node: Node) -> bool:
+    if name not in graph.parameters or len(node.meta["val"].shape) != 2 or not node.users:
+        return False
+    tokens = placeholders(program).get("tokens")
+    return all(
+        (is_call(user, aten.linear) and user.args[1] is node and user.args[0] is not node)
+        or (is_call(user, aten.embedding) and tokens is not None and user.args[1] is tokens)
+        for user in node.users
+    )
+
+
+def _declare(
+    graph: TrainingGraph, name: str, weights: str, group_size: int
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Codes and scales of a weight among the graph's weights, without values: dtype and shape of each."""
+    rows, width = graph.weights[name].shape
+    if weights == "int4":
+        int4.check_group_size(group_size, width, where=f"setting 'group_size', for {name}")
+        parts: dict[str, tuple[str, tuple[int, ...]]] = {
+            "codes": ("uint8", (rows, width // 2)),
+            "scales": ("bfloat16", (rows, width // group_size)),
+        }
+    else:
+        parts = {"codes": ("int8", (rows, width)), "scales": ("float32", (rows,))}
+    for part, (dtype, shape) in parts.items():
+        graph.weights[f"{name}.{part}"] = torch.empty(
+            shape, dtype=getattr(torch, dtype), device="meta"
+        )
+    graph.quantized[name] = group_size if weights == "int4" else 0
+    return parts
+
+
+def _rewrite(
+    program: Program,
+    local: str,
+    node: Node,
+    weights: str,
+    parts: dict[str, tuple[str, tuple[int, ...]]],
+) -> None:
+    codes, scales = (
+        add_input(program, Value(f"{local}.{part}", "weight", dtype, shape))
+        for part, (dtype, shape) in parts.items()
+    )
+    linear = zo.linear_int4.default if weights == "int4" else zo.linear_int8.default
+    nodes = program.module.graph
+    for user in list(node.users):
+        with nodes.inserting_before(user):
+            if is_call(user, aten.linear):
+                x, _, *rest = arguments(user)
+                made = call(nodes, linear, x, codes, scales, rest[0] if rest else None)
+            elif weights == "int4":
+                made = call(nodes, zo.embedding_int4.default, codes, scales, user.args[1])
+            else:
+                made = _embedding_int8(nodes, codes, scales, user.args[1])
+        user.replace_all_uses_with(made)
+        nodes.erase_node(user)
+
+
+def _embedding_int8(nodes: torch.fx.Graph, codes: Node, scales: Node, tokens: object) -> Node:
+    rows = call(
+        nodes, aten.to.dtype, call(nodes, aten.embedding.default, codes, tokens), torch.float32
+    )
+    column = call(nodes, aten.unsqueeze.default, scales, 1)
+    return call(nodes, aten.mul.Tensor, rows, call(nodes, aten.embedding.default, column, tokens))

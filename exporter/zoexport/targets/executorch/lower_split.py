@@ -1,0 +1,128 @@
+"""Lowering a split graph to ExecuTorch: one .pte whose methods are products and row programs, and the file of weights.
+
+No delegate is needed: the products are zoexport's own kernels over the mapped weights, and what lies between them is
+row programs. Methods take every tensor from the caller and give results into the caller's memory, so that neither
+weights nor activations are copied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zoexport.core.errors import LoweringError, first_line
+from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
+from zoexport.ir.capture import quiet
+from zoexport.ir.graphs import copy_program
+from zoexport.targets.executorch.fuse_rows import fuse_rows
+from zoexport.targets.executorch.products import write_products
+from zoexport.targets.executorch.row_rules import decompose
+
+FILE = "model.pte"
+
+
+def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
+    """Lower every program of ``graph`` into ``folder/model.pte``.
+
+    Raises:
+        LoweringError: ExecuTorch refused a program.
+    """
+    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+    from executorch.exir.passes import MemoryPlanningPass
+
+    exported = {}
+    fallback = {}
+    for number, (name, program) in enumerate(graph.programs.items()):
+        progress("lowering programs", number / len(graph.programs))
+        fused = copy_program(program, name)
+        decompose(fused)
+        write_products(fused)
+        fuse_rows(fused)
+        fallback[name] = _of_the_runtime(fused)
+        exported[_method(name)] = _exported(fused)
+    progress("writing the program file", None)
+    try:
+        with quiet():
+            edge = to_edge(
+                exported,
+                compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+            )
+            planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+            executorch = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    except Exception as error:
+        # ExecuTorch raises many types; whatever it is, this graph cannot be lowered.
+        raise LoweringError(
+            "lowering to ExecuTorch",
+            found=f"{type(error).__name__}: {first_line(error)}",
+            expected="a graph that ExecuTorch lowers",
+            fix="Report the model's architecture and this message.",
+        ) from error
+    with (folder / FILE).open("wb") as file:
+        executorch.write_to_file(file)
+    required = sorted(
+        {
+            f"{operator.name}.{operator.overload}"
+            for method in executorch.executorch_program.execution_plan
+            for operator in method.operators
+        }
+    )
+    programs = [_manifest_entry(program) for program in graph.programs.values()]
+    return Lowered(
+        "executorch", programs, required, {name: [] for name in fallback}, fallback, True
+    )
+
+
+def _method(name: str) -> str:
+    """A program's name as a method: letters, digits and underscores."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def _exported(program: Program) -> torch.export.ExportedProgram:
+    example = tuple(
+        torch.zeros([int(size) for size in value.shape], dtype=getattr(torch, value.dtype))  # type: ignore[arg-type]
+        for value in program.inputs
+    )
+    with torch.no_grad(), quiet():
+        return torch.export.export(_Called(program), example, strict=False)
+
+
+class _Called(torch.nn.Module):
+    """A program as torch.export takes it."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program = program.module
+
+    def forward(self, *arguments: torch.Tensor) -> Any:
+        """Arguments and outputs in the program's order."""
+        return self.program(*arguments)
+
+
+def _of_the_runtime(program: Program) -> dict[str, int]:
+    """The operators that are ExecuTorch's own and not zoexport's kernels, with how often."""
+    counts = Counter(
+        str(node.target._schema.name)
+        for node in program.module.graph.nodes
+        if node.op == "call_function" and hasattr(node.target, "_schema")
+    )
+    free = ("aten::view",)
+    return {
+        name: count
+        for name, count in sorted(counts.items())
+        if not name.startswith("zoexport::") and name not in free
+    }
+
+
+def _manifest_entry(program: Program) -> dict[str, Any]:
+    return {
+        "name": program.name,
+        "family": program.family,
+        **({} if program.length is None else {"length": program.length}),
+        "file": FILE,
+        "method": _method(program.name),
+        "inputs": [value.as_dict() for value in program.inputs],
+        "outputs": [value.as_dict() for value in program.outputs],
+    }
