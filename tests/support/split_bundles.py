@@ -242,7 +242,7 @@ def _programs(
                 "family": family,
                 "length": length,
                 "file": "model.bin",
-                "method": family,
+                "method": family if length is None else f"{family}_{length}",
                 "inputs": inputs,
                 "outputs": outputs,
             }
@@ -259,6 +259,8 @@ def write_bundle(
     rows: int = 2,
     label_rows: int = 3,
     settings: Mapping[str, Any] | None = None,
+    engine: str = "test",
+    program: bytes = b"programs",
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a split bundle. ``embedding`` and ``head`` give those stages a trainable slot."""
@@ -286,7 +288,7 @@ def write_bundle(
         folder / "adapter.safetensors", initial_values(embedding=embedding, head=head)
     )
     save_file(weights(), folder / "weights.safetensors")
-    (folder / "model.bin").write_bytes(b"programs")
+    (folder / "model.bin").write_bytes(program)
     own = (
         {
             "optimizer": "adamw",
@@ -304,7 +306,7 @@ def write_bundle(
         "tools": {},
         "method": method,
         "target": "test",
-        "engine": "test",
+        "engine": engine,
         "model": {
             "name": "split",
             "source": "test",
@@ -359,3 +361,9 @@ def write_bundle(
     files = [folder / name for name in ("adapter.safetensors", "weights.safetensors", "model.bin")]
     manifests.write(folder, content, files)
     return folder
+
+
+def programs_of(bundle: Path) -> list[dict[str, Any]]:
+    """The programs that a bundle's manifest names."""
+    found: list[dict[str, Any]] = manifests.read(bundle)["programs"]
+    return found
