@@ -22,7 +22,7 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from zoexport.core.errors import (
     BundleError,
@@ -37,7 +37,7 @@ from zoexport.native import library_path
 
 VERSION = 2
 #: How a tensor of each dtype is viewed; bfloat16 by its bits.
-FORMATS = {0: "f", 1: "q", 2: "B", 3: "H"}
+FORMATS: dict[int, Literal["f", "q", "B", "H"]] = {0: "f", 1: "q", 2: "B", 3: "H"}
 SLOT_CURRENT, SLOT_FINISHED, SLOT_GRADIENT = 0, 1, 2
 _OK = 0
 _ERRORS: dict[int, type[ZoExportError]] = {

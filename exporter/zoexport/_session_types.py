@@ -134,8 +134,10 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A program's input or output during one call: a flat view of float32 ("f"), int64 ("q"), uint8 ("B")
-    or the bits of bfloat16 ("H")."""
+    """A program's input or output during one call.
+
+    ``data`` is a flat view of float32 ("f"), int64 ("q"), uint8 ("B") or the bits of bfloat16 ("H").
+    """
 
     name: str
     shape: tuple[int, ...]

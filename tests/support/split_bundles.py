@@ -54,7 +54,11 @@ def weights() -> Values:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
 
-    found = {"embed": normal(VOCAB, HIDDEN), "head": normal(HIDDEN, VOCAB), "ids": torch.arange(VOCAB)}
+    found = {
+        "embed": normal(VOCAB, HIDDEN),
+        "head": normal(HIDDEN, VOCAB),
+        "ids": torch.arange(VOCAB),
+    }
     for layer, kind in enumerate(LAYERS):
         if kind != "gate":
             found[f"{layer}.weight"] = normal(HIDDEN, HIDDEN) / 3
@@ -108,7 +112,9 @@ class SplitModel:
         self.calls: list[str] = []
         self.fail = fail
 
-    def __call__(self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+    def __call__(
+        self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+    ) -> None:
         self.calls.append(program)
         if self.fail is not None and len(self.calls) > self.fail:
             raise RuntimeError("the device is gone")
@@ -118,12 +124,18 @@ class SplitModel:
         given = {name: _torch(tensor) for name, tensor in inputs.items()}
         if direction == "forward":
             results = function(given, *_activations(stage, given))
-            names = ["logprobs", "is_argmax"] if stage == "head" else [f"y{i}" for i in range(len(results))]
+            names = (
+                ["logprobs", "is_argmax"]
+                if stage == "head"
+                else [f"y{i}" for i in range(len(results))]
+            )
             for name, value in zip(names, results, strict=True):
                 _fill(outputs[name], value)
             return
         wanted = [name for name in outputs if name not in ("logprobs", "is_argmax")]
-        sources = [name.removeprefix("d") for name in wanted]  # a slot's gradient has the slot's local name
+        sources = [
+            name.removeprefix("d") for name in wanted
+        ]  # a slot's gradient has the slot's local name
         for source in sources:
             given[source].requires_grad_()
         results = function(given, *_activations(stage, given))
@@ -172,7 +184,9 @@ def bind(stage: str) -> dict[str, str]:
     return {**tensors, "A": f"lora_A.{stage}", "B": f"lora_B.{stage}"}
 
 
-def logprobs(state: Values, tokens: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor) -> Any:
+def logprobs(
+    state: Values, tokens: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor
+) -> Any:
     """The whole model: log-probabilities of labels at flat positions, with the graph of autograd."""
     everything = {**weights(), **state}
     found: tuple[torch.Tensor, ...] = (tokens,)
@@ -191,7 +205,12 @@ def _programs(
     stage: str, rows: int, label_rows: int, backward: bool, trained: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     kind = dict(STAGES)[stage]
-    dtypes = {torch.float32: "float32", torch.int64: "int64", torch.uint8: "uint8", torch.bfloat16: "bfloat16"}
+    dtypes = {
+        torch.float32: "float32",
+        torch.int64: "int64",
+        torch.uint8: "uint8",
+        torch.bfloat16: "bfloat16",
+    }
     tensors = weights()
     bound = []
     gradients = []

@@ -40,7 +40,10 @@ def expected_loss(
         for tokens, labels in candidates:
             at = [t for t, label in enumerate(labels) if label != bundles.NO_LABEL]
             found = split_bundles.logprobs(
-                state, torch.tensor([tokens]), torch.tensor(at), torch.tensor([labels[t] for t in at])
+                state,
+                torch.tensor([tokens]),
+                torch.tensor(at),
+                torch.tensor([labels[t] for t in at]),
             )
             sums.append((found.sum(), len(at)))
         if kind == "full":
@@ -74,7 +77,9 @@ def check_run(
         for number, indices in enumerate(steps):
             report = session.step(dataset, indices)
             torch_optimizer.zero_grad()
-            loss = expected_loss(state, [examples[i] for i in indices], settings.get("loss", "full"))
+            loss = expected_loss(
+                state, [examples[i] for i in indices], settings.get("loss", "full")
+            )
             loss.backward()
             assert report.loss == pytest.approx(float(loss.detach()), rel=2e-5, abs=1e-6)
             assert (report.step, report.losses, report.gradients) == (number, (report.loss,), ())
@@ -130,18 +135,14 @@ def test_adamw_is_torchs(tmp_path: Path, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("clip", [0.0, 0.1])
 def test_sgd_is_torchs(tmp_path: Path, momentum: float, clip: float) -> None:
-    path = split_bundles.write_bundle(
-        tmp_path / "bundle", settings={"optimizer": "sgd"}, head=True
-    )
+    path = split_bundles.write_bundle(tmp_path / "bundle", settings={"optimizer": "sgd"}, head=True)
     settings = {"momentum": momentum, "clip": clip, "weight_decay": 0.01, "lr": 0.1}
     check_run(path, TEXT, STEPS, settings, "sgd", head=True)
 
 
 def test_rows_get_the_smallest_length_that_fits(tmp_path: Path) -> None:
     path = split_bundles.write_bundle(tmp_path / "bundle", rows=1)
-    examples: list[Example] = [
-        ([([1] * n, [2] * n)], 0) for n in (1, 3, 4, 5, 6, 8)
-    ]
+    examples: list[Example] = [([([1] * n, [2] * n)], 0) for n in (1, 3, 4, 5, 6, 8)]
     model = SplitModel()
     with make_dataset(examples) as dataset, Session.open(path, engine=model) as session:
         session.evaluate(dataset)
@@ -187,7 +188,9 @@ def test_loss_falls_and_is_what_evaluation_says(tmp_path: Path) -> None:
     state, _ = parameters()
     with make_dataset(TEXT) as dataset, Session.open(path, engine=SplitModel()) as session:
         before = session.evaluate(dataset)
-        assert before.loss == pytest.approx(float(expected_loss(state, TEXT, "full").detach()), rel=1e-5)
+        assert before.loss == pytest.approx(
+            float(expected_loss(state, TEXT, "full").detach()), rel=1e-5
+        )
         session.configure(batch=len(TEXT))
         session.train(dataset, 30)
         assert session.record(0).loss == pytest.approx(before.loss, rel=1e-6)
@@ -200,7 +203,9 @@ def test_evaluation_of_choices(tmp_path: Path) -> None:
     with make_dataset(CHOICES) as dataset, Session.open(path, engine=SplitModel()) as session:
         session.configure(loss="choices")
         found = session.evaluate(dataset)
-    assert found.loss == pytest.approx(float(expected_loss(state, CHOICES, "choices").detach()), rel=1e-5)
+    assert found.loss == pytest.approx(
+        float(expected_loss(state, CHOICES, "choices").detach()), rel=1e-5
+    )
     assert found.accuracy is not None and 0 <= found.token_accuracy <= 1
 
 

@@ -32,7 +32,9 @@ def expected_run(steps: list[list[int]]) -> tuple[list[list[float]], dict[str, b
     for step, indices in enumerate(steps):
         z = {
             name: [
-                rng.normals(seed, tensor_id, query, step, values[name].size).reshape(values[name].shape)
+                rng.normals(seed, tensor_id, query, step, values[name].size).reshape(
+                    values[name].shape
+                )
                 for query in range(queries)
             ]
             for name, tensor_id in SLOTS.items()
@@ -40,10 +42,14 @@ def expected_run(steps: list[list[int]]) -> tuple[list[list[float]], dict[str, b
         found = []
         for query in range(queries):
             for sign in (np.float32(1), np.float32(-1)):
-                moved = {n: values[n] + sign * eps * z[n][query] if n in z else values[n] for n in values}
+                moved = {
+                    n: values[n] + sign * eps * z[n][query] if n in z else values[n] for n in values
+                }
                 state = {n: torch.tensor(v) for n, v in moved.items()}
                 found.append(float(expected_loss(state, [EXAMPLES[i] for i in indices], "full")))
-        g = [np.float32((found[2 * q] - found[2 * q + 1]) / (2 * float(eps))) for q in range(queries)]
+        g = [
+            np.float32((found[2 * q] - found[2 * q + 1]) / (2 * float(eps))) for q in range(queries)
+        ]
         for name in SLOTS:
             total = g[0] * z[name][0] + g[1] * z[name][1]
             values[name] = values[name] - lr / np.float32(queries) * total
@@ -66,7 +72,7 @@ def test_trains_as_the_definitions_say(tmp_path: Path, method: str) -> None:
             assert session.replay_slot(name, 3).tobytes() == found.tobytes()
         with pytest.raises(ConfigError, match="no gradient"):
             session.read_gradient("lora_B.0")
-        with pytest.raises(ConfigError, match="mezo|prge"):
+        with pytest.raises(ConfigError, match=method):
             session.configure(clip=1.0)
 
 
@@ -113,7 +119,10 @@ def test_resumes_and_evaluates(tmp_path: Path, method: str) -> None:
     for parts in ((6,), (3, 6)):
         state = tmp_path / f"state{len(parts)}"
         for steps in parts:
-            with make_dataset(EXAMPLES) as dataset, Session.open(path, engine=SplitModel()) as session:
+            with (
+                make_dataset(EXAMPLES) as dataset,
+                Session.open(path, engine=SplitModel()) as session,
+            ):
                 session.attach(state)
                 session.train(dataset, steps)
                 result = session.evaluate(dataset)
