@@ -22,7 +22,7 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from zoexport.core.errors import (
     BundleError,
@@ -36,7 +36,9 @@ from zoexport.core.errors import (
 from zoexport.native import library_path
 
 VERSION = 2
-INT64 = 1
+#: How a tensor of each dtype is viewed; bfloat16 by its bits.
+FORMATS: dict[int, Literal["f", "q", "B", "H"]] = {0: "f", 1: "q", 2: "B", 3: "H"}
+SLOT_CURRENT, SLOT_FINISHED, SLOT_GRADIENT = 0, 1, 2
 _OK = 0
 _ERRORS: dict[int, type[ZoExportError]] = {
     1: ConfigError,
@@ -154,6 +156,10 @@ class Run(Structure):
         ("eps", c_double),
         ("seed", c_uint64),
         ("total_steps", c_uint64),
+        ("momentum", c_double),
+        ("weight_decay", c_double),
+        ("clip", c_double),
+        ("checkpoint_every", c_uint32),
     )
 
 

@@ -54,7 +54,11 @@ class SlotInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """How a run trains. ``total_steps`` is the schedule's length for :meth:`Session.step`."""
+    """How a run trains. ``total_steps`` is the schedule's length for :meth:`Session.step`.
+
+    What follows it is of first-order methods: ``clip`` is the largest norm of an update's gradient (0: any),
+    ``checkpoint_every`` the stages from one kept activation to the next.
+    """
 
     lr: float
     eps: float
@@ -64,11 +68,18 @@ class Run:
     batch: int
     accumulate: int
     total_steps: int = 0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    checkpoint_every: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step: ``losses[2i]`` and ``losses[2i+1]`` are those of +z_i and -z_i, ``loss`` their mean."""
+    """One step: ``losses[2i]`` and ``losses[2i+1]`` are those of +z_i and -z_i, ``loss`` their mean.
+
+    A first-order method has one loss and no projected gradients.
+    """
 
     step: int
     loss: float
@@ -123,7 +134,10 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A program's input or output during one call: a flat view of float32 ("f") or int64 ("q")."""
+    """A program's input or output during one call.
+
+    ``data`` is a flat view of float32 ("f"), int64 ("q"), uint8 ("B") or the bits of bfloat16 ("H").
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -172,5 +186,5 @@ class EngineCallback:
 
 def _tensor(tensor: Any) -> Tensor:
     data = (ctypes.c_byte * tensor.bytes).from_address(tensor.data)
-    view = memoryview(data).cast("B").cast("q" if tensor.dtype == abi.INT64 else "f")
+    view = memoryview(data).cast("B").cast(abi.FORMATS[tensor.dtype])
     return Tensor(tensor.name.decode(), tuple(tensor.shape[: tensor.rank]), view)

@@ -219,6 +219,10 @@ class Session:
             batch=run.batch,
             accumulate=run.accumulate,
             total_steps=run.total_steps,
+            momentum=run.momentum,
+            weight_decay=run.weight_decay,
+            clip=run.clip,
+            checkpoint_every=run.checkpoint_every,
         )
 
     def configure(self, **changes: Any) -> Run:
@@ -232,7 +236,7 @@ class Session:
         for name in changes:
             position("setting", name, known)
         chosen = dataclasses.replace(self.run, **changes)
-        for name in ("seed", "batch", "accumulate", "total_steps"):
+        for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every"):
             not_negative(name, getattr(chosen, name))
         run = abi.Run(
             ctypes.sizeof(abi.Run),
@@ -244,6 +248,10 @@ class Session:
             chosen.eps,
             chosen.seed,
             chosen.total_steps,
+            chosen.momentum,
+            chosen.weight_decay,
+            chosen.clip,
+            chosen.checkpoint_every,
         )
         abi.call("zo_session_configure", self.handle, ctypes.byref(run))
         return self.run
@@ -323,16 +331,15 @@ class Session:
             finished: with the pending update applied, as evaluation and export see it; else as the last
                 step evaluated it.
         """
-        values = self._buffer(name)
-        abi.call(
-            "zo_session_read_slot",
-            self.handle,
-            name.encode(),
-            int(finished),
-            abi.address(values),
-            len(values),
-        )
-        return values
+        return self._read(name, abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT)
+
+    def read_gradient(self, name: str) -> array.array[float]:
+        """The last step's gradient of the loss by a trainable slot, before clipping, row-major.
+
+        Raises:
+            ConfigError: no step was taken, the slot is not trainable, or the method has no gradients.
+        """
+        return self._read(name, abi.SLOT_GRADIENT)
 
     def write_slot(self, name: str, values: Any) -> None:
         """Replace a slot's initial values (an imported adapter), before the first step.
@@ -350,7 +357,11 @@ class Session:
         )
 
     def replay_slot(self, name: str, updates: int) -> array.array[float]:
-        """A slot as the initial values and the first ``updates`` records alone give it."""
+        """A slot as the initial values and the first ``updates`` records alone give it.
+
+        Raises:
+            ConfigError: more updates than the run has, or a first-order method, whose records do not tell.
+        """
         values = self._buffer(name)
         abi.call(
             "zo_session_replay_slot",
@@ -376,6 +387,18 @@ class Session:
             StateError: no state is attached, or it cannot be written.
         """
         abi.call("zo_session_save", self.handle)
+
+    def _read(self, name: str, which: int) -> array.array[float]:
+        values = self._buffer(name)
+        abi.call(
+            "zo_session_read_slot",
+            self.handle,
+            name.encode(),
+            which,
+            abi.address(values),
+            len(values),
+        )
+        return values
 
     def _buffer(self, name: str) -> array.array[float]:
         return array.array("f", bytes(4 * math.prod(self.slot(name).shape)))

@@ -30,8 +30,12 @@ struct zo_dataset {
 
 namespace {
 
-zoexport::RunSettings from_c(const zo_run& run) {
-  zoexport::RunSettings settings;
+// The first zo_run of this ABI version ended before this field.
+constexpr size_t kFirstRun = offsetof(zo_run, momentum);
+
+// `before` gives what an older caller's shorter struct lacks.
+zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& before) {
+  zoexport::RunSettings settings = before;
   settings.lr = run.lr;
   settings.eps = run.eps;
   settings.seed = run.seed;
@@ -40,6 +44,12 @@ zoexport::RunSettings from_c(const zo_run& run) {
   settings.batch = run.batch;
   settings.accumulate = run.accumulate;
   settings.total_steps = run.total_steps;
+  if (run.struct_size >= sizeof(zo_run)) {
+    settings.momentum = run.momentum;
+    settings.weight_decay = run.weight_decay;
+    settings.clip = run.clip;
+    settings.checkpoint_every = run.checkpoint_every;
+  }
   return settings;
 }
 
@@ -167,14 +177,13 @@ zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_progra
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(session);
     ZO_REQUIRE(cost);
-    const auto programs = session->impl->programs();
-    if (index >= programs.size()) {
-      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(programs.size()),
+    const std::vector<zoexport::ProgramCost>& costs = session->impl->costs();
+    if (index >= costs.size()) {
+      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(costs.size()),
                      "Stop at the last program."};
     }
-    const zoexport::ProgramCost& spent = programs[index]->cost();
-    const zo_program_cost found = {0, programs[index]->spec().name.c_str(), spent.calls, spent.seconds,
-                                   spent.load_seconds};
+    const zoexport::ProgramCost& spent = costs[index];
+    const zo_program_cost found = {0, spent.program->name.c_str(), spent.calls, spent.seconds, spent.load_seconds};
     return write_struct(found, sizeof(zo_program_cost), "zo_program_cost", cost);
   });
 }
@@ -192,8 +201,9 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
     ZO_REQUIRE(run);
     const zoexport::RunSettings& settings = impl.run();
     const zo_run found = {0,           settings.schedule, settings.loss, settings.batch,      settings.accumulate,
-                          settings.lr, settings.eps,      settings.seed, settings.total_steps};
-    return write_struct(found, sizeof(zo_run), "zo_run", run);
+                          settings.lr, settings.eps,      settings.seed, settings.total_steps,
+                          settings.momentum, settings.weight_decay, settings.clip, settings.checkpoint_every};
+    return write_struct(found, kFirstRun, "zo_run", run);
   });
 }
 
@@ -201,8 +211,8 @@ zo_status zo_session_configure(zo_session* session, const zo_run* run, zo_error*
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(run);
     zo_run given;
-    ZO_TRY(read_struct(*run, sizeof(zo_run), "zo_run", given));
-    return impl.configure(from_c(given));
+    ZO_TRY(read_struct(*run, kFirstRun, "zo_run", given));
+    return impl.configure(from_c(given, impl.run()));
   });
 }
 
@@ -278,11 +288,11 @@ zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t wh
     ZO_REQUIRE(name);
     ZO_REQUIRE(values);
     ZO_ASSIGN(slot, impl.slot(name, count));
-    if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED) {
-      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "ZO_SLOT_CURRENT or ZO_SLOT_FINISHED",
+    if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED && which != ZO_SLOT_GRADIENT) {
+      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "one of ZO_SLOT_*",
                      "Pass one of them."};
     }
-    return impl.read_slot(slot, which == ZO_SLOT_FINISHED, values);
+    return impl.read_slot(slot, which, values);
   });
 }
 

@@ -66,7 +66,18 @@ std::string code_text(Error error) {
   return text + logged;
 }
 
-ScalarType scalar_type(int32_t dtype) { return dtype == ZO_INT64 ? ScalarType::Long : ScalarType::Float; }
+ScalarType scalar_type(int32_t dtype) {
+  switch (dtype) {
+    case ZO_INT64:
+      return ScalarType::Long;
+    case ZO_UINT8:
+      return ScalarType::Byte;
+    case ZO_BFLOAT16:
+      return ScalarType::BFloat16;
+    default:
+      return ScalarType::Float;
+  }
+}
 
 // Whether an operator is registered: "zoexport::zo_update.out", or any overload of a name without one.
 bool has_operator(const std::string& name) {
@@ -94,11 +105,27 @@ class ExecutorchEngine : public Engine {
     forget_log();
     ZO_ASSIGN(module, loaded(program));
     std::vector<TensorPtr> tensors;  // own the shapes that the values refer to
+    const auto value_of = [&](void* data, const std::vector<int64_t>& shape, int32_t dtype) {
+      std::vector<executorch::aten::SizesType> sizes(shape.begin(), shape.end());
+      tensors.push_back(from_blob(data, std::move(sizes), scalar_type(dtype)));
+      return EValue(tensors.back());
+    };
+    const std::vector<size_t>& unplanned = unplanned_[program.name];
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (unplanned[i] > 0) {
+        const bool fits = outputs[i].data != nullptr && outputs[i].bytes == unplanned[i];
+        void* data = fits ? outputs[i].data : room_for(i, unplanned[i]);
+        const auto elements = static_cast<int64_t>(unplanned[i] / dtype_bytes(outputs[i].dtype));
+        const Error error = module->set_output(program.method, value_of(data, {elements}, outputs[i].dtype), i);
+        if (error != Error::Ok) {
+          return failed(program, std::string("while setting the output ") + outputs[i].name + ", " + code_text(error),
+                        "Compile the bundle again.");
+        }
+      }
+    }
     std::vector<EValue> values;
     for (const Tensor& input : inputs) {
-      std::vector<executorch::aten::SizesType> sizes(input.shape.begin(), input.shape.end());
-      tensors.push_back(from_blob(input.data, std::move(sizes), scalar_type(input.dtype)));
-      values.emplace_back(tensors.back());
+      values.push_back(value_of(input.data, input.shape, input.dtype));
     }
     auto results = module->execute(program.method, values);
     if (!results.ok()) {
@@ -114,7 +141,10 @@ class ExecutorchEngine : public Engine {
         return failed(program, std::string("another type or size of the output ") + outputs[i].name,
                       "Compile the bundle again.");
       }
-      std::memcpy(outputs[i].data, value.toTensor().const_data_ptr(), outputs[i].bytes);
+      const void* data = value.toTensor().const_data_ptr();
+      if (data != outputs[i].data) {
+        std::memcpy(outputs[i].data, data, outputs[i].bytes);
+      }
     }
     return {};
   }
@@ -125,6 +155,7 @@ class ExecutorchEngine : public Engine {
     std::unique_ptr<Module>& module = modules_[program.file];
     if (module == nullptr) {
       module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);
+      ZO_TRY(take_room(*module, program));
     }
     if (module->is_method_loaded(program.method)) {
       return module.get();
@@ -145,19 +176,48 @@ class ExecutorchEngine : public Engine {
       module->unload_method(program.method);
       return failed(program, "other inputs or outputs than the manifest's", "Compile the bundle again.");
     }
+    std::vector<size_t>& unplanned = unplanned_[program.name];
+    unplanned.assign(meta->num_outputs(), 0);
+    for (size_t i = 0; i < unplanned.size(); ++i) {
+      const auto output = meta->output_tensor_meta(i);
+      unplanned[i] = output.ok() && !output->is_memory_planned() ? output->nbytes() : 0;
+    }
     return module.get();
   }
 
-  static Result<std::unique_ptr<PlannedMemory>> planned_memory(Module& module, const ProgramSpec& program) {
+  // Makes the arena large enough for all programs of a file at once.
+  Status take_room(Module& module, const ProgramSpec& program) {
+    size_t most = 1;
+    for (const ProgramSpec& other : manifest_.programs) {
+      if (other.file == program.file) {
+        const auto meta = module.method_meta(other.method);
+        most = std::max(most, meta.ok() ? PlannedArena::needed(*meta).value_or(0) : 0);
+      }
+    }
+    return arena_.take(most) != nullptr ? Status() : out_of_memory(program);
+  }
+
+  static Failure out_of_memory(const ProgramSpec& program) {
+    return failed(program, "not enough memory for its tensors",
+                  "Close other programs, or compile with a smaller batch, seq_len or queries.");
+  }
+
+  // Where an output goes that nobody wants, or that the program may fill further than it is wanted.
+  void* room_for(size_t output, size_t bytes) {
+    unwanted_.resize(std::max(unwanted_.size(), output + 1));
+    unwanted_[output].resize(std::max(unwanted_[output].size(), bytes));
+    return unwanted_[output].data();
+  }
+
+  Result<std::unique_ptr<PlannedMemory>> planned_memory(Module& module, const ProgramSpec& program) {
     const auto meta = module.method_meta(program.method);
     if (!meta.ok()) {
       return failed(program, "while loading, " + code_text(meta.error()),
                     "Compile the bundle with this version of zoexport; report it if that does not help.");
     }
     auto memory = std::make_unique<PlannedMemory>();
-    if (!memory->allocate(*meta)) {
-      return failed(program, "not enough memory for its tensors",
-                    "Close other programs, or compile with a smaller batch, seq_len or queries.");
+    if (!memory->place(*meta, arena_)) {
+      return out_of_memory(program);
     }
     return memory;
   }
@@ -237,7 +297,10 @@ class ExecutorchEngine : public Engine {
   std::string bundle_;
   std::string packed_;
   PackedUse& use_;
+  PlannedArena arena_;
   std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
+  std::map<std::string, std::vector<size_t>> unplanned_;          // by program: bytes of each output without planned memory
+  std::vector<std::vector<uint8_t>> unwanted_;                    // by output
   std::map<std::string, std::unique_ptr<Module>> modules_;
 };
 

@@ -85,7 +85,9 @@ class Packer {
 
   // Drops the columns that no row reaches.
   void trim(Call& call) const {
-    const size_t from = limits_.seq_len, to = std::max(call.length, limits_.min_seq_len);
+    const auto least = std::lower_bound(limits_.lengths.begin(), limits_.lengths.end(), call.length);
+    const size_t from = limits_.seq_len;
+    const size_t to = least != limits_.lengths.end() ? *least : std::max(call.length, limits_.min_seq_len);
     call.length = static_cast<uint32_t>(to);
     if (from == to) {
       return;

@@ -15,6 +15,7 @@ struct CallLimits {
   uint32_t min_seq_len;  // seq_len where every call has rows of this length
   uint32_t max_labels;
   uint32_t min_labels;  // fewer entries are filled up with ones that nobody reads
+  std::vector<uint32_t> lengths{};  // ascending, up to seq_len: rows get the smallest that fits; empty: any length
 };
 
 // One call. Entries beyond owners.size() are filling.

@@ -34,6 +34,29 @@ double CandidateScores::mean_loss(int32_t kind) const {
   return total / static_cast<double>(layout_.examples.size());
 }
 
+std::vector<double> CandidateScores::weights(int32_t kind) const {
+  std::vector<double> result(layout_.labels.size(), 0.0);
+  const auto examples = static_cast<double>(layout_.examples.size());
+  for (const Layout::Example& example : layout_.examples) {
+    const uint32_t right = example.first + example.target;
+    if (kind == ZO_LOSS_FULL) {
+      result[right] = -1.0 / (layout_.labels[right] * examples);
+      continue;
+    }
+    const auto begin = sums_.begin() + example.first;
+    const double highest = *std::max_element(begin, begin + example.count);
+    double total = 0;
+    for (uint32_t i = 0; i < example.count; ++i) {
+      total += std::exp(sums_[example.first + i] - highest);
+    }
+    for (uint32_t i = 0; i < example.count; ++i) {
+      const double share = std::exp(sums_[example.first + i] - highest) / total;
+      result[example.first + i] = (share - (i == example.target ? 1.0 : 0.0)) / examples;
+    }
+  }
+  return result;
+}
+
 bool CandidateScores::right(size_t index) const {
   const Layout::Example& example = layout_.examples[index];
   const auto begin = sums_.begin() + example.first;

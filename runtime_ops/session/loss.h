@@ -20,6 +20,9 @@ class CandidateScores {
   double loss(size_t index, int32_t kind) const;
   // The mean over the layout's examples.
   double mean_loss(int32_t kind) const;
+  // By candidate: the derivative of mean_loss() by the log-probability of each of its entries. Those of the full loss do
+  // not depend on the scores.
+  std::vector<double> weights(int32_t kind) const;
   // Whether the right candidate of an example has the highest score (the first of equal ones counts).
   bool right(size_t index) const;
 

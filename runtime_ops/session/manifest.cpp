@@ -7,6 +7,7 @@
 #include "session/canonical.h"
 #include "session/files.h"
 #include "session/json_reader.h"
+#include "session/manifest_split.h"
 #include "session/sha256.h"
 
 namespace zoexport {
@@ -29,10 +30,13 @@ ValueSpec read_value(const JsonNode& node) {
   value.name = node.member("name").text();
   value.role = node.member("role").text();
   const JsonNode dtype = node.member("dtype");
-  if (dtype.text() == "int64") {
-    value.dtype = ZO_INT64;
-  } else if (dtype.text() != "float32") {
-    dtype.problem("float32 or int64");
+  static const std::map<std::string, int32_t> dtypes = {
+      {"float32", ZO_FLOAT32}, {"int64", ZO_INT64}, {"uint8", ZO_UINT8}, {"bfloat16", ZO_BFLOAT16}};
+  const auto known = dtypes.find(dtype.text());
+  if (known == dtypes.end()) {
+    dtype.problem("float32, int64, uint8 or bfloat16");
+  } else {
+    value.dtype = known->second;
   }
   for (const JsonNode& size : node.member("shape").items()) {
     Dimension dimension;
@@ -61,6 +65,8 @@ ProgramSpec read_program(const JsonNode& node) {
   program.name = node.member("name").text();
   program.file = read_file_name(node.member("file"));
   program.method = node.member("method").text();
+  program.family = node.has("family") ? node.member("family").text() : "";
+  program.length = node.has("length") ? static_cast<uint32_t>(node.member("length").integer(1, kLargest)) : 0;
   for (const JsonNode& value : node.member("inputs").items()) {
     program.inputs.push_back(read_value(value));
   }
@@ -100,6 +106,19 @@ RunSettings read_settings(const JsonNode& node) {
     }
     return value;
   };
+  const auto fraction = [&](const char* key, double most) {
+    const double value = node.has(key) ? node.member(key).number() : 0;
+    if (!(value >= 0 && value < most)) {
+      node.member(key).problem("a number of at least 0" + std::string(most < HUGE_VAL ? " and below 1" : ""));
+    }
+    return value;
+  };
+  settings.momentum = fraction("momentum", 1);
+  settings.weight_decay = fraction("weight_decay", HUGE_VAL);
+  settings.clip = fraction("clip", HUGE_VAL);
+  if (node.has("checkpoint_every")) {
+    settings.checkpoint_every = static_cast<uint32_t>(node.member("checkpoint_every").integer(1, kLargest));
+  }
   settings.lr = positive("lr", 5e-3);
   settings.eps = positive("eps", 1e-2);
   settings.seed = node.has("seed") ? node.member("seed").unsigned_integer() : 0;
@@ -121,17 +140,9 @@ RunSettings read_settings(const JsonNode& node) {
   return settings;
 }
 
-bool fixed_shape(const ValueSpec& value, const std::vector<int64_t>& shape) {
-  return std::equal(value.shape.begin(), value.shape.end(), shape.begin(), shape.end(),
-                    [](const Dimension& a, int64_t b) { return !a.dynamic() && a.min == b; });
-}
-
-// What every program of every method must have; roles of one method are checked by its trainer.
+// What every whole-model program of every method must have; roles of one method are checked by its trainer.
 void check_program(Manifest& manifest, const ProgramSpec& program, JsonProblems& problems) {
   const std::string where = "program " + program.name;
-  if (manifest.files.count(program.file) == 0) {
-    problems.add(where, "the file " + program.file, "a file listed under files");
-  }
   for (const char* role : {"tokens", "label_positions", "label_tokens"}) {
     const ValueSpec* value = program.input(role);
     if (value == nullptr || value->dtype != ZO_INT64) {
@@ -164,7 +175,7 @@ void check_program(Manifest& manifest, const ProgramSpec& program, JsonProblems&
       }
       const auto slot = std::find_if(manifest.slots.begin(), manifest.slots.end(),
                                      [&](const SlotSpec& candidate) { return candidate.name == value.name; });
-      if (slot == manifest.slots.end() || !fixed_shape(value, slot->shape)) {
+      if (slot == manifest.slots.end() || !value.has_shape(slot->shape)) {
         problems.add(where, "the state " + value.name, "a slot of that name and shape under state");
       }
     }
@@ -199,12 +210,39 @@ Status check_id(const Manifest& manifest, const std::string& text, const std::st
 
 }  // namespace
 
+size_t dtype_bytes(int32_t dtype) {
+  switch (dtype) {
+    case ZO_INT64:
+      return 8;
+    case ZO_UINT8:
+      return 1;
+    case ZO_BFLOAT16:
+      return 2;
+    default:
+      return 4;
+  }
+}
+
+bool ValueSpec::has_shape(const std::vector<int64_t>& sizes) const {
+  return std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end(),
+                    [](const Dimension& a, int64_t b) { return !a.dynamic() && a.min == b; });
+}
+
 const ValueSpec* ProgramSpec::input(const std::string& role) const { return with_role(inputs, role); }
 const ValueSpec* ProgramSpec::output(const std::string& role) const { return with_role(outputs, role); }
 
 const ProgramSpec* Manifest::program(const std::string& name) const {
   for (const ProgramSpec& program : programs) {
     if (program.name == name) {
+      return &program;
+    }
+  }
+  return nullptr;
+}
+
+const ProgramSpec* Manifest::program(const std::string& family, uint32_t length) const {
+  for (const ProgramSpec& program : programs) {
+    if (program.family == family && (program.length == 0 || program.length == length)) {
       return &program;
     }
   }
@@ -238,7 +276,17 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   if (root.has("model") && root.member("model").has("vocab_size")) {
     manifest.vocab_size = root.member("model").member("vocab_size").integer(1, kLargest);
   }
-  manifest.settings = read_settings(root.member("settings"));
+  const JsonNode settings = root.member("settings");
+  manifest.settings = read_settings(settings);
+  if (settings.has("queries")) {
+    manifest.queries = static_cast<uint32_t>(settings.member("queries").integer(1, 1 << 15));
+  }
+  if (settings.has("optimizer")) {
+    manifest.optimizer = settings.member("optimizer").text();
+    if (manifest.optimizer != "adamw" && manifest.optimizer != "sgd") {
+      settings.member("optimizer").problem("adamw or sgd");
+    }
+  }
   for (const auto& [name, entry] : root.member("files").entries()) {
     manifest.files[name] = {entry.member("bytes").unsigned_integer(), entry.member("sha256").text()};
   }
@@ -253,11 +301,20 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
       manifest.required_ops.push_back(name.text());
     }
   }
+  read_split(root, manifest);
   manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());
   check_names(manifest, problems);
   for (const ProgramSpec& program : manifest.programs) {
-    check_program(manifest, program, problems);
+    if (manifest.files.count(program.file) == 0) {
+      problems.add("program " + program.name, "the file " + program.file, "a file listed under files");
+    }
+    if (!manifest.split()) {
+      check_program(manifest, program, problems);
+    }
+  }
+  if (manifest.split()) {
+    check_split(manifest, problems);
   }
   ZO_TRY(problems.status());
   ZO_TRY(check_id(manifest, text, where));

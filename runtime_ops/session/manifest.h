@@ -24,12 +24,20 @@ struct ValueSpec {
   std::string role;
   int32_t dtype = ZO_FLOAT32;
   std::vector<Dimension> shape;
+
+  // Whether every size is fixed, and these are the sizes.
+  bool has_shape(const std::vector<int64_t>& sizes) const;
 };
+
+// Bytes of one element of a ZO_* dtype.
+size_t dtype_bytes(int32_t dtype);
 
 struct ProgramSpec {
   std::string name;
   std::string file;
   std::string method;
+  std::string family;   // of a split bundle: what its stages call it, whatever the length
+  uint32_t length = 0;  // tokens of a row in a split bundle; 0 where the program does not depend on it
   std::vector<ValueSpec> inputs;
   std::vector<ValueSpec> outputs;
 
@@ -47,6 +55,14 @@ struct SlotSpec {
   uint64_t elements = 0;
 };
 
+// One part of a split model. Stages are applied in order; the last is the head.
+struct StageSpec {
+  std::string name;
+  std::string forward;   // families of programs
+  std::string backward;  // empty where there is none
+  std::map<std::string, std::string> bind;  // a program's local name -> tensor of the weights file, or slot
+};
+
 struct FileSpec {
   uint64_t bytes = 0;
   std::string sha256;
@@ -62,6 +78,11 @@ struct RunSettings {
   uint32_t batch = 1;
   uint32_t accumulate = 1;
   uint64_t total_steps = 0;
+  // Of first-order methods.
+  double momentum = 0;
+  double weight_decay = 0;
+  double clip = 0;  // the largest norm of an update's gradient; 0: any
+  uint32_t checkpoint_every = 1;
 };
 
 struct Manifest {
@@ -81,7 +102,18 @@ struct Manifest {
   std::vector<std::string> required_ops;
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
+  uint32_t queries = 0;   // of the settings; 0 where they have none
+  std::string optimizer;  // of the settings: adamw or sgd; empty for zeroth-order methods
 
+  // A split bundle's; empty or 0 for one of whole programs.
+  std::vector<StageSpec> stages;
+  std::vector<uint32_t> lengths;  // ascending; the last is seq_len
+  uint32_t label_rows = 0;        // label entries in one call of the head
+  std::string weights;            // the file of frozen tensors
+
+  bool split() const { return !stages.empty(); }
+  // The program of a family for rows of `length` tokens, or the one for all lengths; null where there is none.
+  const ProgramSpec* program(const std::string& family, uint32_t length) const;
   const ProgramSpec* program(const std::string& name) const;
 };
 

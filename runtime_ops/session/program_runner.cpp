@@ -1,27 +1,14 @@
 #include "session/program_runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
 namespace zoexport {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 Failure unusable(const ProgramSpec& program, const std::string& found, const std::string& expected) {
   return {ZO_BUNDLE_ERROR, "manifest.json, program " + program.name, found, expected,
           "Use the zoexport version that compiled this bundle, or compile it again."};
-}
-
-Tensor tensor(const ValueSpec& value, std::vector<int64_t> shape, const void* data) {
-  size_t bytes = value.dtype == ZO_INT64 ? 8 : 4;
-  for (int64_t size : shape) {
-    bytes *= static_cast<size_t>(size);
-  }
-  return {value.name.c_str(), value.dtype, std::move(shape), const_cast<void*>(data), bytes};
 }
 
 // Inputs of one value, with their dtype.
@@ -32,11 +19,6 @@ int32_t scalar_dtype(const std::string& role) {
   return role == "sign" || role == "learning_rate" || role == "epsilon" ? ZO_FLOAT32 : -1;
 }
 
-bool has_shape(const ValueSpec& value, const std::vector<int64_t>& shape) {
-  return std::equal(value.shape.begin(), value.shape.end(), shape.begin(), shape.end(),
-                    [](const Dimension& a, int64_t b) { return a.min == b && a.max == b; });
-}
-
 Status check_values(const ProgramSpec& program, uint32_t max_labels) {
   static const std::set<std::string> inputs = {"tokens", "label_positions", "label_tokens", "state",
                                                "projected_gradients"};
@@ -45,7 +27,7 @@ Status check_values(const ProgramSpec& program, uint32_t max_labels) {
     if (scalar < 0 && inputs.count(value.role) == 0) {
       return unusable(program, "the input " + value.name + " with the role " + value.role, "a role of docs/bundle.md");
     }
-    if (scalar >= 0 && (value.dtype != scalar || !has_shape(value, {1}))) {
+    if (scalar >= 0 && (value.dtype != scalar || !value.has_shape({1}))) {
       return unusable(program, "another dtype or shape of " + value.name, "the one of docs/bundle.md");
     }
     if (value.role == "projected_gradients" &&
@@ -68,8 +50,7 @@ Status check_values(const ProgramSpec& program, uint32_t max_labels) {
 
 }  // namespace
 
-Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std::string& name, Engine& engine,
-                                            std::function<Status(const ProgramSpec&)> prepare) {
+Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std::string& name, Programs& programs) {
   ProgramRunner runner;
   runner.program_ = manifest.program(name);
   if (runner.program_ == nullptr) {
@@ -80,32 +61,31 @@ Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std:
   const Dimension& labels = program.input("label_positions")->shape[0];
   const Dimension& length = program.input("tokens")->shape[1];
   runner.limits_ = {manifest.rows, manifest.seq_len, static_cast<uint32_t>(length.min), manifest.max_labels,
-                    static_cast<uint32_t>(labels.min)};
+                    static_cast<uint32_t>(labels.min), {}};
   runner.copies_ = static_cast<uint32_t>(program.output("label_logprobs")->shape[0].max);
   if (const ValueSpec* gradients = program.input("projected_gradients")) {
     runner.gradients_.resize(static_cast<size_t>(gradients->shape[0].max));
   }
-  runner.engine_ = &engine;
-  runner.prepare_ = std::move(prepare);
+  runner.programs_ = &programs;
   return runner;
 }
 
 Result<Tensor> ProgramRunner::bind_input(const ValueSpec& value, const Call& call, const Slots& slots,
-                                         const std::function<const float*(size_t)>& state) {
+                                         const StateValues& state) {
   const std::string& role = value.role;
   if (role == "tokens") {
-    return tensor(value, {limits_.rows, call.length}, call.tokens.data());
+    return make_tensor(value, {limits_.rows, call.length}, call.tokens.data());
   }
   if (role == "label_positions" || role == "label_tokens") {
-    return tensor(value, {static_cast<int64_t>(entries_)},
+    return make_tensor(value, {static_cast<int64_t>(entries_)},
                   role == "label_tokens" ? call.label_tokens.data() : call.label_positions.data());
   }
   if (role == "state") {
     const size_t slot = slots.find(value.name);
-    return tensor(value, slots.spec(slot).shape, state(slot));
+    return make_tensor(value, slots.spec(slot).shape, state(slot));
   }
   if (role == "projected_gradients") {
-    return tensor(value, {static_cast<int64_t>(gradients_.size())}, gradients_.data());
+    return make_tensor(value, {static_cast<int64_t>(gradients_.size())}, gradients_.data());
   }
   const void* data = role == "seed"            ? static_cast<const void*>(&seed_)
                      : role == "step"          ? static_cast<const void*>(&step_)
@@ -113,7 +93,7 @@ Result<Tensor> ProgramRunner::bind_input(const ValueSpec& value, const Call& cal
                      : role == "sign"          ? static_cast<const void*>(&sign_)
                      : role == "learning_rate" ? static_cast<const void*>(&learning_rate_)
                                                : static_cast<const void*>(&epsilon_);
-  return tensor(value, {1}, data);
+  return make_tensor(value, {1}, data);
 }
 
 Result<Tensor> ProgramRunner::bind_output(const ValueSpec& value, Slots& slots, bool next) {
@@ -123,25 +103,16 @@ Result<Tensor> ProgramRunner::bind_output(const ValueSpec& value, Slots& slots, 
     if (next && !slots.trainable(slot)) {
       return unusable(*program_, "an output for the slot " + value.name, "outputs for trainable slots only");
     }
-    return tensor(value, slots.spec(slot).shape, next ? slots.next(slot) : nullptr);
+    return make_tensor(value, slots.spec(slot).shape, next ? slots.next(slot) : nullptr);
   }
   std::vector<float>& values = value.role == "label_logprobs" ? logprobs_ : is_argmax_;
   const int64_t rows = value.shape[0].max;
   values.resize(static_cast<size_t>(rows * entries));
-  return tensor(value, {rows, entries}, values.data());
+  return make_tensor(value, {rows, entries}, values.data());
 }
 
 Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& slots,
-                          const std::function<const float*(size_t)>& state, bool next) {
-  if (!loaded_) {
-    const auto start = Clock::now();
-    if (prepare_) {
-      ZO_TRY(prepare_(*program_));
-    }
-    ZO_TRY(engine_->load(*program_));
-    loaded_ = true;
-    cost_.load_seconds = seconds_since(start);
-  }
+                          const StateValues& state, bool next) {
   seed_ = static_cast<int64_t>(scalars.seed);
   step_ = scalars.step;
   query_ = scalars.query;
@@ -162,11 +133,7 @@ Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& s
     ZO_ASSIGN(bound, bind_output(value, slots, next));
     outputs.push_back(std::move(bound));
   }
-  const auto start = Clock::now();
-  ZO_TRY(engine_->run(*program_, inputs, outputs));
-  cost_.seconds += seconds_since(start);
-  ++cost_.calls;
-  return {};
+  return programs_->run(*program_, inputs, outputs);
 }
 
 }  // namespace zoexport

@@ -1,69 +1,40 @@
-// Binds a program's inputs and outputs by role and runs it on one call.
+// Scores calls with one program of the whole model: binds its inputs and outputs by role.
 #pragma once
 
-#include <functional>
 #include <vector>
 
-#include "engines/engine.h"
-#include "session/batching.h"
+#include "session/call_runner.h"
 #include "session/manifest.h"
-#include "session/slots.h"
+#include "session/programs.h"
 
 namespace zoexport {
 
-// The inputs of a call that are not rows or slots.
-struct CallScalars {
-  uint64_t seed = 0;
-  int64_t step = 0;
-  int64_t query = 0;
-  float sign = 1;
-  float learning_rate = 0;
-  float epsilon = 0;
-  const float* gradients = nullptr;  // null: zeros, nothing is pending
-};
-
-// What a program has cost so far.
-struct ProgramCost {
-  uint64_t calls = 0;
-  double seconds = 0;       // in the engine
-  double load_seconds = 0;  // checking its file and loading it
-};
-
-class ProgramRunner {
+class ProgramRunner : public CallRunner {
  public:
-  // A failure names an input or output whose role a session does not know. `prepare` runs before the first call.
-  static Result<ProgramRunner> create(const Manifest& manifest, const std::string& name, Engine& engine,
-                                      std::function<Status(const ProgramSpec&)> prepare);
+  // A failure names an input or output whose role a session does not know.
+  static Result<ProgramRunner> create(const Manifest& manifest, const std::string& name, Programs& programs);
 
   const ProgramSpec& spec() const { return *program_; }
-  const ProgramCost& cost() const { return cost_; }
-  CallLimits limits() const { return limits_; }
+  CallLimits limits() const override { return limits_; }
   // Copies in label_logprobs.
-  uint32_t copies() const { return copies_; }
+  uint32_t copies() const override { return copies_; }
 
-  // `state(i)` is the value of slot i that the program reads. `next`: whether its state outputs become the slots' next
-  // values. Afterwards logprobs() is (copies, entries of the call with filling).
-  Status run(const Call& call, const CallScalars& scalars, Slots& slots,
-             const std::function<const float*(size_t)>& state, bool next);
+  // With `next`, the program's state outputs become the slots' next values.
+  Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next) override;
 
-  const float* logprobs(uint32_t copy) const { return logprobs_.data() + size_t{copy} * entries_; }
-  // 1 where an entry's label is the most likely token; empty where the program does not say.
-  const std::vector<float>& is_argmax() const { return is_argmax_; }
+  const float* logprobs(uint32_t copy) const override { return logprobs_.data() + size_t{copy} * entries_; }
+  const std::vector<float>& is_argmax() const override { return is_argmax_; }
 
  private:
   ProgramRunner() = default;
-  Result<Tensor> bind_input(const ValueSpec& value, const Call& call, const Slots& slots,
-                            const std::function<const float*(size_t)>& state);
+  Result<Tensor> bind_input(const ValueSpec& value, const Call& call, const Slots& slots, const StateValues& state);
   Result<Tensor> bind_output(const ValueSpec& value, Slots& slots, bool next);
 
   const ProgramSpec* program_ = nullptr;
-  Engine* engine_ = nullptr;
-  std::function<Status(const ProgramSpec&)> prepare_;
-  bool loaded_ = false;
-  ProgramCost cost_;
+  Programs* programs_ = nullptr;
   CallLimits limits_{};
   uint32_t copies_ = 1;
-  size_t entries_ = 0;
+  size_t entries_ = 0;  // of the call, with filling
   std::vector<float> logprobs_;
   std::vector<float> is_argmax_;
   // What scalar inputs point to during a call.

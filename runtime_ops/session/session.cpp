@@ -5,6 +5,9 @@
 #include <cstring>
 
 #include "rng/philox.h"
+#include "session/optimizer.h"
+#include "session/program_runner.h"
+#include "session/split_scorer.h"
 
 namespace zoexport {
 namespace {
@@ -32,8 +35,13 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   }
   session->skip_hashes_ = options.skip_hashes;
   ZO_TRY(session->verify(kAdapter));
-  ZO_ASSIGN(slots, Slots::load(known.slots, join(bundle, kAdapter)));
+  const bool first_order = known.split() && !known.optimizer.empty();
+  const uint32_t moments = first_order ? optimizer_moments(optimizer_from_text(known.optimizer)) : 0;
+  ZO_ASSIGN(slots, Slots::load(known.slots, join(bundle, kAdapter), moments));
   session->slots_.emplace(std::move(slots));
+  if (!first_order) {
+    session->slots_->hold(TwoCopies(session->slots_->copy_floats()), /*keep=*/false);
+  }
   if (options.engine) {
     session->engine_ = make_callback_engine(*options.engine);
   } else if (known.engine == "executorch") {
@@ -47,23 +55,26 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (!options.engine) {
     prepare = [raw = session.get()](const ProgramSpec& program) { return raw->verify(program.file); };
   }
-  ZO_ASSIGN(train, ProgramRunner::create(known, "train", *session->engine_, prepare));
-  ZO_ASSIGN(evaluator, ProgramRunner::create(known, "evaluate", *session->engine_, prepare));
-  if (evaluator.copies() != 1 || evaluator.spec().output("label_is_argmax") == nullptr) {
-    return Failure{ZO_BUNDLE_ERROR, "manifest.json, program evaluate", "other outputs",
-                   "label_logprobs (1, M) and label_is_argmax (1, M)", "Compile the bundle again."};
+  session->programs_ = std::make_unique<Programs>(known, *session->engine_, std::move(prepare));
+  if (known.split()) {
+    session->stages_ = std::make_unique<Stages>(
+        known, bundle, *session->slots_, *session->programs_,
+        [raw = session.get()](const std::string& file) { return raw->verify(file); }, session->scratch_folder_);
+    session->evaluator_ = std::make_unique<SplitScorer>(*session->stages_, SplitScorer::Copies::kPlain, 0);
+  } else {
+    ZO_ASSIGN(evaluator, ProgramRunner::create(known, "evaluate", *session->programs_));
+    if (evaluator.copies() != 1 || evaluator.spec().output("label_is_argmax") == nullptr) {
+      return Failure{ZO_BUNDLE_ERROR, "manifest.json, program evaluate", "other outputs",
+                     "label_logprobs (1, M) and label_is_argmax (1, M)", "Compile the bundle again."};
+    }
+    session->evaluator_ = std::make_unique<ProgramRunner>(std::move(evaluator));
   }
-  session->evaluator_.emplace(std::move(evaluator));
-  ZO_ASSIGN(trainer, make_trainer(known, std::move(train)));
+  ZO_ASSIGN(trainer, first_order     ? make_first_order(known, *session->stages_)
+                     : known.split() ? make_split_zeroth_order(known, *session->stages_)
+                                     : make_trainer(known, *session->programs_));
   session->trainer_ = std::move(trainer);
   session->run_ = known.settings;
   return session;
-}
-
-std::vector<const ProgramRunner*> Session::programs() const {
-  std::vector<const ProgramRunner*> all = trainer_->programs();
-  all.push_back(&*evaluator_);
-  return all;
 }
 
 Status Session::verify(const std::string& file) {
@@ -86,10 +97,17 @@ Status Session::attach(const std::string& folder, int32_t mode, const uint64_t* 
   state_.emplace(std::move(opened.folder));
   records_ = std::move(opened.records);
   run_.seed = opened.seed;
-  const Status restored = restore(records_.empty() ? 0 : records_.size() - 1);
+  const Status restored = deferred()             ? restore(records_.empty() ? 0 : records_.size() - 1)
+                          : state_->writable() ? resume_copies()
+                                               : read_copies();
   if (!restored.ok()) {
     state_.reset();
     records_.clear();
+    applied_ = 0;
+    scratch_folder_.clear();
+    if (!deferred()) {
+      slots_->let_go();
+    }
     run_.seed = manifest_.settings.seed;
     return restored;
   }
@@ -104,6 +122,22 @@ Status Session::configure(const RunSettings& run) {
   }
   if (!positive(run.eps)) {
     return argument("eps", std::to_string(run.eps), "a number above 0", "Pass another perturbation scale.");
+  }
+  const auto least_zero = [](double value) { return std::isfinite(value) && value >= 0; };
+  if (!least_zero(run.momentum) || run.momentum >= 1) {
+    return argument("momentum", std::to_string(run.momentum), "a number from 0 to below 1", "Pass another momentum.");
+  }
+  if (!least_zero(run.weight_decay) || !least_zero(run.clip)) {
+    return argument(least_zero(run.clip) ? "weight_decay" : "clip",
+                    std::to_string(least_zero(run.clip) ? run.weight_decay : run.clip), "a number of at least 0",
+                    "Pass another one; 0 turns it off.");
+  }
+  if (deferred() && (run.momentum > 0 || run.weight_decay > 0 || run.clip > 0)) {
+    return argument("momentum, weight_decay or clip", "a number above 0", "0, as " + manifest_.method + " has no optimizer",
+                    "Leave them out, or compile the bundle with a first-order method.");
+  }
+  if (run.checkpoint_every == 0) {
+    return argument("checkpoint_every", "0", "at least 1", "Pass how many stages lie from one checkpoint to the next.");
   }
   if (run.batch == 0 || run.accumulate == 0) {
     return argument("batch", "0 examples for an update", "at least 1", "Pass a batch and accumulate of at least 1.");
@@ -125,59 +159,6 @@ Status Session::configure(const RunSettings& run) {
   return {};
 }
 
-Status Session::restore_initial() {
-  for (size_t i = 0; i < slots_->size(); ++i) {
-    if (slots_->current(i) != slots_->bundled(i)) {
-      slots_->set(i, slots_->bundled(i));
-    }
-  }
-  if (state_ && exists(state_->initial_path())) {
-    ZO_ASSIGN(file, SafeTensors::open(state_->initial_path(), ZO_STATE_ERROR));
-    if (file.metadata("crc32") != crc_text(file.data_crc())) {
-      return Failure{ZO_STATE_ERROR, state_->initial_path(), "damaged values", "the values of an imported adapter",
-                     "Restore the state from a copy, or import the adapter again into another state."};
-    }
-    ZO_TRY(slots_->set_from(file, /*trainable_only=*/false, state_->initial_path()));
-  }
-  for (const auto& [slot, values] : written_) {
-    slots_->set(slot, values.data());
-  }
-  return {};
-}
-
-Status Session::restore(uint64_t updates) {
-  ZO_TRY(restore_initial());
-  applied_ = 0;
-  snapshot_.reset();
-  for (uint64_t steps : state_ ? state_->snapshots() : std::vector<uint64_t>()) {
-    // One of `updates + 1` updates serves too where that is all records: then nothing is pending.
-    if (steps > updates && steps != records_.size()) {
-      continue;
-    }
-    const auto file = state_->read_snapshot(steps);
-    // A damaged snapshot only costs time: an older one, or the initial values, serve as well.
-    if (file.ok() && slots_->set_from(*file, /*trainable_only=*/true, state_->path()).ok()) {
-      applied_ = steps;
-      snapshot_ = steps;
-      break;
-    }
-  }
-  return applied_ < updates ? replay(applied_, updates) : Status();
-}
-
-Status Session::replay(uint64_t from, uint64_t to) {
-  for (uint64_t i = from; i < to; ++i) {
-    for (size_t slot = 0; slot < slots_->size(); ++slot) {
-      if (slots_->trainable(slot)) {
-        ZO_TRY(trainer_->apply(records_[i], run_.seed, slots_->spec(slot), slots_->current(slot),
-                               slots_->mutable_current(slot)));
-      }
-    }
-  }
-  applied_ = to;
-  return {};
-}
-
 Result<size_t> Session::find_slot(const std::string& name) const {
   const size_t index = slots_->find(name);
   if (index == slots_->size()) {
@@ -196,9 +177,18 @@ Result<size_t> Session::slot(const std::string& name, size_t elements) const {
   return index;
 }
 
-Status Session::read_slot(size_t slot, bool finished, float* values) {
+Status Session::read_slot(size_t slot, int32_t which, float* values) {
+  if (which == ZO_SLOT_GRADIENT) {
+    const float* gradient = slots_->trainable(slot) ? trainer_->gradient(slot) : nullptr;
+    if (gradient == nullptr) {
+      return argument("slot " + slots_->spec(slot).name, "no gradient",
+                      "a trainable slot, after a step of a first-order method", "Read it after a step.");
+    }
+    std::memcpy(values, gradient, slots_->spec(slot).elements * sizeof(float));
+    return {};
+  }
   const Record* record = pending();
-  if (finished && record != nullptr && slots_->trainable(slot)) {
+  if (which == ZO_SLOT_FINISHED && record != nullptr && slots_->trainable(slot)) {
     return trainer_->apply(*record, run_.seed, slots_->spec(slot), slots_->current(slot), values);
   }
   std::memcpy(values, slots_->current(slot), slots_->spec(slot).elements * sizeof(float));
@@ -211,6 +201,7 @@ Status Session::write_slot(size_t slot, const float* values) {
                     records_.empty() ? "a state attached for reading" : "a run that has taken steps",
                     "a run that has not begun", "Import an adapter into a new state.");
   }
+  ZO_TRY(make_room());
   written_.emplace_back(slot, std::vector<float>(values, values + slots_->spec(slot).elements));
   slots_->set(slot, values);
   initial_changed_ = true;
@@ -219,7 +210,7 @@ Status Session::write_slot(size_t slot, const float* values) {
 
 Status Session::write_initial_if_changed() {
   if (initial_changed_ && state_ && state_->writable()) {
-    ZO_TRY(state_->write_initial(slots_->to_write(/*trainable_only=*/false)));
+    ZO_TRY(state_->write_initial(slots_->to_write(SlotKind::kAll)));
     initial_changed_ = false;
     written_.clear();
   }
@@ -227,6 +218,10 @@ Status Session::write_initial_if_changed() {
 }
 
 Status Session::replay_slot(size_t slot, uint64_t updates, float* values) {
+  if (!deferred()) {
+    return argument("slot " + slots_->spec(slot).name, "a run of the first-order method " + manifest_.method,
+                    "one whose records tell how to repeat it", "Read the slot, or a snapshot of the state.");
+  }
   if (updates > records_.size()) {
     return argument("updates", std::to_string(updates), "at most the " + std::to_string(records_.size()) + " of the run",
                     "Pass a smaller number.");
@@ -237,7 +232,7 @@ Status Session::replay_slot(size_t slot, uint64_t updates, float* values) {
   if (state_ && exists(state_->initial_path())) {
     ZO_ASSIGN(file, SafeTensors::open(state_->initial_path(), ZO_STATE_ERROR));
     imported.emplace(std::move(file));
-    ZO_ASSIGN(found, slot_values(*imported, spec, state_->initial_path(), ZO_STATE_ERROR));
+    ZO_ASSIGN(found, slot_values(*imported, spec.name, spec, state_->initial_path(), ZO_STATE_ERROR));
     initial = found;
   }
   for (const auto& [written, replacement] : written_) {
@@ -259,7 +254,7 @@ Status Session::save() {
   ZO_TRY(write_initial_if_changed());
   ZO_TRY(state_->log().sync());
   if (applied_ > 0 && snapshot_ != applied_) {
-    ZO_TRY(state_->write_snapshot(applied_, slots_->to_write(/*trainable_only=*/true)));
+    ZO_TRY(state_->write_snapshot(applied_, slots_->to_write(SlotKind::kTrainable)));
     snapshot_ = applied_;
   }
   return {};

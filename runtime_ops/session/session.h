@@ -12,7 +12,9 @@
 #include "session/dataset.h"
 #include "session/divergence.h"
 #include "session/manifest.h"
+#include "session/programs.h"
 #include "session/slots.h"
+#include "session/stages.h"
 #include "session/state_folder.h"
 #include "session/trainer.h"
 
@@ -40,8 +42,8 @@ class Session {
   const Manifest& manifest() const { return manifest_; }
   uint32_t queries() const { return trainer_->queries(); }
   uint64_t steps() const { return records_.size(); }
-  // Those of training, then that of evaluation.
-  std::vector<const ProgramRunner*> programs() const;
+  // Of every program, in the manifest's order.
+  const std::vector<ProgramCost>& costs() const { return programs_->costs(); }
   const std::vector<Record>& records() const { return records_; }
   const RunSettings& run() const { return run_; }
   const PackedUse& packed() const { return packed_; }
@@ -56,7 +58,8 @@ class Session {
   Result<size_t> find_slot(const std::string& name) const;
   // Likewise, of one that has so many elements.
   Result<size_t> slot(const std::string& name, size_t elements) const;
-  Status read_slot(size_t slot, bool finished, float* values);
+  // `which` is one of ZO_SLOT_*.
+  Status read_slot(size_t slot, int32_t which, float* values);
   Status write_slot(size_t slot, const float* values);
   Status replay_slot(size_t slot, uint64_t updates, float* values);
   Status save();
@@ -74,9 +77,21 @@ class Session {
   // Shows the guard the steps that are in the log.
   void watch_again();
   const Record* pending() const { return records_.size() > applied_ ? &records_.back() : nullptr; }
+  // Whether the update of a step is applied by the next one, and can be repeated from its record.
+  bool deferred() const { return trainer_->queries() > 0; }
   // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
+  // Where records do not tell how to repeat an update, those after fewer updates, applied_.
   Status restore(uint64_t updates);
-  Status restore_initial();
+  Status restore_initial(SlotKind kind);
+  // Of first-order methods: room for the slots' copies, where they have none yet.
+  Status make_room();
+  // Of first-order methods, right after a state was attached: the values that its records end with, or the newest
+  // before them that are certain; then the later records are dropped.
+  Status resume_copies();
+  Status read_copies();
+  // Of first-order methods: the values after records_.size() steps, or the newest before them.
+  Status go_back();
+  Status drop_records_after(uint64_t steps);
   Status replay(uint64_t from, uint64_t to);
   Status write_initial_if_changed();
 
@@ -87,8 +102,11 @@ class Session {
   PackedUse packed_;
   std::unique_ptr<Engine> engine_;
   std::optional<Slots> slots_;
+  std::string scratch_folder_;  // empty: the folder for temporary files
+  std::unique_ptr<Programs> programs_;
+  std::unique_ptr<Stages> stages_;  // of a split bundle
   std::unique_ptr<Trainer> trainer_;
-  std::optional<ProgramRunner> evaluator_;
+  std::unique_ptr<CallRunner> evaluator_;
 
   RunSettings run_;
   std::optional<StateFolder> state_;

@@ -79,12 +79,13 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   if (records_.size() >= UINT32_MAX) {
     return Failure{ZO_STATE_ERROR, "session", "2^32 - 1 steps", "fewer", "Start again in another state."};
   }
+  ZO_TRY(make_room());
   ZO_TRY(write_initial_if_changed());
   const auto start = std::chrono::steady_clock::now();
   const auto number = static_cast<uint32_t>(records_.size());
   const Layout layout =
       lay_out(dataset, indices.data(), indices.size(), run_.loss == ZO_LOSS_CHOICES, trainer_->limits());
-  const StepInput input{run_.seed, number, static_cast<float>(lr), static_cast<float>(run_.eps), run_.loss, pending()};
+  const StepInput input{run_, number, static_cast<float>(lr), pending()};
   StepReport report;
   ZO_ASSIGN(output, trainer_->step(input, layout, *slots_));
   report.output = std::move(output);
@@ -94,16 +95,17 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   const auto loss = static_cast<float>(report.output.loss);
   // Decided on a copy: a step whose record cannot be written has not happened.
   DivergenceGuard guard = guard_;
-  Record record{number, input.lr, input.eps, loss, report.output.gradients};
+  Record record{number, input.lr, static_cast<float>(run_.eps), loss, report.output.gradients};
   if (const auto divergence = guard.observe(record)) {
     return diverged(*divergence).failure();
   }
+  slots_->copies().set_next_steps(uint64_t{number} + 1);
   if (state_) {
     ZO_TRY(state_->log().append(record));
   }
   // Only now: until the record is in the log, the state is the one before the step.
   slots_->advance();
-  applied_ = records_.size();
+  applied_ = records_.size() + (deferred() ? 0 : 1);
   records_.push_back(std::move(record));
   guard_ = guard;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -117,7 +119,7 @@ Status Session::diverged(const Divergence& divergence) {
     ZO_TRY(state_->log().cut(divergence.kept));
   }
   records_.resize(divergence.kept);
-  ZO_TRY(restore(records_.size()));
+  ZO_TRY(deferred() ? restore(records_.size()) : go_back());
   watch_again();
   return Failure{ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
                  "Lower lr (it is " + std::to_string(run_.lr) + "). The state is back at " +

@@ -7,53 +7,82 @@
 
 #include "session/manifest.h"
 #include "session/safetensors.h"
+#include "session/two_copies.h"
 
 namespace zoexport {
 
+enum class SlotKind { kAll, kTrainable, kFrozen };
+
 // Trainable slots have a current and a next value, so that a step that fails leaves the current one alone; other slots
-// are read where they lie in the bundle's mapped file.
+// are read where they lie in the bundle's mapped file, and so are trainable ones before there is room for their copies.
 class Slots {
  public:
-  // Loads the bundle's initial values; `path` is its adapter.safetensors.
-  static Result<Slots> load(const std::vector<SlotSpec>& specs, const std::string& path);
+  // Loads the bundle's initial values; `path` is its adapter.safetensors. `moments` values of an optimizer belong to each
+  // value of a trainable slot.
+  static Result<Slots> load(const std::vector<SlotSpec>& specs, const std::string& path, uint32_t moments);
 
   size_t size() const { return specs_->size(); }
   const SlotSpec& spec(size_t index) const { return (*specs_)[index]; }
-  bool trainable(size_t index) const { return !values_[index].next.empty(); }
+  bool trainable(size_t index) const { return spec(index).role == "trainable"; }
   // The index of a name, or size() where there is none.
   size_t find(const std::string& name) const;
 
-  const float* current(size_t index) const { return values_[index].current; }
-  float* mutable_current(size_t index) { return values_[index].owned.data(); }  // trainable slots only
-  float* next(size_t index) { return values_[index].next.data(); }              // trainable slots only
-  // The next values become the current ones.
-  void advance();
+  // Elements of all trainable slots; slot `index` begins at offset(index) of them.
+  size_t trainable_elements() const { return elements_; }
+  size_t offset(size_t index) const { return values_[index].offset; }
+  // Floats of one copy: the trainable slots, then each moment of them.
+  size_t copy_floats() const { return elements_ * (1 + moments_); }
+  uint32_t moments() const { return moments_; }
 
-  // Sets one slot's current value, whatever its role.
+  // Gives the trainable slots room: 2 x copy_floats(). `keep`: they take the values that are there, else those they have.
+  void hold(TwoCopies copies, bool keep);
+  bool held() const { return copies_.has_value(); }
+  // Back to the bundle's values.
+  void let_go() { copies_.reset(); }
+  // Values for reading alone have no moments.
+  void drop_moments() { moments_ = 0; }
+
+  const float* current(size_t index) const;
+  // Of trainable slots that are held. A moment's index is below moments().
+  float* mutable_current(size_t index) { return copies_->current() + values_[index].offset; }
+  float* next(size_t index) { return copies_->next() + values_[index].offset; }
+  const float* moment(uint32_t moment, size_t index) const;
+  float* next_moment(uint32_t moment, size_t index);
+  TwoCopies& copies() { return *copies_; }
+  // The next values become the current ones.
+  void advance() { copies_->flip(); }
+
+  // Sets one slot's current value, whatever its role; trainable ones are held.
   void set(size_t index, const float* values);
-  // Sets every slot that `file` holds; `trainable_only` ignores the others, and misses are failures.
-  Status set_from(const SafeTensors& file, bool trainable_only, const std::string& path);
+  // Sets the slots that `file` must hold, and of trainable ones the moments unless the kind is kAll; nothing on failure.
+  Status set_from(const SafeTensors& file, SlotKind kind, const std::string& path);
+  // Sets the current moments to zero.
+  void clear_moments();
   // The initial value of a slot as the bundle has it.
   const float* bundled(size_t index) const;
 
-  // Current values for a file: of trainable slots, or of all. Borrows from this object.
-  std::vector<TensorToWrite> to_write(bool trainable_only) const;
+  // Current values for a file: those of all slots, or those of trainable ones with their moments. Borrows from this object.
+  std::vector<TensorToWrite> to_write(SlotKind kind) const;
 
  private:
   struct Value {
-    const float* current = nullptr;
-    std::vector<float> owned;  // empty where `current` points into the file
-    std::vector<float> next;
+    const float* fixed = nullptr;  // where the value lies while no copy holds it
+    std::vector<float> owned;      // what `fixed` points to where it is not the bundle's
+    size_t offset = 0;             // within a copy
   };
-  Slots(const std::vector<SlotSpec>& specs, SafeTensors file) : specs_(&specs), file_(std::move(file)) {}
+  Slots(const std::vector<SlotSpec>& specs, SafeTensors file, uint32_t moments)
+      : specs_(&specs), file_(std::move(file)), moments_(moments) {}
 
   const std::vector<SlotSpec>* specs_;
   SafeTensors file_;
+  uint32_t moments_;
+  size_t elements_ = 0;
   std::vector<Value> values_;
+  std::optional<TwoCopies> copies_;
 };
 
-// The fp32 values of a slot in a file, or a failure that names both.
-Result<const float*> slot_values(const SafeTensors& file, const SlotSpec& spec, const std::string& path,
-                                 zo_status code);
+// The fp32 values of a tensor with a slot's shape in a file, or a failure that names both.
+Result<const float*> slot_values(const SafeTensors& file, const std::string& name, const SlotSpec& spec,
+                                 const std::string& path, zo_status code);
 
 }  // namespace zoexport

@@ -128,6 +128,12 @@ Result<StateFolder::Opened> StateFolder::attach(const std::string& path, int32_t
   return Opened{std::move(folder), identity.seed, std::move(log.records)};
 }
 
+Result<std::vector<Record>> StateFolder::read_records() const {
+  ZO_ASSIGN(bytes, read_file(log_file(path_), ZO_STATE_ERROR));
+  ZO_ASSIGN(log, parse_log(bytes, log_file(path_)));
+  return std::move(log.records);
+}
+
 std::string StateFolder::snapshot_path(uint64_t steps) const {
   return join(path_, kPrefix + std::to_string(steps) + kSuffix);
 }

@@ -26,6 +26,10 @@ class StateFolder {
   const std::string& path() const { return path_; }
   std::string initial_path() const { return join(path_, "initial.safetensors"); }
 
+  std::string work_path() const { return join(path_, "work.bin"); }
+
+  // The log as it is now, which another process may be writing.
+  Result<std::vector<Record>> read_records() const;
   // Steps of the snapshots that are there, newest first.
   std::vector<uint64_t> snapshots() const;
   // A snapshot of this run whose content is whole, or a failure.

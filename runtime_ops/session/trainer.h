@@ -5,20 +5,21 @@
 #include <vector>
 
 #include "session/batching.h"
+#include "session/call_runner.h"
 #include "session/manifest.h"
-#include "session/program_runner.h"
+#include "session/programs.h"
 #include "session/slots.h"
+#include "session/stages.h"
 #include "session/trajectory.h"
 
 namespace zoexport {
 
-// One step's settings; `pending` is the record whose update is still to be applied, or null.
+// One step of a run; `lr` is what the schedule makes of the run's. `pending` is the record whose update is still to be
+// applied, or null.
 struct StepInput {
-  uint64_t seed;
+  const RunSettings& run;
   uint32_t step;
   float lr;
-  float eps;
-  int32_t loss;
   const Record* pending;
 };
 
@@ -31,19 +32,27 @@ struct StepOutput {
 class Trainer {
  public:
   virtual ~Trainer() = default;
-  // Numbers in a record of the trajectory log.
+  // Numbers in a record of the trajectory log; 0 for a method whose records do not tell how to repeat their update. The
+  // update of a step is then in its next values, and else in those of the step after it.
   virtual uint32_t queries() const = 0;
   // The size of its calls.
   virtual CallLimits limits() const = 0;
-  // What it runs.
-  virtual std::vector<const ProgramRunner*> programs() const = 0;
-  // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe.
+  // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss
+  // that is not finite is returned with the next values untouched.
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
   // Applies a record's update to one slot of `elements` values; `in` may be `out`.
   virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const float* in, float* out) = 0;
+  // The gradient of the last step by a slot, as long as its values; null where there is none.
+  virtual const float* gradient(size_t slot) const = 0;
 };
 
-// The trainer of a bundle's method, chosen by the roles of its train program.
-Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, ProgramRunner train);
+// The trainer of a bundle of whole-model programs, chosen by the roles of its train program.
+Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs);
+
+// The zeroth-order trainer of a split bundle, prge or mezo by its method. All references outlive it.
+Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages);
+
+// The trainer of a split bundle whose manifest names an optimizer.
+Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages);
 
 }  // namespace zoexport

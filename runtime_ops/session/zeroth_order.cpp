@@ -4,6 +4,8 @@
 
 #include "kernels/zeroth_order.h"
 #include "session/loss.h"
+#include "session/program_runner.h"
+#include "session/split_scorer.h"
 #include "session/trainer.h"
 
 namespace zoexport {
@@ -11,25 +13,24 @@ namespace {
 
 class ZerothOrderTrainer : public Trainer {
  public:
-  ZerothOrderTrainer(ProgramRunner train, uint32_t queries) : train_(std::move(train)), queries_(queries) {}
+  ZerothOrderTrainer(std::unique_ptr<CallRunner> train, uint32_t queries)
+      : train_(std::move(train)), queries_(queries) {}
 
   uint32_t queries() const override { return queries_; }
 
-  CallLimits limits() const override { return train_.limits(); }
-
-  std::vector<const ProgramRunner*> programs() const override { return {&train_}; }
+  CallLimits limits() const override { return train_->limits(); }
 
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
     std::vector<CandidateScores> scores(2 * size_t{queries_}, CandidateScores(layout));
     CallScalars scalars;
-    scalars.seed = input.seed;
+    scalars.seed = input.run.seed;
     scalars.step = input.step;
-    scalars.epsilon = input.eps;
+    scalars.epsilon = static_cast<float>(input.run.eps);
     if (input.pending != nullptr) {
       scalars.gradients = input.pending->gradients.data();
       scalars.learning_rate = input.pending->lr;
     }
-    const uint32_t copies = train_.copies();
+    const uint32_t copies = train_->copies();
     bool first = true;
     for (const Call& call : layout.calls) {
       for (uint32_t copy = 0; copy < 2 * queries_; copy += copies) {
@@ -39,11 +40,11 @@ class ZerothOrderTrainer : public Trainer {
         const auto state = [&](size_t slot) {
           return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
         };
-        ZO_TRY(train_.run(call, scalars, slots, state, first));
+        ZO_TRY(train_->run(call, scalars, slots, state, first));
         first = false;
         scalars.gradients = nullptr;
         for (uint32_t i = 0; i < copies; ++i) {
-          scores[copy + i].add(call, train_.logprobs(i));
+          scores[copy + i].add(call, train_->logprobs(i));
         }
       }
     }
@@ -60,22 +61,26 @@ class ZerothOrderTrainer : public Trainer {
     return {};
   }
 
+  const float* gradient(size_t) const override { return nullptr; }
+
  private:
   StepOutput reduce(const std::vector<CandidateScores>& scores, const StepInput& input) const {
     StepOutput output;
     for (const CandidateScores& copy : scores) {
-      output.losses.push_back(copy.mean_loss(input.loss));
+      output.losses.push_back(copy.mean_loss(input.run.loss));
     }
+    // The programs perturb by the float32 value.
+    const double eps = static_cast<float>(input.run.eps);
     for (size_t i = 0; i < queries_; ++i) {
       const double difference = output.losses[2 * i] - output.losses[2 * i + 1];
-      output.gradients.push_back(static_cast<float>(difference / (2.0 * static_cast<double>(input.eps))));
+      output.gradients.push_back(static_cast<float>(difference / (2.0 * eps)));
     }
     output.loss = std::accumulate(output.losses.begin(), output.losses.end(), 0.0) /
                   static_cast<double>(output.losses.size());
     return output;
   }
 
-  ProgramRunner train_;
+  std::unique_ptr<CallRunner> train_;
   uint32_t queries_;
 };
 
@@ -85,7 +90,8 @@ Failure unusable(const std::string& found, const std::string& expected) {
 
 }  // namespace
 
-Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, ProgramRunner train) {
+Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs) {
+  ZO_ASSIGN(train, ProgramRunner::create(manifest, "train", programs));
   const ProgramSpec& program = train.spec();
   for (const char* role : {"seed", "step", "projected_gradients", "learning_rate", "epsilon"}) {
     if (program.input(role) == nullptr) {
@@ -114,7 +120,23 @@ Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, ProgramR
       return unusable("an output for the " + slot.role + " slot " + slot.name, "outputs for trainable slots only");
     }
   }
-  return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(std::move(train), queries));
+  return std::unique_ptr<Trainer>(
+      std::make_unique<ZerothOrderTrainer>(std::make_unique<ProgramRunner>(std::move(train)), queries));
+}
+
+Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages) {
+  const bool together = manifest.method == "prge";
+  if (!together && manifest.method != "mezo") {
+    return Failure{ZO_BUNDLE_ERROR, "manifest.json, method", manifest.method + ", with stages and without an optimizer",
+                   "prge or mezo", "Use the zoexport version that compiled this bundle."};
+  }
+  if (manifest.queries == 0) {
+    return Failure{ZO_BUNDLE_ERROR, "manifest.json, settings.queries", "nothing", "a number of at least 1",
+                   "Compile the bundle again."};
+  }
+  auto scorer = std::make_unique<SplitScorer>(stages, together ? SplitScorer::Copies::kAll : SplitScorer::Copies::kOne,
+                                              manifest.queries);
+  return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(std::move(scorer), manifest.queries));
 }
 
 }  // namespace zoexport

@@ -59,7 +59,7 @@ ZO_API uint32_t zo_abi_version(void);
 
 /* ---- engines ------------------------------------------------------------------------------------------------- */
 
-enum { ZO_FLOAT32 = 0, ZO_INT64 = 1 };
+enum { ZO_FLOAT32 = 0, ZO_INT64 = 1, ZO_UINT8 = 2, ZO_BFLOAT16 = 3 };
 
 /* A contiguous row-major tensor; all pointers belong to the session and are valid during the call only. */
 typedef struct zo_tensor {
@@ -174,6 +174,11 @@ typedef struct zo_run {
   double eps;
   uint64_t seed;        /* with a state or after a step: must be the seed it has */
   uint64_t total_steps; /* N of the schedule for zo_session_step; zo_session_train uses its own */
+  /* Of first-order methods; zero, and checkpoint_every anything, for others. */
+  double momentum; /* SGD's */
+  double weight_decay;
+  double clip;               /* the largest norm of an update's gradient; 0: any */
+  uint32_t checkpoint_every; /* stages from one kept activation to the next */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and the state's seed. */
@@ -205,7 +210,7 @@ ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error
 /* ---- training ------------------------------------------------------------------------------------------------ */
 
 /* What one step computed. Arrays belong to the session: `losses` has 2 * queries values, loss(2i) and loss(2i+1) being
- * those of +z_i and -z_i; `gradients` has queries values. */
+ * those of +z_i and -z_i; `gradients` has queries values. A first-order method has one loss, and no gradients here. */
 typedef struct zo_step {
   uint32_t struct_size;
   uint64_t step;
@@ -259,7 +264,8 @@ ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* data
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
 enum { ZO_SLOT_CURRENT = 0, /* as the last step evaluated it */
-       ZO_SLOT_FINISHED = 1 /* with the pending update applied: what export and evaluation use */ };
+       ZO_SLOT_FINISHED = 1, /* with the pending update applied: what export and evaluation use */
+       ZO_SLOT_GRADIENT = 2  /* the last step's gradient by a trainable slot, before clipping; first-order methods only */ };
 
 /* Copies a slot's fp32 values; `count` must be its number of elements. */
 ZO_API zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
@@ -269,7 +275,8 @@ ZO_API zo_status zo_session_read_slot(zo_session* session, const char* name, int
 ZO_API zo_status zo_session_write_slot(zo_session* session, const char* name, const float* values, size_t count,
                                        zo_error* error);
 
-/* Like zo_session_read_slot, but recomputed from the initial values and the first `updates` records alone. */
+/* Like zo_session_read_slot, but recomputed from the initial values and the first `updates` records alone. Records of a
+ * first-order method do not tell how: ZO_INVALID_ARGUMENT. */
 ZO_API zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t updates, float* values,
                                         size_t count, zo_error* error);
 

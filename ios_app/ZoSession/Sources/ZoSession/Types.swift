@@ -79,6 +79,13 @@ public struct Run: Equatable, Sendable {
     public var seed: UInt64
     /// The schedule's length for `TrainingSession.step`.
     public var totalSteps: UInt64
+    /// Of first-order methods, as are the next three: SGD's.
+    public var momentum: Double
+    public var weightDecay: Double
+    /// The largest norm of an update's gradient; 0: any.
+    public var clip: Double
+    /// Stages from one kept activation to the next.
+    public var checkpointEvery: UInt32
 
     init(_ run: zo_run) {
         schedule = Schedule(rawValue: run.schedule)!
@@ -89,12 +96,17 @@ public struct Run: Equatable, Sendable {
         eps = run.eps
         seed = run.seed
         totalSteps = run.total_steps
+        momentum = run.momentum
+        weightDecay = run.weight_decay
+        clip = run.clip
+        checkpointEvery = run.checkpoint_every
     }
 
     var c: zo_run {
         zo_run(
             struct_size: UInt32(MemoryLayout<zo_run>.size), schedule: schedule.rawValue, loss: loss.rawValue,
-            batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps
+            batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps,
+            momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery
         )
     }
 }

@@ -129,15 +129,18 @@ ZO_NATIVE(void, TrainingSession, nativeConfigure)
 (JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
  jlong seed, jlong total_steps) {
   guarded(env, [&] {
-    const zo_run run = {sizeof(zo_run),
-                        schedule,
-                        loss,
-                        static_cast<uint32_t>(batch),
-                        static_cast<uint32_t>(accumulate),
-                        lr,
-                        eps,
-                        static_cast<uint64_t>(seed),
-                        static_cast<uint64_t>(total_steps)};
+    // What Kotlin does not set stays as it is.
+    zo_run run = {};
+    run.struct_size = sizeof(run);
+    call(env, zo_session_run, session_of(session), &run);
+    run.schedule = schedule;
+    run.loss = loss;
+    run.batch = static_cast<uint32_t>(batch);
+    run.accumulate = static_cast<uint32_t>(accumulate);
+    run.lr = lr;
+    run.eps = eps;
+    run.seed = static_cast<uint64_t>(seed);
+    run.total_steps = static_cast<uint64_t>(total_steps);
     call(env, zo_session_configure, session_of(session), &run);
   });
 }

@@ -1,0 +1,55 @@
+// A file that this process maps for writing: its pages are the system's to write out and drop, and do not count as
+// anonymous memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "session/result.h"
+
+namespace zoexport {
+
+// The folder for temporary files: $TMPDIR, or the system's own.
+std::string temporary_folder();
+
+// Owns mapping and descriptor.
+class SharedFile {
+ public:
+  // A file of `bytes` zeros in `folder` that has no name, so that nothing is left of it whatever happens.
+  static Result<SharedFile> unnamed(const std::string& folder, size_t bytes);
+  // A new one of `bytes` zeros at `path`, in place of what is there. On failure nothing is left.
+  static Result<SharedFile> create(const std::string& path, size_t bytes);
+  // One that exists; `writable` false maps it for reading.
+  static Result<SharedFile> open(const std::string& path, bool writable);
+
+  SharedFile(SharedFile&& other) noexcept;
+  SharedFile& operator=(SharedFile&& other) noexcept;
+  ~SharedFile();
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+  // What distinguishes the file from a copy of it.
+  uint64_t device() const { return device_; }
+  uint64_t number() const { return number_; }
+
+  // Takes room on the disk for the first `bytes`, so that no later write to the mapping can find it full. What they hold
+  // is undefined afterwards.
+  Status reserve(size_t bytes);
+  // Gives the whole pages within a range back; they are zeros afterwards. False, and nothing done, where the system
+  // cannot.
+  bool release(size_t offset, size_t bytes);
+
+ private:
+  SharedFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  Status map(size_t bytes, bool writable);
+
+  int descriptor_;
+  std::string path_;
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+  uint64_t device_ = 0;
+  uint64_t number_ = 0;
+};
+
+}  // namespace zoexport

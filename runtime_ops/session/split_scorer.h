@@ -1,0 +1,43 @@
+// Scores calls of a split model: stage by stage, under one or more perturbations of its trainable slots, or under none.
+#pragma once
+
+#include <vector>
+
+#include "session/split_head.h"
+#include "session/stages.h"
+
+namespace zoexport {
+
+class SplitScorer : public CallRunner {
+ public:
+  enum class Copies {
+    kPlain,   // one, as it is
+    kOne,     // one, perturbed along the scalars' query and sign
+    kAll,     // 2 * queries: copy 2i along +z_i, copy 2i+1 along -z_i; all go through a stage before the next
+  };
+
+  // `stages` outlives this object. `queries` is 0 for Copies::kPlain.
+  SplitScorer(Stages& stages, Copies copies, uint32_t queries)
+      : stages_(stages), head_(stages), mode_(copies), queries_(queries) {}
+
+  CallLimits limits() const override { return stages_.limits(); }
+  uint32_t copies() const override { return mode_ == Copies::kAll ? 2 * queries_ : 1; }
+  Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next) override;
+  const float* logprobs(uint32_t copy) const override { return logprobs_.data() + copy * entries_; }
+  const std::vector<float>& is_argmax() const override { return is_argmax_; }
+
+ private:
+  // The slots of a stage as a copy sees them; `perturbed_` holds the perturbed ones until the next call.
+  StateValues perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state);
+
+  Stages& stages_;
+  SplitHead head_;
+  Copies mode_;
+  uint32_t queries_;
+  size_t entries_ = 0;
+  std::vector<float> logprobs_;  // (copies, entries)
+  std::vector<float> is_argmax_;
+  std::vector<std::vector<float>> perturbed_;  // by place in Stages::trainable
+};
+
+}  // namespace zoexport

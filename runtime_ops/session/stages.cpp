@@ -1,0 +1,163 @@
+#include "session/stages.h"
+
+#include <algorithm>
+
+#include "session/files.h"
+
+namespace zoexport {
+namespace {
+
+std::vector<int64_t> sizes(const ValueSpec& value) {
+  std::vector<int64_t> shape;
+  for (const Dimension& dimension : value.shape) {
+    shape.push_back(dimension.max);
+  }
+  return shape;
+}
+
+size_t padded(size_t bytes) { return (bytes + Stages::kAlignment - 1) / Stages::kAlignment * Stages::kAlignment; }
+
+const char* tensor_dtype(int32_t dtype) {
+  switch (dtype) {
+    case ZO_INT64:
+      return "I64";
+    case ZO_UINT8:
+      return "U8";
+    case ZO_BFLOAT16:
+      return "BF16";
+    default:
+      return "F32";
+  }
+}
+
+}  // namespace
+
+Stages::Stages(const Manifest& manifest, std::string bundle, const Slots& slots, Programs& programs,
+               std::function<Status(const std::string&)> verify, const std::string& folder)
+    : manifest_(manifest),
+      bundle_(std::move(bundle)),
+      slots_(slots),
+      programs_(programs),
+      verify_(std::move(verify)),
+      folder_(folder),
+      scratch_(folder) {
+  for (const StageSpec& stage : manifest.stages) {
+    const ProgramSpec& program = *manifest.program(stage.forward, manifest.lengths.back());
+    slot_of_.emplace_back();
+    trainable_.emplace_back();
+    for (const auto& [local, name] : stage.bind) {
+      const size_t slot = slots.find(name);
+      if (slot < slots.size()) {
+        slot_of_.back()[local] = slot;
+      }
+    }
+    for (const ValueSpec& value : program.inputs) {
+      if (value.role == "state" && slots.trainable(slot_of_.back().at(value.name))) {
+        trainable_.back().push_back(slot_of_.back().at(value.name));
+      }
+    }
+  }
+  hidden_ = static_cast<size_t>(manifest.program(manifest.stages.back().forward, 0)->input("activation")->shape[1].max);
+}
+
+CallLimits Stages::limits() const {
+  return {manifest_.rows, manifest_.seq_len, manifest_.lengths.front(), manifest_.max_labels, 1, manifest_.lengths};
+}
+
+size_t Stages::activation_bytes(uint32_t length) const {
+  size_t most = 0;
+  for (size_t i = 0; i < head(); ++i) {
+    size_t bytes = 0;
+    for (const ValueSpec& value : manifest_.program(manifest_.stages[i].forward, length)->outputs) {
+      bytes += padded(make_tensor(value, sizes(value), nullptr).bytes);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+Status Stages::check_weights(const StageSpec& stage, const ProgramSpec& program, const std::string& path) const {
+  for (const ValueSpec& value : program.inputs) {
+    if (value.role != "weight") {
+      continue;
+    }
+    const std::string& name = stage.bind.at(value.name);
+    const TensorBytes* tensor = weights_->find(name);
+    const bool fits = tensor != nullptr && tensor->dtype == tensor_dtype(value.dtype) && tensor->shape == sizes(value) &&
+                      reinterpret_cast<uintptr_t>(tensor->data) % dtype_bytes(value.dtype) == 0;
+    if (!fits) {
+      return Failure{ZO_BUNDLE_ERROR, path,
+                     (tensor == nullptr ? "no tensor " : "another dtype, shape or alignment of ") + name,
+                     "what " + program.name + " of stage " + stage.name + " reads", "Compile the bundle again."};
+    }
+  }
+  return {};
+}
+
+Status Stages::open_weights() {
+  ZO_TRY(verify_(manifest_.weights));
+  const std::string path = join(bundle_, manifest_.weights);
+  ZO_ASSIGN(file, SafeTensors::open(path, ZO_BUNDLE_ERROR));
+  weights_.emplace(std::move(file));
+  Status checked;
+  for (const StageSpec& stage : manifest_.stages) {
+    for (const std::string& family : {stage.forward, stage.backward}) {
+      for (const ProgramSpec& program : manifest_.programs) {
+        if (checked.ok() && !family.empty() && program.family == family) {
+          checked = check_weights(stage, program, path);
+        }
+      }
+    }
+  }
+  if (!checked.ok()) {
+    weights_.reset();
+  }
+  return checked;
+}
+
+Status Stages::run(size_t stage, uint32_t length, const StageValues& values, bool backward) {
+  if (!weights_) {
+    ZO_TRY(open_weights());
+  }
+  const StageSpec& spec = manifest_.stages[stage];
+  const ProgramSpec& program = *manifest_.program(backward ? spec.backward : spec.forward, length);
+  const auto slot = [&](const ValueSpec& value) { return slot_of_[stage].at(value.name); };
+  // Tensors of one role that lie one after another.
+  const auto following = [](const auto*& place, const ValueSpec& value) {
+    Tensor tensor = make_tensor(value, sizes(value), place);
+    place += padded(tensor.bytes);
+    return tensor;
+  };
+  const uint8_t* activations = values.activations;
+  const uint8_t* output_gradients = values.output_gradients;
+  const uint8_t* next_activations = values.next_activations;
+  const uint8_t* input_gradients = values.input_gradients;
+  std::vector<Tensor> inputs, outputs;
+  for (const ValueSpec& value : program.inputs) {
+    const std::string& role = value.role;
+    if (role == "activation" || role == "output_gradient") {
+      inputs.push_back(following(role == "activation" ? activations : output_gradients, value));
+      continue;
+    }
+    const void* data = role == "weight"         ? weights_->find(spec.bind.at(value.name))->data
+                       : role == "state"        ? static_cast<const void*>((*values.state)(slot(value)))
+                       : role == "tokens"       ? static_cast<const void*>(values.tokens)
+                       : role == "label_tokens" ? static_cast<const void*>(values.label_tokens)
+                                                : static_cast<const void*>(values.label_weights);
+    inputs.push_back(make_tensor(value, sizes(value), data));
+  }
+  for (const ValueSpec& value : program.outputs) {
+    const std::string& role = value.role;
+    if (role == "activation" || role == "input_gradient") {
+      outputs.push_back(following(role == "activation" ? next_activations : input_gradients, value));
+      continue;
+    }
+    float* data = role == "state_gradient"   ? values.state_gradient(slot(value))
+                  : role == "label_logprobs" ? values.label_logprobs
+                                             : values.label_is_argmax;
+    outputs.push_back(make_tensor(value, sizes(value), data));
+  }
+  return programs_.run(program, inputs, outputs);
+}
+
+}  // namespace zoexport

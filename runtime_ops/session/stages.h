@@ -1,0 +1,82 @@
+// The stages of a split bundle: binds a stage's program to activations, gradients, slots and mapped weights, and runs it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "session/call_runner.h"
+#include "session/manifest.h"
+#include "session/programs.h"
+#include "session/safetensors.h"
+#include "session/scratch.h"
+
+namespace zoexport {
+
+// What one run of a stage reads and writes; what its program has no role for stays null. Activations and their gradients
+// are float32 and lie one after another, each at a multiple of kAlignment bytes.
+struct StageValues {
+  const int64_t* tokens = nullptr;  // (rows, length)
+  const uint8_t* activations = nullptr;
+  const uint8_t* output_gradients = nullptr;
+  const int64_t* label_tokens = nullptr;  // (label_rows), as are the others of labels
+  const float* label_weights = nullptr;
+  uint8_t* next_activations = nullptr;
+  uint8_t* input_gradients = nullptr;
+  float* label_logprobs = nullptr;
+  float* label_is_argmax = nullptr;
+  const StateValues* state = nullptr;
+  std::function<float*(size_t slot)> state_gradient;  // where the gradient of a slot goes
+};
+
+class Stages {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  // `verify` checks a file of the bundle before it is used. Scratch files are made in `folder` (see Scratch). All
+  // references outlive this object.
+  Stages(const Manifest& manifest, std::string bundle, const Slots& slots, Programs& programs,
+         std::function<Status(const std::string& file)> verify, const std::string& folder);
+
+  size_t count() const { return manifest_.stages.size(); }
+  size_t head() const { return count() - 1; }
+  const Manifest& manifest() const { return manifest_; }
+  const Slots& slots() const { return slots_; }
+  // For what passes between stages, of whoever runs a call.
+  Scratch& scratch() { return scratch_; }
+  const std::string& folder() const { return folder_; }
+  // Calls of split programs.
+  CallLimits limits() const;
+  // Floats of one row of the last activation.
+  size_t hidden() const { return hidden_; }
+  // Bytes that hold what passes between any two stages in a call of rows of `length` tokens.
+  size_t activation_bytes(uint32_t length) const;
+
+  // Trainable slots that a stage reads, each once.
+  const std::vector<size_t>& trainable(size_t stage) const { return trainable_[stage]; }
+  bool has_backward(size_t stage) const { return !manifest_.stages[stage].backward.empty(); }
+
+  Status forward(size_t stage, uint32_t length, const StageValues& values) { return run(stage, length, values, false); }
+  Status backward(size_t stage, uint32_t length, const StageValues& values) { return run(stage, length, values, true); }
+
+ private:
+  Status run(size_t stage, uint32_t length, const StageValues& values, bool backward);
+  Status open_weights();
+  Status check_weights(const StageSpec& stage, const ProgramSpec& program, const std::string& path) const;
+
+  const Manifest& manifest_;
+  std::string bundle_;
+  const Slots& slots_;
+  Programs& programs_;
+  std::function<Status(const std::string& file)> verify_;
+  const std::string& folder_;
+  Scratch scratch_;
+  std::optional<SafeTensors> weights_;  // mapped; opened when a program first runs
+  std::vector<std::map<std::string, size_t>> slot_of_;  // by stage: local name -> slot
+  std::vector<std::vector<size_t>> trainable_;
+  size_t hidden_ = 0;
+};
+
+}  // namespace zoexport

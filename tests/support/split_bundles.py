@@ -1,0 +1,388 @@
+"""Split bundles made by hand, and the small model, in torch, that a callback engine runs in place of their programs.
+
+An embedding, four layers of three kinds with adapters, and a head. Each kind is a function of its inputs, weights and
+slots: the engine runs them one at a time, ``logprobs`` all together for autograd.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from tests.support import bundles
+from zoexport.core import manifest as manifests
+from zoexport.core import rng
+from zoexport.session import Tensor
+
+VOCAB, HIDDEN, RANK = 13, 8, 2
+LENGTHS = (3, 5, 8)
+Values = dict[str, torch.Tensor]
+LAYERS = ("mix", "gate", "mix", "join")
+
+
+def slots(embedding: bool = False, head: bool = False) -> dict[str, tuple[str, tuple[int, int]]]:
+    """Role and shape of every slot, in the manifest's order."""
+    found: dict[str, tuple[str, tuple[int, int]]] = {}
+    for layer, kind in enumerate(LAYERS):
+        found[f"lora_A.{layer}"] = ("frozen" if kind == "gate" else "trainable", (HIDDEN, RANK))
+        found[f"lora_B.{layer}"] = ("trainable", (RANK, HIDDEN))
+    if embedding:
+        found["shift.embed"] = ("trainable", (1, HIDDEN))
+    if head:
+        found["shift.head"] = ("trainable", (1, HIDDEN))
+    return found
+
+
+def initial_values(**which: bool) -> dict[str, bundles.Floats]:
+    generator = np.random.default_rng(4)
+    return {
+        name: (0.3 * generator.normal(size=shape)).astype(np.float32)
+        for name, (_, shape) in slots(**which).items()
+    }
+
+
+@functools.cache
+def weights() -> Values:
+    generator = torch.Generator().manual_seed(9)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    found = {
+        "embed": normal(VOCAB, HIDDEN),
+        "head": normal(HIDDEN, VOCAB),
+        "ids": torch.arange(VOCAB),
+    }
+    for layer, kind in enumerate(LAYERS):
+        if kind != "gate":
+            found[f"{layer}.weight"] = normal(HIDDEN, HIDDEN) / 3
+        else:
+            codes = torch.randint(0, 16, (HIDDEN, HIDDEN), generator=generator)
+            found[f"{layer}.codes"] = codes.to(torch.uint8)
+            found[f"{layer}.scale"] = (normal(HIDDEN) / 16).to(torch.bfloat16)
+    return found
+
+
+def embed(v: Values, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    hidden = v["weight"][v["ids"][tokens]]
+    if "shift" in v:
+        hidden = hidden + v["shift"]
+    return hidden, hidden.cumsum(1)
+
+
+def mix(v: Values, h: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    length = torch.arange(1, h.shape[1] + 1)[:, None]
+    return h + torch.tanh(s / length @ v["weight"] + (h @ v["A"]) @ v["B"]), s
+
+
+def gate(v: Values, h: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    weight = (v["codes"].float() - 8) * v["scale"].float()
+    out = h + torch.tanh(h @ weight + (h @ v["A"]) @ v["B"])
+    return out, s + out.cumsum(1)
+
+
+def join(v: Values, h: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (h + torch.sigmoid(s) * ((h @ v["A"]) @ v["B"]) + torch.tanh(s @ v["weight"]),)
+
+
+def score(v: Values, rows: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if "shift" in v:
+        rows = rows * (1 + v["shift"])
+    logits = rows @ v["weight"]
+    logprobs = torch.log_softmax(logits, dim=-1)
+    picked = logprobs.gather(1, labels[:, None])[:, 0]
+    return picked, (logits.argmax(-1) == labels).float()
+
+
+FUNCTIONS = {"embed": embed, "mix": mix, "gate": gate, "join": join, "head": score}
+#: Name and kind of each stage. Two activations pass between them, one to the head.
+STAGES = (("embed", "embed"), *((str(i), kind) for i, kind in enumerate(LAYERS)), ("head", "head"))
+
+
+class SplitModel:
+    """An engine for the bundles below. ``calls`` records the programs that ran."""
+
+    def __init__(self, fail: int | None = None) -> None:
+        self.calls: list[str] = []
+        self.fail = fail
+
+    def __call__(
+        self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+    ) -> None:
+        self.calls.append(program)
+        if self.fail is not None and len(self.calls) > self.fail:
+            raise RuntimeError("the device is gone")
+        family = program.split("@")[0]
+        stage, direction = family.split(".")
+        function = FUNCTIONS[stage]
+        given = {name: _torch(tensor) for name, tensor in inputs.items()}
+        if direction == "forward":
+            results = function(given, *_activations(stage, given))
+            names = (
+                ["logprobs", "is_argmax"]
+                if stage == "head"
+                else [f"y{i}" for i in range(len(results))]
+            )
+            for name, value in zip(names, results, strict=True):
+                _fill(outputs[name], value)
+            return
+        wanted = [name for name in outputs if name not in ("logprobs", "is_argmax")]
+        sources = [
+            name.removeprefix("d") for name in wanted
+        ]  # a slot's gradient has the slot's local name
+        for source in sources:
+            given[source].requires_grad_()
+        results = function(given, *_activations(stage, given))
+        if stage == "head":
+            _fill(outputs["logprobs"], results[0])
+            _fill(outputs["is_argmax"], results[1])
+            flowing, factors = [results[0]], [given["weights"]]
+        else:
+            flowing, factors = list(results), [given[f"dy{i}"] for i in range(len(results))]
+        keep = [i for i, value in enumerate(flowing) if value.requires_grad]
+        gradients = torch.autograd.grad(
+            [flowing[i] for i in keep],
+            [given[source] for source in sources],
+            [factors[i] for i in keep],
+            allow_unused=True,
+        )
+        for name, source, gradient in zip(wanted, sources, gradients, strict=True):
+            _fill(outputs[name], torch.zeros_like(given[source]) if gradient is None else gradient)
+
+
+def _activations(stage: str, given: Values) -> list[torch.Tensor]:
+    if stage == "embed":
+        return [given["tokens"]]
+    found = [given[name] for name in ("x0", "x1") if name in given]
+    return [*found, given["labels"]] if stage == "head" else found
+
+
+def _torch(tensor: Tensor) -> torch.Tensor:
+    raw = np.frombuffer(tensor.data.cast("B"), np.uint8).copy()
+    kind = {"f": torch.float32, "q": torch.int64, "B": torch.uint8, "H": torch.bfloat16}
+    return torch.from_numpy(raw).view(kind[tensor.data.format]).reshape(tensor.shape)
+
+
+def _fill(tensor: Tensor, values: torch.Tensor) -> None:
+    flat = values.detach().float().contiguous().numpy().ravel()
+    tensor.data[:] = memoryview(flat)
+
+
+def bind(stage: str) -> dict[str, str]:
+    """Local names of a stage's weights and slots."""
+    if stage == "embed":
+        return {"weight": "embed", "ids": "ids", "shift": "shift.embed"}
+    if stage == "head":
+        return {"weight": "head", "shift": "shift.head"}
+    tensors = {name.split(".")[1]: name for name in weights() if name.startswith(f"{stage}.")}
+    return {**tensors, "A": f"lora_A.{stage}", "B": f"lora_B.{stage}"}
+
+
+def logprobs(
+    state: Values, tokens: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor
+) -> Any:
+    """The whole model: log-probabilities of labels at flat positions, with the graph of autograd."""
+    everything = {**weights(), **state}
+    found: tuple[torch.Tensor, ...] = (tokens,)
+    for stage, kind in STAGES[:-1]:
+        local = {k: everything[v] for k, v in bind(stage).items() if v in everything}
+        found = FUNCTIONS[kind](local, *found)
+    local = {k: everything[v] for k, v in bind("head").items() if v in everything}
+    return score(local, found[0].reshape(-1, HIDDEN)[positions], labels)[0]
+
+
+def _value(name: str, role: str, dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
+
+
+def _programs(
+    stage: str, rows: int, label_rows: int, backward: bool, trained: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    kind = dict(STAGES)[stage]
+    dtypes = {
+        torch.float32: "float32",
+        torch.int64: "int64",
+        torch.uint8: "uint8",
+        torch.bfloat16: "bfloat16",
+    }
+    tensors = weights()
+    bound = []
+    gradients = []
+    for local, name in bind(stage).items():
+        if name in tensors:
+            shape = tuple(tensors[name].shape)
+            bound.append(_value(local, "weight", dtypes[tensors[name].dtype], shape))
+        elif name in trained:
+            role, shape = trained[name]
+            bound.append(_value(local, "state", "float32", shape))
+            if role == "trainable":
+                gradients.append(_value(local, "state_gradient", "float32", shape))
+    found = []
+    for length in (None,) if kind == "head" else LENGTHS:
+        hidden = (label_rows, HIDDEN) if length is None else (rows, length, HIDDEN)
+        taken = {"embed": 0, "head": 1}.get(kind, 2)
+        given = {"head": 0, "join": 1}.get(kind, 2)
+        inputs = [_value(f"x{i}", "activation", "float32", hidden) for i in range(taken)]
+        outputs = [_value(f"y{i}", "activation", "float32", hidden) for i in range(given)]
+        if kind == "embed":
+            assert length is not None
+            inputs.append(_value("tokens", "tokens", "int64", (rows, length)))
+        if kind == "head":
+            inputs.append(_value("labels", "label_tokens", "int64", (label_rows,)))
+            outputs = [
+                _value("logprobs", "label_logprobs", "float32", (label_rows,)),
+                _value("is_argmax", "label_is_argmax", "float32", (label_rows,)),
+            ]
+        inputs += bound
+        if backward:
+            if kind == "head":
+                inputs = [*inputs, _value("weights", "label_weights", "float32", (label_rows,))]
+            else:
+                inputs = [
+                    *inputs,
+                    *(_value(f"dy{i}", "output_gradient", "float32", hidden) for i in range(given)),
+                ]
+                outputs = []
+            outputs = [
+                *outputs,
+                *(_value(f"dx{i}", "input_gradient", "float32", hidden) for i in range(taken)),
+                *gradients,
+            ]
+        family = f"{kind}.{'backward' if backward else 'forward'}"
+        found.append(
+            {
+                "name": family if length is None else f"{family}@{length}",
+                "family": family,
+                "length": length,
+                "file": "model.bin",
+                "method": family if length is None else f"{family}_{length}",
+                "inputs": inputs,
+                "outputs": outputs,
+            }
+        )
+    return found
+
+
+def write_bundle(
+    folder: Path,
+    *,
+    method: str = "mebp",
+    embedding: bool = False,
+    head: bool = False,
+    rows: int = 2,
+    label_rows: int = 3,
+    settings: Mapping[str, Any] | None = None,
+    engine: str = "test",
+    program: bytes = b"programs",
+    changes: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a split bundle. ``embedding`` and ``head`` give those stages a trainable slot."""
+    folder.mkdir(parents=True)
+    trained = slots(embedding, head)
+    first_order = method == "mebp"
+    programs = []
+    stages = []
+    for stage, kind in STAGES:
+        has_backward = first_order and (stage != "embed" or embedding)
+        for backward in (False, True) if has_backward else (False,):
+            made = _programs(stage, rows, label_rows, backward, trained)
+            programs += [p for p in made if p["name"] not in {q["name"] for q in programs}]
+        tensors = weights()
+        bound = {k: v for k, v in bind(stage).items() if v in trained or v in tensors}
+        stages.append(
+            {
+                "name": f"model.{stage}",
+                "forward": f"{kind}.forward",
+                "backward": f"{kind}.backward" if has_backward else None,
+                "bind": bound,
+            }
+        )
+    bundles.write_safetensors(
+        folder / "adapter.safetensors", initial_values(embedding=embedding, head=head)
+    )
+    save_file(weights(), folder / "weights.safetensors")
+    (folder / "model.bin").write_bytes(program)
+    own = (
+        {
+            "optimizer": "adamw",
+            "momentum": 0.0,
+            "weight_decay": 0.0,
+            "clip": 0.0,
+            "checkpoint_every": 1,
+            "lr": 0.02,
+        }
+        if first_order
+        else {"queries": 2, "eps": 1e-2, "lr": 0.1}
+    )
+    content = {
+        "zoexport_version": "0",
+        "tools": {},
+        "method": method,
+        "target": "test",
+        "engine": engine,
+        "model": {
+            "name": "split",
+            "source": "test",
+            "architecture": "Test",
+            "vocab_size": VOCAB,
+            "parameters": 1,
+            "sha256": "0" * 64,
+        },
+        "settings": {
+            "seq_len": LENGTHS[-1],
+            "batch": rows,
+            "accumulate": 1,
+            "weights": "fp32",
+            "activations": "fp32",
+            "lr_schedule": "constant",
+            "loss": "full",
+            "seed": 7,
+            **own,
+            **(settings or {}),
+        },
+        "rng": rng.SPEC_ID,
+        "packing": "fp32",
+        "rotated_weights": [],
+        "provenance": [],
+        "programs": programs,
+        "stages": stages,
+        "lengths": list(LENGTHS),
+        "label_rows": label_rows,
+        "weights": {"file": "weights.safetensors"},
+        "state": [
+            {
+                "name": name,
+                "role": role,
+                "dtype": "float32",
+                "shape": list(shape),
+                "tensor_id": 3 * number + 2,
+                "module": name.partition(".")[2],
+            }
+            for number, (name, (role, shape)) in enumerate(trained.items())
+        ],
+        "rows": rows,
+        "max_labels": rows * LENGTHS[-1],
+        "copies": 1,
+        "required_ops": [],
+        "delegates": 0,
+        "delegate_list": {},
+        "fallback_ops": {},
+        "tolerances": {"loss": 1.5e-5},
+        "tokenizer": [],
+        **(changes or {}),
+    }
+    files = [folder / name for name in ("adapter.safetensors", "weights.safetensors", "model.bin")]
+    manifests.write(folder, content, files)
+    return folder
+
+
+def programs_of(bundle: Path) -> list[dict[str, Any]]:
+    """The programs that a bundle's manifest names."""
+    found: list[dict[str, Any]] = manifests.read(bundle)["programs"]
+    return found

@@ -1,0 +1,280 @@
+"""First-order training of a split bundle against torch: losses, gradients, updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import bundles, split_bundles
+from tests.support.sessions import make_dataset
+from tests.support.split_bundles import SplitModel
+from zoexport.core.errors import ConfigError, DivergedError
+from zoexport.session import Session
+
+Example = tuple[list[bundles.Candidate], int]
+
+
+def parameters(**which: bool) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """Every slot as a tensor, and the trainable ones."""
+    values = split_bundles.initial_values(**which)
+    state = {name: torch.tensor(value) for name, value in values.items()}
+    trained = []
+    for name, (role, _) in split_bundles.slots(**which).items():
+        if role == "trainable":
+            trained.append(state[name].requires_grad_())
+    return state, trained
+
+
+def expected_loss(
+    state: dict[str, torch.Tensor], chosen: Sequence[Example], kind: str
+) -> torch.Tensor:
+    """The loss of docs/session.md, one candidate at a time."""
+    losses = []
+    for candidates, target in chosen:
+        sums = []
+        for tokens, labels in candidates:
+            at = [t for t, label in enumerate(labels) if label != bundles.NO_LABEL]
+            found = split_bundles.logprobs(
+                state,
+                torch.tensor([tokens]),
+                torch.tensor(at),
+                torch.tensor([labels[t] for t in at]),
+            )
+            sums.append((found.sum(), len(at)))
+        if kind == "full":
+            losses.append(-sums[target][0] / sums[target][1])
+        else:
+            losses.append(-torch.log_softmax(torch.stack([s for s, _ in sums]), 0)[target])
+    return torch.stack(losses).mean()
+
+
+def check_run(
+    path: Path,
+    examples: list[Example],
+    steps: list[list[int]],
+    settings: dict[str, Any],
+    optimizer: str,
+    **which: bool,
+) -> SplitModel:
+    """Take the steps in the session and in torch, and compare after each."""
+    state, trained = parameters(**which)
+    names = [n for n, (role, _) in split_bundles.slots(**which).items() if role == "trainable"]
+    lr = settings.get("lr", 0.02)
+    decay = settings.get("weight_decay", 0.0)
+    torch_optimizer: torch.optim.Optimizer = (
+        torch.optim.AdamW(trained, lr=lr, weight_decay=decay)
+        if optimizer == "adamw"
+        else torch.optim.SGD(trained, lr=lr, weight_decay=decay, momentum=settings["momentum"])
+    )
+    model = SplitModel()
+    with make_dataset(examples) as dataset, Session.open(path, engine=model) as session:
+        session.configure(**settings)
+        for number, indices in enumerate(steps):
+            report = session.step(dataset, indices)
+            torch_optimizer.zero_grad()
+            loss = expected_loss(
+                state, [examples[i] for i in indices], settings.get("loss", "full")
+            )
+            loss.backward()
+            assert report.loss == pytest.approx(float(loss.detach()), rel=2e-5, abs=1e-6)
+            assert (report.step, report.losses, report.gradients) == (number, (report.loss,), ())
+            for name, parameter in zip(names, trained, strict=True):
+                assert parameter.grad is not None
+                found = np.frombuffer(session.read_gradient(name), np.float32)
+                np.testing.assert_allclose(
+                    found, parameter.grad.numpy().ravel(), rtol=2e-3, atol=2e-6, err_msg=name
+                )
+            if settings.get("clip"):
+                torch.nn.utils.clip_grad_norm_(trained, settings["clip"])
+            torch_optimizer.step()
+            for name, parameter in zip(names, trained, strict=True):
+                found = np.frombuffer(session.read_slot(name), np.float32)
+                # AdamW divides by the gradient's size: where that is near rounding, so is the quotient.
+                np.testing.assert_allclose(
+                    found, parameter.detach().numpy().ravel(), rtol=1e-3, atol=3e-4, err_msg=name
+                )
+                assert session.read_slot(name, finished=False).tobytes() == found.tobytes()
+    return model
+
+
+TEXT = bundles.text_examples()
+CHOICES = bundles.choice_examples()
+STEPS = [[0, 1], [2, 3, 4, 5, 6], [1, 1, 6], [3]]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 9])
+@pytest.mark.parametrize("embedding", [False, True])
+def test_checkpoints_do_not_change_the_gradient(
+    tmp_path: Path, every: int, embedding: bool
+) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", embedding=embedding)
+    check_run(path, TEXT, STEPS, {"checkpoint_every": every}, "adamw", embedding=embedding)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weight_decay": 0.1, "lr": 0.01},
+        {"clip": 0.05},
+        {"loss": "choices"},
+        {"loss": "choices", "clip": 0.5, "checkpoint_every": 2},
+    ],
+)
+def test_adamw_is_torchs(tmp_path: Path, settings: dict[str, Any]) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", rows=3, label_rows=2)
+    examples = CHOICES if settings.get("loss") else TEXT
+    steps = [[0, 1], [2, 3, 4, 5], [1, 1, 5], [3]]
+    check_run(path, examples, steps, settings, "adamw")
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("clip", [0.0, 0.1])
+def test_sgd_is_torchs(tmp_path: Path, momentum: float, clip: float) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", settings={"optimizer": "sgd"}, head=True)
+    settings = {"momentum": momentum, "clip": clip, "weight_decay": 0.01, "lr": 0.1}
+    check_run(path, TEXT, STEPS, settings, "sgd", head=True)
+
+
+def test_rows_get_the_smallest_length_that_fits(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", rows=1)
+    examples: list[Example] = [([([1] * n, [2] * n)], 0) for n in (1, 3, 4, 5, 6, 8)]
+    model = SplitModel()
+    with make_dataset(examples) as dataset, Session.open(path, engine=model) as session:
+        session.evaluate(dataset)
+    lengths = [int(name.split("@")[1]) for name in model.calls if name.startswith("embed.")]
+    assert lengths == [3, 3, 5, 5, 8, 8]
+
+
+def test_backward_goes_to_the_first_trained_stage(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", rows=1, label_rows=8)
+    model = SplitModel()
+    with make_dataset(TEXT) as dataset, Session.open(path, engine=model) as session:
+        session.configure(checkpoint_every=3)
+        session.step(dataset, [0])
+    kinds = [name.split("@")[0] for name in model.calls]
+    forward = [f"{kind}.forward" for kind in ("embed", "mix", "gate", "mix", "join")]
+    # join is a group of its own, and still there; the group before it starts from what mix took.
+    assert kinds == [
+        *forward,
+        "head.backward",
+        "join.backward",
+        "mix.forward",
+        "gate.forward",
+        "mix.backward",
+        "gate.backward",
+        "mix.backward",
+    ]
+
+
+@pytest.mark.parametrize("loss", ["full", "choices"])
+def test_accumulation_is_a_larger_batch(tmp_path: Path, loss: str) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle")
+    found = []
+    for batch, accumulate in ((1, 6), (6, 1)):
+        with make_dataset(CHOICES) as dataset, Session.open(path, engine=SplitModel()) as session:
+            session.configure(batch=batch, accumulate=accumulate, loss=loss)
+            session.train(dataset, 4)
+            found.append([session.record(i) for i in range(4)])
+    assert found[0] == found[1]
+
+
+def test_loss_falls_and_is_what_evaluation_says(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle")
+    state, _ = parameters()
+    with make_dataset(TEXT) as dataset, Session.open(path, engine=SplitModel()) as session:
+        before = session.evaluate(dataset)
+        assert before.loss == pytest.approx(
+            float(expected_loss(state, TEXT, "full").detach()), rel=1e-5
+        )
+        session.configure(batch=len(TEXT))
+        session.train(dataset, 30)
+        assert session.record(0).loss == pytest.approx(before.loss, rel=1e-6)
+        assert session.evaluate(dataset).loss < 0.7 * before.loss
+
+
+def test_evaluation_of_choices(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", label_rows=2)
+    state, _ = parameters()
+    with make_dataset(CHOICES) as dataset, Session.open(path, engine=SplitModel()) as session:
+        session.configure(loss="choices")
+        found = session.evaluate(dataset)
+    assert found.loss == pytest.approx(
+        float(expected_loss(state, CHOICES, "choices").detach()), rel=1e-5
+    )
+    assert found.accuracy is not None and 0 <= found.token_accuracy <= 1
+
+
+def test_what_a_first_order_session_refuses(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle")
+    with make_dataset(TEXT) as dataset, Session.open(path, engine=SplitModel()) as session:
+        with pytest.raises(ConfigError, match="found no gradient"):
+            session.read_gradient("lora_B.0")
+        session.step(dataset, [0])
+        with pytest.raises(ConfigError, match="found no gradient"):
+            session.read_gradient("lora_A.1")
+        with pytest.raises(ConfigError, match="first-order method mebp"):
+            session.replay_slot("lora_B.0", 0)
+        for change in (
+            {"momentum": 1.0},
+            {"momentum": -0.5},
+            {"weight_decay": -1.0},
+            {"clip": float("nan")},
+            {"checkpoint_every": 0},
+            {"checkpoint_every": -1},
+        ):
+            with pytest.raises(ConfigError, match=next(iter(change))):
+                session.configure(**change)
+
+
+def test_a_loss_that_is_not_finite_changes_nothing(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle")
+
+    class Broken(SplitModel):
+        broken = False
+
+        def __call__(self, program: str, inputs: Any, outputs: Any) -> None:
+            super().__call__(program, inputs, outputs)
+            if self.broken and "logprobs" in outputs:
+                outputs["logprobs"].data[0] = float("nan")
+
+    model = Broken()
+    with make_dataset(TEXT) as dataset, Session.open(path, engine=model) as session:
+        session.step(dataset, [0, 1])
+        first = session.read_slot("lora_B.3")
+        session.step(dataset, [2, 3])
+        model.broken = True
+        with pytest.raises(DivergedError, match="back at 1 steps"):
+            session.step(dataset, [4, 5])
+        assert session.read_slot("lora_B.3") == first
+        assert session.info.steps == 1
+        model.broken = False
+        session.step(dataset, [2, 3])
+
+
+def test_a_failing_engine_leaves_the_state(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle")
+    with make_dataset(TEXT) as dataset:
+        whole = SplitModel()
+        with Session.open(path, engine=whole) as session:
+            session.step(dataset, [0, 1, 2])
+            once = len(whole.calls)
+            first = session.read_slot("lora_B.0").tobytes()
+            session.step(dataset, [3, 4, 5])
+            second = session.read_slot("lora_B.0").tobytes()
+        for fail in range(once, len(whole.calls)):
+            model = SplitModel(fail=fail)
+            with Session.open(path, engine=model) as session:
+                session.step(dataset, [0, 1, 2])
+                with pytest.raises(RuntimeError, match="the device is gone"):
+                    session.step(dataset, [3, 4, 5])
+                assert session.read_slot("lora_B.0").tobytes() == first
+                with pytest.raises(ConfigError, match="no gradient"):
+                    session.read_gradient("lora_B.0")
+                model.fail = None
+                session.step(dataset, [3, 4, 5])
+                assert session.read_slot("lora_B.0").tobytes() == second
