@@ -75,7 +75,8 @@ def copy_program(program: Program, name: str) -> Program:
     """An independent copy of a program under another name."""
     graph = copy.deepcopy(program.module.graph)
     module = GraphModule(torch.nn.Module(), graph)
-    return Program(name, module, list(program.inputs), list(program.outputs))
+    inputs, outputs = list(program.inputs), list(program.outputs)
+    return Program(name, module, inputs, outputs, program.family, program.length)
 
 
 def is_call(node: object, *operators: Any) -> TypeGuard[Node]:

@@ -96,26 +96,32 @@ class Stages:
                 pad(label_weights, (0, filling)),
             ],
         )
-        logprobs = results.pop("label_logprobs")[: len(positions)]
+        logprobs = results["label_logprobs"][: len(positions)]
         flat = torch.zeros_like(hidden).reshape(-1, width)
-        flat.index_add_(
-            0, positions, results[f"input_gradient.{self._activation(head)}"][: len(positions)]
-        )
-        passed = [flat.reshape(hidden.shape)]
+        (passed,) = self._passed(head.forward, results)
+        flat.index_add_(0, positions, passed[: len(positions)])
+        gradients = [flat.reshape(hidden.shape)]
+        self._collect(head, results, found)
         for stage, read in zip(reversed(self.graph.stages[:-1]), reversed(reads[:-1]), strict=True):
             if stage.backward is None:
                 break
-            results = self._run(stage.backward, stage, [*read, *passed])
-            passed = [
-                value for name, value in results.items() if name.startswith("input_gradient.")
-            ]
-            for name, value in results.items():
-                if name.startswith("gradient."):
-                    found[stage.bind[name.removeprefix("gradient.")]] = value
+            results = self._run(stage.backward, stage, [*read, *gradients])
+            gradients = self._passed(stage.forward, results)
+            self._collect(stage, results, found)
         return logprobs, found
 
-    def _activation(self, stage: Stage) -> str:
-        return next(v.name for v in self.programs[stage.forward].inputs if v.role == "activation")
+    def _passed(self, family: str, results: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients of what a stage reads from the one before."""
+        inputs = self.programs[family].inputs
+        return [results[value.name] for value in inputs if value.role == "activation"]
+
+    @staticmethod
+    def _collect(
+        stage: Stage, results: dict[str, torch.Tensor], found: dict[str, torch.Tensor]
+    ) -> None:
+        for name, value in results.items():
+            if name in stage.bind:
+                found[stage.bind[name]] = value
 
     def _run(self, family: str, stage: Stage, given: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         program = self.programs[family]

@@ -33,16 +33,27 @@ def _names_are_unique(_: TrainingGraph, program: Program) -> Iterator[str]:
             yield f"{name!r} stands {names.count(name)} times"
 
 
+def _named(graph: TrainingGraph, program: Program, value: Value) -> list[str]:
+    """The tensors that a value stands for: in a split graph one for each stage."""
+    if not graph.stages:
+        return [value.name]
+    families = [
+        stage for stage in graph.stages if program.family in (stage.forward, stage.backward)
+    ]
+    return [stage.bind.get(value.name, f"{stage.name}: {value.name}") for stage in families]
+
+
 def _weights_exist(graph: TrainingGraph, program: Program) -> Iterator[str]:
     for value in program.weights():
-        tensor = graph.weights.get(value.name)
-        if tensor is None:
-            yield f"weight {value.name!r} has no tensor"
-        elif (_dtype(tensor), tuple(tensor.shape)) != (value.dtype, value.shape):
-            yield (
-                f"weight {value.name!r} is {_dtype(tensor)} {tuple(tensor.shape)}, "
-                f"declared {value.dtype} {value.shape}"
-            )
+        for name in _named(graph, program, value):
+            tensor = graph.weights.get(name)
+            if tensor is None:
+                yield f"weight {name!r} has no tensor"
+            elif (_dtype(tensor), tuple(tensor.shape)) != (value.dtype, value.shape):
+                yield (
+                    f"weight {name!r} is {_dtype(tensor)} {tuple(tensor.shape)}, "
+                    f"declared {value.dtype} {value.shape}"
+                )
 
 
 def _state_has_slots(graph: TrainingGraph, program: Program) -> Iterator[str]:
@@ -50,11 +61,12 @@ def _state_has_slots(graph: TrainingGraph, program: Program) -> Iterator[str]:
     for value in (*program.inputs, *program.outputs):
         if value.role != "state":
             continue
-        slot = slots.get(value.name)
-        if slot is None:
-            yield f"state {value.name!r} has no slot"
-        elif (slot.dtype, slot.shape) != (value.dtype, value.shape):
-            yield f"state {value.name!r} differs from its slot {slot.dtype} {slot.shape}"
+        for name in _named(graph, program, value):
+            slot = slots.get(name)
+            if slot is None:
+                yield f"state {name!r} has no slot"
+            elif (slot.dtype, slot.shape) != (value.dtype, value.shape):
+                yield f"state {name!r} differs from its slot {slot.dtype} {slot.shape}"
 
 
 def _slots_have_initial_values(graph: TrainingGraph, _: Program) -> Iterator[str]:

@@ -61,12 +61,12 @@ def choose_sizes(
             made = copy_program(program, family)
             _resize(made, captured, (1, label_rows))
             _without_batch(made)
-            programs[family] = dataclasses.replace(made, family=family)
+            programs[family] = made
             continue
         for length in lengths:
             made = copy_program(program, f"{family}@{length}")
             _resize(made, captured, (rows, length))
-            programs[made.name] = dataclasses.replace(made, family=family, length=length)
+            programs[made.name] = dataclasses.replace(made, length=length)
     for program in programs.values():
         record_shapes(program)
     graph.programs = programs

@@ -7,11 +7,11 @@ section 3). Before::
 
 After, F computed again inside::
 
-    layer.0.backward(hidden, W, A, B, output_gradient.hidden) -> input_gradient.hidden, gradient.A, gradient.B
+    layer.0.backward(hidden, W, A, B, output_gradient.hidden) -> gradients of hidden, A, B, under their names
 
 The output head's takes labels and what the loss gives each of them, d loss / d log-probability::
 
-    head.backward(hidden, W, label_tokens, label_weights) -> label_logprobs, label_is_argmax, input_gradient.hidden
+    head.backward(hidden, W, label_tokens, label_weights) -> label_logprobs, label_is_argmax, gradient of hidden
 
 Left alone: what lies below the first stage that trains anything.
 """
@@ -95,8 +95,7 @@ def _backward(program: Program, trainable: set[str]) -> Program:
     for number in chosen:
         value = given[number]
         role = "input_gradient" if value.role == "activation" else "state_gradient"
-        prefix = "input_gradient" if value.role == "activation" else "gradient"
-        results.append(Value(f"{prefix}.{value.name}", role, "float32", value.shape))
+        results.append(Value(value.name, role, "float32", value.shape))
     family = f"{program.family}.backward"
     name = program.name.replace(program.family, family, 1)
     module = GraphModule(torch.nn.Module(), traced.graph)

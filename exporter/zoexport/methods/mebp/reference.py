@@ -69,8 +69,10 @@ class FirstOrderReference:
             "after": self.values(),
         }
 
-    def follow(self, values: Mapping[str, Tensor]) -> None:
-        """Go on from another run's slots."""
+    def follow(
+        self, values: Mapping[str, Tensor], _gradients: object, _learning_rate: float
+    ) -> None:
+        """Go on from another run's slots; the optimizer's moments stay this run's own."""
         with torch.no_grad():
             for name, value in self.slots.items():
                 value.copy_(values[name])
@@ -78,6 +80,10 @@ class FirstOrderReference:
     def values(self) -> dict[str, Tensor]:
         """A copy of every slot."""
         return {name: value.detach().clone() for name, value in self.slots.items()}
+
+    def finished(self) -> dict[str, Tensor]:
+        """A copy of every slot: no update is ever pending."""
+        return self.values()
 
     def loss(self, example: Any) -> Tensor:
         """The loss of one example, float64: the mean over labels, or the cross-entropy over the choices."""

@@ -46,12 +46,12 @@ class ZerothOrderReference:
         """One step on a batch of examples (objects with ``candidates`` and ``target``).
 
         Returns:
-            ``losses`` (2q, in the order +1, -1, +2, ...), ``gradients`` (q projected gradients), and the
-            master B ``before`` and ``after`` the update that was pending from the step before.
+            ``losses`` (2q, in the order +1, -1, +2, ...), ``gradients`` (q projected gradients), and every slot of
+            a master B ``before`` and ``after`` the update that was pending from the step before.
         """
-        before = {name: b.clone() for name, b in self.b.items()}
+        before = self.values()
         self.finish()
-        after = {name: b.clone() for name, b in self.b.items()}
+        after = self.values()
         losses = []
         for query in range(self.config.queries):
             for sign in (1.0, -1.0):
@@ -75,6 +75,15 @@ class ZerothOrderReference:
         for name in self.modules:
             self.b[name] = b[f"lora_B.{name}"].clone()
         self.pending = (list(gradients), learning_rate) if gradients else None
+
+    def values(self) -> dict[str, Tensor]:
+        """A copy of every master B by slot."""
+        return {f"lora_B.{name}": b.clone() for name, b in self.b.items()}
+
+    def finished(self) -> dict[str, Tensor]:
+        """Every master B by slot, nothing pending."""
+        self.finish()
+        return self.values()
 
     def finish(self) -> None:
         """Apply the pending update: B <- B - lr/q * sum over queries of g_j z_j (equation 1)."""

@@ -1,0 +1,60 @@
+"""The batches of parity: unequal lengths, padding, labels at the ends, tokens over the whole vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zoexport.core import rng
+from zoexport.data import Candidate, Example
+
+_BATCH_TENSOR_ID = 0x7FFFFFFF
+"""Words for the batches come from the noise specification, at a tensor id that no slot has."""
+
+
+def make_batch(
+    settings: dict[str, Any], vocabulary: int, step: int, least_labels: int = 0
+) -> list[Example]:
+    """The examples of one step, a function of the arguments alone.
+
+    In even steps the first fills the sequence and has labels at its first and last position. All others are shorter,
+    each of its own length, some positions without a label, so that in odd steps no row fills the sequence and the
+    session may give the program shorter rows. With loss=choices an example has two or three candidates, each with
+    a few labels.
+
+    Args:
+        settings: ``seq_len``, ``batch`` and ``loss`` of the bundle.
+        vocabulary: tokens are below it.
+        step: the step's number.
+        least_labels: examples follow until they have as many labels, beyond ``batch`` where need be.
+    """
+    examples: list[Example] = []
+    labels = 0
+    while len(examples) < settings["batch"] or labels < least_labels:
+        examples.append(_example(settings, vocabulary, step, len(examples)))
+        labels += sum(label >= 0 for label in examples[-1].candidates[0].labels)
+    return examples
+
+
+def _example(settings: dict[str, Any], vocabulary: int, step: int, number: int) -> Example:
+    seq_len = settings["seq_len"]
+    words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * seq_len + 8).astype(np.uint64)
+    count = 1 if settings["loss"] == "full" else 2 + int(words[0] % 2)
+    full = number == 0 and step % 2 == 0
+    candidates = []
+    for candidate in range(count):
+        part = words[8 + 2 * candidate * seq_len :]
+        length = seq_len if full else 1 + int(words[1 + candidate] % max(seq_len - 1, 1))
+        tokens = [int(word % vocabulary) for word in part[:length]]
+        labels = [int(word % vocabulary) for word in part[seq_len : seq_len + length]]
+        labels[0], labels[-1] = 0, vocabulary - 1
+        for position in range(length):
+            ends = position == length - 1 or (full and position == 0)
+            # A choice is a few tokens after a prompt: many labels would make one choice certain, its loss
+            # zero, and relative errors meaningless.
+            kept = position >= length - 1 - candidate if count > 1 else part[position] % 3 > 0
+            if not (ends or kept):
+                labels[position] = -100
+        candidates.append(Candidate(tokens, labels))
+    return Example(candidates, int(words[7] % count))

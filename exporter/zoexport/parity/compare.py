@@ -1,0 +1,189 @@
+"""parity: the bundle in the session against the method's reference in PyTorch, with the same noise.
+
+Of a first-order method, and where activations are int8, the two sides are kept together (``core.tolerances`` says why):
+the reference begins each step at the session's state. With int8 a step's losses are over the whole vocabulary and over
+labels enough for single roundings to average out. Otherwise both run freely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoexport.core import manifest as manifests
+from zoexport.core import tolerances
+from zoexport.core.config import parse
+from zoexport.core.errors import ModelError
+from zoexport.core.files import atomic_folder
+from zoexport.data import Example
+from zoexport.methods import methods
+from zoexport.parity.batches import make_batch
+from zoexport.parity.dump import dump_step
+from zoexport.parity.session_side import SessionSide
+
+_LABELS_TO_AVERAGE = 256
+"""Labels of a step whose losses differ by roundings."""
+
+
+@dataclasses.dataclass
+class _Comparison:
+    """The largest relative errors so far."""
+
+    loss: float = 0.0
+    state: float = 0.0
+    gradient: float | None = None
+
+    def add(self, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+        for mine, reference in zip(ours["losses"], theirs["losses"], strict=True):
+            self.loss = max(self.loss, abs(mine - reference) / max(abs(reference), 1e-12))
+        self.state = max(self.state, state_error(ours["after"], theirs["after"]))
+        if isinstance(theirs["gradients"], dict):
+            error = state_error(ours["gradients"], theirs["gradients"])
+            self.gradient = max(self.gradient or 0.0, error)
+
+    def within(self, bounds: Mapping[str, float]) -> bool:
+        """Whether no error exceeds its bound."""
+        return (
+            self.loss <= bounds[tolerances.LOSS]
+            and self.state <= bounds[tolerances.STATE]
+            and (self.gradient or 0.0) <= bounds[tolerances.GRADIENT]
+        )
+
+
+def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
+    """The norm of the difference over the norm of the reference, largest over the tensors."""
+    return max(
+        float(np.linalg.norm(ours[name] - reference) / max(float(np.linalg.norm(reference)), 1e-12))
+        if reference.any()
+        else float(np.linalg.norm(ours[name]))
+        for name, reference in theirs.items()
+    )
+
+
+def parity(
+    bundle: Path,
+    *,
+    steps: int,
+    model: str | None = None,
+    dump: Path | None = None,
+    progress: Callable[[str, float | None], None],
+) -> dict[str, Any]:
+    """Train ``steps`` steps on both sides and compare by name.
+
+    Args:
+        bundle: a bundle of a method that has a reference.
+        steps: training steps to compare.
+        model: where the original model is, if not where it was compiled from.
+        dump: a folder for the noise, inputs, losses, gradients and state of every step, from both sides.
+        progress: called with what is being done and how far it is.
+
+    Returns:
+        The keys of ``parity --json``.
+
+    Raises:
+        ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
+    """
+    manifest = manifests.read(bundle, verify_files=True)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
+        settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]
+        rounds = tolerances.rounds(settings["activations"])
+        follows = rounds or "queries" not in settings
+        if rounds:
+            settings["loss"] = "full"
+        reference = _reference(manifest, bundle, model, progress)
+        session = stack.enter_context(SessionSide(bundle, settings["loss"]))
+        compared = _Comparison()
+        gradients: Any = []
+        for step in range(steps):
+            progress("comparing", step / steps)
+            batch = make_batch(settings, vocabulary, step, _LABELS_TO_AVERAGE if rounds else 0)
+            if follows:
+                reference.follow(session.tensors(), gradients, settings["lr"])
+            ours = session.step(batch)
+            theirs = _reference_step(reference, batch, settings["lr"])
+            compared.add(ours, theirs)
+            gradients = ours["gradients"]
+            if folder is not None:
+                sides = {
+                    "session": (ours, session.noise(step)),
+                    "reference": (theirs, _noise(reference, session, step)),
+                }
+                dump_step(folder, step, batch, sides, settings)
+        if follows:
+            reference.follow(session.tensors(), gradients, settings["lr"])
+        compared.state = max(
+            compared.state, state_error(session.state(), _arrays(reference.finished()))
+        )
+    bounds = tolerances.bounds(settings["activations"])
+    return {
+        "passed": compared.within(bounds),
+        "steps": steps,
+        "max_relative_loss_error": compared.loss,
+        "max_relative_state_error": compared.state,
+        "max_relative_gradient_error": compared.gradient,
+        "bounds": bounds,
+        "runner": f"session ({manifest['engine']})",
+    }
+
+
+def _reference(
+    manifest: dict[str, Any],
+    bundle: Path,
+    model: str | None,
+    progress: Callable[[str, float | None], None],
+) -> Any:
+    from safetensors.torch import load_file
+
+    from zoexport import models
+    from zoexport.build import INITIAL_STATE
+    from zoexport.quantized_reference import quantize_model
+
+    progress("loading the original model", None)
+    loaded = models.load(models.resolve(model or manifest["model"]["source"]))
+    if loaded.sha256 != manifest["model"]["sha256"]:
+        raise ModelError(
+            f"model {loaded.name}",
+            found=f"weights with SHA-256 {loaded.sha256[:16]}...",
+            expected=f"the weights that the bundle was compiled from, {manifest['model']['sha256'][:16]}...",
+            fix="Pass the original model with --model.",
+        )
+    quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
+    method = methods.get(manifest["method"])
+    config: Any = parse(method.config, manifest["settings"])
+    initial = load_file(str(bundle / INITIAL_STATE))
+    # The file sorts its names; the noise numbers the slots in the manifest's order.
+    slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
+    return method.reference(loaded.model, config, slots)
+
+
+def _reference_step(reference: Any, batch: list[Example], learning_rate: float) -> dict[str, Any]:
+    result = dict(reference.step(batch, learning_rate))
+    for key in ("before", "after", "gradients"):
+        if isinstance(result[key], dict):
+            result[key] = _arrays(result[key])
+    return result
+
+
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+
+
+def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndarray]:
+    """z of a step for every slot (q, *shape), as the reference draws it; nothing of a first-order method."""
+    queries = session.session.info.queries
+    return {
+        slot.name: np.stack(
+            [
+                reference.noise(slot.tensor_id, query, slot.module, step).numpy()
+                for query in range(queries)
+            ]
+        )
+        for slot in session.slots
+        if queries
+    }
