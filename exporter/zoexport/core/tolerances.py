@@ -14,7 +14,7 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
         "both sides compute in float32 from the same weights; a projected gradient divides the difference of "
         "two losses by 2 eps, so the state loses the digits that the difference cancels; AdamW divides a gradient by "
         "its own size, so that the smallest ones, whose digits are roundings, move the state as far as the others: "
-        "gradients are compared at one state, at which each step of the reference begins",
+        "gradients are compared at one state, and updates by one gradient",
     ),
     "int8": (
         {LOSS: 5e-3, STATE: 1e-5, GRADIENT: 5e-3},

@@ -1,8 +1,9 @@
 """parity: the bundle in the session against the method's reference in PyTorch, with the same noise.
 
 Of a first-order method, and where activations are int8, the two sides are kept together (``core.tolerances`` says why):
-the reference begins each step at the session's state. With int8 a step's losses are over the whole vocabulary and over
-labels enough for single roundings to average out. Otherwise both run freely.
+the reference begins each step at the session's state, and a first-order one updates with the session's gradients. With
+int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Otherwise
+both run freely.
 """
 
 from __future__ import annotations
@@ -93,29 +94,32 @@ def parity(
         folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
         settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]
         rounds = tolerances.rounds(settings["activations"])
-        follows = rounds or "queries" not in settings
         if rounds:
             settings["loss"] = "full"
         reference = _reference(manifest, bundle, model, progress)
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
+        first_order = not session.session.info.queries
         compared = _Comparison()
         gradients: Any = []
         for step in range(steps):
             progress("comparing", step / steps)
             batch = make_batch(settings, vocabulary, step, _LABELS_TO_AVERAGE if rounds else 0)
-            if follows:
+            if first_order:
+                reference.follow(session.tensors())
+            elif rounds:
                 reference.follow(session.tensors(), gradients, settings["lr"])
             ours = session.step(batch)
-            theirs = _reference_step(reference, batch, settings["lr"])
-            compared.add(ours, theirs)
             gradients = ours["gradients"]
+            applied = {"applied": _tensors(gradients)} if first_order else {}
+            theirs = _in_arrays(reference.step(batch, settings["lr"], **applied))
+            compared.add(ours, theirs)
             if folder is not None:
                 sides = {
                     "session": (ours, session.noise(step)),
                     "reference": (theirs, _noise(reference, session, step)),
                 }
                 dump_step(folder, step, batch, sides, settings)
-        if follows:
+        if rounds:
             reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = max(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
@@ -162,12 +166,16 @@ def _reference(
     return method.reference(loaded.model, config, slots)
 
 
-def _reference_step(reference: Any, batch: list[Example], learning_rate: float) -> dict[str, Any]:
-    result = dict(reference.step(batch, learning_rate))
-    for key in ("before", "after", "gradients"):
-        if isinstance(result[key], dict):
-            result[key] = _arrays(result[key])
-    return result
+def _in_arrays(step: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _arrays(value) if isinstance(value, dict) else value for key, value in step.items()
+    }
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    import torch
+
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:

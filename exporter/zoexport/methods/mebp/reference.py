@@ -42,8 +42,16 @@ class FirstOrderReference:
             else torch.optim.SGD(values, momentum=config.momentum, **options)
         )
 
-    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
+    def step(
+        self,
+        batch: Sequence[Any],
+        learning_rate: float,
+        applied: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Any]:
         """One update on a batch of examples (objects with ``candidates`` and ``target``).
+
+        Args:
+            applied: gradients by slot that the update takes instead of its own: those of another run that it follows.
 
         Returns:
             ``losses`` (the one mean loss), ``gradients`` by slot before clipping, and the slots ``before`` and
@@ -57,6 +65,8 @@ class FirstOrderReference:
             (loss / len(batch)).backward()  # type: ignore[no-untyped-call]
             losses.append(float(loss.detach()))
         gradients = {name: _gradient(value).clone() for name, value in self.slots.items()}
+        for name, gradient in (applied or {}).items():
+            self.slots[name].grad = gradient.clone()
         if self.config.clip:
             torch.nn.utils.clip_grad_norm_(self.slots.values(), self.config.clip)
         for group in self.optimizer.param_groups:
@@ -69,10 +79,8 @@ class FirstOrderReference:
             "after": self.values(),
         }
 
-    def follow(
-        self, values: Mapping[str, Tensor], _gradients: object, _learning_rate: float
-    ) -> None:
-        """Go on from another run's slots; the optimizer's moments stay this run's own."""
+    def follow(self, values: Mapping[str, Tensor]) -> None:
+        """Go on from another run's slots."""
         with torch.no_grad():
             for name, value in self.slots.items():
                 value.copy_(values[name])
