@@ -21,7 +21,6 @@ from zoexport.core import tolerances
 from zoexport.core.config import parse
 from zoexport.core.errors import ModelError
 from zoexport.core.files import atomic_folder
-from zoexport.data import Example
 from zoexport.methods import methods
 from zoexport.parity.batches import make_batch
 from zoexport.parity.dump import dump_step
