@@ -22,7 +22,7 @@ struct Part {
   size_t width;
 };
 
-// C (rows, count) = before + A (rows, depth) panel (depth, width), rows at most the variant's.
+// C (rows, count) = before + A (rows, depth) panel (depth, width), rows at most those of ProductKernels.
 struct Tile {
   const float* a; // A[r, p] at a[r + p * a_stride]
   size_t a_stride;
@@ -40,6 +40,7 @@ struct Tile {
 // Constant data: no code that only some processors can run is called to make it.
 struct ProductKernels {
   size_t rows; // of a tile, at most
+  size_t narrow_rows; // of a tile of no more columns than lanes, at most; at least as many
   size_t lanes;
   size_t width; // of a panel, at most: a multiple of lanes that divides 32
   // Rows of A, row_stride apart, as a tile reads them: packed[r + p * rows]. Up to kSlack floats past the end are
