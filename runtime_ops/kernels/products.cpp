@@ -40,20 +40,26 @@ struct Range {
   size_t end;
 };
 
-// Memory for one thread. Its lines are aligned, so that no vector of a panel lies in two.
+// Memory of one thread, kept for its next products: new pages would cost a hundredth of a product's time.
 class Scratch {
  public:
-  explicit Scratch(size_t floats) : memory_(new (std::nothrow) float[floats + kLine / sizeof(float)]) {}
-  bool ok() const {
-    return memory_ != nullptr;
-  }
-  float* floats() const {
+  // Room for so many floats, or null. Lines are aligned, so that no vector of a panel lies in two.
+  float* floats(size_t count) {
+    if (count > size_) {
+      size_ = 0;
+      memory_.reset(new (std::nothrow) float[count + kLine / sizeof(float)]);
+      if (memory_ == nullptr) {
+        return nullptr;
+      }
+      size_ = count;
+    }
     const size_t past = reinterpret_cast<uintptr_t>(memory_.get()) % kLine;
     return memory_.get() + (kLine - past) % kLine / sizeof(float);
   }
 
  private:
   std::unique_ptr<float[]> memory_;
+  size_t size_ = 0;
 };
 
 // A panel of matrix `batch` of B: where it begins, and the stride of its rows.
@@ -243,8 +249,9 @@ Tasks tasks_of(const Product& product, const ProductKernels& kernels) {
 bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels) {
   const Split split = split_of(product, kernels);
   const size_t packed = std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
-  const Scratch scratch(kMaxDepth * kWidth + packed + kSlack);
-  if (!scratch.ok()) {
+  static thread_local Scratch scratch;
+  float* memory = scratch.floats(kMaxDepth * kWidth + packed + kSlack);
+  if (memory == nullptr) {
     return false;
   }
   while (begin < end) {
@@ -259,7 +266,7 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
     const Range rows = split.by_columns ? Range{0, product.rows} : part;
     const Range columns = split.by_columns ? part : Range{0, product.columns};
     for (size_t r = rows.begin; r < rows.end; r += kRows) {
-      Block(product, kernels, batch, {r, std::min(rows.end, r + kRows)}, columns, scratch.floats()).run();
+      Block(product, kernels, batch, {r, std::min(rows.end, r + kRows)}, columns, memory).run();
     }
   }
   return true;
