@@ -8,12 +8,12 @@
 namespace zoexport {
 namespace kernels {
 
+inline constexpr size_t kMaxDepth = 384;
+
 // Which part of B a panel holds: rows first .. first+depth-1 of columns column .. column+count-1.
 //
 // A panel is (depth, width) dense, width the least multiple of the lanes that is at least count; columns past count
-// hold any numbers. first is a multiple of 32.
-inline constexpr size_t kMaxDepth = 384;
-
+// hold any numbers. first is a multiple of 32, depth at most kMaxDepth.
 struct Part {
   size_t first;
   size_t depth;

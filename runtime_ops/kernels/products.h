@@ -48,7 +48,7 @@ struct Product {
   float* c; // (batches, rows, columns)
 };
 
-// y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W.
+// y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W. An Int4Matrix must be valid (int4_valid).
 Product linear(const float* x, size_t T, const Int4Matrix& weight, const float* bias, float* y);
 Product linear(const float* x, size_t T, const Int8Matrix& weight, const float* bias, float* y);
 Product linear_input_gradient(const float* dy, size_t T, const Int4Matrix& weight, float* dx);

@@ -144,7 +144,7 @@ void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
 #pragma GCC unroll 4
       for (size_t i = 0; i < kFloats; ++i) {
 #pragma GCC unroll 8
-        for (size_t k = 0; k < 8; ++k) {
+        for (uint32_t k = 0; k < 8; ++k) {
           V::store(out, V::int4_values(words[i] >> (4 * k)) * scale);
           out += part.width;
         }
@@ -184,7 +184,7 @@ void fill_int8_transposed(Int8Matrix b, Part part, float* panel) {
       typename V::Word words[kFloats];
       V::load_columns(rows.begin, p, words);
 #pragma GCC unroll 16
-      for (size_t i = 0; i < kInt8; ++i) {
+      for (uint32_t i = 0; i < kInt8; ++i) {
         // Adding and taking away 128 gives the byte its sign.
         const typename V::Word byte = (words[i / 4] >> (8 * (i % 4))) & 255u;
         V::store(out + (p + i) * part.width, V::to_float((byte ^ 128u) - 128u) * scale);
