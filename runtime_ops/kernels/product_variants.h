@@ -8,12 +8,12 @@
 namespace zoexport {
 namespace kernels {
 
+inline constexpr size_t kMaxDepth = 384;
+
 // Which part of B a panel holds: rows first .. first+depth-1 of columns column .. column+count-1.
 //
 // A panel is (depth, width) dense, width the least multiple of the lanes that is at least count; columns past count
-// hold any numbers. first is a multiple of 32.
-inline constexpr size_t kMaxDepth = 384;
-
+// hold any numbers. first is a multiple of 32, depth at most kMaxDepth.
 struct Part {
   size_t first;
   size_t depth;
@@ -22,7 +22,7 @@ struct Part {
   size_t width;
 };
 
-// C (rows, count) = before + A (rows, depth) panel (depth, width), rows at most the variant's.
+// C (rows, count) = before + A (rows, depth) panel (depth, width), rows at most those of ProductKernels.
 struct Tile {
   const float* a; // A[r, p] at a[r + p * a_stride]
   size_t a_stride;
@@ -40,6 +40,7 @@ struct Tile {
 // Constant data: no code that only some processors can run is called to make it.
 struct ProductKernels {
   size_t rows; // of a tile, at most
+  size_t narrow_rows; // of a tile of no more columns than lanes, at most; at least as many
   size_t lanes;
   size_t width; // of a panel, at most: a multiple of lanes that divides 32
   // Rows of A, row_stride apart, as a tile reads them: packed[r + p * rows]. Up to kSlack floats past the end are

@@ -11,11 +11,11 @@ namespace kernels {
 namespace {
 
 constexpr size_t kUnit = 32; // groups of INT4 weights are multiples of it
-constexpr size_t kRows = 280; // of A at a time: kRows * kMaxDepth floats are packed and used for every panel
+constexpr size_t kRows = 280; // of A at a time: at most kRows * kMaxDepth floats are packed
 constexpr size_t kWidth = 32; // of every variant, at most
 constexpr size_t kLine = 64; // bytes of a cache line
 constexpr size_t kFewPanels = 8; // with fewer the rows are dealt over threads, and not the columns
-constexpr size_t kRowsOfTask = 56;
+constexpr size_t kRowsOfTask = 32;
 constexpr size_t kWorthAThread = size_t{1} << 18; // multiply-adds
 
 size_t divide_up(size_t a, size_t b) {
@@ -40,20 +40,26 @@ struct Range {
   size_t end;
 };
 
-// Memory for one thread. Its lines are aligned, so that no vector of a panel lies in two.
+// Memory of one thread, kept for its next products: new pages would cost a hundredth of a product's time.
 class Scratch {
  public:
-  explicit Scratch(size_t floats) : memory_(new (std::nothrow) float[floats + kLine / sizeof(float)]) {}
-  bool ok() const {
-    return memory_ != nullptr;
-  }
-  float* floats() const {
+  // Room for so many floats, or null. Lines are aligned, so that no vector of a panel lies in two.
+  float* floats(size_t count) {
+    if (count > size_) {
+      size_ = 0;
+      memory_.reset(new (std::nothrow) float[count + kLine / sizeof(float)]);
+      if (memory_ == nullptr) {
+        return nullptr;
+      }
+      size_ = count;
+    }
     const size_t past = reinterpret_cast<uintptr_t>(memory_.get()) % kLine;
     return memory_.get() + (kLine - past) % kLine / sizeof(float);
   }
 
  private:
   std::unique_ptr<float[]> memory_;
+  size_t size_ = 0;
 };
 
 // A panel of matrix `batch` of B: where it begins, and the stride of its rows.
@@ -80,61 +86,106 @@ FloatMatrix panel_of(
   return {panel, part.width};
 }
 
-// The elements of C in these rows and columns of one matrix of the batch.
-void run_block(
-    const Product& product,
-    const ProductKernels& kernels,
-    size_t batch,
-    Range rows,
-    Range columns,
-    float* scratch) {
-  float* panel = scratch;
-  float* packed = scratch + kMaxDepth * kWidth;
-  const float* a = product.a.values + batch * product.a_batch;
-  float* c = product.c + batch * product.rows * product.columns;
-  const size_t height = rows.end - rows.begin;
-  const size_t tiles = divide_up(height, kernels.rows);
-  // Tiles of nearly the same height: a low last one would leave the multipliers idle.
-  const auto first_row = [&](size_t tile) { return rows.begin + tile * height / tiles; };
-  // One row of A, or A as it is where it is transposed, is read as packed rows are.
-  const bool pack = !product.a_transposed && height > 1;
-  const size_t block = block_depth(product.depth);
-  for (size_t p = 0; p == 0 || p < product.depth; p += block) {
-    const size_t depth = std::min(block, product.depth - p);
-    if (pack) {
-      for (size_t tile = 0; tile < tiles; ++tile) {
-        const size_t r = first_row(tile);
-        kernels.pack_rows(
-            a + r * product.a.stride + p, product.a.stride, first_row(tile + 1) - r, depth,
-            packed + (r - rows.begin) * depth);
+// The elements of C in these rows and columns of one matrix of the batch. `scratch` holds a panel, then packed rows.
+class Block {
+ public:
+  Block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns, float* scratch)
+      : product_(product),
+        kernels_(kernels),
+        batch_(batch),
+        rows_(rows),
+        columns_(columns),
+        panel_(scratch),
+        packed_(scratch + kMaxDepth * kWidth),
+        a_(product.a.values + batch * product.a_batch),
+        c_(product.c + batch * product.rows * product.columns),
+        height_(rows.end - rows.begin),
+        tiles_(divide_up(
+            height_,
+            columns.end - columns.begin <= kernels.lanes ? kernels.narrow_rows : kernels.rows)),
+        // One row of A, or A as it is where it is transposed, is read as packed rows are.
+        pack_(!product.a_transposed && height_ > 1),
+        keep_(height_ * product.depth <= kRows * kMaxDepth) {}
+
+  void run() const {
+    const size_t block = block_depth(product_.depth);
+    if (keep_) {
+      // The rows are packed once. Each panel of C is finished before the next one, so that it is written once.
+      for (size_t p = 0; p < product_.depth; p += block) {
+        pack(p, std::min(block, product_.depth - p));
       }
+      for (size_t j = columns_.begin; j < columns_.end; j += kernels_.width) {
+        for (size_t p = 0; p == 0 || p < product_.depth; p += block) {
+          multiply(p, std::min(block, product_.depth - p), j);
+        }
+      }
+      return;
     }
-    for (size_t j = columns.begin; j < columns.end; j += kernels.width) {
-      const size_t count = std::min(kernels.width, columns.end - j);
-      const size_t width = divide_up(count, kernels.lanes) * kernels.lanes;
-      const FloatMatrix b = panel_of(product, kernels, batch, {p, depth, j, count, width}, tiles <= 2, panel);
-      for (size_t tile = 0; tile < tiles; ++tile) {
-        const size_t r = first_row(tile);
-        const size_t high = first_row(tile + 1) - r;
-        float* out = c + r * product.columns + j;
-        Tile t{};
-        t.a = pack ? packed + (r - rows.begin) * depth
-                   : product.a_transposed ? a + p * product.a.stride + r : a + r * product.a.stride + p;
-        t.a_stride = pack ? high : product.a_transposed ? product.a.stride : 1;
-        t.rows = high;
-        t.panel = b.values;
-        t.panel_stride = b.stride;
-        t.depth = depth;
-        t.before = p > 0 ? out : product.bias != nullptr ? product.bias + j : nullptr;
-        t.before_stride = p > 0 ? product.columns : 0;
-        t.c = out;
-        t.c_stride = product.columns;
-        t.count = count;
-        kernels.multiply(t);
+    for (size_t p = 0; p < product_.depth; p += block) {
+      const size_t depth = std::min(block, product_.depth - p);
+      pack(p, depth);
+      for (size_t j = columns_.begin; j < columns_.end; j += kernels_.width) {
+        multiply(p, depth, j);
       }
     }
   }
-}
+
+ private:
+  // Tiles are of nearly the same height: a low last one would leave the multipliers idle.
+  size_t first_row(size_t tile) const {
+    return rows_.begin + tile * height_ / tiles_;
+  }
+
+  float* packed(size_t p, size_t depth, size_t row) const {
+    return packed_ + (keep_ ? p * height_ : 0) + (row - rows_.begin) * depth;
+  }
+
+  void pack(size_t p, size_t depth) const {
+    for (size_t tile = 0; pack_ && tile < tiles_; ++tile) {
+      const size_t r = first_row(tile);
+      const float* a = a_ + r * product_.a.stride + p;
+      kernels_.pack_rows(a, product_.a.stride, first_row(tile + 1) - r, depth, packed(p, depth, r));
+    }
+  }
+
+  void multiply(size_t p, size_t depth, size_t j) const {
+    const size_t count = std::min(kernels_.width, columns_.end - j);
+    const size_t width = divide_up(count, kernels_.lanes) * kernels_.lanes;
+    const FloatMatrix b = panel_of(product_, kernels_, batch_, {p, depth, j, count, width}, tiles_ <= 2, panel_);
+    const size_t stride = product_.a.stride;
+    for (size_t tile = 0; tile < tiles_; ++tile) {
+      const size_t r = first_row(tile);
+      float* out = c_ + r * product_.columns + j;
+      Tile t{};
+      t.rows = first_row(tile + 1) - r;
+      t.a = pack_ ? packed(p, depth, r) : a_ + (product_.a_transposed ? p * stride + r : r * stride + p);
+      t.a_stride = pack_ ? t.rows : product_.a_transposed ? stride : 1;
+      t.panel = b.values;
+      t.panel_stride = b.stride;
+      t.depth = depth;
+      t.before = p > 0 ? out : product_.bias != nullptr ? product_.bias + j : nullptr;
+      t.before_stride = p > 0 ? product_.columns : 0;
+      t.c = out;
+      t.c_stride = product_.columns;
+      t.count = count;
+      kernels_.multiply(t);
+    }
+  }
+
+  const Product& product_;
+  const ProductKernels& kernels_;
+  const size_t batch_;
+  const Range rows_;
+  const Range columns_;
+  float* const panel_;
+  float* const packed_;
+  const float* const a_;
+  float* const c_;
+  const size_t height_;
+  const size_t tiles_;
+  const bool pack_; // rows are packed
+  const bool keep_; // the whole depth of them fits
+};
 
 } // namespace
 
@@ -197,10 +248,10 @@ Tasks tasks_of(const Product& product, const ProductKernels& kernels) {
 
 bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels) {
   const Split split = split_of(product, kernels);
-  const size_t high = std::min(kRows, product.rows);
-  const size_t packed = high * std::min(block_depth(product.depth), product.depth);
-  const Scratch scratch(kMaxDepth * kWidth + packed + kSlack);
-  if (!scratch.ok()) {
+  const size_t packed = std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
+  static thread_local Scratch scratch;
+  float* memory = scratch.floats(kMaxDepth * kWidth + packed + kSlack);
+  if (memory == nullptr) {
     return false;
   }
   while (begin < end) {
@@ -215,7 +266,7 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
     const Range rows = split.by_columns ? Range{0, product.rows} : part;
     const Range columns = split.by_columns ? part : Range{0, product.columns};
     for (size_t r = rows.begin; r < rows.end; r += kRows) {
-      run_block(product, kernels, batch, {r, std::min(rows.end, r + kRows)}, columns, scratch.floats());
+      Block(product, kernels, batch, {r, std::min(rows.end, r + kRows)}, columns, memory).run();
     }
   }
   return true;

@@ -48,7 +48,7 @@ struct Product {
   float* c; // (batches, rows, columns)
 };
 
-// y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W.
+// y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W. An Int4Matrix must be valid (int4_valid).
 Product linear(const float* x, size_t T, const Int4Matrix& weight, const float* bias, float* y);
 Product linear(const float* x, size_t T, const Int8Matrix& weight, const float* bias, float* y);
 Product linear_input_gradient(const float* dy, size_t T, const Int4Matrix& weight, float* dx);
@@ -78,8 +78,8 @@ struct Tasks {
 };
 Tasks tasks_of(const Product& product, const ProductKernels& kernels = fastest_kernels());
 
-// Tasks begin .. end-1, which write elements of C that no other tasks write. Takes up to 512 KB while it runs. Returns
-// false where there is no memory for that.
+// Tasks begin .. end-1, which write elements of C that no other tasks write. The thread keeps up to 512 KB for its
+// next products. Returns false where there is no memory for that.
 bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels = fastest_kernels());
 
 // The depth that is added up before it is added to C, where the whole is `depth`: a multiple of 32.

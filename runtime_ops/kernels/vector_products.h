@@ -1,7 +1,8 @@
 // The kernels of product_variants.h on the vectors of an instruction set. A file that is compiled for one describes its
 // vectors by a type V and lists vector_kernels<V>.
 //
-//   kLanes, kRows, kVectors    lanes of a vector; a tile is kRows by kVectors vectors
+//   kLanes, kRows, kVectors    lanes of a vector; a tile is kRows by kVectors vectors,
+//   kNarrowRows                or kNarrowRows by one: a multiple of the lanes, as packing then is fastest
 //   Float, Word                vectors of float and of uint32_t, with the operators of GCC and clang
 //   load, store, broadcast     of floats at any address
 //   multiply_add(a, b, c)      a * b + c
@@ -41,7 +42,7 @@ struct Rows {
 
 template <typename V>
 void pack_rows(const float* a, size_t row_stride, size_t rows, size_t depth, float* packed) {
-  constexpr size_t kGroups = (V::kRows + V::kLanes - 1) / V::kLanes;
+  constexpr size_t kGroups = V::kNarrowRows / V::kLanes;
   const size_t groups = (rows + V::kLanes - 1) / V::kLanes;
   const char* begin[kGroups][V::kLanes];
   for (size_t r = 0; r < kGroups * V::kLanes; ++r) {
@@ -143,7 +144,7 @@ void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
 #pragma GCC unroll 4
       for (size_t i = 0; i < kFloats; ++i) {
 #pragma GCC unroll 8
-        for (size_t k = 0; k < 8; ++k) {
+        for (uint32_t k = 0; k < 8; ++k) {
           V::store(out, V::int4_values(words[i] >> (4 * k)) * scale);
           out += part.width;
         }
@@ -183,7 +184,7 @@ void fill_int8_transposed(Int8Matrix b, Part part, float* panel) {
       typename V::Word words[kFloats];
       V::load_columns(rows.begin, p, words);
 #pragma GCC unroll 16
-      for (size_t i = 0; i < kInt8; ++i) {
+      for (uint32_t i = 0; i < kInt8; ++i) {
         // Adding and taking away 128 gives the byte its sign.
         const typename V::Word byte = (words[i / 4] >> (8 * (i % 4))) & 255u;
         V::store(out + (p + i) * part.width, V::to_float((byte ^ 128u) - 128u) * scale);
@@ -256,7 +257,7 @@ void multiply_tile(const Tile& t) {
   }
 }
 
-template <typename V, size_t W, size_t R = V::kRows>
+template <typename V, size_t W, size_t R = (W == 1 ? V::kNarrowRows : V::kRows)>
 void multiply_rows(const Tile& tile) {
   if constexpr (R > 1) {
     if (tile.rows < R) {
@@ -282,6 +283,7 @@ template <typename V>
 constexpr ProductKernels vector_kernels() {
   return {
       V::kRows,
+      V::kNarrowRows,
       V::kLanes,
       V::kVectors * V::kLanes,
       detail::pack_rows<V>,

@@ -133,6 +133,11 @@ def test_the_noise_is_made_by_neon_and_has_the_golden_bits(arm: Machine) -> None
     assert " 0 failed" in arm.run(BUILD / "test_rng")
 
 
+def test_the_products_are_computed_by_neon(arm: Machine) -> None:
+    said = arm.run(BUILD / "test_products")
+    assert "neon: compared, chosen\n" in said and " 0 failed" in said
+
+
 def test_fp32_losses_are_those_of_this_machine(runs: Runs) -> None:
     here, there = runs.train("fp32", "here")["losses"], runs.train("fp32", "arm")["losses"]
     assert len(here) == STEPS and len(set(here)) == STEPS

@@ -234,6 +234,9 @@ int main() {
   int4_products(300, 40, 128, 32);
   int4_products(57, 385, 800, 32);
   int4_products(20, 1000, 64, 64);
+  // More rows times depth than are packed at once.
+  int4_products(300, 33, 800, 32);
+  int4_products(150, 900, 64, 32);
   for (const size_t rows : {1u, 2u, 14u, 17u, 60u}) {
     for (const size_t columns : {1u, 3u, 8u, 16u, 33u}) {
       for (const size_t depth : {0u, 1u, 5u, 64u, 390u}) {
@@ -241,6 +244,7 @@ int main() {
       }
     }
   }
+  float_products(1, 290, 40, 500);
   float_products(1, 300, 16, 100);
   float_products(1, 16, 300, 100);
   float_products(3, 64, 20, 33);

@@ -8,7 +8,7 @@ namespace kernels {
 namespace {
 
 struct Avx2 {
-  static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2;
+  static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2, kNarrowRows = 8;
   typedef float Float __attribute__((vector_size(32)));
   typedef uint32_t Word __attribute__((vector_size(32)));
 

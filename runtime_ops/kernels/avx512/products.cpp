@@ -9,7 +9,7 @@ namespace kernels {
 namespace {
 
 struct Avx512 {
-  static constexpr size_t kLanes = 16, kRows = 14, kVectors = 2;
+  static constexpr size_t kLanes = 16, kRows = 14, kVectors = 2, kNarrowRows = 16;
   typedef float Float __attribute__((vector_size(64)));
   typedef uint32_t Word __attribute__((vector_size(64)));
 

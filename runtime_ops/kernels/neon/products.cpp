@@ -8,7 +8,7 @@ namespace kernels {
 namespace {
 
 struct Neon {
-  static constexpr size_t kLanes = 4, kRows = 8, kVectors = 2;
+  static constexpr size_t kLanes = 4, kRows = 8, kVectors = 2, kNarrowRows = 8;
   typedef float32x4_t Float;
   typedef uint32x4_t Word;
 

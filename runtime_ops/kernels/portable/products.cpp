@@ -6,7 +6,7 @@ namespace kernels {
 namespace {
 
 struct Portable {
-  static constexpr size_t kLanes = 4, kRows = 4, kVectors = 2;
+  static constexpr size_t kLanes = 4, kRows = 4, kVectors = 2, kNarrowRows = 4;
   typedef float Float __attribute__((vector_size(16)));
   typedef uint32_t Word __attribute__((vector_size(16)));
 
