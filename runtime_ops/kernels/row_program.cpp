@@ -14,6 +14,9 @@ namespace {
 
 // Elements of a register that are worked on together, so that a program's registers stay in the first level of cache.
 constexpr size_t kBlockElements = 1024;
+constexpr size_t kLineFloats = 16; // of the cache
+// Between registers in scratch, in floats: 4096 bytes apart they would share one set of the cache.
+constexpr size_t kPadding = 5 * kLineFloats;
 constexpr size_t kMaxScratch = size_t{1} << 24;
 constexpr size_t kNone = SIZE_MAX;
 
@@ -169,7 +172,7 @@ class Layout {
         }
         if (place == places.size()) {
           places.push_back({width, p_.scratch, true});
-          p_.scratch += width * p_.block_rows;
+          p_.scratch += (width * p_.block_rows + kLineFloats - 1) / kLineFloats * kLineFloats + kPadding;
         }
         places[place].free = false;
         place_of[root] = place;
@@ -306,11 +309,15 @@ bool run_row_program(
     float* const* outputs,
     size_t begin,
     size_t end) {
-  const std::unique_ptr<float[]> scratch(new (std::nothrow) float[program.scratch]);
-  if (scratch == nullptr) {
+  const std::unique_ptr<float[]> memory(new (std::nothrow) float[program.scratch + kLineFloats]);
+  if (memory == nullptr) {
     return false;
   }
-  Run run(program, inputs, outputs, scratch.get());
+  // Registers of the widest instruction set are as wide as a line of the cache, and slow where they cross one.
+  void* scratch = memory.get();
+  size_t room = sizeof(float) * (program.scratch + kLineFloats);
+  std::align(sizeof(float) * kLineFloats, sizeof(float) * program.scratch, scratch, room);
+  Run run(program, inputs, outputs, static_cast<float*>(scratch));
   const size_t chunks = program.pieces / program.rows;
   const size_t last_dim = program.dims[program.rank - 1];
   while (begin < end) {
