@@ -29,6 +29,12 @@ ZO_INLINE float lesser(float a, float b) {
 template <typename Function>
 ZO_INLINE void unary(const RowLoop& loop, Function f) {
   const size_t width = loop.width;
+  if (width == 1) {
+    for (size_t r = 0; r < loop.rows; ++r) {
+      loop.dst[r * loop.dst_pitch] = f(loop.a.data[r * loop.a.pitch]);
+    }
+    return;
+  }
   for (size_t r = 0; r < loop.rows; ++r) {
     float* __restrict d = loop.dst + r * loop.dst_pitch;
     const float* a = loop.a.data + r * loop.a.pitch;
@@ -48,6 +54,12 @@ ZO_INLINE void unary(const RowLoop& loop, Function f) {
 template <typename Function>
 ZO_INLINE void binary(const RowLoop& loop, Function f) {
   const size_t width = loop.width;
+  if (width == 1) {
+    for (size_t r = 0; r < loop.rows; ++r) {
+      loop.dst[r * loop.dst_pitch] = f(loop.a.data[r * loop.a.pitch], loop.b.data[r * loop.b.pitch]);
+    }
+    return;
+  }
   for (size_t r = 0; r < loop.rows; ++r) {
     float* __restrict d = loop.dst + r * loop.dst_pitch;
     const float* a = loop.a.data + r * loop.a.pitch;
@@ -227,7 +239,7 @@ size_t operands(RowOp op) {
 
 } // namespace
 
-void run_row_loop(RowOp op, RowLoop loop) {
+void run_row_loop(RowOp op, RowLoop& loop) {
   if (op == RowOp::kSum) {
     return reduce(loop, sum_of);
   }

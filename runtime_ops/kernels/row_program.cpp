@@ -104,7 +104,9 @@ class Layout {
     p_.chunk = pointwise ? std::min(p_.wide, kBlockElements) : p_.wide;
     p_.pieces = p_.rows * ((p_.wide + p_.chunk - 1) / p_.chunk);
     p_.piece_elements = p_.chunk;
-    p_.block_rows = std::max<size_t>(1, kBlockElements / p_.wide);
+    // A few rows even where they are longer than a block should be: steps of width 1 cost as much for one row as for four.
+    const size_t few = std::min<size_t>(4, 4 * kBlockElements / p_.wide);
+    p_.block_rows = std::max({size_t{1}, few, kBlockElements / p_.wide});
   }
 
   void place_inputs_and_outputs() {
@@ -239,12 +241,19 @@ class Run {
   }
 
   void place(size_t row) {
+    size_t index[kRowMaxRank];
+    size_t left = row;
+    for (size_t d = p_.rank - 1; d > 0; --d) {
+      index[d] = left % p_.dims[d];
+      left /= p_.dims[d];
+    }
+    index[0] = left;
     for (size_t r = 0; r < p_.registers.size(); ++r) {
       const Register& reg = p_.registers[r];
       const size_t column = reg.width == p_.wide ? column_ : 0;
       switch (reg.home) {
         case Home::kInput:
-          data_[r] = inputs_[reg.index] + first_of(p_.inputs[reg.index], row) + reg.shift + column;
+          data_[r] = inputs_[reg.index] + first_of(p_.inputs[reg.index], index) + reg.shift + column;
           break;
         case Home::kOutput:
           data_[r] = outputs_[reg.index] + row * reg.pitch + reg.shift + column;
@@ -256,10 +265,10 @@ class Run {
     }
   }
 
-  size_t first_of(const RowProgram::Input& input, size_t row) const {
+  size_t first_of(const RowProgram::Input& input, const size_t* index) const {
     size_t at = input.offset;
-    for (size_t d = p_.rank; d-- > 0; row /= p_.dims[d]) {
-      at += row % p_.dims[d] * input.strides[d];
+    for (size_t d = 0; d < p_.rank; ++d) {
+      at += index[d] * input.strides[d];
     }
     return at;
   }
