@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "each_width.h"
 #include "row_math.h"
@@ -127,8 +128,8 @@ ZO_INLINE void select_rows(const RowLoop& loop) {
   }
 }
 
-// Four floats, as every 64-bit processor has them. Written out for reductions, whose lanes GCC else keeps in memory; the
-// additions of 16 lanes overlap enough that wider registers would gain little.
+// Four floats, as every 64-bit processor has them. Written out for reductions, whose lanes GCC else keeps in memory;
+// the additions of 16 lanes overlap enough that wider registers would gain little.
 typedef float Four __attribute__((vector_size(16)));
 
 ZO_INLINE Four load(const float* from) {
@@ -173,15 +174,19 @@ float greatest_of(const float* row, size_t width) {
     for (size_t j = 0; j < 4; ++j) {
       lane[j] = load(row + 4 * j);
     }
-    for (i = kLanes; i + kLanes <= width; i += kLanes) {
+    auto unordered = lane[0] != lane[0];
+    for (; i + kLanes <= width; i += kLanes) {
       for (size_t j = 0; j < 4; ++j) {
         const Four v = load(row + i + 4 * j);
-        const Four greater_one = v > lane[j] ? v : lane[j];
-        lane[j] = v != v ? v : greater_one;
+        lane[j] = v > lane[j] ? v : lane[j];
+        unordered |= v != v;
       }
     }
-    for (const Four& part : lane) {
-      for (size_t j = 0; j < 4; ++j) {
+    for (size_t j = 0; j < 4; ++j) {
+      if (unordered[j]) {
+        return std::numeric_limits<float>::quiet_NaN();
+      }
+      for (const Four& part : lane) {
         most = greater(part[j], most);
       }
     }
@@ -217,12 +222,18 @@ ZO_EACH_WIDTH void run_elementwise(RowOp op, const RowLoop& loop) {
     case RowOp::kTanh: return unary(loop, row_math::tanh);
     case RowOp::kErf: return unary(loop, row_math::erf);
     case RowOp::kAbs: return unary(loop, [](float a) __attribute__((always_inline)) { return std::fabs(a); });
-    case RowOp::kLt: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a < b ? 1.0f : 0.0f; });
-    case RowOp::kLe: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a <= b ? 1.0f : 0.0f; });
-    case RowOp::kGt: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a > b ? 1.0f : 0.0f; });
-    case RowOp::kGe: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a >= b ? 1.0f : 0.0f; });
-    case RowOp::kEq: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a == b ? 1.0f : 0.0f; });
-    case RowOp::kNe: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a != b ? 1.0f : 0.0f; });
+    case RowOp::kLt:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a < b ? 1.0f : 0.0f; });
+    case RowOp::kLe:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a <= b ? 1.0f : 0.0f; });
+    case RowOp::kGt:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a > b ? 1.0f : 0.0f; });
+    case RowOp::kGe:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a >= b ? 1.0f : 0.0f; });
+    case RowOp::kEq:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a == b ? 1.0f : 0.0f; });
+    case RowOp::kNe:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a != b ? 1.0f : 0.0f; });
     case RowOp::kSelect: return select_rows(loop);
     case RowOp::kSum:
     case RowOp::kRowMax: return; // run_row_loop has them

@@ -20,7 +20,8 @@ constexpr size_t kPadding = 5 * kLineFloats;
 constexpr size_t kMaxScratch = size_t{1} << 24;
 constexpr size_t kNone = SIZE_MAX;
 
-// Joins dims that every input steps through as through one, and drops those of size 1: rows run together along the last.
+// Joins dims that every input steps through as through one, and drops those of size 1: rows run together along the
+// last.
 void join_dims(RowProgram& p) {
   size_t rank = 0;
   for (size_t d = 0; d < p.rank; ++d) {
@@ -103,8 +104,7 @@ class Layout {
     }
     p_.chunk = pointwise ? std::min(p_.wide, kBlockElements) : p_.wide;
     p_.pieces = p_.rows * ((p_.wide + p_.chunk - 1) / p_.chunk);
-    p_.piece_elements = p_.chunk;
-    // A few rows even where they are longer than a block should be: steps of width 1 cost as much for one row as for four.
+    // A few rows even where they are longer than a block should be: steps of width 1 cost as much for one as for four.
     const size_t few = std::min<size_t>(4, 4 * kBlockElements / p_.wide);
     p_.block_rows = std::max({size_t{1}, few, kBlockElements / p_.wide});
   }
