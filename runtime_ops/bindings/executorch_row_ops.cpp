@@ -49,7 +49,7 @@ void rows_out(
         "outputs must be dense float32 of as many elements as the program's rows have");
     out[k] = tensor.mutable_data_ptr<float>();
   }
-  const size_t grain = std::max<size_t>(1, kThreadElements / program.piece_elements);
+  const size_t grain = std::max<size_t>(1, kThreadElements / program.chunk);
   std::atomic<bool> done{true};
   const bool ran = parallel(program.pieces, grain, [&](size_t begin, size_t end) {
     if (!kernels::run_row_program(program, in.data(), out.data(), begin, end)) {

@@ -104,6 +104,9 @@ class Parser {
       }
       p_.wide = std::max(p_.wide, p_.registers[r].width);
     }
+    if (p_.wide > static_cast<size_t>(kMaxElements) / p_.rows) {
+      return "code: rows must have at most 2^48 elements together";
+    }
     writes_.resize(count);
     for (size_t r = 0; r < p_.inputs.size(); ++r) {
       writes_[r].whole = true;

@@ -24,7 +24,8 @@ struct RowLoop {
   size_t width;
 };
 
-void run_row_loop(RowOp op, RowLoop loop);
+// Changes `loop`, of which nothing is meant to be left.
+void run_row_loop(RowOp op, RowLoop& loop);
 
 } // namespace kernels
 } // namespace zoexport

@@ -14,10 +14,14 @@ namespace {
 
 // Elements of a register that are worked on together, so that a program's registers stay in the first level of cache.
 constexpr size_t kBlockElements = 1024;
+constexpr size_t kLineFloats = 16; // of the cache
+// Between registers in scratch, in floats: 4096 bytes apart they would share one set of the cache.
+constexpr size_t kPadding = 5 * kLineFloats;
 constexpr size_t kMaxScratch = size_t{1} << 24;
 constexpr size_t kNone = SIZE_MAX;
 
-// Joins dims that every input steps through as through one, and drops those of size 1: rows run together along the last.
+// Joins dims that every input steps through as through one, and drops those of size 1: rows run together along the
+// last.
 void join_dims(RowProgram& p) {
   size_t rank = 0;
   for (size_t d = 0; d < p.rank; ++d) {
@@ -100,8 +104,9 @@ class Layout {
     }
     p_.chunk = pointwise ? std::min(p_.wide, kBlockElements) : p_.wide;
     p_.pieces = p_.rows * ((p_.wide + p_.chunk - 1) / p_.chunk);
-    p_.piece_elements = p_.chunk;
-    p_.block_rows = std::max<size_t>(1, kBlockElements / p_.wide);
+    // A few rows even where they are longer than a block should be: steps of width 1 cost as much for one as for four.
+    const size_t few = std::min<size_t>(4, 4 * kBlockElements / p_.wide);
+    p_.block_rows = std::max({size_t{1}, few, kBlockElements / p_.wide});
   }
 
   void place_inputs_and_outputs() {
@@ -169,7 +174,7 @@ class Layout {
         }
         if (place == places.size()) {
           places.push_back({width, p_.scratch, true});
-          p_.scratch += width * p_.block_rows;
+          p_.scratch += (width * p_.block_rows + kLineFloats - 1) / kLineFloats * kLineFloats + kPadding;
         }
         places[place].free = false;
         place_of[root] = place;
@@ -236,12 +241,19 @@ class Run {
   }
 
   void place(size_t row) {
+    size_t index[kRowMaxRank];
+    size_t left = row;
+    for (size_t d = p_.rank - 1; d > 0; --d) {
+      index[d] = left % p_.dims[d];
+      left /= p_.dims[d];
+    }
+    index[0] = left;
     for (size_t r = 0; r < p_.registers.size(); ++r) {
       const Register& reg = p_.registers[r];
       const size_t column = reg.width == p_.wide ? column_ : 0;
       switch (reg.home) {
         case Home::kInput:
-          data_[r] = inputs_[reg.index] + first_of(p_.inputs[reg.index], row) + reg.shift + column;
+          data_[r] = inputs_[reg.index] + first_of(p_.inputs[reg.index], index) + reg.shift + column;
           break;
         case Home::kOutput:
           data_[r] = outputs_[reg.index] + row * reg.pitch + reg.shift + column;
@@ -253,10 +265,10 @@ class Run {
     }
   }
 
-  size_t first_of(const RowProgram::Input& input, size_t row) const {
+  size_t first_of(const RowProgram::Input& input, const size_t* index) const {
     size_t at = input.offset;
-    for (size_t d = p_.rank; d-- > 0; row /= p_.dims[d]) {
-      at += row % p_.dims[d] * input.strides[d];
+    for (size_t d = 0; d < p_.rank; ++d) {
+      at += index[d] * input.strides[d];
     }
     return at;
   }
@@ -306,11 +318,15 @@ bool run_row_program(
     float* const* outputs,
     size_t begin,
     size_t end) {
-  const std::unique_ptr<float[]> scratch(new (std::nothrow) float[program.scratch]);
-  if (scratch == nullptr) {
+  const std::unique_ptr<float[]> memory(new (std::nothrow) float[program.scratch + kLineFloats]);
+  if (memory == nullptr) {
     return false;
   }
-  Run run(program, inputs, outputs, scratch.get());
+  // Registers of the widest instruction set are as wide as a line of the cache, and slow where they cross one.
+  void* scratch = memory.get();
+  size_t room = sizeof(float) * (program.scratch + kLineFloats);
+  std::align(sizeof(float) * kLineFloats, sizeof(float) * program.scratch, scratch, room);
+  Run run(program, inputs, outputs, static_cast<float*>(scratch));
   const size_t chunks = program.pieces / program.rows;
   const size_t last_dim = program.dims[program.rank - 1];
   while (begin < end) {

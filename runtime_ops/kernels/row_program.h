@@ -7,8 +7,9 @@
 //   registers, then for each: width                               register i < inputs is input i, which is read only
 //   outputs, then for each: register
 //   instructions to the end, five numbers each: opcode, dst, a, b, c
-// Row (i_0 .. i_{rank-1}) of an input is the `width` elements from offset + sum_k i_k * stride_k of its tensor: a stride
-// of 0 broadcasts. An output is (n, width of its register), dense. An operand below 0 is constants[-1 - operand].
+// Row (i_0 .. i_{rank-1}) of an input is the `width` elements from offset + sum_k i_k * stride_k of its tensor: a
+// stride of 0 broadcasts. An output is (n, width of its register), dense. An operand below 0 is a number,
+// constants[-1 - operand].
 #pragma once
 
 #include <cstddef>
@@ -73,7 +74,6 @@ struct RowProgram {
   // One loop: dst[dst_shift + i] = op(a[a_shift + i], b[i], c[i]); slices, puts and fills are copies.
   struct Step {
     RowOp op;
-    bool copies;
     size_t width; // of the loop
     int32_t dst, a, b, c;
     size_t dst_shift, a_shift;
@@ -97,7 +97,6 @@ struct RowProgram {
   // Work is dealt in pieces: a row, or `chunk` columns of one where rows are wide and no column needs another.
   size_t chunk = 0;
   size_t pieces = 0;
-  size_t piece_elements = 0;
   size_t block_rows = 0; // rows that run together
   size_t scratch = 0; // floats of scratch
 };

@@ -57,6 +57,7 @@ void bench(const char* name, const rows::Program& p) {
 
 int main() {
   bench("SwiGLU backward, 256 x 4864", rows::swiglu_backward(256, 4864));
+  bench("SwiGLU backward, 8 x 4864", rows::swiglu_backward(8, 4864));
   bench("RMSNorm, 256 x 576", rows::rms_norm(256, 576));
   bench("RMSNorm backward, 256 x 576", rows::rms_norm_backward(256, 576));
   bench("softmax, scale and mask, 9 x 256 x 256", rows::softmax(9, 256, 256));

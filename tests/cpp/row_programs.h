@@ -77,7 +77,10 @@ inline std::vector<float> noise(uint32_t id, size_t n) {
 }
 
 inline const char* parse(
-    const std::vector<int64_t>& code, const Program& p, const std::vector<size_t>& sizes, zoexport::kernels::RowProgram& parsed) {
+    const std::vector<int64_t>& code,
+    const Program& p,
+    const std::vector<size_t>& sizes,
+    zoexport::kernels::RowProgram& parsed) {
   return zoexport::kernels::parse_row_program(
       code.data(), code.size(), p.constants.data(), p.constants.size(), sizes.data(), sizes.size(), parsed);
 }

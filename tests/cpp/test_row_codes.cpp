@@ -113,6 +113,16 @@ void malformed_codes_are_refused() {
   CHECK(step(4, RowOp::kFill, 5, -1)); // fills again
   CHECK(with([](Program& p) { p.steps.resize(1025, p.steps[4]); }));
   CHECK(!with([](Program& p) { p.steps.resize(1024, p.steps[4]); }));
+  // 2^64 + 1 elements.
+  Program many;
+  many.dims = {274177};
+  many.widths = {67280421310721};
+  many.outputs = {0};
+  many.constants = {1.0};
+  many.steps = {{RowOp::kFill, 0, -1}};
+  CHECK(refused(many, {}));
+  many.widths = {7};
+  CHECK(!refused(many, {}));
   // Scratch without bound.
   CHECK(with([](Program& p) {
     p.widths[0] = size_t{1} << 40, p.widths[3] = size_t{1} << 40;
