@@ -95,6 +95,8 @@ def lora_inject(
         graph.initial[b_name] = torch.zeros(rank, out_features)
         for program in graph.programs.values():
             _inject(program, a_slot, b_slot, alpha / rank)
+    for program in graph.programs.values():
+        program.module.recompile()
     return graph
 
 
@@ -136,4 +138,3 @@ def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> Non
         for user in users:
             user.replace_input_with(linear, total)
         assert shape_of(total) == shape_of(linear)
-    program.module.recompile()

@@ -18,6 +18,7 @@ from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program
 from zoexport.targets.executorch.fuse_rows import fuse_rows
+from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
 from zoexport.targets.executorch.row_rules import decompose
 
@@ -45,7 +46,7 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
         exported[_method(name)] = _exported(fused)
     progress("writing the program file", None)
     try:
-        with quiet():
+        with quiet(), needed_passes_only([*exported.values()]):
             edge = to_edge(
                 exported,
                 compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
