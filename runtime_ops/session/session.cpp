@@ -35,7 +35,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   }
   session->skip_hashes_ = options.skip_hashes;
   ZO_TRY(session->verify(kAdapter));
-  const bool first_order = known.split() && !known.optimizer.empty();
+  const bool first_order = known.split() && known.queries == 0;
   const uint32_t moments = first_order ? optimizer_moments(optimizer_from_text(known.optimizer)) : 0;
   ZO_ASSIGN(slots, Slots::load(known.slots, join(bundle, kAdapter), moments));
   session->slots_.emplace(std::move(slots));
