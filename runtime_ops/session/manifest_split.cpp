@@ -152,13 +152,14 @@ class ProgramCheck {
     return true;
   }
 
-  // A backward program returns the gradient of each trainable slot that it reads, and of nothing else.
+  // A backward program returns the gradient of each trainable slot that its forward program reads, and of nothing else.
+  // It need not read the slot itself.
   void gradients() {
     if (!backward_) {
       return;
     }
     std::multiset<std::string> expected, found;
-    for (const ValueSpec& value : program_.inputs) {
+    for (const ValueSpec& value : manifest_.program(stage_.forward, program_.length)->inputs) {
       if (value.role == "state" && slot(value)->role == "trainable") {
         expected.insert(value.name);
       }
@@ -174,7 +175,7 @@ class ProgramCheck {
       }
     }
     if (expected != found) {
-      fail("state gradients for other slots than the trainable ones it reads", "one for each trainable state input");
+      fail("state gradients for other slots than the trainable ones it reads", "one for each trainable slot that " + stage_.forward + " reads");
     }
   }
 
