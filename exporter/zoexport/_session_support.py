@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from zoexport import _session_abi as abi
-from zoexport._session_types import Info, SlotInfo, StepProgress
+from zoexport._session_types import LOSSES, SCHEDULES, Info, Run, SlotInfo, StepProgress
 from zoexport.core.errors import ConfigError
 
 
@@ -41,6 +42,49 @@ def slot_of(slot: abi.SlotInfo) -> SlotInfo:
         module=slot.module.decode(),
         tensor_id=slot.tensor_id,
         shape=tuple(slot.shape[: slot.rank]),
+    )
+
+
+def run_of(run: abi.Run) -> Run:
+    """A run's settings as Python sees them."""
+    return Run(
+        lr=run.lr,
+        eps=run.eps,
+        seed=run.seed,
+        lr_schedule=SCHEDULES[run.schedule],
+        loss=LOSSES[run.loss],
+        batch=run.batch,
+        accumulate=run.accumulate,
+        total_steps=run.total_steps,
+        momentum=run.momentum,
+        weight_decay=run.weight_decay,
+        clip=run.clip,
+        checkpoint_every=run.checkpoint_every,
+    )
+
+
+def run_struct(run: Run) -> abi.Run:
+    """A run's settings as the library takes them.
+
+    Raises:
+        ConfigError: a word that it does not know, or a negative count.
+    """
+    for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every"):
+        not_negative(name, getattr(run, name))
+    return abi.Run(
+        ctypes.sizeof(abi.Run),
+        position("setting 'lr_schedule'", run.lr_schedule, SCHEDULES),
+        position("setting 'loss'", run.loss, LOSSES),
+        run.batch,
+        run.accumulate,
+        run.lr,
+        run.eps,
+        run.seed,
+        run.total_steps,
+        run.momentum,
+        run.weight_decay,
+        run.clip,
+        run.checkpoint_every,
     )
 
 

@@ -22,14 +22,13 @@ from zoexport._session_dataset import Dataset, closed
 from zoexport._session_support import (
     info_of,
     interrupts,
-    not_negative,
     position,
     progress_of,
+    run_of,
+    run_struct,
     slot_of,
 )
 from zoexport._session_types import (
-    LOSSES,
-    SCHEDULES,
     Candidate,
     Engine,
     EngineCallback,
@@ -210,20 +209,7 @@ class Session:
         """The run as it is configured: at first the bundle's settings, with the state's seed."""
         run = abi.sized(abi.Run)
         abi.call("zo_session_run", self.handle, ctypes.byref(run))
-        return Run(
-            lr=run.lr,
-            eps=run.eps,
-            seed=run.seed,
-            lr_schedule=SCHEDULES[run.schedule],
-            loss=LOSSES[run.loss],
-            batch=run.batch,
-            accumulate=run.accumulate,
-            total_steps=run.total_steps,
-            momentum=run.momentum,
-            weight_decay=run.weight_decay,
-            clip=run.clip,
-            checkpoint_every=run.checkpoint_every,
-        )
+        return run_of(run)
 
     def configure(self, **changes: Any) -> Run:
         """Change fields of :class:`Run`, which are settings of ``train --set``, and return the run.
@@ -236,24 +222,7 @@ class Session:
         for name in changes:
             position("setting", name, known)
         chosen = dataclasses.replace(self.run, **changes)
-        for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every"):
-            not_negative(name, getattr(chosen, name))
-        run = abi.Run(
-            ctypes.sizeof(abi.Run),
-            position("setting 'lr_schedule'", chosen.lr_schedule, SCHEDULES),
-            position("setting 'loss'", chosen.loss, LOSSES),
-            chosen.batch,
-            chosen.accumulate,
-            chosen.lr,
-            chosen.eps,
-            chosen.seed,
-            chosen.total_steps,
-            chosen.momentum,
-            chosen.weight_decay,
-            chosen.clip,
-            chosen.checkpoint_every,
-        )
-        abi.call("zo_session_configure", self.handle, ctypes.byref(run))
+        abi.call("zo_session_configure", self.handle, ctypes.byref(run_struct(chosen)))
         return self.run
 
     def step(self, dataset: Dataset, indices: Sequence[int]) -> Step:
@@ -323,23 +292,32 @@ class Session:
         accuracy = None if math.isnan(result.accuracy) else result.accuracy
         return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
 
-    def read_slot(self, name: str, *, finished: bool = True) -> array.array[float]:
+    def read_slot(
+        self, name: str, *, finished: bool = True, gradient: bool = False
+    ) -> array.array[float]:
         """A slot's values, row-major.
 
         Args:
             name: the slot.
             finished: with the pending update applied, as evaluation and export see it; else as the last
                 step evaluated it.
-        """
-        return self._read(name, abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT)
-
-    def read_gradient(self, name: str) -> array.array[float]:
-        """The last step's gradient of the loss by a trainable slot, before clipping, row-major.
+            gradient: instead, the last step's gradient of the loss by the slot, before clipping.
 
         Raises:
-            ConfigError: no step was taken, the slot is not trainable, or the method has no gradients.
+            ConfigError: there is no such gradient: no step was taken, the slot is not trained, or the method
+                has none.
         """
-        return self._read(name, abi.SLOT_GRADIENT)
+        which = abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT
+        values = self._buffer(name)
+        abi.call(
+            "zo_session_read_slot",
+            self.handle,
+            name.encode(),
+            abi.SLOT_GRADIENT if gradient else which,
+            abi.address(values),
+            len(values),
+        )
+        return values
 
     def write_slot(self, name: str, values: Any) -> None:
         """Replace a slot's initial values (an imported adapter), before the first step.
@@ -387,18 +365,6 @@ class Session:
             StateError: no state is attached, or it cannot be written.
         """
         abi.call("zo_session_save", self.handle)
-
-    def _read(self, name: str, which: int) -> array.array[float]:
-        values = self._buffer(name)
-        abi.call(
-            "zo_session_read_slot",
-            self.handle,
-            name.encode(),
-            which,
-            abi.address(values),
-            len(values),
-        )
-        return values
 
     def _buffer(self, name: str) -> array.array[float]:
         return array.array("f", bytes(4 * math.prod(self.slot(name).shape)))

@@ -225,7 +225,8 @@ class ExecutorchEngine : public Engine {
   // Loads a program with its packed weights mapped from a file. False where that cannot be: they are then packed into
   // this process's own memory, which always works.
   bool load_with_file(Module& module, const ProgramSpec& program, PlannedMemory& memory) {
-    if (packed_.empty() || !use_.problem.empty()) {
+    // The weights of a split bundle are inputs: its programs have none to pack.
+    if (packed_.empty() || !use_.problem.empty() || manifest_.split()) {
       return false;
     }
     if (!manifest_.distinct_weights) {

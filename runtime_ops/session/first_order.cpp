@@ -33,11 +33,20 @@ class FirstOrderTrainer : public Trainer {
     const StateValues state = [&](size_t slot) { return slots.current(slot); };
     const bool choices = input.run.loss == ZO_LOSS_CHOICES;
     CandidateScores scores(layout);
+    StepOutput output;
+    const auto reduce = [&] {
+      output.loss = scores.mean_loss(input.run.loss);
+      output.losses = {output.loss};
+      return std::isfinite(static_cast<float>(output.loss));  // as the record has it
+    };
     if (choices) {
       // An entry's weight depends on the scores of all of its example's candidates.
       for (const Call& call : layout.calls) {
         ZO_TRY(scorer_.run(call, {}, slots, state, /*next=*/false));
         scores.add(call, scorer_.logprobs(0));
+      }
+      if (!reduce()) {
+        return output;
       }
     }
     const std::vector<double> weights = scores.weights(input.run.loss);
@@ -47,7 +56,6 @@ class FirstOrderTrainer : public Trainer {
     settings.weight_decay = input.run.weight_decay;
     settings.update = uint64_t{input.step} + 1;
     const bool clips = input.run.clip > 0;
-    StepOutput output;
     for (const Call& call : layout.calls) {
       const bool last = &call == &layout.calls.back();
       std::vector<float> entry_weights;
@@ -59,11 +67,7 @@ class FirstOrderTrainer : public Trainer {
       const auto scored = [&]() -> Status {
         if (!choices) {
           scores.add(call, logprobs.data());
-        }
-        if (last) {
-          output.loss = scores.mean_loss(input.run.loss);
-          output.losses = {output.loss};
-          finite = std::isfinite(output.loss);
+          finite = !last || reduce();
         }
         return finite ? Status() : Failure{ZO_DIVERGED, "loss", "not finite", "a finite loss", "Lower lr."};
       };
@@ -118,8 +122,10 @@ class FirstOrderTrainer : public Trainer {
   float scale(double clip, const Slots& slots) const {
     double squares = 0;
     for (size_t slot = 0; slot < slots.size(); ++slot) {
-      for (uint64_t i = 0; slots.trainable(slot) && i < slots.spec(slot).elements; ++i) {
-        squares += double{sums_.sum(slot)[i]} * sums_.sum(slot)[i];
+      const float* sum = sums_.sum(slot);
+      const uint64_t elements = slots.trainable(slot) ? slots.spec(slot).elements : 0;
+      for (uint64_t i = 0; i < elements; ++i) {
+        squares += double{sum[i]} * sum[i];
       }
     }
     return static_cast<float>(std::min(1.0, clip / (std::sqrt(squares) + 1e-6)));

@@ -70,16 +70,19 @@ class ProgramCheck {
     } else if (!head_) {
       outputs.insert("activation");
     }
-    for (const auto& [values, allowed] : {std::pair(&program_.inputs, &inputs), std::pair(&program_.outputs, &outputs)}) {
-      for (const ValueSpec& value : *values) {
-        if (allowed->count(value.role) == 0) {
-          return fail("the value " + value.name + " with the role " + value.role, "a role of docs/bundle.md for this stage");
-        }
-        const bool fixed = std::none_of(value.shape.begin(), value.shape.end(), [](const Dimension& d) { return d.dynamic(); });
-        const int32_t dtype = value.role == "tokens" || value.role == "label_tokens" ? ZO_INT64 : ZO_FLOAT32;
-        if (!fixed || (value.role != "weight" && value.dtype != dtype)) {
-          return fail("another dtype or a range of sizes of " + value.name, "the dtype of docs/bundle.md, and fixed sizes");
-        }
+    return allowed(program_.inputs, inputs) && allowed(program_.outputs, outputs);
+  }
+
+  bool allowed(const std::vector<ValueSpec>& values, const std::set<std::string>& roles) {
+    for (const ValueSpec& value : values) {
+      if (roles.count(value.role) == 0) {
+        return fail("the value " + value.name + " with the role " + value.role, "a role of docs/bundle.md for this stage");
+      }
+      const bool fixed =
+          std::none_of(value.shape.begin(), value.shape.end(), [](const Dimension& size) { return size.dynamic(); });
+      const int32_t dtype = value.role == "tokens" || value.role == "label_tokens" ? ZO_INT64 : ZO_FLOAT32;
+      if (!fixed || (value.role != "weight" && value.dtype != dtype)) {
+        return fail("another dtype or a range of sizes of " + value.name, "the dtype of docs/bundle.md, and fixed sizes");
       }
     }
     return true;
@@ -152,13 +155,14 @@ class ProgramCheck {
     return true;
   }
 
-  // A backward program returns the gradient of each trainable slot that it reads, and of nothing else.
+  // A backward program returns the gradient of each trainable slot that its forward program reads, and of nothing else.
+  // It need not read the slot itself.
   void gradients() {
     if (!backward_) {
       return;
     }
     std::multiset<std::string> expected, found;
-    for (const ValueSpec& value : program_.inputs) {
+    for (const ValueSpec& value : manifest_.program(stage_.forward, program_.length)->inputs) {
       if (value.role == "state" && slot(value)->role == "trainable") {
         expected.insert(value.name);
       }
@@ -174,7 +178,8 @@ class ProgramCheck {
       }
     }
     if (expected != found) {
-      fail("state gradients for other slots than the trainable ones it reads", "one for each trainable state input");
+      fail("state gradients for other slots than the trainable ones it reads",
+           "one for each trainable slot that " + stage_.forward + " reads");
     }
   }
 
@@ -265,7 +270,8 @@ void check_split(const Manifest& manifest, JsonProblems& problems) {
         }
         const ProgramSpec* program = manifest.program(family, length);
         if (program == nullptr || (program->length == 0) != head) {
-          problems.add("stage " + stage.name, "no program of the family " + family + (head ? "" : " for rows of " + std::to_string(length)),
+          problems.add("stage " + stage.name,
+                       "no program of the family " + family + (head ? "" : " for rows of " + std::to_string(length)),
                        head ? "one without a length" : "one for each of lengths");
           return;
         }

@@ -34,6 +34,7 @@ Result<Slots> Slots::load(const std::vector<SlotSpec>& specs, const std::string&
     Value value;
     value.fixed = values;
     if (spec.role == "trainable") {
+      value.trainable = true;
       value.offset = slots.elements_;
       slots.elements_ += spec.elements;
     }

@@ -23,7 +23,7 @@ class Slots {
 
   size_t size() const { return specs_->size(); }
   const SlotSpec& spec(size_t index) const { return (*specs_)[index]; }
-  bool trainable(size_t index) const { return spec(index).role == "trainable"; }
+  bool trainable(size_t index) const { return values_[index].trainable; }
   // The index of a name, or size() where there is none.
   size_t find(const std::string& name) const;
 
@@ -37,8 +37,11 @@ class Slots {
   // Gives the trainable slots room: 2 x copy_floats(). `keep`: they take the values that are there, else those they have.
   void hold(TwoCopies copies, bool keep);
   bool held() const { return copies_.has_value(); }
-  // Back to the bundle's values.
-  void let_go() { copies_.reset(); }
+  // Back to the bundle's values, and its moments.
+  void let_go() {
+    copies_.reset();
+    moments_ = all_moments_;
+  }
   // Values for reading alone have no moments.
   void drop_moments() { moments_ = 0; }
 
@@ -68,13 +71,15 @@ class Slots {
   struct Value {
     const float* fixed = nullptr;  // where the value lies while no copy holds it
     std::vector<float> owned;      // what `fixed` points to where it is not the bundle's
-    size_t offset = 0;             // within a copy
+    bool trainable = false;
+    size_t offset = 0;  // within a copy
   };
   Slots(const std::vector<SlotSpec>& specs, SafeTensors file, uint32_t moments)
-      : specs_(&specs), file_(std::move(file)), moments_(moments) {}
+      : specs_(&specs), file_(std::move(file)), all_moments_(moments), moments_(moments) {}
 
   const std::vector<SlotSpec>* specs_;
   SafeTensors file_;
+  uint32_t all_moments_;
   uint32_t moments_;
   size_t elements_ = 0;
   std::vector<Value> values_;

@@ -59,8 +59,9 @@ Result<SplitGradient> SplitGradient::create(Stages& stages, GradientSums& sums) 
       ++stage;
     }
     if (stage == stages.count()) {
-      return Failure{ZO_BUNDLE_ERROR, "manifest.json, stages", "no stage that reads the trainable slot " + slots.spec(slot).name,
-                     "one", "Compile the bundle again."};
+      return Failure{ZO_BUNDLE_ERROR, "manifest.json, stages",
+                     "no stage that reads the trainable slot " + slots.spec(slot).name, "one",
+                     "Compile the bundle again."};
     }
     gradient.last_[stage].push_back(slot);
     gradient.lowest_ = std::min(gradient.lowest_, stage);

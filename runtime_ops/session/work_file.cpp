@@ -4,6 +4,8 @@
 #include <sys/sysctl.h>
 #endif
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "session/files.h"

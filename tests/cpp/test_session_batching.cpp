@@ -63,6 +63,10 @@ void test_row_sharing() {
   const Layout trimmed = lay_out(dataset, &first, 1, true, {2, 4, 1, 16, 1});
   CHECK(trimmed.calls[0].length == 3 && trimmed.calls[0].tokens == (Numbers{1, 2, 6, 1, 3, 0}));
   CHECK(trimmed.calls[0].label_positions == (Numbers{1, 1, 1, 2, 4}));
+  // The smallest of the lengths that fits; none of them is shorter than the row.
+  const Layout stepped = lay_out(dataset, &first, 1, true, {2, 8, 2, 16, 1, {2, 5, 8}});
+  CHECK(stepped.calls[0].length == 5 && stepped.calls[0].tokens == (Numbers{1, 2, 6, 0, 0, 1, 3, 0, 0, 0}));
+  CHECK(stepped.calls[0].label_positions == (Numbers{1, 1, 1, 2, 6}));
   const Layout right = lay_out(dataset, &first, 1, false, {4, 4, 4, 16, 1});
   CHECK(right.labels.size() == 1 && right.calls[0].label_tokens == Numbers{5});
 }
@@ -123,6 +127,32 @@ void test_every_entry_is_laid_out_once() {
         }
       }
       CHECK(found[c] == expected && layout.labels[c] == expected.size());
+    }
+  }
+}
+
+// The derivative by an entry's log-probability is what a small change of one changes.
+void test_weights() {
+  Dataset dataset;
+  add(dataset, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}, {{7}, {7}}}, 1);
+  add(dataset, {{{4, 4}, {1, 2}}, {{9}, {9}}}, 0);
+  const uint64_t indices[2] = {0, 1};
+  for (const int32_t kind : {ZO_LOSS_FULL, ZO_LOSS_CHOICES}) {
+    const Layout layout = lay_out(dataset, indices, 2, kind == ZO_LOSS_CHOICES, {8, 2, 2, 16, 1});
+    const Call& call = layout.calls[0];
+    const auto loss = [&](size_t changed, float by) {
+      std::vector<float> logprobs;
+      for (size_t i = 0; i < call.owners.size(); ++i) {
+        logprobs.push_back(-0.5f * static_cast<float>(i) + (i == changed ? by : 0.0f));
+      }
+      CandidateScores scores(layout);
+      scores.add(call, logprobs.data());
+      return std::pair(scores.mean_loss(kind), scores.weights(kind));
+    };
+    const std::vector<double> weights = loss(call.owners.size(), 0).second;
+    for (size_t i = 0; i < call.owners.size(); ++i) {
+      const double slope = (loss(i, 0.0625f).first - loss(i, -0.0625f).first) / 0.125;
+      CHECK(std::fabs(slope - weights[call.owners[i]]) < 1e-3);
     }
   }
 }
@@ -212,6 +242,7 @@ int main() {
   test_row_sharing();
   test_every_entry_is_laid_out_once();
   test_losses();
+  test_weights();
   test_losses_far_from_zero();
   test_losses_that_diverge();
   test_updates_that_promise_too_much();

@@ -118,42 +118,35 @@ class SplitModel:
         self.calls.append(program)
         if self.fail is not None and len(self.calls) > self.fail:
             raise RuntimeError("the device is gone")
-        family = program.split("@")[0]
-        stage, direction = family.split(".")
-        function = FUNCTIONS[stage]
         given = {name: _torch(tensor) for name, tensor in inputs.items()}
-        if direction == "forward":
-            results = function(given, *_activations(stage, given))
-            names = (
-                ["logprobs", "is_argmax"]
-                if stage == "head"
-                else [f"y{i}" for i in range(len(results))]
-            )
-            for name, value in zip(names, results, strict=True):
-                _fill(outputs[name], value)
-            return
-        wanted = [name for name in outputs if name not in ("logprobs", "is_argmax")]
-        sources = [
-            name.removeprefix("d") for name in wanted
-        ]  # a slot's gradient has the slot's local name
-        for source in sources:
-            given[source].requires_grad_()
-        results = function(given, *_activations(stage, given))
-        if stage == "head":
-            _fill(outputs["logprobs"], results[0])
-            _fill(outputs["is_argmax"], results[1])
-            flowing, factors = [results[0]], [given["weights"]]
-        else:
-            flowing, factors = list(results), [given[f"dy{i}"] for i in range(len(results))]
-        keep = [i for i, value in enumerate(flowing) if value.requires_grad]
-        gradients = torch.autograd.grad(
-            [flowing[i] for i in keep],
-            [given[source] for source in sources],
-            [factors[i] for i in keep],
-            allow_unused=True,
-        )
-        for name, source, gradient in zip(wanted, sources, gradients, strict=True):
-            _fill(outputs[name], torch.zeros_like(given[source]) if gradient is None else gradient)
+        results = run_program(program.split("@")[0], given, list(outputs))
+        for name, value in zip(outputs, results, strict=True):
+            _fill(outputs[name], value)
+
+
+def run_program(family: str, given: Values, names: list[str]) -> list[torch.Tensor]:
+    """The outputs ``names`` of a program, by autograd where it goes backward."""
+    stage, direction = family.split(".")
+    function = FUNCTIONS[stage]
+    scored = ("logprobs", "is_argmax")
+    if direction == "forward":
+        return list(function(given, *_activations(stage, given)))
+    wanted = [name for name in names if name not in scored]
+    sources = [name.removeprefix("d") for name in wanted]  # a slot's gradient has the slot's name
+    given = {**given, **{name: given[name].detach().requires_grad_() for name in sources}}
+    results = function(given, *_activations(stage, given))
+    flowing = [*zip(results[:1], [given["weights"]], strict=True)] if stage == "head" else []
+    if stage != "head":
+        flowing = [(value, given[f"dy{i}"]) for i, value in enumerate(results)]
+    flowing = [(value, factor) for value, factor in flowing if value.requires_grad]
+    gradients = torch.autograd.grad(
+        [value for value, _ in flowing],
+        [given[name] for name in sources],
+        [factor for _, factor in flowing],
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return [*(value.detach() for value in results if stage == "head"), *gradients]
 
 
 def _activations(stage: str, given: Values) -> list[torch.Tensor]:
@@ -202,7 +195,12 @@ def _value(name: str, role: str, dtype: str, shape: tuple[int, ...]) -> dict[str
 
 
 def _programs(
-    stage: str, rows: int, label_rows: int, backward: bool, trained: Mapping[str, Any]
+    stage: str,
+    rows: int,
+    lengths: tuple[int, ...],
+    label_rows: int,
+    backward: bool,
+    trained: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     kind = dict(STAGES)[stage]
     dtypes = {
@@ -224,7 +222,7 @@ def _programs(
             if role == "trainable":
                 gradients.append(_value(local, "state_gradient", "float32", shape))
     found = []
-    for length in (None,) if kind == "head" else LENGTHS:
+    for length in (None,) if kind == "head" else lengths:
         hidden = (label_rows, HIDDEN) if length is None else (rows, length, HIDDEN)
         taken = {"embed": 0, "head": 1}.get(kind, 2)
         given = {"head": 0, "join": 1}.get(kind, 2)
@@ -276,6 +274,7 @@ def write_bundle(
     embedding: bool = False,
     head: bool = False,
     rows: int = 2,
+    lengths: tuple[int, ...] = LENGTHS,
     label_rows: int = 3,
     settings: Mapping[str, Any] | None = None,
     engine: str = "test",
@@ -291,7 +290,7 @@ def write_bundle(
     for stage, kind in STAGES:
         has_backward = first_order and (stage != "embed" or embedding)
         for backward in (False, True) if has_backward else (False,):
-            made = _programs(stage, rows, label_rows, backward, trained)
+            made = _programs(stage, rows, lengths, label_rows, backward, trained)
             programs += [p for p in made if p["name"] not in {q["name"] for q in programs}]
         tensors = weights()
         bound = {k: v for k, v in bind(stage).items() if v in trained or v in tensors}
@@ -335,7 +334,7 @@ def write_bundle(
             "sha256": "0" * 64,
         },
         "settings": {
-            "seq_len": LENGTHS[-1],
+            "seq_len": lengths[-1],
             "batch": rows,
             "accumulate": 1,
             "weights": "fp32",
@@ -352,7 +351,7 @@ def write_bundle(
         "provenance": [],
         "programs": programs,
         "stages": stages,
-        "lengths": list(LENGTHS),
+        "lengths": list(lengths),
         "label_rows": label_rows,
         "weights": {"file": "weights.safetensors"},
         "state": [
@@ -367,7 +366,7 @@ def write_bundle(
             for number, (name, (role, shape)) in enumerate(trained.items())
         ],
         "rows": rows,
-        "max_labels": rows * LENGTHS[-1],
+        "max_labels": rows * lengths[-1],
         "copies": 1,
         "required_ops": [],
         "delegates": 0,

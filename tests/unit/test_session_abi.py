@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import split_bundles
 from tests.support.bundles import FROZEN, SLOT, LinearModel
 from tests.support.sessions import open_session
+from tests.support.split_bundles import SplitModel
 from zoexport import _session_abi as abi
 from zoexport.core.errors import Cancelled, ConfigError
 from zoexport.session import Dataset, Session, StepProgress, Tensor
@@ -48,6 +50,19 @@ def test_an_older_caller_leaves_out_what_came_later(bundle: Path) -> None:
     engine.struct_size = 4
     with pytest.raises(ConfigError, match=r"zo_engine\.struct_size: found 4"):
         open_with(bundle, options, abi.OpenOptions.cache.offset)
+
+
+def test_an_older_run_keeps_what_it_does_not_know(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "split", settings={"weight_decay": 0.25})
+    with Session.open(path, engine=SplitModel()) as session:
+        session.configure(clip=2.0, checkpoint_every=3)
+        run = abi.Run(struct_size=abi.Run.momentum.offset, momentum=9.0)
+        abi.call("zo_session_run", session.handle, ctypes.byref(run))
+        assert (run.lr, run.momentum) == (0.02, 9.0)
+        run.lr = 0.5
+        abi.call("zo_session_configure", session.handle, ctypes.byref(run))
+        now = session.run
+        assert (now.lr, now.weight_decay, now.clip, now.checkpoint_every) == (0.5, 0.25, 2.0, 3)
 
 
 def test_a_newer_caller_gets_and_gives_zero(bundle: Path) -> None:

@@ -85,7 +85,7 @@ def check_run(
             assert (report.step, report.losses, report.gradients) == (number, (report.loss,), ())
             for name, parameter in zip(names, trained, strict=True):
                 assert parameter.grad is not None
-                found = np.frombuffer(session.read_gradient(name), np.float32)
+                found = np.frombuffer(session.read_slot(name, gradient=True), np.float32)
                 np.testing.assert_allclose(
                     found, parameter.grad.numpy().ravel(), rtol=2e-3, atol=2e-6, err_msg=name
                 )
@@ -213,10 +213,10 @@ def test_what_a_first_order_session_refuses(tmp_path: Path) -> None:
     path = split_bundles.write_bundle(tmp_path / "bundle")
     with make_dataset(TEXT) as dataset, Session.open(path, engine=SplitModel()) as session:
         with pytest.raises(ConfigError, match="found no gradient"):
-            session.read_gradient("lora_B.0")
+            session.read_slot("lora_B.0", gradient=True)
         session.step(dataset, [0])
         with pytest.raises(ConfigError, match="found no gradient"):
-            session.read_gradient("lora_A.1")
+            session.read_slot("lora_A.1", gradient=True)
         with pytest.raises(ConfigError, match="first-order method mebp"):
             session.replay_slot("lora_B.0", 0)
         for change in (
@@ -274,7 +274,7 @@ def test_a_failing_engine_leaves_the_state(tmp_path: Path) -> None:
                     session.step(dataset, [3, 4, 5])
                 assert session.read_slot("lora_B.0").tobytes() == first
                 with pytest.raises(ConfigError, match="no gradient"):
-                    session.read_gradient("lora_B.0")
+                    session.read_slot("lora_B.0", gradient=True)
                 model.fail = None
                 session.step(dataset, [3, 4, 5])
                 assert session.read_slot("lora_B.0").tobytes() == second

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,15 @@ import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir.passes import MemoryPlanningPass
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import bundles, split_bundles
 from tests.support.sessions import make_dataset
-from tests.support.split_bundles import FUNCTIONS, SplitModel
+from tests.support.split_bundles import SplitModel, run_program
+from zoexport.native import runner_path
 from zoexport.session import Session
 
+SIZES: dict[str, Any] = {"lengths": (4, 8)}
 DTYPES = {
     "float32": torch.float32,
     "int64": torch.int64,
@@ -24,45 +30,38 @@ DTYPES = {
 }
 
 
-class Stage(torch.nn.Module):
-    """A kind of stage with its inputs in the manifest's order."""
+def export(program: dict[str, Any]) -> Any:
+    """A program as the manifest describes it; autograd's own operations are traced."""
+    names = [value["name"] for value in program["inputs"]]
+    outputs = [value["name"] for value in program["outputs"]]
+    given = tuple(torch.zeros(v["shape"], dtype=DTYPES[v["dtype"]]) for v in program["inputs"])
 
-    def __init__(self, kind: str, names: list[str]) -> None:
-        super().__init__()
-        self.kind, self.names = kind, names
-
-    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = dict(zip(self.names, values, strict=True))
-        places = ("tokens", "x0", "x1", "labels")
-        found = FUNCTIONS[self.kind](given, *(given[name] for name in places if name in given))
+    def function(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = run_program(program["family"], dict(zip(names, values, strict=True)), outputs)
         # An output that is an input would share its memory.
         return tuple(value.clone() for value in found)
 
+    return torch.export.export(make_fx(function)(*given), given).run_decompositions()
 
-def export(program: dict[str, Any]) -> Any:
-    inputs = program["inputs"]
-    given = tuple(torch.zeros(v["shape"], dtype=DTYPES[v["dtype"]]) for v in inputs)
-    stage = Stage(program["family"].split(".")[0], [v["name"] for v in inputs])
-    return torch.export.export(stage, given)
+
+@pytest.fixture(scope="module")
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    drafted = split_bundles.write_bundle(tmp_path_factory.mktemp("split") / "draft", **SIZES)
+    return to_edge(
+        {p["method"]: export(p) for p in split_bundles.programs_of(drafted)},
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["planned", "by pointer"])
-def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("split")
-    drafted = split_bundles.write_bundle(folder / "draft", method="prge")
-    lowered = to_edge(
-        {p["method"]: export(p) for p in split_bundles.programs_of(drafted)},
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    ).to_executorch(
-        ExecutorchBackendConfig(
-            memory_planning_pass=MemoryPlanningPass(
-                alloc_graph_input=request.param, alloc_graph_output=request.param
-            )
-        )
-    )
-    return split_bundles.write_bundle(
-        folder / "bundle", method="prge", engine="executorch", program=bytes(lowered.buffer)
-    )
+def bundle(
+    request: pytest.FixtureRequest, edge: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    planning = MemoryPlanningPass(alloc_graph_input=request.param, alloc_graph_output=request.param)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    program = bytes(copy.deepcopy(edge).to_executorch(config).buffer)
+    folder = tmp_path_factory.mktemp("split") / "bundle"
+    return split_bundles.write_bundle(folder, engine="executorch", program=program, **SIZES)
 
 
 def test_runs_the_stages(bundle: Path) -> None:
@@ -79,3 +78,22 @@ def test_runs_the_stages(bundle: Path) -> None:
     np.testing.assert_allclose(slot, expected_slot, atol=1e-3)
     assert found.loss == pytest.approx(expected.loss, rel=1e-4)
     assert found.token_accuracy == expected.token_accuracy
+
+
+def test_the_runner_says_what_each_length_cost(bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "examples.jsonl"
+    candidates = [{"tokens": [1, 2, 3, 4], "labels": [2, 3, 4, 5]}]
+    path.write_text(json.dumps({"candidates": candidates, "target": 0}) + "\n")
+    arguments = ["--bundle", bundle, "--examples", path, "--state", tmp_path / "state"]
+    found = subprocess.run(
+        [str(runner_path()), "train", *map(str, arguments), "--steps", "2", "--json", "--timings"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    costs = json.loads(found.stdout.splitlines()[-1])["programs"]
+    # One row of four tokens: nothing ran for the other length.
+    assert {name for name in costs if name.startswith("mix")} == {"mix.forward@4", "mix.backward@4"}
+    # Two stages, two steps; the example is there twice, with eight labels in chunks of three.
+    assert costs["mix.forward@4"]["calls"] == 4 and costs["head.backward"]["calls"] == 6
+    assert "head.forward" not in costs and costs["mix.backward@4"]["load_seconds"] > 0

@@ -71,7 +71,7 @@ def test_trains_as_the_definitions_say(tmp_path: Path, method: str) -> None:
             np.testing.assert_allclose(found, values[name].ravel(), rtol=2e-2, atol=2e-3)
             assert session.replay_slot(name, 3).tobytes() == found.tobytes()
         with pytest.raises(ConfigError, match="no gradient"):
-            session.read_gradient("lora_B.0")
+            session.read_slot("lora_B.0", gradient=True)
         with pytest.raises(ConfigError, match=method):
             session.configure(clip=1.0)
 

@@ -265,7 +265,7 @@ ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* data
 
 enum { ZO_SLOT_CURRENT = 0, /* as the last step evaluated it */
        ZO_SLOT_FINISHED = 1, /* with the pending update applied: what export and evaluation use */
-       ZO_SLOT_GRADIENT = 2  /* the last step's gradient by a trainable slot, before clipping; first-order methods only */ };
+       ZO_SLOT_GRADIENT = 2  /* the last step's gradient by a trainable slot, before clipping: first-order methods */ };
 
 /* Copies a slot's fp32 values; `count` must be its number of elements. */
 ZO_API zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
