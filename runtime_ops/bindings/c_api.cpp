@@ -1,4 +1,5 @@
 // The C ABI over zoexport::Session. No exception crosses it.
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -328,7 +329,7 @@ zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* reco
     const zoexport::Record& found = records[index];
     ZO_TRY(write_struct({0, found.step, found.lr, found.eps, found.loss}, sizeof(zo_record), "zo_record", record));
     if (gradients != nullptr) {
-      std::memcpy(gradients, found.gradients.data(), found.gradients.size() * sizeof(float));
+      std::copy(found.gradients.begin(), found.gradients.end(), gradients);
     }
     return {};
   });
