@@ -37,7 +37,7 @@ from zoexport.native import library_path
 
 VERSION = 2
 #: How a tensor of each dtype is viewed; bfloat16 by its bits.
-FORMATS: dict[int, Literal["f", "q", "B", "H"]] = {0: "f", 1: "q", 2: "B", 3: "H"}
+FORMATS: dict[int, Literal["f", "q", "B", "H", "b"]] = {0: "f", 1: "q", 2: "B", 3: "H", 4: "b"}
 SLOT_CURRENT, SLOT_FINISHED, SLOT_GRADIENT = 0, 1, 2
 _OK = 0
 _ERRORS: dict[int, type[ZoExportError]] = {

@@ -74,6 +74,8 @@ ScalarType scalar_type(int32_t dtype) {
       return ScalarType::Byte;
     case ZO_BFLOAT16:
       return ScalarType::BFloat16;
+    case ZO_INT8:
+      return ScalarType::Char;
     default:
       return ScalarType::Float;
   }

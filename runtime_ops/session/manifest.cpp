@@ -31,10 +31,10 @@ ValueSpec read_value(const JsonNode& node) {
   value.role = node.member("role").text();
   const JsonNode dtype = node.member("dtype");
   static const std::map<std::string, int32_t> dtypes = {
-      {"float32", ZO_FLOAT32}, {"int64", ZO_INT64}, {"uint8", ZO_UINT8}, {"bfloat16", ZO_BFLOAT16}};
+      {"float32", ZO_FLOAT32}, {"int64", ZO_INT64}, {"uint8", ZO_UINT8}, {"bfloat16", ZO_BFLOAT16}, {"int8", ZO_INT8}};
   const auto known = dtypes.find(dtype.text());
   if (known == dtypes.end()) {
-    dtype.problem("float32, int64, uint8 or bfloat16");
+    dtype.problem("float32, int64, uint8, bfloat16 or int8");
   } else {
     value.dtype = known->second;
   }
@@ -215,6 +215,7 @@ size_t dtype_bytes(int32_t dtype) {
     case ZO_INT64:
       return 8;
     case ZO_UINT8:
+    case ZO_INT8:
       return 1;
     case ZO_BFLOAT16:
       return 2;

@@ -25,6 +25,8 @@ const char* tensor_dtype(int32_t dtype) {
       return "U8";
     case ZO_BFLOAT16:
       return "BF16";
+    case ZO_INT8:
+      return "I8";
     default:
       return "F32";
   }

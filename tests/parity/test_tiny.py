@@ -64,7 +64,8 @@ def test_fp32(compiler: Compiler, name: str) -> None:
 def test_queries_and_batches(compiler: Compiler, queries: int, batch: int) -> None:
     report = compare(compiler.bundle("llama", queries=queries, batch=batch))
     assert report["passed"] is True
-    assert report["bounds"] == {"loss": 1e-4, "state": 1e-3}
+    assert report["bounds"] == {"loss": 1e-4, "state": 1e-3, "gradient": 1e-4}
+    assert report["max_relative_gradient_error"] is None
 
 
 def test_mezo(compiler: Compiler) -> None:
@@ -138,5 +139,5 @@ def test_the_dump_shows_the_update(compiler: Compiler, tmp_path: Path) -> None:
 
 def test_every_bound_has_a_reason() -> None:
     for bound, reason in tolerances._BOUNDS.values():
-        assert set(bound) == {tolerances.LOSS, tolerances.STATE}
+        assert set(bound) == {tolerances.LOSS, tolerances.STATE, tolerances.GRADIENT}
         assert len(reason) > 40

@@ -24,14 +24,15 @@ def make_batch(
     a few labels.
 
     Args:
-        settings: ``seq_len``, ``batch`` and ``loss`` of the bundle.
+        settings: ``seq_len``, ``batch``, ``accumulate`` and ``loss`` of the bundle.
         vocabulary: tokens are below it.
         step: the step's number.
-        least_labels: examples follow until they have as many labels, beyond ``batch`` where need be.
+        least_labels: examples follow until they have as many labels, beyond those of an update where need be.
     """
     examples: list[Example] = []
     labels = 0
-    while len(examples) < settings["batch"] or labels < least_labels:
+    count = settings["batch"] * settings["accumulate"]
+    while len(examples) < count or labels < least_labels:
         examples.append(_example(settings, vocabulary, step, len(examples)))
         labels += sum(label >= 0 for label in examples[-1].candidates[0].labels)
     return examples

@@ -41,14 +41,20 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
     parts = segments(whole, stack)
     passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
     families: dict[Any, str] = {}
+    scalars = _scalars(graph, whole)
+    _store_masks_as_numbers(graph)
     for number, nodes in enumerate(parts):
         if number == len(parts) - 1:
             results = [(whole.outputs[0], outputs(whole)["logits"])]
-            part = _Part(whole, "", HEAD)
+            part = _Part(whole, scalars, "", HEAD)
         else:
             results = _activations(_read_later(passed, nodes, parts[number + 1 :]))
             layer = f"{stack}.{number - 1}"
-            part = _Part(whole, f"{layer}.", layer) if number else _Part(whole, "", EMBEDDING)
+            part = (
+                _Part(whole, scalars, f"{layer}.", layer)
+                if number
+                else _Part(whole, scalars, "", EMBEDDING)
+            )
         program = part.extract(nodes, passed, results)
         family = part.stage
         if part.prefix:
@@ -62,6 +68,22 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
 
 def _named(program: Program) -> list[tuple[Value, Node]]:
     return [*zip(program.inputs, placeholders(program).values(), strict=True)]
+
+
+def _scalars(graph: TrainingGraph, program: Program) -> dict[Node, Any]:
+    """The values of inputs without dimensions, which stand in the code instead (Gemma scales its embedding so)."""
+    return {
+        node: graph.weights[value.name].item()
+        for value, node in _named(program)
+        if value.role == "weight" and not value.shape and value.name not in graph.parameters
+    }
+
+
+def _store_masks_as_numbers(graph: TrainingGraph) -> None:
+    """Tables of truth values become 0 and 1: an input is read as numbers everywhere."""
+    for name, tensor in graph.weights.items():
+        if tensor.dtype == torch.bool:
+            graph.weights[name] = tensor.float()
 
 
 def _read_later(
@@ -94,18 +116,19 @@ class _Part:
 
     Args:
         whole: the program that it is part of.
+        scalars: its inputs that are numbers.
         prefix: the path of the segment's layer with a final dot, or nothing.
         stage: the stage's name.
     """
 
-    def __init__(self, whole: Program, prefix: str, stage: str) -> None:
+    def __init__(self, whole: Program, scalars: dict[Node, Any], prefix: str, stage: str) -> None:
         self.values = {node: value for value, node in _named(whole)}
         self.prefix = prefix
         self.stage = stage
         self.bind: dict[str, str] = {}
         self.inputs: list[Value] = []
         self.graph = Graph()
-        self.copied: dict[Node, Node] = {}
+        self.copied: dict[Node, Any] = dict(scalars)
 
     def extract(
         self,
@@ -116,7 +139,7 @@ class _Part:
         """The program that computes ``results`` from ``passed``."""
         for value, node in passed:
             self._input(node, value)
-        before = _read_before(nodes, set(self.copied))
+        before = _read_before(nodes, {*self.copied})
         for node in before:
             if node in self.values:
                 self._input(node, self._local(self.values[node]))
@@ -138,6 +161,9 @@ class _Part:
         copied = self.graph.placeholder("".join(c if c.isalnum() else "_" for c in value.name))
         copied.meta = dict(node.meta)
         self.copied[node] = copied
+        if node.meta["val"].dtype == torch.bool:
+            copied.meta["val"] = node.meta["val"].to(torch.float32)
+            self.copied[node] = call(self.graph, aten.ne.Scalar, copied, 0)
 
     def _local(self, value: Value) -> Value:
         """A weight or slot under the name that it has in every stage of the family."""
@@ -147,7 +173,8 @@ class _Part:
             if name == value.name:
                 name = f"shared.{sum(local.startswith('shared.') for local in self.bind)}"
         self.bind[name] = value.name
-        return Value(name, value.role, value.dtype, value.shape)
+        dtype = "float32" if value.dtype == "bool" else value.dtype
+        return Value(name, value.role, dtype, value.shape)
 
 
 def _read_before(nodes: list[Node], known: set[Node]) -> list[Node]:

@@ -1,0 +1,121 @@
+"""Tiny models in programs of single layers: MeBP's gradients, and zeroth-order methods over the same programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.support.compiled import Compiler
+from tests.support.tiny_models import ARCHITECTURES
+from zoexport.exchange import export_adapter
+from zoexport.methods.split import row_lengths
+from zoexport.parity import parity
+from zoexport.session import Dataset, Session
+
+pytestmark = pytest.mark.parity
+ALL = {"lora__targets": "all-linear", "weights": "int4"}
+
+
+def compare(bundle: Path, steps: int = 4) -> dict[str, Any]:
+    """Parity without progress; it passes."""
+    report = parity(bundle, steps=steps, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    return report
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_gradients_of_every_architecture(compiler: Compiler, name: str) -> None:
+    """Every tensor of every adapter against autograd over the same dequantized weights; batches of unequal rows."""
+    report = compare(compiler.bundle(name, "mebp", **ALL))
+    assert report["max_relative_gradient_error"] <= 1e-4
+    assert report["max_relative_loss_error"] <= 1e-4
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_gradients_over_other_weights(compiler: Compiler, weights: str) -> None:
+    compare(compiler.bundle("gemma3", "mebp", **{**ALL, "weights": weights}))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch": 1, "accumulate": 4},
+        {"batch": 2, "accumulate": 2, "loss": "choices"},
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1, "clip": 0},
+        {"checkpoint_every": 2, "weight_decay": 0.01},
+        {"lora__targets": "attention", "lora__layers": "last:1", "lora__alpha": 8},
+        {"seq_len": 48, "batch": 1, "accumulate": 3},
+    ],
+    ids=lambda settings: ",".join(settings),
+)
+def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
+    compare(compiler.bundle("gemma3", "mebp", **{**ALL, **settings}), steps=6)
+
+
+@pytest.mark.parametrize("method", ["prge", "mezo"])
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str) -> None:
+    bundle = compiler.bundle("qwen2", method, split="layers", queries=2, weights=weights)
+    programs = json.loads((bundle / "manifest.json").read_text())["programs"]
+    assert {program["family"] for program in programs} == {"embedding", "layer.0", "head"}
+    compare(bundle, steps=10)
+
+
+def test_split_and_whole_programs_take_the_same_steps(compiler: Compiler) -> None:
+    """Same noise, same batches: what differs is where floats are rounded."""
+    losses = []
+    for split in ("whole", "layers"):
+        with Session.open(compiler.bundle("llama", "prge", split=split)) as session, _data() as data:
+            losses.append([session.step(data, [0, 1, 2]).losses for _ in range(5)])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_lengths_are_chosen_by_the_longest_row(compiler: Compiler) -> None:
+    bundle = compiler.bundle("gemma3", "mebp", **{**ALL, "seq_len": 48, "batch": 1, "accumulate": 3})
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    assert manifest["lengths"] == row_lengths(48) == [32, 48]
+    assert {program.get("length") for program in manifest["programs"]} == {32, 48, None}
+
+
+def test_one_sgd_step_is_minus_lr_times_the_gradient(compiler: Compiler, tmp_path: Path) -> None:
+    """As the exported PEFT adapter has it."""
+    bundle = compiler.bundle("llama", "mebp", **{**ALL, "optimizer": "sgd", "clip": 0})
+    before = _exported(bundle, None, tmp_path / "before")
+    with Session.open(bundle) as session, _data() as data:
+        session.attach(tmp_path / "state")
+        session.configure(lr=0.5)
+        session.step(data, [0, 1, 2])
+        gradients = {
+            slot.name: np.frombuffer(session.read_slot(slot.name, gradient=True), np.float32).reshape(slot.shape)
+            for slot in session.slots()
+        }
+        session.save()
+    after = _exported(bundle, tmp_path / "state", tmp_path / "after")
+    moved = 0
+    for name, gradient in gradients.items():
+        half, _, module = name.partition(".")
+        key = f"base_model.model.{module}.{half}.weight"
+        # PEFT keeps both matrices transposed.
+        np.testing.assert_allclose(
+            after[key].T, before[key].T - np.float32(0.5) * gradient, rtol=1e-6, atol=1e-8
+        )
+        moved += bool(gradient.any())
+    assert moved == len(gradients) // 2  # B is zero at first, so that A does not move
+
+
+def _data() -> Dataset:
+    data = Dataset()
+    for number, length in enumerate((5, 24, 11)):
+        tokens = [(7 * number + 3 * place) % 300 for place in range(length + 1)]
+        data.add([(tokens[:-1], tokens[1:])], 0)
+    return data
+
+
+def _exported(bundle: Path, state: Path | None, folder: Path) -> dict[str, np.ndarray]:
+    export_adapter(bundle, state=state, kind="peft", output=folder, force=False)
+    return load_file(folder / "adapter_model.safetensors")
