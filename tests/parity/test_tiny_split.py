@@ -70,13 +70,18 @@ def test_split_and_whole_programs_take_the_same_steps(compiler: Compiler) -> Non
     """Same noise, same batches: what differs is where floats are rounded."""
     losses = []
     for split in ("whole", "layers"):
-        with Session.open(compiler.bundle("llama", "prge", split=split)) as session, _data() as data:
+        with (
+            Session.open(compiler.bundle("llama", "prge", split=split)) as session,
+            _data() as data,
+        ):
             losses.append([session.step(data, [0, 1, 2]).losses for _ in range(5)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
 def test_lengths_are_chosen_by_the_longest_row(compiler: Compiler) -> None:
-    bundle = compiler.bundle("gemma3", "mebp", **{**ALL, "seq_len": 48, "batch": 1, "accumulate": 3})
+    bundle = compiler.bundle(
+        "gemma3", "mebp", **{**ALL, "seq_len": 48, "batch": 1, "accumulate": 3}
+    )
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["lengths"] == row_lengths(48) == [32, 48]
     assert {program.get("length") for program in manifest["programs"]} == {32, 48, None}
@@ -91,7 +96,9 @@ def test_one_sgd_step_is_minus_lr_times_the_gradient(compiler: Compiler, tmp_pat
         session.configure(lr=0.5)
         session.step(data, [0, 1, 2])
         gradients = {
-            slot.name: np.frombuffer(session.read_slot(slot.name, gradient=True), np.float32).reshape(slot.shape)
+            slot.name: np.frombuffer(
+                session.read_slot(slot.name, gradient=True), np.float32
+            ).reshape(slot.shape)
             for slot in session.slots()
         }
         session.save()

@@ -39,9 +39,10 @@ def adapter_hash(bundle: Path, state: Path, output: Path) -> str:
     return hashlib.sha256((output / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
-def test_twenty_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "settings"), [("prge", {"queries": 8}), ("mebp", {})])
+def test_twenty_kills(tmp_path: Path, method: str, settings: dict[str, int]) -> None:
     compiler = Compiler(tmp_path / "compiled")
-    bundle = compiler.bundle("llama_tied", weights="int4", queries=8)
+    bundle = compiler.bundle("llama_tied", method, weights="int4", **settings)
     data = tmp_path / "data.jsonl"
     data.write_text(
         "".join(json.dumps({"text": f"sentence {n} of many"}) + "\n" for n in range(50))
@@ -75,6 +76,6 @@ def test_twenty_kills(tmp_path: Path) -> None:
     assert last.returncode == 0, errors.decode()
     ours = adapter_hash(bundle, state, tmp_path / "a")
     assert ours == adapter_hash(bundle, tmp_path / "whole", tmp_path / "b")
-    # 64 bytes a query and step at most.
-    assert log_size(state) <= 64 * 8 * STEPS
+    # A header, and 20 bytes a step and 4 a query.
+    assert log_size(state) == 64 + (20 + 4 * settings.get("queries", 0)) * STEPS
     assert log_size(state) == log_size(tmp_path / "whole")

@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.slow.conftest import HELD_OUT, MODEL
+from tests.support.verbs import run, verb
 from zoexport import models
 from zoexport.data import tokenize_file
-from zoexport.samples import Samples, sentences
+from zoexport.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
-MODEL = "smollm2-135m"
 RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.yaml"
-HELD_OUT = 500
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """A verb with ``--json``, as its own process."""
-    line = [sys.executable, "-m", "zoexport", *map(str, arguments), "--json"]
-    return subprocess.run(line, capture_output=True, text=True)
-
-
-def verb(*arguments: object) -> dict[str, Any]:
-    """The result of a verb that succeeds."""
-    done = run(*arguments)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 1
-    result: dict[str, Any] = json.loads(lines[0])
-    return result
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where everything of this module lies."""
-    return tmp_path_factory.mktemp("smollm2")
-
-
-@pytest.fixture(scope="module")
-def samples() -> Samples:
-    """The sentence set."""
-    return sentences()
-
-
-@pytest.fixture(scope="module")
-def held_out(folder: Path, samples: Samples) -> Path:
-    """The first 500 held-out sentences."""
-    path = folder / "held-out.jsonl"
-    lines = samples.test.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(lines[:HELD_OUT]), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
 def int4(folder: Path) -> Path:
     """The bundle of ``make demo``."""
     bundle = folder / "int4"
-    compiled = verb("compile", MODEL, "--target", "android-cpu", "--recipe", RECIPE, "-o", bundle)
+    method = ("--method", "prge", "--recipe", RECIPE)
+    compiled = verb("compile", MODEL, "--target", "android-cpu", *method, "-o", bundle)
     assert compiled["delegates"] <= 60
     assert sorted(compiled["programs"]) == ["evaluate", "train"]
     return bundle
@@ -73,7 +35,7 @@ def fp32(folder: Path) -> Path:
     """An fp32 bundle of one row, for exact comparisons."""
     bundle = folder / "fp32"
     settings = ("--set", "weights=fp32", "--set", "batch=1")
-    verb("compile", MODEL, "--target", "host", *settings, "-o", bundle)
+    verb("compile", MODEL, "--target", "host", "--method", "prge", *settings, "-o", bundle)
     return bundle
 
 

@@ -1,0 +1,33 @@
+"""The real model's name, the real sentences, and a folder for what is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zoexport.samples import Samples, sentences
+
+MODEL = "smollm2-135m"
+HELD_OUT = 500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where everything of this module lies."""
+    return tmp_path_factory.mktemp("smollm2")
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    """The sentence set."""
+    return sentences()
+
+
+@pytest.fixture(scope="module")
+def held_out(folder: Path, samples: Samples) -> Path:
+    """The first 500 held-out sentences."""
+    path = folder / "held-out.jsonl"
+    lines = samples.test.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:HELD_OUT]), encoding="utf-8")
+    return path

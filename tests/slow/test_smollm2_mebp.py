@@ -1,0 +1,61 @@
+"""Backpropagation on the real model and the real sentences, through the command line as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.slow.conftest import HELD_OUT, MODEL
+from tests.support.verbs import verb
+from zoexport.samples import Samples
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-mebp-int4.yaml"
+ALL_LINEAR = ("--set", "lora.targets=all-linear")
+
+
+@pytest.fixture(scope="module")
+def all_linear(folder: Path) -> Path:
+    """An int4 bundle that adapts every linear layer, at the default length and batch; mebp is the default method."""
+    bundle = folder / "all-linear"
+    compiled = verb("compile", MODEL, "--target", "android-cpu", *ALL_LINEAR, "-o", bundle)
+    assert compiled["method"] == "mebp"
+    # Nothing but zoexport's own kernels runs, in any program.
+    assert not any(compiled["fallback_ops"].values())
+    return bundle
+
+
+def test_sixty_steps_teach_it(folder: Path, samples: Samples, held_out: Path) -> None:
+    bundle, state = folder / "recipe", folder / "recipe-state"
+    verb("compile", MODEL, "--target", "android-cpu", "--recipe", RECIPE, "-o", bundle)
+    verb("train", bundle, "--data", samples.train, "--state", state, "--steps", 60)
+    after = verb("eval", bundle, "--data", held_out, "--state", state)
+    assert after["examples"] == HELD_OUT
+    assert after["accuracy"] >= 0.78
+
+
+def test_gradients_over_int4_weights(all_linear: Path) -> None:
+    report = verb("parity", all_linear, "--steps", 2)
+    assert report["max_relative_gradient_error"] <= 1e-4
+    assert report["passed"] is True
+
+
+def test_gradients_over_fp32_weights_with_accumulation(folder: Path) -> None:
+    bundle = folder / "fp32-accumulate"
+    settings = ("--set", "weights=fp32", "--set", "seq_len=64", "--set", "accumulate=4")
+    verb("compile", MODEL, "--target", "host", *ALL_LINEAR, *settings, "-o", bundle)
+    report = verb("parity", bundle, "--steps", 2)
+    assert report["max_relative_gradient_error"] <= 1e-4
+    assert report["passed"] is True
+
+
+def test_memory_is_that_of_one_layer(all_linear: Path, folder: Path) -> None:
+    """Sequence 256, every token a label, AdamW over 4.9 million adapter values."""
+    text = folder / "text.jsonl"
+    words = " ".join(f"Sentence {n} of a long text." for n in range(80))
+    text.write_text(json.dumps({"text": words}) + "\n")
+    trained = verb("train", all_linear, "--data", text, "--state", folder / "long", "--steps", 3)
+    assert trained["shortened"] == 1
+    assert trained["peak_anonymous_mb"] <= 90
