@@ -11,7 +11,7 @@ from zoexport.core.config import as_dict, parse, parse_assignments, read_recipe
 from zoexport.core.errors import ConfigError
 from zoexport.methods.prge.config import PrgeConfig
 
-DEFAULTS = {
+ZEROTH_ORDER = {
     "seq_len": 64,
     "batch": 4,
     "weights": "int4",
@@ -24,6 +24,7 @@ DEFAULTS = {
     "lora.layers": "all",
     "queries": 4,
     "eps": 1e-2,
+    "split": "whole",
     "optimizer": "sgd",
     "accumulate": 1,
     "lr": 5e-3,
@@ -33,9 +34,35 @@ DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize("method", ["prge", "mezo", None])
-def test_defaults_are_the_documented_ones(method: str | None) -> None:
-    assert as_dict(plan(method, "android-cpu", {}).config) == DEFAULTS
+FIRST_ORDER = {
+    **{key: value for key, value in ZEROTH_ORDER.items() if key not in ("queries", "eps", "split")},
+    "seq_len": 256,
+    "batch": 1,
+    "activations": "fp32",
+    "optimizer": "adamw",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "clip": 1.0,
+    "checkpoint_every": 1,
+    "lr": 1e-3,
+    "lr_schedule": "linear",
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "defaults"),
+    [("prge", ZEROTH_ORDER), ("mezo", ZEROTH_ORDER), ("mebp", FIRST_ORDER), (None, FIRST_ORDER)],
+)
+def test_defaults_are_the_documented_ones(method: str | None, defaults: dict[str, object]) -> None:
+    assert as_dict(plan(method, "android-cpu", {}).config) == defaults
+
+
+def test_programs_of_layers_compute_in_fp32() -> None:
+    chosen = plan("prge", "android-cpu", {"split": "layers", "weights": "int8"}).config
+    assert chosen.activations == "fp32"
+    for method, settings in (("mebp", {}), ("prge", {"split": "layers"})):
+        with pytest.raises(ConfigError, match="compute in fp32"):
+            plan(method, "android-cpu", {"activations": "int8", **settings})
 
 
 def test_fp32_weights_alone_mean_fp32_activations() -> None:
@@ -97,7 +124,7 @@ def test_combinations_that_the_target_cannot_run(settings: dict[str, str]) -> No
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"one of mezo, prge.*Did you mean 'prge'"):
+    with pytest.raises(ConfigError, match=r"one of mebp, mezo, prge.*Did you mean 'prge'"):
         plan("prgee", "android-cpu", {})
     with pytest.raises(ConfigError, match="Did you mean 'android-cpu'"):
         plan("prge", "android-gpu2", {})
