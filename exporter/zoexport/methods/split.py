@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _SHORTEST = 32
 """Tokens of the shortest rows that programs are made for."""
-_LOGITS = 3 << 20
+_LOGITS = 5 << 20
 """Elements of the logits of one call of the output head, beside as many of their gradient."""
 _LABEL_ROWS = (8, 64)
 """Least and most label rows of one call: a product of few rows spends its time on reading weights."""
