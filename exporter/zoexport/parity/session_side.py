@@ -56,9 +56,9 @@ class SessionSide:
     def _gradients(self) -> dict[str, np.ndarray]:
         """The last step's gradients of a first-order method, by slot."""
         return {
-            slot.name: np.frombuffer(self.session.read_gradient(slot.name), np.float32).reshape(
-                slot.shape
-            )
+            slot.name: np.frombuffer(
+                self.session.read_slot(slot.name, gradient=True), np.float32
+            ).reshape(slot.shape)
             for slot in self.slots
         }
 

@@ -26,7 +26,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import aten, call, output_node, shape_of, zo
+from zoexport.ir.graphs import aten, call, outputs, shape_of, zo
 from zoexport.ir.row_ops import MOST_OUTPUTS
 from zoexport.targets.executorch.layouts import (
     RowMove,
@@ -86,8 +86,7 @@ class _Fusion:
         for node in self.old.nodes:
             if node.op == "call_function" and self._is_call_of_its_own(node):
                 self._stored(node)
-        (returned,) = output_node(self.program.module).args
-        self.new.output(tuple(self._contiguous(node) for node in returned))  # type: ignore[union-attr]
+        self.new.output(tuple(map(self._contiguous, outputs(self.program).values())))
         self.new.eliminate_dead_code()
         self.program.module = GraphModule(torch.nn.Module(), self.new)
 

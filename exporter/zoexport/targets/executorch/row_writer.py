@@ -71,7 +71,7 @@ class RowWriter:
         view = leaf.view()
         width = 1 if view.stride(-1) == 0 else view.shape[-1]
         strides = tuple(view.stride()[:-1]) if view.dim() > 1 else (0,)
-        read = Read(width, view.storage_offset(), strides)
+        read = Read(width, int(view.storage_offset()), strides)
         key = (leaf.node, read)
         if key not in self.reads:
             self.reads[key] = len(self.found)
