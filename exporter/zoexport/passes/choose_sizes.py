@@ -41,7 +41,7 @@ from zoexport.ir.lengths import set_length, set_rows
 from zoexport.ir.shapes import record_shapes
 from zoexport.passes.split_layers import HEAD
 
-_PRODUCTS = (aten.linear, zo.linear_int4)
+_PRODUCTS = (aten.linear, zo.linear_int4, zo.linear_int8)
 _OVER_THE_LAST = (aten.mean, aten.layer_norm, aten.rms_norm, aten.amax, aten.softmax)
 
 

@@ -44,11 +44,12 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
     for number, nodes in enumerate(parts):
         if number == len(parts) - 1:
             results = [(whole.outputs[0], outputs(whole)["logits"])]
-            part = _Part(whole, "", HEAD)
+            part = _Part(whole, graph.parameters, "", HEAD)
         else:
             results = _activations(_read_later(passed, nodes, parts[number + 1 :]))
             layer = f"{stack}.{number - 1}"
-            part = _Part(whole, f"{layer}.", layer) if number else _Part(whole, "", EMBEDDING)
+            prefix, name = (f"{layer}.", layer) if number else ("", EMBEDDING)
+            part = _Part(whole, graph.parameters, prefix, name)
         program = part.extract(nodes, passed, results)
         family = part.stage
         if part.prefix:
@@ -94,12 +95,14 @@ class _Part:
 
     Args:
         whole: the program that it is part of.
+        parameters: the names of weights that are the model's own.
         prefix: the path of the segment's layer with a final dot, or nothing.
         stage: the stage's name.
     """
 
-    def __init__(self, whole: Program, prefix: str, stage: str) -> None:
+    def __init__(self, whole: Program, parameters: set[str], prefix: str, stage: str) -> None:
         self.values = {node: value for value, node in _named(whole)}
+        self.parameters = parameters
         self.prefix = prefix
         self.stage = stage
         self.bind: dict[str, str] = {}
@@ -143,7 +146,9 @@ class _Part:
         """A weight or slot under the name that it has in every stage of the family."""
         name = value.name
         if self.prefix:
-            name = name.replace(self.prefix, "", 1)
+            # Tables bear numbers that count through all layers.
+            if value.role == "state" or name in self.parameters:
+                name = name.replace(self.prefix, "", 1)
             if name == value.name:
                 name = f"shared.{sum(local.startswith('shared.') for local in self.bind)}"
         self.bind[name] = value.name
