@@ -29,7 +29,7 @@ from torch.fx import Graph, GraphModule, Node
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Stage, TrainingGraph, Value
 from zoexport.ir.graphs import aten, call, outputs, placeholders
-from zoexport.ir.segments import layer_stack, segments
+from zoexport.ir.segments import layer_of, layer_stack, segments
 
 EMBEDDING, HEAD = "embedding", "head"
 
@@ -47,9 +47,8 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
             part = _Part(whole, graph.parameters, "", HEAD)
         else:
             results = _activations(_read_later(passed, nodes, parts[number + 1 :]))
-            layer = f"{stack}.{number - 1}"
-            prefix, name = (f"{layer}.", layer) if number else ("", EMBEDDING)
-            part = _Part(whole, graph.parameters, prefix, name)
+            name = _layer_path(nodes, stack) if number else EMBEDDING
+            part = _Part(whole, graph.parameters, f"{name}." if number else "", name)
         program = part.extract(nodes, passed, results)
         family = part.stage
         if part.prefix:
@@ -59,6 +58,11 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
         graph.stages.append(Stage(part.stage, family, None, part.bind))
         passed = results
     return graph
+
+
+def _layer_path(nodes: list[Node], stack: str) -> str:
+    number = next(layer for node in nodes if (layer := layer_of(node, stack)) is not None)
+    return f"{stack}.{number}"
 
 
 def _named(program: Program) -> list[tuple[Value, Node]]:
