@@ -123,7 +123,9 @@ def test_tables_are_inputs_that_stages_bind() -> None:
     (common,) = shared[0] & shared[1]
     expected = torch.arange(LENGTH)[:, None].cos()
     torch.testing.assert_close(graph.weights[common], expected)
-    assert not any("cos" in name or "arange" in name for name in operators(graph.programs["layer.0"]))
+    assert not any(
+        "cos" in name or "arange" in name for name in operators(graph.programs["layer.0"])
+    )
 
 
 def test_gemma3s_local_and_global_layers_are_one_program() -> None:
