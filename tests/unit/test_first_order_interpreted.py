@@ -7,7 +7,6 @@ import torch
 
 from tests.support.splits import ROWS, by_autograd, by_stages, difference, tiny_graph
 from tests.support.tiny_models import ARCHITECTURES
-from zoexport.build import plan, training_graph
 
 QUANTIZED = ("llama_tied", "gemma3", "gpt2", "phi3", "opt")
 CASES = [

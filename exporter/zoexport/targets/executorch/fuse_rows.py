@@ -20,8 +20,6 @@ that are no row programs, with what they read stored.
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -29,12 +27,12 @@ from zoexport.core.types import Program
 from zoexport.ir.graphs import aten, call, outputs, shape_of, zo
 from zoexport.ir.row_ops import MOST_OUTPUTS
 from zoexport.targets.executorch.layouts import (
+    Leaf,
     RowMove,
     holds_whole,
     is_layout,
     resolved,
     row_move,
-    strided,
 )
 from zoexport.targets.executorch.row_expressions import treats_rows_alone
 from zoexport.targets.executorch.row_writer import RowWriter
@@ -48,20 +46,7 @@ def fuse_rows(program: Program) -> None:
 
 
 class NotReadable(Exception):
-    """Strides cannot say how a value's rows are read."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """A stored value and how its rows are read: layouts, then moves."""
-
-    node: Node
-    layouts: tuple[Node, ...]
-    moves: tuple[RowMove, ...]
-
-    def view(self) -> torch.Tensor:
-        """A tensor without values with the strides of the read."""
-        return strided(shape_of(self.node), self.layouts, self.moves)
+    """Strides cannot say how a value's rows are read, or they are no float32 numbers."""
 
 
 class _Fusion:
@@ -133,7 +118,7 @@ class _Fusion:
         """
         if len(shape_of(root)) - 1 > _MOST_DIMS or root.meta["val"].dtype != torch.float32:
             raise NotReadable
-        found = RowWriter(self, [root]).leaves()
+        found = RowWriter(self.read, [root]).leaves()
         if not found:  # a constant
             raise NotReadable
         return found
@@ -168,6 +153,8 @@ class _Fusion:
             view = leaf.view()
         except (RuntimeError, IndexError) as error:
             raise NotReadable from error
+        if leaf.node.meta["val"].dtype != torch.float32:
+            raise NotReadable
         if view.shape[-1] > 1 and view.stride(-1) not in (0, 1):
             raise NotReadable
         return leaf
@@ -230,7 +217,7 @@ class _Fusion:
         return view
 
     def _write(self, group: list[Node]) -> None:
-        writer = RowWriter(self, group)
+        writer = RowWriter(self.read, group)
         leaves = writer.leaves()
         inputs = [self._stored(leaf.node) for leaf in leaves]
         code, constants = writer.encoded()

@@ -123,6 +123,19 @@ def strided(base: Sequence[int], layouts: Sequence[Node], moves: Sequence[RowMov
     return value
 
 
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A stored value and how its rows are read: layouts, then moves."""
+
+    node: Node
+    layouts: tuple[Node, ...]
+    moves: tuple[RowMove, ...]
+
+    def view(self) -> torch.Tensor:
+        """A tensor without values with the strides of the read."""
+        return strided(shape_of(self.node), self.layouts, self.moves)
+
+
 def _viewed(value: torch.Tensor, node: Node) -> torch.Tensor:
     if is_call(node, *COPIES):
         return value

@@ -81,6 +81,9 @@ def _batched(node: Node, lead: list[int]) -> Node:
 
 def _with_heads(node: Node) -> Node:
     """(rows, heads, m, n) where (rows * heads, m, n) is a regrouping of that, which may not be contiguous."""
+    if is_call(node, aten.permute) and permutation(node) == (0, 2, 1):
+        turned = _with_heads(operand(node))
+        return _transposed(turned) if len(shape_of(turned)) == 4 else node
     source = node
     while is_call(source, *RESHAPES, *COPIES, aten.expand):
         source = operand(source)

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.fx import Node
 
 from zoexport.ir.graphs import shape_of
 from zoexport.ir.row_ops import Op, Read, RowProgram
-from zoexport.targets.executorch.layouts import RowMove
+from zoexport.targets.executorch.layouts import Leaf, RowMove
 from zoexport.targets.executorch.row_expressions import Emitter
 
-if TYPE_CHECKING:
-    from zoexport.targets.executorch.fuse_rows import Leaf, _Fusion
+
+class Reader(Protocol):
+    """Says how a value is come by."""
+
+    def __call__(
+        self, node: Node, moves: tuple[RowMove, ...], *, top: bool
+    ) -> Leaf | tuple[Node, tuple[RowMove, ...]]:
+        """A read of a stored value, or a call to compute, with the moves of its rows.
+
+        Args:
+            moves: of the rows of ``node``. top: whether it is the result itself, which is always computed.
+        """
 
 
 class RowWriter:
     """The row program that computes ``roots``, which have the same leading dimensions.
 
     Args:
-        fusion: says how a value is come by.
+        reader: says how each value is come by.
         roots: the results.
     """
 
-    def __init__(self, fusion: _Fusion, roots: Sequence[Node]) -> None:
-        self.fusion = fusion
+    def __init__(self, reader: Reader, roots: Sequence[Node]) -> None:
+        self.reader = reader
         dims = shape_of(roots[0])[:-1] or (1,)
         self.program = RowProgram(tuple(dims))
         self.reads: dict[Any, int] = {}
@@ -47,7 +57,7 @@ class RowWriter:
     def _value(self, node: Node, moves: tuple[RowMove, ...], *, top: bool = False) -> int:
         key = (node, moves)
         if key not in self.computed:
-            found = self.fusion.read(node, moves, top=top)
+            found = self.reader(node, moves, top=top)
             if isinstance(found, tuple):
                 inner, moved = found
                 self.computed[key] = self._compute(inner, moved)
