@@ -157,10 +157,14 @@ def test_encoding_and_decoding() -> None:
         [0.5, -1.0],
     )
     numbers = made.encoded()
-    assert numbers == [2, 2, 5, 2, 3, 1, 4, 0, 1, 0, 1, 2, 4, 3, 1, 3, 1, 2, 2, 3] + [
-        *(2, 2, 0, 1, 0),
-        *(30, 3, 2, 0, 0),
-    ]
+    dims, reads, widths, outputs = (
+        [2, 2, 5],
+        [2, 3, 1, 4, 0, 1, 0, 1, 2],
+        [4, 3, 1, 3, 1],
+        [2, 2, 3],
+    )
+    code = [2, 2, 0, 1, 0, 30, 3, 2, 0, 0]
+    assert numbers == dims + reads + widths + outputs + code
     assert decode(numbers, made.constants) == made
 
 

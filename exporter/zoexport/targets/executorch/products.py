@@ -41,9 +41,6 @@ def write_products(program: Program) -> None:
 def _product(node: Node) -> Node | None:
     if is_call(node, aten.mm, aten.bmm, aten.matmul):
         return _matmul(node, *arguments(node)[:2])
-    if is_call(node, aten.addmm) and not node.kwargs:
-        bias, a, b = arguments(node)
-        return call(node.graph, aten.add.Tensor, _matmul(node, a, b), bias)
     return None
 
 

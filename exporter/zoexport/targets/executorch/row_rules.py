@@ -38,8 +38,9 @@ def decompose(program: Program) -> None:
     """Rewrite ``program``, whose recorded shapes are numbers, in core operators without norms, splits and selects."""
     table: dict[Any, Callable[..., Any]] = {
         **core_aten_decompositions(),
-        **get_decompositions([aten.addmm, aten.baddbmm, aten.gelu_backward, aten.stack]),
+        **get_decompositions([aten.baddbmm, aten.gelu_backward, aten.stack]),
         aten.native_layer_norm.default: _layer_norm,
+        aten.addmm.default: _addmm,
     }
     table.pop(aten.gelu.default, None)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -59,6 +60,12 @@ def decompose(program: Program) -> None:
     remove_unused_weights(program)
     program.module.recompile()
     record_shapes(program)
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """addmm: a product and a sum, without factors of one."""
+    product = a @ b
+    return (product if alpha == 1 else alpha * product) + (bias if beta == 1 else beta * bias)
 
 
 def _layer_norm(
