@@ -113,14 +113,9 @@ class RowWriter:
         self.lines.append((int(op), target, a, b, c))
         return target
 
-    def _assemble(self, width: int, parts: list[tuple[int, int]]) -> int:
-        target = self._instruct(Op.FILL, width, self._constant(0.0))
-        for offset, value in parts:
-            size = self._width(value)
-            if value >= 0:
-                self.lines.append((int(Op.PUT), target, value, 0, offset))
-            elif offset or size != 1:
-                raise ValueError(f"a constant part of {width} elements")
+    def _assemble(self, width: int, elsewhere: int, parts: list[tuple[int, int]]) -> int:
+        target = self._instruct(Op.FILL, width, elsewhere)
+        self.lines += [(int(Op.PUT), target, register, 0, offset) for offset, register in parts]
         return target
 
     def _number(self, results: list[int], widths: list[int]) -> None:
