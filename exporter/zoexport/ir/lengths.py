@@ -150,6 +150,6 @@ def agrees_at_other_lengths(graph: TrainingGraph, program: str) -> bool:
         set_length(copied, length, shorter)
         cut = dataclasses.replace(graph, programs={program: copied})
         part = interpret(cut, program, inputs)["label_logprobs"]
-    except (VerifyError, RuntimeError):
+    except (VerifyError, RuntimeError, IndexError):
         return False
     return bool((whole - part).abs().max() <= _CLOSE * whole.abs().max())

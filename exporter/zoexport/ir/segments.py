@@ -1,6 +1,7 @@
 """Segments: the nodes of a captured model by decoder layer, told by the module paths that export records.
 
-Segment 0 is what comes before the first layer, segment i the i-th layer, the last one what follows the layers.
+Segment 0 is what comes before the first layer, segment i the layer that runs as the i-th, the last one what follows
+the layers.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ def segments(program: Program, stack: str) -> list[list[Node]]:
             calls.append(node)
     order: dict[str, int] = {}
     for node in calls:
-        if (layer := _layer(node, stack)) is not None:
+        if (layer := layer_of(node, stack)) is not None:
             order.setdefault(layer, len(order) + 1)
     place = dict.fromkeys(reached, 0)
     found: list[list[Node]] = [[] for _ in range(len(order) + 2)]
     for node in calls:
         latest = max(place[arg] for arg in node.all_input_nodes if arg in reached)
-        layer = _layer(node, stack)
+        layer = layer_of(node, stack)
         follows_layers = layer is None and latest == len(order)
         place[node] = order[layer] if layer is not None else latest + follows_layers
         if latest > place[node]:
@@ -75,7 +76,7 @@ def segments(program: Program, stack: str) -> list[list[Node]]:
     return found
 
 
-def _layer(node: Node, stack: str) -> str | None:
-    """The number in the stack of the layer that a node comes from, as the path has it."""
+def layer_of(node: Node, stack: str) -> str | None:
+    """The number in the stack of the layer that a node comes from, as the path has it; None for one of no layer."""
     path = module_path(node)
     return path[len(stack) + 1 :].split(".")[0] if path.startswith(f"{stack}.") else None

@@ -109,6 +109,41 @@ def _bound_graphs_are_static(graph: TrainingGraph, program: Program) -> Iterator
             yield f"node {node.name} still has a symbolic size"
 
 
+def _families(graph: TrainingGraph) -> dict[str, list[Program]]:
+    found: dict[str, list[Program]] = {}
+    for program in graph.programs.values():
+        found.setdefault(program.family, []).append(program)
+    return found
+
+
+def _stages_have_programs(graph: TrainingGraph, _: Program) -> Iterator[str]:
+    known = _families(graph)
+    for stage in graph.stages:
+        for family in (stage.forward, stage.backward):
+            if family is not None and family not in known:
+                yield f"stage {stage.name!r} calls {family!r}, which is no program"
+
+
+def _stages_bind_what_is_read(graph: TrainingGraph, _: Program) -> Iterator[str]:
+    known = _families(graph)
+    for stage in graph.stages:
+        programs = [*known.get(stage.forward, []), *known.get(stage.backward or "", [])]
+        read = {value.name for program in programs for value in program.inputs}
+        for name in sorted(stage.bind.keys() - read):
+            yield f"stage {stage.name!r} binds {name!r}, which its programs do not read"
+
+
+def _stages_train_their_slots(graph: TrainingGraph, _: Program) -> Iterator[str]:
+    known = _families(graph)
+    trained = {slot.name for slot in graph.slots if slot.role == "trainable"}
+    for stage in graph.stages:
+        for program in known.get(stage.backward or "", []):
+            given = {value.name for value in program.outputs}
+            for local, name in stage.bind.items():
+                if name in trained and local not in given:
+                    yield f"program {program.name} gives no gradient of {name!r}"
+
+
 RULES: dict[str, Rule] = {
     "every placeholder is a declared input": _placeholders_are_inputs,
     "every returned value is a declared output": _returns_are_outputs,
@@ -117,6 +152,9 @@ RULES: dict[str, Rule] = {
     "every state value has its slot": _state_has_slots,
     "every slot has an initial value": _slots_have_initial_values,
     "train returns every trainable slot": _training_returns_the_state,
+    "every stage has its programs": _stages_have_programs,
+    "stages bind what their programs read": _stages_bind_what_is_read,
+    "backward programs give the gradients of trained slots": _stages_train_their_slots,
     "sizes are numbers once rows are bound": _bound_graphs_are_static,
     "recorded shapes are the declared ones once rows are bound": _shapes_are_declared,
 }

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir.graphs import aten, copy_program, is_call, placeholders
+from zoexport.ir.graphs import aten, copy_program, is_call, operand, placeholders, shape_of
 from zoexport.ir.lengths import FixedLength, set_length, set_rows
 from zoexport.passes.split_layers import HEAD
 
 _CLOSE = 1e-4
 """Relative to the largest value: sums of other lengths round differently."""
 _TOKENS = 97
-"""Rows of the token embedding that stands in for the model's."""
+"""Most rows of the token embedding that stands in for the model's."""
 
 
 def check_stages(graph: TrainingGraph) -> TrainingGraph:
@@ -50,7 +51,7 @@ def _check(graph: TrainingGraph, program: Program) -> None:
                 for wanted, value in zip(whole.inputs, inputs.values(), strict=True)
             ]
             found = part.module(*cut)
-    except (VerifyError, RuntimeError) as error:
+    except (VerifyError, RuntimeError, IndexError) as error:
         raise FixedLength from error
     for ours, theirs in zip(found, expected, strict=True):
         if not (ours - theirs[:, :half]).abs().max() <= _CLOSE * theirs.abs().max():
@@ -61,16 +62,23 @@ def _values(graph: TrainingGraph, program: Program, value: Value) -> torch.Tenso
     """Constants as they are, everything else random: what a program says of positions does not hang on weights."""
     shape = [int(size) for size in value.shape]  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(math.prod(shape))
+    tables = _token_tables(program)
     if value.role == "tokens":
-        return torch.randint(_TOKENS, shape, generator=generator)
+        highest = min([_TOKENS, *(shape_of(table)[0] for table in tables)])
+        return torch.randint(highest, shape, generator=generator)
     stage = next(stage for stage in graph.stages if stage.forward == program.family)
     name = stage.bind.get(value.name, "")
     if value.role == "weight" and name not in graph.parameters:
         return graph.weights[name]
-    node = placeholders(program)[value.name]
-    tokens = placeholders(program).get("tokens")
-    if tokens is not None and any(
-        is_call(user, aten.embedding) and user.args[1] is tokens for user in node.users
-    ):
+    if placeholders(program)[value.name] in tables:
         shape[0] = min(shape[0], _TOKENS)
     return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
+
+
+def _token_tables(program: Program) -> list[Node]:
+    """The tables that are read at the tokens."""
+    tokens = placeholders(program).get("tokens")
+    if tokens is None:
+        return []
+    readers = [user for user in tokens.users if is_call(user, aten.embedding)]
+    return [operand(user) for user in readers if user.args[1] is tokens]

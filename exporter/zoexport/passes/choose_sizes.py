@@ -32,6 +32,7 @@ from zoexport.ir.graphs import (
     is_call,
     operand,
     output_node,
+    outputs,
     placeholders,
     shape_of,
     zo,
@@ -97,7 +98,7 @@ def _without_batch(program: Program) -> None:
             for reader in readers:
                 reader.replace_input_with(node, batched)
     output = output_node(program.module)
-    (returned,) = output.args[0]  # type: ignore[misc]
+    (returned,) = outputs(program).values()
     with nodes.inserting_before(output):
         flat = call(nodes, aten.reshape.default, returned, list(shape_of(returned)[1:]))
     output.args = ((flat,),)

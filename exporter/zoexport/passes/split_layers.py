@@ -29,7 +29,7 @@ from torch.fx import Graph, GraphModule, Node
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Stage, TrainingGraph, Value
 from zoexport.ir.graphs import aten, call, outputs, placeholders
-from zoexport.ir.segments import layer_stack, segments
+from zoexport.ir.segments import layer_of, layer_stack, segments
 
 EMBEDDING, HEAD = "embedding", "head"
 
@@ -46,15 +46,11 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
     for number, nodes in enumerate(parts):
         if number == len(parts) - 1:
             results = [(whole.outputs[0], outputs(whole)["logits"])]
-            part = _Part(whole, scalars, "", HEAD)
+            part = _Part(whole, graph.parameters, scalars, "", HEAD)
         else:
             results = _activations(_read_later(passed, nodes, parts[number + 1 :]))
-            layer = f"{stack}.{number - 1}"
-            part = (
-                _Part(whole, scalars, f"{layer}.", layer)
-                if number
-                else _Part(whole, scalars, "", EMBEDDING)
-            )
+            name = _layer_path(nodes, stack) if number else EMBEDDING
+            part = _Part(whole, graph.parameters, scalars, f"{name}." if number else "", name)
         program = part.extract(nodes, passed, results)
         family = part.stage
         if part.prefix:
@@ -64,6 +60,11 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
         graph.stages.append(Stage(part.stage, family, None, part.bind))
         passed = results
     return graph
+
+
+def _layer_path(nodes: list[Node], stack: str) -> str:
+    number = next(layer for node in nodes if (layer := layer_of(node, stack)) is not None)
+    return f"{stack}.{number}"
 
 
 def _named(program: Program) -> list[tuple[Value, Node]]:
@@ -116,13 +117,22 @@ class _Part:
 
     Args:
         whole: the program that it is part of.
+        parameters: the names of weights that are the model's own.
         scalars: its inputs that are numbers.
         prefix: the path of the segment's layer with a final dot, or nothing.
         stage: the stage's name.
     """
 
-    def __init__(self, whole: Program, scalars: dict[Node, Any], prefix: str, stage: str) -> None:
+    def __init__(
+        self,
+        whole: Program,
+        parameters: set[str],
+        scalars: dict[Node, Any],
+        prefix: str,
+        stage: str,
+    ) -> None:
         self.values = {node: value for value, node in _named(whole)}
+        self.parameters = parameters
         self.prefix = prefix
         self.stage = stage
         self.bind: dict[str, str] = {}
@@ -169,7 +179,9 @@ class _Part:
         """A weight or slot under the name that it has in every stage of the family."""
         name = value.name
         if self.prefix:
-            name = name.replace(self.prefix, "", 1)
+            # Tables bear numbers that count through all layers.
+            if value.role == "state" or name in self.parameters:
+                name = name.replace(self.prefix, "", 1)
             if name == value.name:
                 name = f"shared.{sum(local.startswith('shared.') for local in self.bind)}"
         self.bind[name] = value.name

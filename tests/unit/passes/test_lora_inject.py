@@ -55,3 +55,19 @@ def test_rank_above_the_smaller_side_is_refused() -> None:
     _, graph = captured(_model())
     with pytest.raises(ConfigError, match=f"at most {min(WIDTH, VOCAB)}"):
         lora_inject(graph, ["head"], rank=VOCAB + 1, alpha=2, seed=0)
+
+
+def test_both_matrices_can_be_trained() -> None:
+    _, alone = captured(_model())
+    lora_inject(alone, ["body.0"], rank=2, alpha=2, seed=7)
+    _, graph = captured(_model())
+    lora_inject(graph, ["body.0"], rank=2, alpha=2, seed=7, train_a=True)
+    assert [(slot.name, slot.role, slot.tensor_id) for slot in graph.slots] == [
+        ("lora_A.body.0", "trainable", A_TENSOR_IDS),
+        ("lora_B.body.0", "trainable", 0),
+    ]
+    # The first values and the program are the same: whether A is trained is the slots' affair.
+    assert torch.equal(graph.initial["lora_A.body.0"], alone.initial["lora_A.body.0"])
+    assert str(graph.programs["forward"].module.graph) == str(
+        alone.programs["forward"].module.graph
+    )

@@ -35,7 +35,7 @@ class FirstOrderReference:
         ]
         self.scaling = config.lora_alpha / config.lora_rank
         values = list(self.slots.values())
-        options = {"lr": config.lr, "weight_decay": config.weight_decay}
+        options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
         self.optimizer: torch.optim.Optimizer = (
             torch.optim.AdamW(values, **options)
             if config.optimizer == "adamw"
@@ -62,7 +62,7 @@ class FirstOrderReference:
         losses = []
         for example in batch:
             loss = self.loss(example)
-            (loss / len(batch)).backward()  # type: ignore[no-untyped-call]
+            (loss / len(batch)).backward()
             losses.append(float(loss.detach()))
         gradients = {name: _gradient(value).clone() for name, value in self.slots.items()}
         for name, gradient in (applied or {}).items():

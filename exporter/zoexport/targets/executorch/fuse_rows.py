@@ -20,21 +20,19 @@ that are no row programs, with what they read stored.
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import aten, call, output_node, shape_of, zo
+from zoexport.ir.graphs import aten, call, outputs, shape_of, zo
 from zoexport.ir.row_ops import MOST_OUTPUTS
 from zoexport.targets.executorch.layouts import (
+    Leaf,
     RowMove,
     holds_whole,
     is_layout,
     resolved,
     row_move,
-    strided,
 )
 from zoexport.targets.executorch.row_expressions import treats_rows_alone
 from zoexport.targets.executorch.row_writer import RowWriter
@@ -48,20 +46,7 @@ def fuse_rows(program: Program) -> None:
 
 
 class NotReadable(Exception):
-    """Strides cannot say how a value's rows are read."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """A stored value and how its rows are read: layouts, then moves."""
-
-    node: Node
-    layouts: tuple[Node, ...]
-    moves: tuple[RowMove, ...]
-
-    def view(self) -> torch.Tensor:
-        """A tensor without values with the strides of the read."""
-        return strided(shape_of(self.node), self.layouts, self.moves)
+    """Strides cannot say how a value's rows are read, or they are no float32 numbers."""
 
 
 class _Fusion:
@@ -86,8 +71,7 @@ class _Fusion:
         for node in self.old.nodes:
             if node.op == "call_function" and self._is_call_of_its_own(node):
                 self._stored(node)
-        (returned,) = output_node(self.program.module).args
-        self.new.output(tuple(self._contiguous(node) for node in returned))  # type: ignore[union-attr]
+        self.new.output(tuple(map(self._contiguous, outputs(self.program).values())))
         self.new.eliminate_dead_code()
         self.program.module = GraphModule(torch.nn.Module(), self.new)
 
@@ -134,7 +118,7 @@ class _Fusion:
         """
         if len(shape_of(root)) - 1 > _MOST_DIMS or root.meta["val"].dtype != torch.float32:
             raise NotReadable
-        found = RowWriter(self, [root]).leaves()
+        found = RowWriter(self.read, [root]).leaves()
         if not found:  # a constant
             raise NotReadable
         return found
@@ -169,6 +153,8 @@ class _Fusion:
             view = leaf.view()
         except (RuntimeError, IndexError) as error:
             raise NotReadable from error
+        if leaf.node.meta["val"].dtype != torch.float32:
+            raise NotReadable
         if view.shape[-1] > 1 and view.stride(-1) not in (0, 1):
             raise NotReadable
         return leaf
@@ -231,17 +217,17 @@ class _Fusion:
         return view
 
     def _write(self, group: list[Node]) -> None:
-        writer = RowWriter(self, group)
+        writer = RowWriter(self.read, group)
         leaves = writer.leaves()
         inputs = [self._stored(leaf.node) for leaf in leaves]
         code, constants = writer.encoded()
         operator = getattr(zo, f"rows_{len(group)}").default
         made = call(self.new, operator, inputs, code, constants)
         for number, root in enumerate(group):
-            if len(group) == 1:
-                self.done[root] = made
-            else:
-                self.done[root] = call(self.new, _getitem, made, number)
+            result = made if len(group) == 1 else call(self.new, _getitem, made, number)
+            if len(shape_of(root)) == 1:  # the iteration space has a dimension at least
+                result = call(self.new, aten.view.default, result, list(shape_of(root)))
+            self.done[root] = result
 
 
 def _getitem(values: tuple[torch.Tensor, ...], index: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -41,8 +42,9 @@ def is_layout(node: object) -> bool:
 
 def _range(node: Node) -> tuple[int, int, int, int]:
     """Dimension, start, length and step of a slice."""
-    given = arguments(node)
-    dim, start, _, step = (*given[1:], *(0, None, None, 1)[len(given) - 1 :])
+    given = arguments(node)[1:]
+    absent: tuple[Any, ...] = (0, None, None, 1)
+    dim, start, _, step = given + absent[len(given) :]
     rank, size = len(shape_of(node)), shape_of(operand(node))
     dim = dim % rank
     start = start or 0
@@ -119,6 +121,19 @@ def strided(base: Sequence[int], layouts: Sequence[Node], moves: Sequence[RowMov
     for move in moves:
         value = move.apply(value)
     return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A stored value and how its rows are read: layouts, then moves."""
+
+    node: Node
+    layouts: tuple[Node, ...]
+    moves: tuple[RowMove, ...]
+
+    def view(self) -> torch.Tensor:
+        """A tensor without values with the strides of the read."""
+        return strided(shape_of(self.node), self.layouts, self.moves)
 
 
 def _viewed(value: torch.Tensor, node: Node) -> torch.Tensor:

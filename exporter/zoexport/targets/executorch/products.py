@@ -41,9 +41,6 @@ def write_products(program: Program) -> None:
 def _product(node: Node) -> Node | None:
     if is_call(node, aten.mm, aten.bmm, aten.matmul):
         return _matmul(node, *arguments(node)[:2])
-    if is_call(node, aten.addmm) and not node.kwargs:
-        bias, a, b = arguments(node)
-        return call(node.graph, aten.add.Tensor, _matmul(node, a, b), bias)
     return None
 
 
@@ -81,6 +78,9 @@ def _batched(node: Node, lead: list[int]) -> Node:
 
 def _with_heads(node: Node) -> Node:
     """(rows, heads, m, n) where (rows * heads, m, n) is a regrouping of that, which may not be contiguous."""
+    if is_call(node, aten.permute) and permutation(node) == (0, 2, 1):
+        turned = _with_heads(operand(node))
+        return _transposed(turned) if len(shape_of(turned)) == 4 else node
     source = node
     while is_call(source, *RESHAPES, *COPIES, aten.expand):
         source = operand(source)

@@ -130,7 +130,8 @@ class Emitter:
         instruct: (op, width of the result, a, b, c) to the register of the result.
         operand: the register of a node's row, or a constant.
         constant: the operand of a number.
-        assemble: (width, parts as (offset, value)) to a register that holds the parts, later ones over earlier ones.
+        assemble: (width, constant, parts as (offset, register)) to a register that holds the parts, later ones over
+            earlier ones, and the constant elsewhere.
         width_of: the width of a value.
     """
 
@@ -139,7 +140,7 @@ class Emitter:
         instruct: Callable[..., Value],
         operand: Callable[[Node], Value],
         constant: Callable[[float], Value],
-        assemble: Callable[[int, list[tuple[int, Value]]], Value],
+        assemble: Callable[[int, Value, list[tuple[int, Value]]], Value],
         width_of: Callable[[Value], int],
     ) -> None:
         self.instruct = instruct
@@ -172,8 +173,15 @@ class Emitter:
             self.operand(argument) if isinstance(argument, Node) else self.constant(float(argument))
         )
 
+    def _whole(self, node: Node) -> Value:
+        """The register of a row with all its elements: elsewhere one number may stand for equal ones."""
+        row, width = self._value(node), shape_of(node)[-1]
+        if row >= 0 and self.width_of(row) == width:
+            return row
+        return self.instruct(Op.FILL, width, row)
+
     def _reduced(self, node: Node) -> Value:
-        row = self._value(arguments(node)[0])
+        row = self._whole(arguments(node)[0])
         if is_call(node, aten.amax):
             return self.instruct(Op.MAXIMUM, 1, row)
         total = self.instruct(Op.SUM, 1, row)
@@ -182,7 +190,7 @@ class Emitter:
         return self.instruct(Op.MUL, 1, total, self.constant(1.0 / self.width_of(row)))
 
     def _softmax(self, argument: Node, width: int) -> Value:
-        row = self._value(argument)
+        row = self._whole(argument)
         shifted = self.instruct(Op.SUB, width, row, self.instruct(Op.MAXIMUM, 1, row))
         powers = self.instruct(Op.EXP, width, shifted)
         total = self.instruct(Op.SUM, 1, powers)
@@ -191,7 +199,7 @@ class Emitter:
     def _parts(self, node: Node, width: int) -> Value:
         given = arguments(node)
         if is_call(node, aten.slice):
-            row = self._value(given[0])
+            row = self._whole(given[0])
             start = (given[2] if len(given) > 2 else None) or 0
             start = start + self.width_of(row) if start < 0 else start
             return self.instruct(Op.SLICE, width, row, 0, start)
@@ -199,12 +207,15 @@ class Emitter:
             parts, offset = [], 0
             for part in given[0]:
                 if part.meta["val"].numel():
-                    parts.append((offset, self._value(part)))
+                    parts.append((offset, self._whole(part)))
                     offset += shape_of(part)[-1]
-            return self.assemble(width, parts)
+            return self.assemble(width, self.constant(0.0), parts)
         start = (given[3] if len(given) > 3 else None) or 0
-        parts = [(0, self._value(given[0])), (start, self._value(given[1]))]
-        return self.assemble(width, parts)
+        start = start + width if start < 0 else start
+        below, part = self._value(given[0]), (start, self._whole(given[1]))
+        if below < 0:
+            return self.assemble(width, below, [part])
+        return self.assemble(width, self.constant(0.0), [(0, self._whole(given[0])), part])
 
     def _other(self, node: Node, given: tuple[Any, ...], width: int) -> Value:
         if is_call(node, aten.rsub):

@@ -6,6 +6,7 @@ Each rule states what stands there afterwards. They serve ``products`` and ``fus
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,15 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import arguments, aten, call, is_call, remove_unused_weights, shape_of
+from zoexport.ir.graphs import (
+    arguments,
+    aten,
+    call,
+    is_call,
+    operand,
+    remove_unused_weights,
+    shape_of,
+)
 from zoexport.ir.shapes import fake_inputs, record_shapes
 
 _SHORT = 16
@@ -29,8 +38,9 @@ def decompose(program: Program) -> None:
     """Rewrite ``program``, whose recorded shapes are numbers, in core operators without norms, splits and selects."""
     table: dict[Any, Callable[..., Any]] = {
         **core_aten_decompositions(),
-        **get_decompositions([aten.addmm, aten.baddbmm, aten.gelu_backward, aten.stack]),
+        **get_decompositions([aten.baddbmm, aten.gelu_backward, aten.stack]),
         aten.native_layer_norm.default: _layer_norm,
+        aten.addmm.default: _addmm,
     }
     table.pop(aten.gelu.default, None)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -40,7 +50,7 @@ def decompose(program: Program) -> None:
         )
     program.module = GraphModule(torch.nn.Module(), traced.graph)
     nodes = program.module.graph
-    rules = (_split, _select, _sum_of_parts)
+    rules = (_split, _select, _sum_of_parts, _without_empty_parts)
     for rule, node in itertools.product(rules, list(nodes.nodes)):
         with nodes.inserting_before(node):
             made = rule(node)
@@ -50,6 +60,12 @@ def decompose(program: Program) -> None:
     remove_unused_weights(program)
     program.module.recompile()
     record_shapes(program)
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """addmm: a product and a sum, without factors of one."""
+    product = a @ b
+    return (product if alpha == 1 else alpha * product) + (bias if beta == 1 else beta * bias)
 
 
 def _layer_norm(
@@ -114,3 +130,22 @@ def _sum_of_parts(node: Node) -> Node | None:
     for part in parts[1:]:
         total = call(node.graph, aten.add.Tensor, total, part)
     return total if kept and kept[0] else call(node.graph, aten.squeeze.dims, total, [axes[0]])
+
+
+def _without_empty_parts(node: Node) -> Node | None:
+    """cat, slice_scatter of parts of size zero (rotary embeddings that turn whole heads): what is left of the parts."""
+    if is_call(node, aten.cat):
+        parts, *dim = arguments(node)
+        kept = [part for part in parts if part.meta["val"].numel()]
+        if len(kept) == 1 < len(parts):
+            return _copy(kept[0])
+        if 1 < len(kept) < len(parts):
+            return call(node.graph, aten.cat.default, kept, *dim)
+    if is_call(node, aten.slice_scatter) and not math.prod(shape_of(operand(node, 1))):
+        return _copy(operand(node))
+    return None
+
+
+def _copy(node: Node) -> Node:
+    """The value in its own order, as a call that is left out would have given it: later views may count on that."""
+    return call(node.graph, aten.clone.default, node, memory_format=torch.contiguous_format)

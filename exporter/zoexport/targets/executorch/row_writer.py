@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.fx import Node
 
 from zoexport.ir.graphs import shape_of
 from zoexport.ir.row_ops import Op, Read, RowProgram
-from zoexport.targets.executorch.layouts import RowMove
+from zoexport.targets.executorch.layouts import Leaf, RowMove
 from zoexport.targets.executorch.row_expressions import Emitter
 
-if TYPE_CHECKING:
-    from zoexport.targets.executorch.fuse_rows import Leaf, _Fusion
+
+class Reader(Protocol):
+    """Says how a value is come by."""
+
+    def __call__(
+        self, node: Node, moves: tuple[RowMove, ...], *, top: bool
+    ) -> Leaf | tuple[Node, tuple[RowMove, ...]]:
+        """A read of a stored value, or a call to compute, with the moves of its rows.
+
+        Args:
+            moves: of the rows of ``node``. top: whether it is the result itself, which is always computed.
+        """
 
 
 class RowWriter:
     """The row program that computes ``roots``, which have the same leading dimensions.
 
     Args:
-        fusion: says how a value is come by.
+        reader: says how each value is come by.
         roots: the results.
     """
 
-    def __init__(self, fusion: _Fusion, roots: Sequence[Node]) -> None:
-        self.fusion = fusion
+    def __init__(self, reader: Reader, roots: Sequence[Node]) -> None:
+        self.reader = reader
         dims = shape_of(roots[0])[:-1] or (1,)
         self.program = RowProgram(tuple(dims))
         self.reads: dict[Any, int] = {}
@@ -47,7 +57,7 @@ class RowWriter:
     def _value(self, node: Node, moves: tuple[RowMove, ...], *, top: bool = False) -> int:
         key = (node, moves)
         if key not in self.computed:
-            found = self.fusion.read(node, moves, top=top)
+            found = self.reader(node, moves, top=top)
             if isinstance(found, tuple):
                 inner, moved = found
                 self.computed[key] = self._compute(inner, moved)
@@ -71,7 +81,7 @@ class RowWriter:
         view = leaf.view()
         width = 1 if view.stride(-1) == 0 else view.shape[-1]
         strides = tuple(view.stride()[:-1]) if view.dim() > 1 else (0,)
-        read = Read(width, view.storage_offset(), strides)
+        read = Read(width, int(view.storage_offset()), strides)
         key = (leaf.node, read)
         if key not in self.reads:
             self.reads[key] = len(self.found)
@@ -103,14 +113,9 @@ class RowWriter:
         self.lines.append((int(op), target, a, b, c))
         return target
 
-    def _assemble(self, width: int, parts: list[tuple[int, int]]) -> int:
-        target = self._instruct(Op.FILL, width, self._constant(0.0))
-        for offset, value in parts:
-            size = self._width(value)
-            if value >= 0:
-                self.lines.append((int(Op.PUT), target, value, 0, offset))
-            elif offset or size != 1:
-                raise ValueError(f"a constant part of {width} elements")
+    def _assemble(self, width: int, elsewhere: int, parts: list[tuple[int, int]]) -> int:
+        target = self._instruct(Op.FILL, width, elsewhere)
+        self.lines += [(int(Op.PUT), target, register, 0, offset) for offset, register in parts]
         return target
 
     def _number(self, results: list[int], widths: list[int]) -> None:

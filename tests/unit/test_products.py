@@ -1,0 +1,132 @@
+"""products: every product of two tensors is one kernel, whatever transposes and heads stand around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.support.graphs import operators
+from tests.support.programs import values
+from tests.support.rows import last, program
+from zoexport.core.types import Program
+from zoexport.ir.graphs import aten, copy_program, is_call, zo
+from zoexport.targets.executorch.layouts import resolved, strided
+from zoexport.targets.executorch.products import write_products
+
+A, B = values(6, 4), values(4, 5, seed=1)
+Q, K = values(2, 8, 12), values(2, 8, 12, seed=1)
+"""Projections (rows, length, heads * size) of 3 heads of size 4."""
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    return x.view(2, 8, 3, 4).permute(0, 2, 1, 3)
+
+
+def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """As aten.matmul of heads is traced."""
+    turned = heads(k).permute(0, 1, 3, 2)
+    left = heads(q).expand(2, 3, 8, 4).clone(memory_format=torch.contiguous_format).view(6, 8, 4)
+    right = turned.expand(2, 3, 4, 8).clone(memory_format=torch.contiguous_format).view(6, 4, 8)
+    return aten.bmm(left, right)
+
+
+def key_gradient(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """A saved transposed key, flattened and transposed once more."""
+    right = heads(k).permute(0, 1, 3, 2).clone(memory_format=torch.contiguous_format)
+    ds = aten.bmm(
+        heads(q).clone(memory_format=torch.contiguous_format).view(6, 8, 4), right.view(6, 4, 8)
+    )
+    return aten.bmm(ds, aten.permute(right.view(6, 4, 8), [0, 2, 1]))
+
+
+CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], list[tuple[bool, bool]]]] = {
+    "mm": (aten.mm, (A, B), [(False, False)]),
+    "of a transposed left": (lambda a, b: aten.mm(aten.t(a), b), (A.t().contiguous(), B), [(True, False)]),
+    "of a transposed right": (lambda a, b: aten.mm(a, aten.t(b)), (A, B.t().contiguous()), [(False, True)]),
+    "of both": (
+        lambda a, b: aten.mm(aten.permute(a, [1, 0]), aten.permute(b, [1, 0])),
+        (A.t().contiguous(), B.t().contiguous()),
+        [(True, True)],
+    ),
+    "transposed twice": (lambda a, b: aten.mm(aten.t(aten.t(a)), b), (A, B), [(False, False)]),
+    "bmm": (aten.bmm, (values(3, 6, 4), values(3, 4, 5)), [(False, False)]),
+    "rows by a matrix": (aten.matmul, (values(2, 3, 4), B), [(False, False)]),
+    "heads": (scores, (Q, K), [(False, True)]),
+    "a saved transposed key": (key_gradient, (Q, K), [(False, True), (False, False)]),
+}  # fmt: skip
+
+
+def written(made: Program) -> Program:
+    copy = copy_program(made, made.name)
+    write_products(copy)
+    return copy
+
+
+def products(made: Program) -> list:  # type: ignore[type-arg]
+    return [node for node in made.module.graph.nodes if is_call(node, zo.matmul)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products(name: str) -> None:
+    function, inputs, expected = CASES[name]
+    made = program(function, *inputs)
+    found = written(made)
+    flags = [(bool(node.args[2]), bool(node.args[3])) for node in products(found)]
+    assert flags == expected
+    assert not {"aten.mm.default", "aten.bmm.default", "aten.addmm.default"} & set(operators(found))
+    torch.testing.assert_close(found.module(*inputs)[0], function(*inputs))
+
+
+@pytest.mark.parametrize("name", ["heads", "a saved transposed key"])
+def test_heads_are_read_from_the_projections(name: str) -> None:
+    """Every operand is a view of an input whose rows are contiguous, or a result: nothing is turned in memory."""
+    function, inputs, _ = CASES[name]
+    for node in products(written(program(function, *inputs))):
+        for operand in node.args[:2]:
+            base, layouts = resolved(operand)
+            assert base.op == "placeholder" or is_call(base, zo.matmul)
+            assert strided(base.meta["val"].shape, layouts, ()).stride(-1) == 1
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda c: aten.permute(c, [0, 2, 1]),
+        lambda c: aten.permute(aten.view(c, [1, 3, 6, 5]), [0, 1, 3, 2]),
+    ],
+)
+def test_a_product_that_is_read_transposed_is_computed_transposed(
+    read: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    inputs = values(3, 6, 4), values(3, 4, 5)
+    found = written(program(lambda a, b: aten.mul(read(aten.bmm(a, b)), 1.0), *inputs))
+    (product,) = products(found)
+    # (b^T a^T): rows of the result are then what is read.
+    assert product.args[2:] == (True, True) and product.meta["val"].shape[-2:] == (5, 6)
+    (given,) = (node for node in last(found).all_input_nodes)
+    base, layouts = resolved(given)
+    assert base is product and strided(base.meta["val"].shape, layouts, ()).is_contiguous()
+    torch.testing.assert_close(found.module(*inputs)[0], read(inputs[0] @ inputs[1]))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda c: aten.permute(c, [1, 0, 2]),  # leading dimensions
+        lambda c: (aten.permute(c, [0, 2, 1]), aten.mul(c, 2.0)),  # two readers
+        lambda c: aten.permute(aten.view(c, [3, 30, 1]), [0, 2, 1]),  # no longer the matrix
+    ],
+)
+def test_others_stay_upright(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    inputs = values(3, 6, 4), values(3, 4, 5)
+    (product,) = products(written(program(lambda a, b: read(aten.bmm(a, b)), *inputs)))
+    assert product.args[2:] == (False, False)
+
+
+def test_batches_of_unlike_rank_are_repeated() -> None:
+    inputs = values(2, 1, 6, 4), values(3, 4, 5)
+    found = written(program(aten.matmul, *inputs))
+    torch.testing.assert_close(found.module(*inputs)[0], inputs[0] @ inputs[1])
+    assert len(products(found)) == 1

@@ -1,0 +1,92 @@
+"""row_rules: what each rule leaves of an operator, and that values stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.support.programs import values
+from tests.support.rows import kernels, program
+from zoexport.ir.graphs import aten, copy_program
+from zoexport.targets.executorch.row_rules import decompose
+
+X = values(2, 3, 4)
+Function = Callable[..., torch.Tensor]
+
+
+def parts(x: torch.Tensor) -> torch.Tensor:
+    first, _, last = aten.split_with_sizes(x, [1, 1, 2], -1)
+    return first * last
+
+
+def unbound(x: torch.Tensor) -> torch.Tensor:
+    first, second = aten.unbind(x, 0)
+    return first * second
+
+
+CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...], dict[str, int]]] = {
+    "split: a slice for each part that is read": (parts, (X,), {"slice": 2, "mul": 1}),
+    "unbind": (unbound, (X,), {"slice": 2, "squeeze": 2, "mul": 1}),
+    "select": (lambda x: aten.select(x, 1, -1), (X,), {"slice": 1, "squeeze": 1}),
+    "a short sum of heads": (
+        lambda x: aten.sum(x, [1], True),
+        (X,),
+        {"slice": 3, "add": 2},
+    ),
+    "a short sum, its dimension left out": (
+        lambda x: aten.sum(x, [1]),
+        (X,),
+        {"slice": 3, "add": 2, "squeeze": 1},
+    ),
+    "a sum over the row": (lambda x: aten.sum(x, [-1], True), (X,), {"sum": 1}),
+    "a long sum": (lambda x: aten.sum(x, [0]), (values(17, 4),), {"sum": 1}),
+    "an empty part": (lambda x: aten.cat([x, x[..., :0], x], -1), (X,), {"cat": 1}),
+    "empty parts beside one": (lambda x: aten.cat([x[..., :0], x], -1), (X,), {"clone": 1}),
+    "an empty part put into another": (
+        lambda x: aten.slice_scatter(x * 2.0, x[..., :0], 2, 4, 4),
+        (X,),
+        {"mul": 1, "clone": 1},
+    ),
+    "gelu stays": (lambda x: aten.gelu(x), (X,), {"gelu": 1}),
+    "addmm with factors": (
+        lambda c, a, b: aten.addmm(c, a, b, beta=2.0, alpha=0.5),
+        (values(5), values(3, 4), values(4, 5)),
+        {"mm": 1, "mul": 2, "add": 1},
+    ),
+    "addmm": (
+        lambda c, a, b: aten.addmm(c, a, b),
+        (values(5), values(3, 4), values(4, 5)),
+        {"mm": 1, "add": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rule(name: str) -> None:
+    function, inputs, expected = CASES[name]
+    made = program(function, *inputs)
+    rewritten = copy_program(made, made.name)
+    decompose(rewritten)
+    found = kernels(rewritten)
+    assert found == expected
+    torch.testing.assert_close(rewritten.module(*inputs)[0], function(*inputs))
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_norm_is_means_and_products(affine: bool) -> None:
+    inputs = (X, values(4, seed=1), values(4, seed=2)) if affine else (X,)
+
+    def function(x: torch.Tensor, *affine: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found: tuple[torch.Tensor, ...] = aten.native_layer_norm(
+            x, [4], *(affine or (None, None)), 1e-5
+        )
+        return found
+
+    made = program(function, *inputs)
+    rewritten = copy_program(made, made.name)
+    decompose(rewritten)
+    assert set(kernels(rewritten)) <= {"mean", "sub", "mul", "add", "rsqrt"}
+    for found, wanted in zip(rewritten.module(*inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -1,0 +1,54 @@
+"""prge and mezo with split=layers: the same stages without gradients, which say what the model says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.splits import LABELS, POSITIONS, by_autograd, state
+from tests.support.tiny_models import fixed_tokens, tiny
+from zoexport.build import plan, training_graph
+from zoexport.ir.frozen import materialize
+from zoexport.ir.interpret import Stages
+from zoexport.methods.mebp.config import MebpConfig
+from zoexport.methods.mebp.reference import FirstOrderReference
+from zoexport.models.weights import LoadedWeights
+
+SETTINGS = {
+    "split": "layers",
+    "seq_len": "32",
+    "batch": "2",
+    "weights": "fp32",
+    "lora.rank": "4",
+    "lora.alpha": "8",
+}
+
+
+@pytest.mark.parametrize("method", ["prge", "mezo"])
+@pytest.mark.parametrize("name", ["llama_tied", "opt"])
+def test_stages_are_the_model(method: str, name: str) -> None:
+    model = tiny(name)
+    planned = plan(method, "host", SETTINGS)
+    graph = training_graph(planned, model, lambda *_: None)
+    materialize(graph, LoadedWeights(model))
+    assert [stage.backward for stage in graph.stages] == [None] * len(graph.stages)
+    assert list(graph.programs) == ["embedding@32", "layer.0@32", "head"]
+    roles = {slot.name.split(".")[0]: slot.role for slot in graph.slots}
+    assert roles == {"lora_A": "frozen", "lora_B": "trainable"}
+    assert "differentiate" not in graph.provenance and graph.provenance[-1] == "score_labels"
+
+    stages = Stages(graph, state(graph), 32)
+    *_, (hidden,) = stages.forward(fixed_tokens(2, 32))
+    count = len(POSITIONS)
+    rows = hidden.flatten(0, 1)[torch.tensor(POSITIONS)]
+    filling = graph.label_rows - count
+    rows = torch.cat([rows, rows[:1].expand(filling, -1)])
+    labels = torch.cat([LABELS, LABELS[:1].expand(filling)])
+    head = graph.stages[-1]
+    given = {"hidden": rows, "label_tokens": labels}
+    given |= {local: graph.weights[name] for local, name in head.bind.items()}
+    program = graph.programs["head"]
+    logprobs, _ = program.module(*(given[value.name] for value in program.inputs))
+    config = MebpConfig(lora_rank=4, lora_alpha=8)
+    expected, _ = by_autograd(FirstOrderReference(model, config, state(graph)), 32)
+    torch.testing.assert_close(logprobs[:count], expected, rtol=1e-5, atol=1e-5)
