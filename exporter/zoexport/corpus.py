@@ -29,6 +29,7 @@ HELD_OUT = 4
 
 _BEFORE = re.compile(r" (?=[.,;:?!)%]|'')")
 _QUOTES = re.compile(r"`` ?| ?''")
+_TWICE = re.compile(r"([;?!])\1")  # as the corpus has them
 
 
 def rows(words: int) -> Samples:
@@ -88,4 +89,5 @@ def cut(texts: Sequence[Sequence[str]], words: int) -> list[dict[str, object]]:
 
 def join(words: Sequence[str]) -> str:
     """Words and punctuation as a text is written."""
-    return _QUOTES.sub('"', _BEFORE.sub("", " ".join(words))).replace("( ", "(")
+    text = _TWICE.sub(r"\1", _BEFORE.sub("", " ".join(words)))
+    return _QUOTES.sub('"', text).replace("( ", "(")

@@ -54,7 +54,7 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         shown += ["", table(_RATIO_HEADER, _ratio_rows(result))]
     for section in sections.sections(result):
         shown += ["", f"{section.title}:", "", table(section.header, section.rows)]
-    if warning := _busy(found):
+    if warning := busy_warning(found):
         shown += ["", f"Warning: {warning}."]
     return shown
 
@@ -63,15 +63,15 @@ def markdown(result: Mapping[str, Any]) -> str:
     """The figures as a page, with the conditions under which they were measured."""
     found = result["conditions"]
     text = [
-        _markdown_table(_HEADER, [_row(entry) for entry in result["results"]]),
+        markdown_table(_HEADER, [_row(entry) for entry in result["results"]]),
         "",
         "`program`: share of a step inside the bundle's programs (of a baseline: inside the model's passes).",
         "",
     ]
     if result["ratios"]:
-        text += [_markdown_table(_RATIO_HEADER, _ratio_rows(result)), ""]
+        text += [markdown_table(_RATIO_HEADER, _ratio_rows(result)), ""]
     for section in sections.sections(result):
-        rows = _markdown_table(section.header, section.rows)
+        rows = markdown_table(section.header, section.rows)
         text += [f"**{section.title}.** {section.note}", "", rows, ""]
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     settings = ", ".join(f"{key}={value}" for key, value in found["settings"].items()) or "defaults"
@@ -84,14 +84,14 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"- {found['rounds']} rounds that take turns, at most {found['steps_at_most']} steps each after "
         f"{found['warmup']} that do not count; medians of the rounds, and their extremes",
         f"- {found['workload']}",
-        *(f"- {text}" for text in [*found["baselines"], found["memory"], found["kernels"]] if text),
+        *(f"- {line}" for line in [*found["baselines"], found["memory"], found["kernels"]] if line),
     ]
-    if warning := _busy(found):
+    if warning := busy_warning(found):
         text += [f"- **Preliminary**: {warning}"]
     return "\n".join(text) + "\n"
 
 
-def _busy(found: Mapping[str, Any]) -> str | None:
+def busy_warning(found: Mapping[str, Any]) -> str | None:
     """What to say of a machine that did other work too; the measurement itself adds ``threads`` to the load."""
     loads = [load for load in found["load_average"] if load is not None]
     if not loads or max(loads) <= found["threads"] + 1:
@@ -198,7 +198,9 @@ def _ratio_rows(result: Mapping[str, Any]) -> list[list[Any]]:
     return rows
 
 
-def _markdown_table(header: Sequence[str], rows: list[list[Any]]) -> str:
+def markdown_table(header: Sequence[str], rows: list[list[Any]]) -> str:
+    """Cells as a Markdown table; floats with four significant digits, None as a dash."""
+
     def cell(value: object) -> str:
         return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
