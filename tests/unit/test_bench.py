@@ -233,10 +233,13 @@ def result(tmp_path: Path) -> dict[str, Any]:
         "date": "2026-01-01T00:00:00",
         "load_average": [0.1, None],
     }
+    texts = {"baselines": ["eager"], "memory": "anonymous", "kernels": None}
     return {
         "results": summary.results([PRGE, BASELINE], rounds, {PRGE: bundle}),
         "ratios": summary.ratios([PRGE, BASELINE], rounds),
-        "conditions": {**machine, **about, **counts, "workload": "rows", "baseline": "eager"},
+        "kernels": [],
+        "unpacking": [],
+        "conditions": {**machine, **about, **counts, "workload": "rows", **texts},
     }
 
 
@@ -279,7 +282,8 @@ def test_a_page_is_renewed_between_its_marks(result: dict[str, Any], tmp_path: P
     folder, path = tmp_path / "bench", tmp_path / "page.md"
     folder.mkdir()
     (folder / output.JSON).write_text(json.dumps(result))
-    path.write_text(f"before\n{page.BEGIN}old\n{page.END}after\n")
+    (folder / output.PICTURE).write_bytes(b"")
+    path.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
     page.update(path, folder)
     first = path.read_text()
     assert first.startswith("before\n") and first.endswith("after\n") and "old" not in first

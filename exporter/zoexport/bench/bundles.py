@@ -24,6 +24,8 @@ _OF_THE_GRID = {
     "queries": "--queries",
     "weights": "--weights",
     "lora.layers": "--layers",
+    "lora.targets": "--targets",
+    "split": "--split",
 }
 _ROOT = Path(__file__).parents[1]
 _COMPILE = ("core", "ir", "passes", "methods", "targets", "models", "build.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+from collections.abc import Set
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ BASELINE = (
     "passes with LoRA-FA adapters perturbed in place by noise that is made again at each use (MeZO), logits of all "
     "positions, cross-entropy over the same labels of the same tokens"
 )
+
+AUTOGRAD = (
+    "autograd: the Hugging Face model in PyTorch, fp32, scaled-dot-product attention; LoRA on both matrices, forward "
+    "and backward pass, logits of all positions, cross-entropy over the same labels of the same tokens, clipping, AdamW"
+)
+MEMORY = "anonymous memory: the most RssAnon of the process that steps, looked at every 10 ms"
+
+
+def baselines(methods: Set[str]) -> list[str]:
+    """What the baselines among some methods are."""
+    return [text for name, text in (("eager", BASELINE), ("autograd", AUTOGRAD)) if name in methods]
 
 
 def machine() -> dict[str, Any]:

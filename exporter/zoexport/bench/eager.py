@@ -34,7 +34,7 @@ def torch_noise(step: int, query: int) -> Callable[[int, Tensor], Tensor]:
 
 @dataclasses.dataclass
 class Timed:
-    """Losses of a step (+ and - of each query) and where its seconds went."""
+    """Losses of a step (+ and - of each query, or the one) and where its seconds went."""
 
     losses: list[float]
     seconds: float
@@ -73,7 +73,7 @@ class EagerZerothOrder:
             if name.startswith("lora_B."):
                 module = name.removeprefix("lora_B.")
                 b = slots[name].clone()
-                hook = _adapter(slots[f"lora_A.{module}"], b, scaling)
+                hook = adapter(slots[f"lora_A.{module}"], b, scaling)
                 self._handles.append(model.get_submodule(module).register_forward_hook(hook))
                 self.b.append(b)
 
@@ -83,7 +83,7 @@ class EagerZerothOrder:
         Args:
             tokens: int64 (batch, seq_len). labels: likewise, -100 where nothing is predicted; every row has as many.
         """
-        clock = _Clock()
+        clock = Clock()
         losses, gradients = [], []
         with torch.no_grad():
             for query in range(self.queries):
@@ -119,14 +119,16 @@ class EagerZerothOrder:
         return float(nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
 
 
-def _adapter(a: Tensor, b: Tensor, scaling: float) -> Callable[..., Tensor]:
+def adapter(a: Tensor, b: Tensor, scaling: float) -> Callable[..., Tensor]:
+    """A forward hook that adds scaling * x A B to a layer's output."""
+
     def add(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         return output + scaling * (inputs[0] @ a @ b)
 
     return add
 
 
-class _Clock:
+class Clock:
     """Seconds by what they were spent on."""
 
     def __init__(self) -> None:
@@ -134,6 +136,7 @@ class _Clock:
         self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
+        """Count the time since the last lap, or the start, as ``part``."""
         now = time.perf_counter()
         self.parts[part] = self.parts.get(part, 0.0) + now - self._last
         self._last = now

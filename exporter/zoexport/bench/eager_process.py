@@ -1,4 +1,4 @@
-"""The baseline in a process of its own, ``python -m zoexport.bench.eager_process MODEL THREADS``.
+"""The baselines in a process of its own, ``python -m zoexport.bench.eager_process MODEL THREADS``.
 
 It loads the model once and then answers requests, a JSON object a line: ``{"bundle", "examples", "steps", "warmup"}``.
 An answer is ``{"sample": {...}}`` or ``{"error": {...}}``. It ends with its standard input.
@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench.runner import LEARNING_RATE, Sample
+from zoexport.bench.memory import anonymous_peak, status
+from zoexport.bench.runner import LEARNING_RATE, Sample, with_peak
 from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.errors import ModelError, ZoExportError, rebuilt
@@ -46,7 +47,10 @@ def baseline(model: str, threads: int) -> Iterator[Baseline]:
         def ask(bundle: Path, examples: Path, steps: int, warmup: int) -> Sample:
             request = {"bundle": str(bundle), "examples": str(examples)}
             answer: dict[str, Any] = {}
-            with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended; said below
+            with (
+                anonymous_peak(process.pid) as peak,
+                contextlib.suppress(BrokenPipeError, ValueError),  # it has ended; said below
+            ):
                 print(
                     json.dumps({**request, "steps": steps, "warmup": warmup}),
                     file=requests,
@@ -54,7 +58,7 @@ def baseline(model: str, threads: int) -> Iterator[Baseline]:
                 )
                 answer = json.loads(answers.readline())
             if "sample" in answer:
-                return Sample(**answer["sample"])
+                return with_peak(Sample(**answer["sample"]), peak())
             if "error" in answer:
                 raise rebuilt(answer["error"])
             raise ModelError(
@@ -106,34 +110,28 @@ class _Side:
         import torch
         from safetensors.torch import load_file
 
-        from zoexport.bench.eager import EagerZerothOrder
         from zoexport.build import INITIAL_STATE
 
         bundle = Path(request["bundle"])
         manifest = manifests.read(bundle)
         self._check(manifest)
-        settings = manifest["settings"]
+        settings: dict[str, Any] = manifest["settings"]
         lines = Path(request["examples"]).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line)["candidates"][0] for line in lines]
         tokens = torch.tensor([row["tokens"] for row in rows])
         labels = torch.tensor([row["labels"] for row in rows])
         initial = load_file(str(bundle / INITIAL_STATE))
-        trainer = EagerZerothOrder(
-            self.loaded.model,
-            # The file sorts its names; the noise numbers the slots in the manifest's order.
-            {slot["name"]: initial[slot["name"]] for slot in manifest["state"]},
-            scaling=settings["lora.alpha"] / settings["lora.rank"],
-            queries=settings["queries"],
-            eps=settings["eps"],
-            learning_rate=LEARNING_RATE,
-        )
+        # The file sorts its names; the noise numbers the slots in the manifest's order.
+        slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
+        trainer = _trainer(self.loaded.model, slots, settings)
+        del initial, slots
         _forget_peak()
         try:
             anonymous = 0.0
             timed = []
             for _ in range(request["warmup"] + request["steps"]):
                 timed.append(trainer.step(tokens, labels))
-                anonymous = max(anonymous, _status("RssAnon") or 0.0)
+                anonymous = max(anonymous, status("RssAnon") or 0.0)
         finally:
             trainer.close()
         timed = timed[request["warmup"] :]
@@ -144,7 +142,7 @@ class _Side:
                 for part in timed[0].parts
             },
             load_seconds=None,
-            peak_rss_mb=_status("VmHWM"),
+            peak_rss_mb=status("VmHWM"),
             peak_anonymous_mb=anonymous or None,
         )
 
@@ -159,19 +157,34 @@ class _Side:
             )
 
 
+def _trainer(model: Any, slots: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """The baseline of a bundle's method: zeroth order where it has queries, else first order."""
+    from zoexport.bench.autograd import EagerFirstOrder
+    from zoexport.bench.eager import EagerZerothOrder
+
+    scaling = settings["lora.alpha"] / settings["lora.rank"]
+    if "queries" in settings:
+        return EagerZerothOrder(
+            model,
+            slots,
+            scaling=scaling,
+            queries=settings["queries"],
+            eps=settings["eps"],
+            learning_rate=LEARNING_RATE,
+        )
+    return EagerFirstOrder(
+        model,
+        slots,
+        scaling=scaling,
+        learning_rate=LEARNING_RATE,
+        **{key: settings[key] for key in ("optimizer", "momentum", "weight_decay", "clip")},
+    )
+
+
 def _forget_peak() -> None:
     """Let VmHWM count from here, where the system lets a process ask for that."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-
-
-def _status(key: str) -> float | None:
-    """A size in /proc/self/status in MB, None where the system does not say."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{key}:"):
-                return round(int(line.split()[1]) * 1024 / 1e6, 1)
-    return None
 
 
 if __name__ == "__main__":

@@ -8,10 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.config import fields
 from zoexport.core.errors import ConfigError, nearest
+from zoexport.methods import methods
 
 EAGER = "eager"
-"""The method name of the baseline in PyTorch (``bench.eager``)."""
+"""The method name of the zeroth-order baseline in PyTorch (``bench.eager``)."""
+AUTOGRAD = "autograd"
+"""The method name of the first-order baseline in PyTorch (``bench.autograd``)."""
+BASELINES = (EAGER, AUTOGRAD)
 LABELS = ("all", "last")
 """Positions of a row whose token is predicted: every one, or the last alone."""
 DEFAULT = "quick"
@@ -22,7 +27,7 @@ class Shape:
     """The size of a step: ``batch`` rows of ``seq_len`` tokens, 2 * ``queries`` losses of each.
 
     Attributes:
-        layers: the setting ``lora.layers``.
+        layers, targets: the settings ``lora.layers`` and ``lora.targets``.
         labels: one of :data:`LABELS`.
     """
 
@@ -31,10 +36,12 @@ class Shape:
     queries: int
     layers: str = "all"
     labels: str = "all"
+    targets: str = "attention"
 
     def __str__(self) -> str:
         text = f"seq {self.seq_len}, q {self.queries}, B {self.batch}"
-        return f"{text}, lora.layers {self.layers}, labels {self.labels}"
+        text += f", lora.layers {self.layers}, labels {self.labels}"
+        return text if self.targets == "attention" else f"{text}, lora.targets {self.targets}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,31 +49,50 @@ class Variant:
     """A way to take a step of some shape.
 
     Attributes:
-        method: of the registry, or :data:`EAGER`.
-        weights: the setting ``weights``; fp32 for the baseline.
+        method: of the registry, or one of :data:`BASELINES`.
+        weights: the setting ``weights``; fp32 for a baseline.
         bundle: the bundle that the user gave to be measured (or repeated by the baseline); None where the variant is
             compiled.
+        split: the setting ``split``; what the method always is where it has no such setting.
     """
 
     method: str
     weights: str
     shape: Shape
     bundle: Path | None = None
+    split: str = "whole"
 
     def __str__(self) -> str:
         text = f"{self.method} {self.weights}, {self.shape}"
+        if self.split != "whole":
+            text += f", split {self.split}"
         return text if self.bundle is None else f"{text}, {self.bundle}"
 
     def settings(self) -> dict[str, str]:
-        """What a bundle of this variant is compiled with; labels are not compiled in."""
+        """What a bundle of this variant is compiled with, of what its method has; labels are not compiled in."""
         shape = self.shape
-        return {
+        wanted = {
             "seq_len": str(shape.seq_len),
             "batch": str(shape.batch),
             "queries": str(shape.queries),
             "weights": self.weights,
             "lora.layers": shape.layers,
+            "lora.targets": shape.targets,
+            "split": self.split,
         }
+        known = fields(methods.get(self.method).config)
+        return {key: value for key, value in wanted.items() if key in known}
+
+
+def first_order(method: str) -> bool:
+    """Whether a method, or a baseline, goes backward: it then has no queries.
+
+    Raises:
+        ConfigError: no such method.
+    """
+    if method in BASELINES:
+        return method == AUTOGRAD
+    return "queries" not in fields(methods.get(method).config)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +101,9 @@ class Axes:
 
     Attributes:
         rows: q * B; the batch is then ``rows`` / q, and ``batch`` is not used.
-        eager: whether each shape is also measured in PyTorch.
+        eager: whether each shape is also measured in PyTorch: a first-order step where one of the methods is, else a
+            zeroth-order one.
+        split: of the methods that have this setting.
     """
 
     methods: tuple[str, ...] = ("prge",)
@@ -85,6 +113,8 @@ class Axes:
     queries: tuple[int, ...] = (1,)
     layers: tuple[str, ...] = ("all",)
     labels: tuple[str, ...] = LABELS
+    targets: tuple[str, ...] = ("attention",)
+    split: tuple[str, ...] = ("whole",)
     rows: int | None = None
     eager: bool = True
 
@@ -95,8 +125,8 @@ class Axes:
             ConfigError: ``rows`` is no multiple of a number of queries.
         """
         shapes = []
-        for length, queries, layers, labels in itertools.product(
-            self.seq_len, self.queries, self.layers, self.labels
+        for length, queries, layers, labels, targets in itertools.product(
+            self.seq_len, self.queries, self.layers, self.labels, self.targets
         ):
             if self.rows is not None and self.rows % queries:
                 raise ConfigError(
@@ -106,20 +136,30 @@ class Axes:
                     fix="Change --rows or --queries.",
                 )
             batches = self.batch if self.rows is None else (self.rows // queries,)
-            shapes += [Shape(length, batch, queries, layers, labels) for batch in batches]
+            shapes += [Shape(length, batch, queries, layers, labels, targets) for batch in batches]
         return shapes
 
 
 _QUICK = Axes(methods=("prge", "mezo"), weights=("int4", "fp32"))
 _QUERIES = Axes(queries=(1, 2, 4, 8, 16), rows=16, eager=False)
 _LAYERS = Axes(queries=(4,), layers=("all", "last:8"), labels=("last",), eager=False)
+_MEBP = Axes(
+    methods=("mebp", "mezo"),
+    seq_len=(128, 256, 512, 1024),
+    labels=("all",),
+    targets=("all-linear",),
+    split=("layers",),
+)
 
 PRESETS: Mapping[str, tuple[Axes, ...]] = {
     "quick": (_QUICK,),
     "queries": (_QUERIES,),
     "layers": (_LAYERS,),
     "full": (_QUICK, _QUERIES, _LAYERS),
+    "mebp": (_MEBP,),
 }
+WITH_KERNELS = ("mebp",)
+"""Presets that measure the products of the split programs too, where the user does not say."""
 
 
 def preset(name: str) -> tuple[Axes, ...]:
@@ -161,11 +201,25 @@ def variants(grid: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]:
     for axes in grid:
         chosen = dataclasses.replace(axes, **changes)
         for shape in chosen.shapes():
-            for method, weights in itertools.product(chosen.methods, chosen.weights):
-                found[Variant(method, weights, shape)] = None
+            for method, weights, split in itertools.product(
+                chosen.methods, chosen.weights, chosen.split
+            ):
+                found[
+                    Variant(method, weights, _shape(method, shape), split=_split(method, split))
+                ] = None
             if chosen.eager:
-                found[Variant(EAGER, "fp32", shape)] = None
+                baseline = AUTOGRAD if any(map(first_order, chosen.methods)) else EAGER
+                found[Variant(baseline, "fp32", _shape(baseline, shape))] = None
     return list(found)
+
+
+def _shape(method: str, shape: Shape) -> Shape:
+    return dataclasses.replace(shape, queries=1) if first_order(method) else shape
+
+
+def _split(method: str, wanted: str) -> str:
+    config: Any = methods.get(method).config
+    return wanted if "split" in fields(config) else config().split
 
 
 def of_bundle(
@@ -181,8 +235,11 @@ def of_bundle(
             settings.get("queries", 1),  # a first-order method has none
             settings.get("lora.layers", "all"),
             chosen,
+            settings.get("lora.targets", "attention"),
         )
-        found.append(Variant(manifest["method"], settings["weights"], shape, bundle))
+        split = "layers" if "stages" in manifest else "whole"
+        found.append(Variant(manifest["method"], settings["weights"], shape, bundle, split))
         if eager:
-            found.append(Variant(EAGER, "fp32", shape, bundle))
+            baseline = EAGER if "queries" in settings else AUTOGRAD
+            found.append(Variant(baseline, "fp32", shape, bundle))
     return found

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.bench import sections
+from zoexport.bench.grid import first_order
 from zoexport.report import check_can_draw as _check_can_draw
 from zoexport.report import new_figure, save_png, table
 
 JSON, MARKDOWN, PICTURE = "bench.json", "bench.md", "bench.png"
-_COLORS = {"eager": "tab:gray", "mezo": "tab:orange", "prge": "tab:blue"}
 _HEADER = (
     "method",
     "weights",
@@ -51,7 +52,9 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     ]
     if result["ratios"]:
         shown += ["", table(_RATIO_HEADER, _ratio_rows(result))]
-    if warning := _busy(found):
+    for section in sections.sections(result):
+        shown += ["", f"{section.title}:", "", table(section.header, section.rows)]
+    if warning := busy_warning(found):
         shown += ["", f"Warning: {warning}."]
     return shown
 
@@ -60,13 +63,16 @@ def markdown(result: Mapping[str, Any]) -> str:
     """The figures as a page, with the conditions under which they were measured."""
     found = result["conditions"]
     text = [
-        _markdown_table(_HEADER, [_row(entry) for entry in result["results"]]),
+        markdown_table(_HEADER, [_row(entry) for entry in result["results"]]),
         "",
-        "`program`: share of a step inside the bundle's programs (of the baseline: inside the model's forward passes).",
+        "`program`: share of a step inside the bundle's programs (of a baseline: inside the model's passes).",
         "",
     ]
     if result["ratios"]:
-        text += [_markdown_table(_RATIO_HEADER, _ratio_rows(result)), ""]
+        text += [markdown_table(_RATIO_HEADER, _ratio_rows(result)), ""]
+    for section in sections.sections(result):
+        rows = markdown_table(section.header, section.rows)
+        text += [f"**{section.title}.** {section.note}", "", rows, ""]
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     settings = ", ".join(f"{key}={value}" for key, value in found["settings"].items()) or "defaults"
     busy = " to ".join(map(str, found["load_average"]))
@@ -78,14 +84,14 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"- {found['rounds']} rounds that take turns, at most {found['steps_at_most']} steps each after "
         f"{found['warmup']} that do not count; medians of the rounds, and their extremes",
         f"- {found['workload']}",
-        f"- {found['baseline']}",
+        *(f"- {line}" for line in [*found["baselines"], found["memory"], found["kernels"]] if line),
     ]
-    if warning := _busy(found):
+    if warning := busy_warning(found):
         text += [f"- **Preliminary**: {warning}"]
     return "\n".join(text) + "\n"
 
 
-def _busy(found: Mapping[str, Any]) -> str | None:
+def busy_warning(found: Mapping[str, Any]) -> str | None:
     """What to say of a machine that did other work too; the measurement itself adds ``threads`` to the load."""
     loads = [load for load in found["load_average"] if load is not None]
     if not loads or max(loads) <= found["threads"] + 1:
@@ -94,13 +100,22 @@ def _busy(found: Mapping[str, Any]) -> str | None:
 
 
 def write(folder: Path, result: Mapping[str, Any]) -> None:
-    """Write bench.json, bench.md and bench.png into a folder that exists."""
+    """Write bench.json, bench.md, bench.png and, of split bundles, split.png into a folder that exists."""
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / JSON).write_text(text + "\n", encoding="utf-8")
-    (folder / MARKDOWN).write_text(
-        f"# Benchmark\n\n![Seconds a step]({PICTURE})\n\n{markdown(result)}", encoding="utf-8"
-    )
     draw(folder / PICTURE, result)
+    sections.draw(folder / sections.PICTURE, result)
+    (folder / MARKDOWN).write_text(
+        f"# Benchmark\n\n{pictures(folder, '')}\n\n{markdown(result)}", encoding="utf-8"
+    )
+
+
+def pictures(folder: Path, place: str) -> str:
+    """The pictures of a measurement's folder, as Markdown of a page that finds the folder at ``place``."""
+    shown = {PICTURE: "Seconds a step", sections.PICTURE: "Time and memory by length and program"}
+    return "\n\n".join(
+        f"![{title}]({place}{name})" for name, title in shown.items() if (folder / name).is_file()
+    )
 
 
 def draw(path: Path, result: Mapping[str, Any]) -> None:
@@ -123,7 +138,7 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
             [entry["step_seconds"] - entry["step_seconds_least"] for entry in entries],
             [entry["step_seconds_most"] - entry["step_seconds"] for entry in entries],
         ]
-        colors = [_COLORS.get(entry["method"], "tab:green") for entry in entries]
+        colors = [sections.COLORS.get(entry["method"], "tab:purple") for entry in entries]
         places = range(len(entries))
         panel.barh(places, middle, xerr=spread, color=colors, height=0.7)
         panel.set_yticks(places, names)
@@ -135,8 +150,15 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def _bar_name(entry: Mapping[str, Any]) -> str:
-    name = f"{entry['method']} {entry['weights']}, q {entry['queries']}"
+    name = f"{_method(entry)} {entry['weights']}"
+    name = name if first_order(entry["method"]) else f"{name}, q {entry['queries']}"
     return name if entry["layers"] == "all" else f"{name}, {entry['layers']}"
+
+
+def _method(entry: Mapping[str, Any]) -> str:
+    """The method; with its setting ``split`` where that changes what is run."""
+    plain = entry["split"] == "whole" or first_order(entry["method"])
+    return str(entry["method"]) if plain else f"{entry['method']} by {entry['split']}"
 
 
 def _row(entry: Mapping[str, Any]) -> list[Any]:
@@ -144,12 +166,14 @@ def _row(entry: Mapping[str, Any]) -> list[Any]:
     outside = ("session", "perturb", "update")
     programs = sum(share for part, share in entry["share_by_part"].items() if part not in outside)
     return [
-        entry["method"],
+        _method(entry),
         f"{entry['weights']}/{entry['activations']}",
         entry["seq_len"],
-        entry["queries"],
+        None if first_order(entry["method"]) else entry["queries"],
         entry["batch"],
-        entry["layers"],
+        entry["layers"]
+        if entry["targets"] == "attention"
+        else f"{entry['layers']}, {entry['targets']}",
         entry["labels"],
         entry["step_seconds"],
         f"{entry['step_seconds_least']:.4g}..{entry['step_seconds_most']:.4g}",
@@ -174,7 +198,9 @@ def _ratio_rows(result: Mapping[str, Any]) -> list[list[Any]]:
     return rows
 
 
-def _markdown_table(header: tuple[str, ...], rows: list[list[Any]]) -> str:
+def markdown_table(header: Sequence[str], rows: list[list[Any]]) -> str:
+    """Cells as a Markdown table; floats with four significant digits, None as a dash."""
+
     def cell(value: object) -> str:
         return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -1,7 +1,7 @@
-"""``python -m zoexport.bench.page PAGE FOLDER``: put a measurement's picture and tables into a Markdown page.
+"""``python -m zoexport.bench.page PAGE FOLDER [MARK]``: put a measurement's pictures and tables into a Markdown page.
 
-What stands between the page's lines ``<!-- bench -->`` and ``<!-- /bench -->`` is replaced by what FOLDER, written by
-``zoexport bench -o``, holds.
+What stands between the page's lines ``<!-- MARK -->`` and ``<!-- /MARK -->`` (``bench`` where no mark is given) is
+replaced by what FOLDER, written by ``zoexport bench -o``, holds.
 """
 
 from __future__ import annotations
@@ -16,42 +16,59 @@ from zoexport.bench import output
 from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.core.files import atomic_file
 
-BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->\n"
+MARK = "bench"
 
 
-def update(page: Path, folder: Path) -> None:
-    """Replace the page's part between the marks.
+def update(page: Path, folder: Path, mark: str = MARK) -> None:
+    """Replace the page's part between the marks by a measurement's.
 
     Raises:
         ConfigError: the page has no marks, the folder no measurement, or the page cannot be written.
     """
     try:
-        text = page.read_text(encoding="utf-8")
         result = json.loads((folder / output.JSON).read_text(encoding="utf-8"))
-        before, _, rest = text.partition(BEGIN)
-        _, mark, after = rest.partition(END)
-        if not mark:
-            raise ValueError(f"no lines '{BEGIN.strip()}' and '{END.strip()}' in {page}")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"page {page}",
             found=str(error),
-            expected=f"a page with marks, and {output.JSON} in {folder}",
+            expected=f"{output.JSON} in {folder}",
             fix="Check the paths; 'zoexport bench -o' writes the folder.",
         ) from error
-    picture = os.path.relpath(folder / output.PICTURE, page.parent)
-    content = f"![Seconds a step]({Path(picture).as_posix()})\n\n{output.markdown(result)}"
+    place = Path(os.path.relpath(folder, page.parent)).as_posix()
+    replace(page, mark, f"{output.pictures(folder, f'{place}/')}\n\n{output.markdown(result)}")
+
+
+def replace(page: Path, mark: str, content: str) -> None:
+    """Replace what stands between the lines of a mark.
+
+    Raises:
+        ConfigError: the page has no such lines, or cannot be written.
+    """
+    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
+    try:
+        text = page.read_text(encoding="utf-8")
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"no lines '{begin.strip()}' and '{end.strip()}'")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"page {page}",
+            found=str(error),
+            expected="a page with these marks",
+            fix="Check the path, or add the lines.",
+        ) from error
     with atomic_file(page) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n{content}\n{END}{after}", encoding="utf-8")
+        temporary.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
-    if len(arguments) != 2:
-        sys.stderr.write("usage: python -m zoexport.bench.page PAGE FOLDER\n")
+    if len(arguments) not in (2, 3):
+        sys.stderr.write("usage: python -m zoexport.bench.page PAGE FOLDER [MARK]\n")
         return 2
     try:
-        update(Path(arguments[0]), Path(arguments[1]))
+        update(Path(arguments[0]), Path(arguments[1]), *arguments[2:])
     except ZoExportError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench import bundles as compiled
-from zoexport.bench import conditions, grid, output, summary
+from zoexport.bench import conditions, grid, kernels, output, programs, summary
 from zoexport.bench.eager_process import Baseline, baseline
-from zoexport.bench.grid import EAGER, Variant
+from zoexport.bench.grid import BASELINES, Variant, first_order
 from zoexport.bench.rounds import Plan, measure, usable_cores
 from zoexport.bench.runner import LEARNING_RATE, Sample, run_steps
 from zoexport.bench.workload import examples_file
@@ -31,6 +31,7 @@ def bench(
     *,
     name: str,
     changes: Mapping[str, Any],
+    products: bool | None,
     target: str,
     settings: Mapping[str, str],
     threads: int | None,
@@ -46,6 +47,7 @@ def bench(
         subjects: one MODEL, or folders of bundles of one model.
         name: of the preset.
         changes: axes given by the user, by field of ``grid.Axes``; for bundles only ``labels`` and ``eager``.
+        products: whether the products of split bundles are timed alone too; by the preset where None.
         target, settings: for ``compile``.
         threads: of the engine and of PyTorch; as many as there are cores where None.
         plan: how much is measured.
@@ -55,7 +57,7 @@ def bench(
         progress: called with what is being done and how far it is.
 
     Returns:
-        The keys of ``bench --json``: results, ratios, conditions.
+        The keys of ``bench --json``: results, ratios, kernels, unpacking, conditions.
 
     Raises:
         ZoExportError: something cannot be used, compiled or run; ``folder`` is then not written. Rounds that were
@@ -72,10 +74,19 @@ def bench(
         given = _given(subjects, changes)
         if given is None:
             variants = grid.variants(grid.preset(name), changes)
-            bundles, model = _compile(variants, subjects[0], target, settings, work, progress)
+            source = subjects[0]
+            if (
+                len({variant.shape.seq_len for variant in variants}) > 1
+                and "seq_len" not in changes
+            ):
+                variants = _within_positions(variants, source)
+            bundles, model = _compile(variants, source, target, settings, work, progress)
+            products = name in grid.WITH_KERNELS if products is None else products
         else:
             variants, bundles, model = given
-        measured = {variant: path for variant, path in bundles.items() if variant.method != EAGER}
+        measured = {
+            variant: path for variant, path in bundles.items() if variant.method not in BASELINES
+        }
         started = _now()
         busy = conditions.load_average()
         content = {
@@ -93,9 +104,16 @@ def bench(
         partial = work / "partial" / f"{_key(content, variants, measured)}.jsonl"
         turns = stack.enter_context(_turns(bundles, model, threads))
         rounds, resumed = measure(variants, plan, turns, partial, progress)
+        results = summary.results(variants, rounds, measured)
+        alone: list[dict[str, Any]] = []
+        unpacking: list[dict[str, Any]] = []
+        if products:
+            alone, unpacking = _products(results, variants, measured, threads, plan, progress)
         result = {
-            "results": summary.results(variants, rounds, measured),
+            "results": results,
             "ratios": summary.ratios(variants, rounds),
+            "kernels": alone,
+            "unpacking": unpacking,
             "conditions": {
                 "date": started,
                 "finished": _now(),
@@ -103,13 +121,51 @@ def bench(
                 "resumed_rounds": resumed,
                 "load_average": [busy, conditions.load_average()],
                 "workload": conditions.WORKLOAD,
-                "baseline": conditions.BASELINE,
+                "baselines": conditions.baselines({variant.method for variant in variants}),
+                "memory": conditions.MEMORY,
+                "kernels": kernels.METHOD if alone else None,
             },
         }
         if written is not None:
             output.write(written, result)
     partial.unlink(missing_ok=True)
     return result
+
+
+def _products(
+    results: Sequence[Mapping[str, Any]],
+    variants: Sequence[Variant],
+    bundles: Mapping[Variant, Path],
+    threads: int,
+    plan: Plan,
+    progress: Progress,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Products with packed weights timed alone, and the share of unpacking in each variant of a split bundle."""
+    split = {
+        entry["name"]: (entry, bundles[variant])
+        for entry, variant in zip(results, variants, strict=True)
+        if entry["programs"]
+    }
+    used = {program["name"] for entry, _ in split.values() for program in entry["programs"]}
+    found = programs.quantized_products([path for _, path in split.values()], sorted(used))
+    alone = kernels.measure(found, threads=threads, rounds=plan.rounds, progress=progress)
+    extra = kernels.extra_seconds(alone)
+    shares = [
+        programs.unpacking(entry, programs.contents(path), extra) for entry, path in split.values()
+    ]
+    return alone, shares if alone else []
+
+
+def _within_positions(variants: Sequence[Variant], model: str) -> list[Variant]:
+    """Without a preset's lengths that the model has no positions for."""
+    longest = max(variant.shape.seq_len for variant in variants)
+    from zoexport import models
+    from zoexport.ir.capture import position_limit
+
+    limit = position_limit(models.load(models.resolve(model), lazy=True).model)
+    if limit is None or limit >= longest:
+        return list(variants)
+    return [variant for variant in variants if variant.shape.seq_len <= limit]
 
 
 _Given = tuple[list[Variant], dict[Variant, Path], dict[str, Any]]
@@ -155,7 +211,7 @@ def _compile(
     work: Path,
     progress: Progress,
 ) -> tuple[dict[Variant, Path], dict[str, Any]]:
-    stepped = [variant for variant in variants if variant.method != EAGER]
+    stepped = [variant for variant in variants if variant.method not in BASELINES]
     compiled.check(stepped, target, settings)
     from zoexport import models
 
@@ -174,9 +230,12 @@ def _compile(
             progress=progress,
         )
     for variant in variants:
-        if variant.method == EAGER:
+        if variant.method in BASELINES:
             found[variant] = next(
-                path for other, path in found.items() if other.shape == variant.shape
+                path
+                for other, path in found.items()
+                if other.shape == variant.shape
+                and first_order(other.method) == first_order(variant.method)
             )
     return found, _about(manifests.read(found[variants[0]])["model"])
 
@@ -200,7 +259,7 @@ class _Turns:
         bundle = self._bundles[variant]
         vocabulary = manifests.read(bundle)["model"]["vocab_size"]
         examples = examples_file(self._scratch, variant.shape, vocabulary)
-        if variant.method != EAGER:
+        if variant.method not in BASELINES:
             return run_steps(bundle, examples, threads=self._threads, steps=steps, warmup=warmup)
         if self._baseline is None:
             source = baseline(self._model["source"], self._threads)

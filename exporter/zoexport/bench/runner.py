@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.bench.memory import anonymous_peak
 from zoexport.core.children import child, last_line
 from zoexport.core.errors import BundleError
 from zoexport.native import runner_path
@@ -25,7 +27,8 @@ class Sample:
         parts: seconds of a step by what was done: the bundle's programs, and the session's own work; for the
             baseline perturbation, forward pass and update.
         load_seconds: from opening the bundle until its program can run, None for the baseline.
-        peak_rss_mb: VmHWM of the process. peak_anonymous_mb: the most RssAnon after a step.
+        peak_rss_mb: VmHWM of the process. peak_anonymous_mb: the most RssAnon that was seen (``bench.memory``).
+        calls: of each program in a step.
     """
 
     seconds: list[float]
@@ -33,6 +36,7 @@ class Sample:
     load_seconds: float | None
     peak_rss_mb: float | None
     peak_anonymous_mb: float | None
+    calls: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def run_steps(bundle: Path, examples: Path, *, threads: int, steps: int, warmup: int) -> Sample:
@@ -41,20 +45,65 @@ def run_steps(bundle: Path, examples: Path, *, threads: int, steps: int, warmup:
     Raises:
         BundleError: the bundle cannot be run; carries what the runner said.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="zoexport-") as scratch,
-        tempfile.TemporaryFile() as log,
-    ):
-        arguments = ["train", "--bundle", bundle, "--examples", examples, "--state"]
-        arguments += [Path(scratch) / "state", "--steps", warmup + steps, "--threads", threads]
-        arguments += ["--lr", LEARNING_RATE, "--schedule", "constant", "--loss", "full"]
-        arguments += ["--accumulate", 1, "--json", "--timings"]
-        with child([str(runner_path()), *map(str, arguments)], errors=log) as process:
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as scratch:
+        state = Path(scratch) / "state"
+        *lines, result = train(
+            bundle,
+            examples,
+            state,
+            threads=threads,
+            steps=warmup + steps,
+            learning_rate=LEARNING_RATE,
+        )
+    return sample(lines, result, warmup)
+
+
+def train(
+    bundle: Path, examples: Path, state: Path, *, threads: int, steps: int, learning_rate: float
+) -> list[dict[str, Any]]:
+    """Let the runner train a state to ``steps`` steps in total, the loss over the whole vocabulary.
+
+    Returns:
+        What it printed: an object a step that it took, then the result, whose ``peak_anonymous_mb`` is what was seen.
+
+    Raises:
+        BundleError: the bundle cannot be run, or the run diverged; carries what the runner said.
+    """
+    arguments = ["train", "--bundle", bundle, "--examples", examples, "--state", state]
+    arguments += ["--steps", steps, "--threads", threads, "--lr", learning_rate]
+    arguments += ["--schedule", "constant", "--accumulate", 1, "--timings"]
+    printed, peak = _run(bundle, arguments)
+    known = [value for value in (printed[-1]["peak_anonymous_mb"], peak) if value is not None]
+    printed[-1]["peak_anonymous_mb"] = max(known, default=None)
+    return printed
+
+
+def evaluate(bundle: Path, examples: Path, state: Path | None, *, threads: int) -> dict[str, Any]:
+    """The runner's evaluation of a state, or of the bundle as compiled: ``loss``, ``token_accuracy``, ``examples``.
+
+    Raises:
+        BundleError: the bundle cannot be run; carries what the runner said.
+    """
+    arguments = ["eval", "--bundle", bundle, "--examples", examples, "--threads", threads]
+    printed, _ = _run(bundle, arguments if state is None else [*arguments, "--state", state])
+    return printed[-1]
+
+
+def _run(bundle: Path, arguments: Sequence[object]) -> tuple[list[dict[str, Any]], float | None]:
+    """What the runner printed, and the most anonymous memory that it was seen to have."""
+    command = [str(runner_path()), *map(str, arguments), "--loss", "full", "--json"]
+    with tempfile.TemporaryFile() as log:
+        with child(command, errors=log) as process, anonymous_peak(process.pid) as peak:
             output, _ = process.communicate()
         if process.returncode != 0:
             raise _failed(bundle, output, last_line(log), process.returncode)
-    *lines, result = map(json.loads, output.splitlines())
-    return sample(lines, result, warmup)
+    return [json.loads(line) for line in output.splitlines()], peak()
+
+
+def with_peak(sample: Sample, seen: float | None) -> Sample:
+    """A sample with what was seen of its process's anonymous memory from outside, where that is more."""
+    known = [value for value in (sample.peak_anonymous_mb, seen) if value is not None]
+    return dataclasses.replace(sample, peak_anonymous_mb=max(known, default=None))
 
 
 def sample(lines: list[dict[str, Any]], result: dict[str, Any], warmup: int) -> Sample:
@@ -62,10 +111,14 @@ def sample(lines: list[dict[str, Any]], result: dict[str, Any], warmup: int) -> 
     counted = lines[warmup:]
     seconds = [line["seconds"] for line in counted]
     before = lines[warmup - 1]["programs"] if warmup else {}
-    parts = {
-        name: (cost["seconds"] - before.get(name, {"seconds": 0.0})["seconds"]) / len(counted)
-        for name, cost in counted[-1]["programs"].items()
-    }
+
+    def each_step(key: str) -> dict[str, float]:
+        return {
+            name: (cost[key] - before.get(name, {key: 0})[key]) / len(counted)
+            for name, cost in counted[-1]["programs"].items()
+        }
+
+    parts = each_step("seconds")
     parts["session"] = max(0.0, sum(seconds) / len(seconds) - sum(parts.values()))
     loading = sum(cost["load_seconds"] for cost in result["programs"].values())
     return Sample(
@@ -74,6 +127,7 @@ def sample(lines: list[dict[str, Any]], result: dict[str, Any], warmup: int) -> 
         load_seconds=result["open_seconds"] + loading,
         peak_rss_mb=result["peak_rss_mb"],
         peak_anonymous_mb=result["peak_anonymous_mb"],
+        calls=each_step("calls"),
     )
 
 

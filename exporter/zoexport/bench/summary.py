@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench.grid import EAGER, Variant
+from zoexport.bench import programs
+from zoexport.bench.grid import AUTOGRAD, BASELINES, EAGER, Variant, first_order
 from zoexport.bench.rounds import Round
 from zoexport.bench.runner import Sample
 from zoexport.core import manifest as manifests
@@ -21,7 +22,7 @@ def results(
 
     ``step_seconds`` is the median over the rounds of a round's median; ``step_seconds_least`` and
     ``step_seconds_most`` are the extremes of the latter, ``step_seconds_fastest`` is a single step's.
-    ``load_seconds`` is a median, the memory's peaks are maxima.
+    ``load_seconds`` is a median, the memory's peaks are maxima. Of a split bundle there are ``programs`` too.
 
     Args:
         bundles: that variants run; the baseline has none.
@@ -42,6 +43,7 @@ def results(
                 "name": str(variant),
                 "method": variant.method,
                 "weights": variant.weights,
+                "split": variant.split,
                 "activations": manifest["settings"]["activations"] if manifest else "fp32",
                 **dataclasses.asdict(variant.shape),
                 # What was compiled here has a name that says what it is; its place is this machine's own.
@@ -60,6 +62,9 @@ def results(
                 "load_seconds": round(statistics.median(loads), 4) if loads else None,
                 "peak_anonymous_mb": _largest([sample.peak_anonymous_mb for sample in samples]),
                 "peak_rss_mb": _largest([sample.peak_rss_mb for sample in samples]),
+                "programs": programs.of_variant(bundles[variant], samples)
+                if manifest and "stages" in manifest
+                else [],
             }
         )
     return found
@@ -72,23 +77,64 @@ def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[st
 
     Kinds: ``faster than eager`` and ``prge faster than mezo`` (speed-ups, more is better); ``fewer layers`` (a step's
     time with ``lora.layers=last:K`` over all layers, less is better); ``spread over queries`` (of variants that differ
-    in q at the same q * B: the slowest over the fastest, 1 is best).
+    in q at the same q * B: the slowest over the fastest, 1 is best). Of a first-order method, less is better:
+    ``step over mezo`` (a step of two forward passes through the same split programs), ``step over autograd``, and
+    ``anonymous MB over`` and ``peak MB over`` both, ratios of the most in all rounds.
     """
     found = []
     for variant in variants:
+        if variant.method in BASELINES:
+            continue
+        if first_order(variant.method):
+            found += _over_others(variant, variants, rounds)
+            continue
         others = {
-            "faster than eager": variant.method != EAGER
-            and _like(variant, variants, method=EAGER, weights="fp32"),
-            "prge faster than mezo": variant.method == "prge"
-            and _like(variant, variants, method="mezo"),
+            "faster than eager": _like(
+                variant, variants, method=EAGER, weights="fp32", split="whole"
+            ),
+            "prge faster than mezo": _like(variant, variants, method="mezo")
+            if variant.method == "prge"
+            else None,
         }
         for kind, other in others.items():
             if other:
                 found.append(_ratio(kind, other, variant, rounds, of=variant, to=other))
+    for variant in variants:
         whole = variant.shape.layers != "all" and _like(variant, variants, layers="all")
-        if whole and variant.method != EAGER:
+        if whole and variant.method not in BASELINES:
             found.append(_ratio("fewer layers", variant, whole, rounds, of=variant, to=whole))
     return found + _spreads(variants, rounds)
+
+
+def _over_others(
+    variant: Variant, variants: Sequence[Variant], rounds: Sequence[Round]
+) -> list[dict[str, Any]]:
+    others = {
+        "mezo": _like(variant, variants, method="mezo"),
+        AUTOGRAD: _like(variant, variants, method=AUTOGRAD, weights="fp32", split="whole"),
+    }
+    found = []
+    for name, other in others.items():
+        if other:
+            found.append(_ratio(f"step over {name}", variant, other, rounds, of=variant, to=other))
+            for kind, key in (("anonymous MB", "peak_anonymous_mb"), ("peak MB", "peak_rss_mb")):
+                above, below = (
+                    _largest([getattr(taken[str(one)], key) for taken in rounds])
+                    for one in (variant, other)
+                )
+                if above and below:
+                    found.append(
+                        {
+                            "kind": f"{kind} over {name}",
+                            "of": str(variant),
+                            "to": str(other),
+                            "ratio": round(above / below, 4),
+                            "ratio_least": None,
+                            "ratio_most": None,
+                            "ratio_of_fastest": None,
+                        }
+                    )
+    return found
 
 
 def _spreads(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[str, Any]]:
@@ -103,7 +149,7 @@ def _spreads(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[
         groups.setdefault(key, []).append(variant)
     found = []
     for key, group in groups.items():
-        if len({variant.shape.queries for variant in group}) < 2 or key.method == EAGER:
+        if len({variant.shape.queries for variant in group}) < 2 or key.method in BASELINES:
             continue
         # To the round's own first one: the largest of several noisy times would grow with their number.
         to_first = [statistics.median(_times(variant, rounds, group[0])) for variant in group]
@@ -155,6 +201,7 @@ def _like(
     method: str | None = None,
     weights: str | None = None,
     layers: str | None = None,
+    split: str | None = None,
 ) -> Variant | None:
     """The variant that differs from another in these fields only."""
     wanted = dataclasses.replace(
@@ -162,6 +209,7 @@ def _like(
         method=method or variant.method,
         weights=weights or variant.weights,
         shape=dataclasses.replace(variant.shape, layers=layers or variant.shape.layers),
+        split=split or variant.split,
     )
     if wanted in variants:
         return wanted

@@ -34,14 +34,25 @@ _SIZES = _values(click.IntRange(min=1))
 
 @click.command()
 @click.argument("subjects", metavar="MODEL | BUNDLE...", nargs=-1, required=True)
-@click.option("--grid", default="quick", show_default=True, help="quick, queries, layers or full.")
-@click.option("--methods", callback=_values(str), metavar="M,...", help="prge, mezo.")
+@click.option(
+    "--grid", default="quick", show_default=True, help="quick, queries, layers, full or mebp."
+)
+@click.option("--methods", callback=_values(str), metavar="M,...", help="prge, mezo, mebp.")
 @click.option("--weights", callback=_values(str), metavar="W,...", help="int4, int8, fp32.")
 @click.option("--seq-len", callback=_SIZES, metavar="N,...", help="Tokens a row.")
 @click.option("--batch", callback=_SIZES, metavar="N,...", help="Rows (B).")
 @click.option("--queries", callback=_SIZES, metavar="N,...", help="Random directions a step (q).")
 @click.option("--rows", type=click.IntRange(min=1), help="q * B: the batch is then rows / queries.")
 @click.option("--layers", callback=_values(str), metavar="L,...", help="lora.layers: all, last:K.")
+@click.option(
+    "--targets", callback=_values(str), metavar="T,...", help="lora.targets: attention, ..."
+)
+@click.option(
+    "--split",
+    callback=_values(click.Choice(["whole", "layers"])),
+    metavar="S,...",
+    help="Programs of prge and mezo: whole, layers.",
+)
 @click.option(
     "--labels",
     callback=_values(click.Choice(["all", "last"])),
@@ -51,7 +62,12 @@ _SIZES = _values(click.IntRange(min=1))
 @click.option(
     "--eager/--no-eager",
     default=None,
-    help="Whether PyTorch is measured too. Default: in quick and full.",
+    help="Whether PyTorch is measured too. Default: in quick, full and mebp.",
+)
+@click.option(
+    "--kernels/--no-kernels",
+    default=None,
+    help="Whether the products of split programs are timed alone too. Default: in mebp.",
 )
 @click.option("--target", default="host", show_default=True, help="What is compiled for.")
 @options.settings
@@ -80,6 +96,7 @@ _SIZES = _values(click.IntRange(min=1))
 def bench(
     subjects: tuple[str, ...],
     grid: str,
+    kernels: bool | None,
     target: str,
     assignments: tuple[str, ...],
     threads: int | None,
@@ -94,9 +111,9 @@ def bench(
 ) -> None:
     """Time training steps of MODEL, or of BUNDLEs, against the sequential baseline and PyTorch.
 
-    Everything is measured in one run with the same number of threads: P-RGE (prge), its sequential baseline (mezo), and
-    the Hugging Face model in PyTorch, fp32. Variants take turns; figures are medians over the rounds. Steps run in
-    a process that does nothing else, whose memory is what is reported.
+    Everything is measured in one run with the same number of threads: P-RGE (prge), its sequential baseline (mezo),
+    MeBP (mebp), and the Hugging Face model in PyTorch, fp32. Variants take turns; figures are medians over the rounds.
+    Steps run in a process that does nothing else, whose memory is what is reported.
 
     \b
     Grids, each axis of which an option replaces:
@@ -104,12 +121,15 @@ def bench(
       queries   q = 1, 2, 4, 8, 16 at q*B = 16: what a query costs
       layers    q=4, B=1, the last token is predicted: lora.layers last:8 against all
       full      all of these
+      mebp      seq 128 to 1024, B=1, LoRA on all linear layers: mebp, mezo over the same split programs, and PyTorch
+                with autograd; the products of the programs beside PyTorch's and XNNPACK's; unpacking's share
 
     Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
     again.
 
     \b
     zoexport bench smollm2-135m
+    zoexport bench smollm2-135m --grid mebp --seq-len 256
     zoexport bench smollm2-135m --grid queries --weights int4,fp32 -o bench
     zoexport bench ./Qwen2-0.5B --methods prge --queries 1,4 --rows 4 --set lora.rank=8 --no-eager
     zoexport bench model.bundle other.bundle --labels last
@@ -131,6 +151,7 @@ def bench(
             subjects,
             name=grid,
             changes={key: value for key, value in axes.items() if value is not None},
+            products=kernels,
             target=target,
             settings=parse_assignments(assignments),
             threads=threads,

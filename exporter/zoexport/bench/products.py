@@ -1,0 +1,135 @@
+"""What a compiled program computes, read from its file: its matrix products and its planned memory.
+
+Products inside a delegate cannot be seen: programs of split bundles have none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+
+QUANTIZED = ("linear_int4", "linear_int8")
+_GRADIENT = "_input_gradient"
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """One kind of product: ``batches`` times (rows, depth) by (depth, columns).
+
+    Attributes:
+        operator: ``matmul``, ``linear_int4``, ``linear_int4_input_gradient``, ``linear_int8``, ...; of a linear layer
+            the depth is its inputs and the columns its outputs, of its gradient the other way round.
+        group_size: int4 weights that share a scale; 0 for others.
+    """
+
+    operator: str
+    batches: int
+    rows: int
+    depth: int
+    columns: int
+    group_size: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Additions and multiplications."""
+        return 2 * self.batches * self.rows * self.depth * self.columns
+
+    @property
+    def quantized(self) -> bool:
+        """Whether one factor is a packed weight."""
+        return self.operator.removesuffix(_GRADIENT) in QUANTIZED
+
+    @property
+    def gradient(self) -> bool:
+        """Whether it is a linear layer's gradient by its input."""
+        return self.operator.endswith(_GRADIENT)
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.rows} x {self.depth} x {self.columns}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """A program: how often it computes each product in a call, and the bytes that ExecuTorch plans for it."""
+
+    products: Mapping[Product, int]
+    planned_bytes: int
+
+    @property
+    def flops(self) -> int:
+        """Of all products of a call."""
+        return sum(product.flops * count for product, count in self.products.items())
+
+
+def contents(bundle: Path) -> dict[str, Content]:
+    """What the programs of a bundle compute, by the program's name.
+
+    Raises:
+        BundleError: the bundle is missing or damaged.
+    """
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    manifest = manifests.read(bundle)
+    plans: dict[tuple[str, str], Any] = {}
+    for file in sorted({program["file"] for program in manifest["programs"]}):
+        read: Any = deserialize_pte_binary((bundle / file).read_bytes())
+        plans |= {(file, plan.name): plan for plan in read.program.execution_plan}
+    return {
+        program["name"]: _content(plans[program["file"], program["method"]])
+        for program in manifest["programs"]
+    }
+
+
+def flops_of_step(calls: Mapping[str, float], found: Mapping[str, Content]) -> float:
+    """Of all products of a step that calls programs so often."""
+    return sum(count * found[name].flops for name, count in calls.items())
+
+
+def _content(plan: Any) -> Content:
+    products: Counter[Product] = Counter()
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            call = instruction.instr_args
+            if type(call).__name__ == "KernelCall":
+                operator = plan.operators[call.op_index].name
+                values = [plan.values[index].val for index in call.args]
+                product = product_of(operator, list(map(_argument, values)))
+                if product is not None:
+                    products[product] += 1
+    return Content(dict(products), sum(plan.non_const_buffer_sizes))
+
+
+def _argument(value: Any) -> Any:
+    kind = type(value).__name__
+    if kind == "Tensor":
+        return tuple(value.sizes)
+    return value.bool_val if kind == "Bool" else None
+
+
+def product_of(operator: str, arguments: Sequence[Any]) -> Product | None:
+    """The product that a call of an operator is, or None.
+
+    Args:
+        operator: such as ``zoexport::linear_int4``.
+        arguments: of each its shape where it is a tensor, its value where it is a boolean, else None.
+    """
+    name = operator.removeprefix("zoexport::")
+    if name == "matmul":
+        a, b, transpose_a, transpose_b = arguments[:4]
+        rows, depth = (a[-1], a[-2]) if transpose_a else (a[-2], a[-1])
+        return Product(name, math.prod(a[:-2]), rows, depth, b[-2] if transpose_b else b[-1])
+    layer = name.removesuffix(_GRADIENT)
+    if layer not in QUANTIZED:
+        return None
+    x, codes, scales = arguments[:3]
+    # Two int4 weights share a byte.
+    outputs, inputs = codes[0], codes[1] * (2 if layer == "linear_int4" else 1)
+    group = inputs // scales[1] if layer == "linear_int4" else 0
+    depth, columns = (inputs, outputs) if name == layer else (outputs, inputs)
+    return Product(name, 1, math.prod(x[:-1]), depth, columns, group)

@@ -1,0 +1,307 @@
+"""First-order and split variants of the benchmark: grid, ratios, programs, products and pages, on made-up samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bundles import write_bundle
+from zoexport.bench import grid, kernels, memory, output, page, programs, sections, summary
+from zoexport.bench.grid import AUTOGRAD, EAGER, Axes, Shape, Variant
+from zoexport.bench.kernel_process import OURS, PLAIN, TORCH, XNNPACK
+from zoexport.bench.products import Content, Product, flops_of_step, product_of
+from zoexport.bench.runner import Sample, sample
+
+SHAPE = Shape(256, 1, 1, targets="all-linear")
+MEBP = Variant("mebp", "int4", SHAPE, split="layers")
+MEZO = Variant("mezo", "int4", SHAPE, split="layers")
+BASELINE = Variant(AUTOGRAD, "fp32", SHAPE)
+LINEAR = Product("linear_int4", 1, 256, 576, 1536, 32)
+BACK = Product("linear_int4_input_gradient", 1, 256, 1536, 576, 32)
+
+
+# The grid.
+
+
+def test_the_mebp_grid() -> None:
+    found = grid.variants(grid.preset("mebp"), {})
+    assert {variant.shape.seq_len for variant in found} == {128, 256, 512, 1024}
+    of_256 = [variant for variant in found if variant.shape.seq_len == 256]
+    assert of_256 == [MEBP, MEZO, BASELINE]
+    assert str(MEZO).endswith("lora.targets all-linear, split layers")
+
+
+def test_settings_are_those_that_the_method_has() -> None:
+    assert MEBP.settings() == {
+        "seq_len": "256",
+        "batch": "1",
+        "weights": "int4",
+        "lora.layers": "all",
+        "lora.targets": "all-linear",
+    }
+    assert MEZO.settings() == {**MEBP.settings(), "queries": "1", "split": "layers"}
+
+
+def test_a_first_order_method_has_no_queries_and_its_own_baseline() -> None:
+    axes = Axes(methods=("mebp",), queries=(1, 2), rows=4, labels=("all",))
+    found = grid.variants([axes], {})
+    shapes = [Shape(64, batch, 1) for batch in (4, 2)]
+    assert found == [
+        variant
+        for shape in shapes
+        for variant in (
+            Variant("mebp", "int4", shape, split="layers"),
+            Variant(AUTOGRAD, "fp32", shape),
+        )
+    ]
+    both = grid.variants([Axes(methods=("prge",), labels=("all",))], {})
+    assert [variant.method for variant in both] == ["prge", EAGER]
+
+
+# Ratios.
+
+
+def taken(seconds: float, anonymous: float, peak: float) -> Sample:
+    return Sample([seconds] * 3, {"forward": seconds}, None, peak, anonymous)
+
+
+def test_a_first_order_step_over_the_others() -> None:
+    times = [(1.2, 1.0, 2.0), (1.5, 1.0, 2.0), (14.0, 10.0, 20.0)]
+    rounds = [
+        {
+            str(MEBP): taken(mebp, 30.0 + number, 200.0),
+            str(MEZO): taken(mezo, 40.0, 100.0),
+            str(BASELINE): taken(autograd, 1000.0, 2000.0),
+        }
+        for number, (mebp, mezo, autograd) in enumerate(times)
+    ]
+    found = {entry["kind"]: entry for entry in summary.ratios([MEBP, MEZO, BASELINE], rounds)}
+    assert {kind: entry["ratio"] for kind, entry in found.items()} == {
+        "step over mezo": 1.4,
+        "anonymous MB over mezo": 0.8,
+        "peak MB over mezo": 2.0,
+        "step over autograd": 0.7,
+        "anonymous MB over autograd": 0.032,
+        "peak MB over autograd": 0.1,
+    }
+    step = found["step over mezo"]
+    assert (step["ratio_least"], step["ratio_most"], step["ratio_of_fastest"]) == (1.2, 1.5, 1.2)
+    assert {entry["of"] for entry in found.values()} == {str(MEBP)}
+
+
+def test_a_zeroth_order_step_is_not_compared_with_autograd() -> None:
+    rounds = [{str(MEZO): taken(1.0, 1.0, 1.0), str(BASELINE): taken(1.0, 1.0, 1.0)}]
+    assert summary.ratios([MEZO, BASELINE], rounds) == []
+
+
+# Programs and products.
+
+
+def test_calls_of_a_step_leave_the_warm_up_out() -> None:
+    def line(calls: int) -> dict[str, Any]:
+        cost = {"calls": calls, "seconds": calls * 0.5, "load_seconds": 0.0}
+        return {"seconds": 20.0, "programs": {"layer.0@256": cost}}
+
+    lines = [line(30), line(60), line(90)]
+    result = {**lines[-1], "open_seconds": 0.0, "peak_rss_mb": None, "peak_anonymous_mb": None}
+    assert sample(lines, result, warmup=1).calls == {"layer.0@256": 30.0}
+    assert sample(lines, result, warmup=0).calls == {"layer.0@256": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "expected"),
+    [
+        ("zoexport::linear_int4", [(1, 256, 576), (1536, 288), (1536, 18), None], LINEAR),
+        ("zoexport::linear_int4_input_gradient", [(1, 256, 1536), (1536, 288), (1536, 18)], BACK),
+        (
+            "zoexport::linear_int8",
+            [(2, 9, 64), (70, 64), (70,), None],
+            Product("linear_int8", 1, 18, 64, 70),
+        ),
+        (
+            "zoexport::matmul",
+            [(9, 256, 64), (9, 256, 32), True, False],
+            Product("matmul", 9, 64, 256, 32),
+        ),
+        (
+            "zoexport::matmul",
+            [(256, 16), (48, 16), False, True],
+            Product("matmul", 1, 256, 16, 48),
+        ),
+        ("zoexport::rows_1", [(1, 2)], None),
+        ("aten::view_copy", [(1, 2), None], None),
+    ],
+)
+def test_products_of_operators(operator: str, arguments: list[Any], expected: object) -> None:
+    assert product_of(operator, arguments) == expected
+
+
+def test_flops_of_a_step() -> None:
+    found = {"a": Content({LINEAR: 2}, 0), "b": Content({BACK: 1, LINEAR: 1}, 0)}
+    assert flops_of_step({"a": 3, "b": 0.5}, found) == 7 * 2 * 256 * 576 * 1536
+
+
+def test_the_share_of_unpacking() -> None:
+    content = {"f": Content({LINEAR: 2}, 0), "b": Content({LINEAR: 1, BACK: 3}, 0)}
+    entry = {
+        "name": "mebp",
+        "step_seconds": 10.0,
+        "programs": [
+            {"name": "f", "direction": "forward", "calls": 5.0, "seconds": 2.0},
+            {"name": "b", "direction": "backward", "calls": 10.0, "seconds": 4.0},
+        ],
+    }
+    shares = programs.unpacking(entry, content, {LINEAR: 0.02, BACK: -0.01})
+    assert shares["forward"] == {"seconds": 0.2, "share": 0.1}
+    assert shares["backward"] == {"seconds": -0.1, "share": -0.025}
+    assert shares["step"] == {"seconds": 0.1, "share": 0.01}
+    entry["programs"] = entry["programs"][:1]  # type: ignore[index]
+    assert programs.unpacking(entry, content, {LINEAR: 0.02})["backward"] is None
+
+
+def times(ours: float, plain: float, torch: float) -> dict[str, dict[str, float]]:
+    found = {OURS: ours, PLAIN: plain, TORCH: torch}
+    return {name: {"median": value, "fastest": value / 2} for name, value in found.items()}
+
+
+def test_the_figures_of_a_product() -> None:
+    # In the third round the machine was ten times slower for all.
+    rounds = [times(0.1, 0.08, 0.05), times(0.12, 0.1, 0.08), times(1.0, 0.9, 1.0)]
+    entry = kernels.summarize(LINEAR, rounds)
+    ours = entry["implementations"][OURS]
+    assert (ours["seconds"], ours["least"], ours["most"], ours["fastest"]) == (0.12, 0.1, 1.0, 0.05)
+    assert ours["gflops"] == pytest.approx(LINEAR.flops / 0.12e9, abs=0.05)
+    assert XNNPACK not in entry["ratios"]
+    assert entry["ratios"][TORCH] == {
+        "ratio": 1.5,
+        "ratio_least": 1.0,
+        "ratio_most": 2.0,
+        "ratio_of_fastest": 2.0,
+    }
+    assert kernels.extra_seconds([entry]) == {LINEAR: pytest.approx(0.02)}
+
+
+def test_memory_that_comes_and_goes_is_seen() -> None:
+    import os
+    import time
+
+    with memory.anonymous_peak(os.getpid()) as peak:
+        before = memory.status("RssAnon")
+        if before is None:
+            pytest.skip("this system does not say")
+        block = bytearray(b"x") * (64 << 20)
+        time.sleep(0.1)
+        del block
+        time.sleep(0.05)
+        seen = peak()
+    assert seen is not None and seen > before + 50
+
+
+# What is shown.
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> dict[str, Any]:
+    bundle = write_bundle(tmp_path / "bundle")
+    rounds = [{str(one): taken(1.0, 2.0, 3.0) for one in (MEBP, MEZO, BASELINE)}]
+    entries = summary.results([MEBP, MEZO, BASELINE], rounds, {MEBP: bundle, MEZO: bundle})
+    program = {
+        "name": "layer.0@256",
+        "family": "layer.0",
+        "direction": "forward",
+        "calls": 30.0,
+        "seconds": 0.6,
+        "call_seconds": 0.02,
+        "planned_mb": 9.4,
+        "gflop": 2.0,
+    }
+    for entry in entries[:2]:
+        entry["programs"] = [program]
+    share = {"seconds": 0.05, "share": 0.25}
+    return {
+        "results": entries,
+        "ratios": summary.ratios([MEBP, MEZO, BASELINE], rounds),
+        "kernels": [kernels.summarize(LINEAR, [times(0.1, 0.08, 0.05)])],
+        "unpacking": [{"name": str(MEBP), "forward": share, "backward": None, "step": share}],
+        "conditions": {
+            "model": {"name": "m", "parameters": 1000},
+            "settings": {},
+            "cpu": "a CPU",
+            "cores": 2,
+            "threads": 2,
+            "system": "Linux",
+            "python": "3",
+            "versions": {"torch": "2"},
+            "rounds": 1,
+            "steps_at_most": 5,
+            "warmup": 1,
+            "date": "2026-01-01T00:00:00",
+            "load_average": [0.1, None],
+            "workload": "rows",
+            "baselines": ["autograd: so"],
+            "memory": "memory: so",
+            "kernels": "products: so",
+        },
+    }
+
+
+def test_sections_are_shown_and_drawn(result: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+    output.write(tmp_path, result)
+    assert json.loads((tmp_path / output.JSON).read_text()) == result
+    text = (tmp_path / output.MARKDOWN).read_text()
+    assert f"]({output.PICTURE})" in text and f"]({sections.PICTURE})" in text
+    assert "| mezo by layers | int4/" in text and "| mebp | int4/" in text
+    assert "| mebp | 256 | layer.0@256 | 30 | 20 | 60.0% | 9.4 | 2 | 100 |" in text
+    assert f"| {MEBP} | 25.0% | - | 25.0% | 0.05 |" in text
+    assert f"| {LINEAR} | 100 | 50 | - | 80 | 2 (2) | - | 1.25 (1.25) |" in text
+    assert "- autograd: so\n- memory: so\n- products: so\n" in text
+    first = (tmp_path / sections.PICTURE).read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert sections.draw(tmp_path / sections.PICTURE, result)
+    assert (tmp_path / sections.PICTURE).read_bytes() == first
+    shown = "\n".join(output.lines(result))
+    assert "step over mezo" in shown and "Unpacking weights:" in shown
+    whole = {**result, "results": [dict(entry, programs=[]) for entry in result["results"]]}
+    assert not sections.draw(tmp_path / "none.png", whole)
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_a_page_has_marks_for_each_measurement(result: dict[str, Any], tmp_path: Path) -> None:
+    folder, path = tmp_path / "measured", tmp_path / "page.md"
+    folder.mkdir()
+    (folder / output.JSON).write_text(json.dumps(result))
+    marks = "<!-- bench -->\nkept\n<!-- /bench -->\n<!-- other -->\nold\n<!-- /other -->\n"
+    path.write_text(marks)
+    assert page.main([str(path), str(folder), "other"]) == 0
+    text = path.read_text()
+    assert "kept" in text and "old" not in text and "| mezo by layers |" in text
+    assert page.main([str(path), str(folder), "third"]) == 2
+
+
+def test_variants_of_given_split_bundles() -> None:
+    manifest = {
+        "method": "mebp",
+        "stages": [],
+        "settings": {
+            "seq_len": 32,
+            "batch": 2,
+            "weights": "int8",
+            "lora.layers": "all",
+            "lora.targets": "all-linear",
+        },
+    }
+    found = grid.of_bundle(Path("b"), manifest, ["all"], True)
+    shape = Shape(32, 2, 1, targets="all-linear")
+    assert found == [
+        Variant("mebp", "int8", shape, Path("b"), "layers"),
+        Variant(AUTOGRAD, "fp32", shape, Path("b")),
+    ]
+    zeroth = {**manifest, "method": "mezo", "settings": {**manifest["settings"], "queries": 4}}  # type: ignore[dict-item]
+    assert grid.of_bundle(Path("b"), zeroth, ["all"], True)[1] == dataclasses.replace(
+        found[1], method=EAGER, shape=dataclasses.replace(shape, queries=4)
+    )
