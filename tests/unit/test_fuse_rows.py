@@ -246,6 +246,7 @@ def test_an_input_may_be_returned_in_another_shape() -> None:
 LAYERS = {
     ("llama", "fp32"): ({"rows_1": 12}, {"rows_1": 29, "rows_3": 1}),
     ("gpt2", "int4"): ({"rows_1": 7, "rows_3": 1}, {"rows_1": 22, "rows_2": 1, "rows_6": 1}),
+    ("bloom", "fp32"): ({"rows_1": 7, "rows_3": 1}, {"rows_1": 19, "rows_2": 1, "rows_6": 1}),
     ("phi3", "fp32"): ({"rows_1": 8, "rows_2": 1}, {"rows_1": 24, "rows_2": 2}),
 }
 

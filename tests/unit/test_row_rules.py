@@ -49,6 +49,12 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...], dict[str, int]]] = {
         (X,),
         {"mul": 1, "clone": 1},
     ),
+    "a sum of regrouped rows": (
+        lambda x, y: aten.view(x, [2, 3, 2, 2]) + aten.view(y, [2, 3, 2, 2]),
+        (X, values(2, 3, 4, seed=1)),
+        {"add": 1},
+    ),
+    "a permuted multiple": (lambda x: (x * 0.5).permute(0, 2, 1), (X,), {"permute": 1, "mul": 1}),
     "gelu stays": (lambda x: aten.gelu(x), (X,), {"gelu": 1}),
     "addmm with factors": (
         lambda c, a, b: aten.addmm(c, a, b, beta=2.0, alpha=0.5),
@@ -72,6 +78,20 @@ def test_rule(name: str) -> None:
     found = kernels(rewritten)
     assert found == expected
     torch.testing.assert_close(rewritten.module(*inputs)[0], function(*inputs))
+
+
+def test_sums_and_multiples_stand_before_and_after_the_layouts() -> None:
+    def order(function: Function, *inputs: torch.Tensor) -> list[str]:
+        made = program(function, *inputs)
+        decompose(made)
+        calls = [node for node in made.module.graph.nodes if node.op == "call_function"]
+        return [str(node.target).split(".")[1] for node in calls]
+
+    seen = order(lambda x, y: aten.view(x, [2, 12]) + aten.view(y, [2, 12]), X, X)
+    assert seen == ["add", "view"]
+    # Rows that stay as they are may be read either way.
+    assert order(lambda x, y: aten.view(x, [6, 4]) + aten.view(y, [6, 4]), X, X)[-1] == "add"
+    assert order(lambda x: (x * 0.5).permute(0, 2, 1), X) == ["permute", "mul"]
 
 
 @pytest.mark.parametrize("affine", [False, True])

@@ -40,7 +40,6 @@ _BACKWARD_OPERATORS = (
     aten.gelu_backward,
     aten.native_layer_norm_backward,
     aten.slice_backward,
-    aten.select_backward,
     aten.tanh_backward,
     aten.sigmoid_backward,
     aten.threshold_backward,
@@ -89,7 +88,11 @@ def _backward(program: Program, trainable: set[str]) -> Program:
 
     inputs = [*given, *added]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    table = {**core_aten_decompositions(), **get_decompositions(_BACKWARD_OPERATORS)}
+    table: dict[Any, Callable[..., Any]] = {
+        **core_aten_decompositions(),
+        **get_decompositions(_BACKWARD_OPERATORS),
+        aten.select_backward.default: _select_backward,
+    }
     with mode:
         traced = make_fx(gradients, decomposition_table=table)(*fake_inputs(inputs, mode))
     for number in chosen:
@@ -105,6 +108,19 @@ def _backward(program: Program, trainable: set[str]) -> Program:
     made.module.recompile()
     record_shapes(made)
     return made
+
+
+def _select_backward(gradient: Tensor, sizes: list[int], dim: int, index: int) -> Tensor:
+    """select_backward: the gradient in its place among zeros, which is part of a row where that can be said."""
+    dim, index = dim % len(sizes), index % sizes[dim]
+    if dim != len(sizes) - 2:
+        zeros, part = gradient.new_zeros(sizes), gradient.unsqueeze(dim)
+        made: Tensor = aten.slice_scatter(zeros, part, dim, index, index + 1)
+        return made
+    *lead, count, width = sizes
+    zeros = gradient.new_zeros([*lead, count * width])
+    rows: Tensor = aten.slice_scatter(zeros, gradient, -1, index * width, (index + 1) * width)
+    return rows.view(sizes)
 
 
 _Cotangents = Callable[

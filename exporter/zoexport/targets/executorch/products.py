@@ -106,13 +106,13 @@ def _transposed(node: Node) -> Node:
 
 
 def _is_read_transposed(node: Node) -> bool:
-    """Whether the only reader, regroupings of leading dimensions aside, swaps the last two dimensions."""
+    """Whether the rows of the only reader, regroupings of leading dimensions aside, are the columns of ``node``."""
     matrix = shape_of(node)[-2:]
     while len(node.users) == 1:
         (node,) = node.users
         if is_call(node, aten.permute):
             order = permutation(node)
-            return order[-2:] == (len(order) - 1, len(order) - 2)
+            return order[-1] == len(order) - 2
         if not is_call(node, *RESHAPES) or shape_of(node)[-2:] != matrix:
             return False
     return False

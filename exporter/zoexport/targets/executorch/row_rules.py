@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.types import Program
 from zoexport.ir.graphs import (
+    RESHAPES,
     arguments,
     aten,
     call,
@@ -50,7 +51,14 @@ def decompose(program: Program) -> None:
         )
     program.module = GraphModule(torch.nn.Module(), traced.graph)
     nodes = program.module.graph
-    rules = (_split, _select, _sum_of_parts, _without_empty_parts)
+    rules = (
+        _split,
+        _select,
+        _sum_of_parts,
+        _without_empty_parts,
+        _sum_of_views,
+        _scaled_where_it_is_read,
+    )
     for rule, node in itertools.product(rules, list(nodes.nodes)):
         with nodes.inserting_before(node):
             made = rule(node)
@@ -149,3 +157,32 @@ def _without_empty_parts(node: Node) -> Node | None:
 def _copy(node: Node) -> Node:
     """The value in its own order, as a call that is left out would have given it: later views may count on that."""
     return call(node.graph, aten.clone.default, node, memory_format=torch.contiguous_format)
+
+
+def _sum_of_views(node: Node) -> Node | None:
+    """A sum of two values whose rows are regrouped alike (gradients of parts of a row): their sum, regrouped."""
+    if not is_call(node, aten.add) or node.kwargs or len(node.all_input_nodes) != 2:
+        return None
+    if not all(is_call(arg, *RESHAPES) for arg in arguments(node)):
+        return None
+    a, b = (operand(arg) for arg in node.all_input_nodes)
+    whole = all(source.meta["val"].is_contiguous() for source in (a, b))
+    if not whole or shape_of(a) != shape_of(b) or shape_of(a)[-1] == shape_of(node)[-1]:
+        return None
+    total = call(node.graph, aten.add.Tensor, a, b)
+    return call(node.graph, aten.view.default, total, list(shape_of(node)))
+
+
+def _scaled_where_it_is_read(node: Node) -> Node | None:
+    """permute of a multiple: a multiple of the permute, so that products see how they are read."""
+    if not is_call(node, aten.permute):
+        return None
+    source, order = arguments(node)
+    if not is_call(source, aten.mul) or len(source.users) > 1 or len(source.all_input_nodes) > 1:
+        return None
+    value, factor = arguments(source)
+    if not isinstance(factor, int | float):
+        return None
+    return call(
+        node.graph, source.target, call(node.graph, aten.permute.default, value, order), factor
+    )
