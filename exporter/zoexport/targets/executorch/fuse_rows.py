@@ -241,10 +241,11 @@ class _Fusion:
             if len(group) == 1:
                 self.done[root] = made
             else:
-                self.done[root] = call(self.new, _getitem, made, number)
+                self.done[root] = call(self.new, part_of, made, number)
 
 
-def _getitem(values: tuple[torch.Tensor, ...], index: int) -> torch.Tensor:
+def part_of(values: tuple[torch.Tensor, ...], index: int) -> torch.Tensor:
+    """One result of a row program that has several."""
     return values[index]
 
 
