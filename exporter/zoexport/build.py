@@ -172,6 +172,10 @@ def sized_graph(
         parameters=set(graph.parameters),
         slots=[],
         initial={},
+        rotated=[],
+        quantized={},
+        stages=[],
+        lengths=[],
         provenance=[],
         seq_len=planned.config.seq_len,
     )

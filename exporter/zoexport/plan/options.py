@@ -61,7 +61,7 @@ def _keys() -> list[set[str]]:
 
 
 def _by_preference(planned: build.Plan) -> list[str]:
-    """First order first; then the one that was asked for; a pass over the weights for all copies before one for each."""
+    """First order first, then what was asked for, then what reads the weights once for all copies."""
 
     def rank(name: str) -> tuple[bool, bool, str]:
         zeroth = "queries" in fields(methods.get(name).config)

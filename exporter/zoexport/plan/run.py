@@ -114,9 +114,7 @@ class _Planner:
         self._threads = threads
         self._progress = progress
         self._length = build.capture_length(first, self._model) or first.config.seq_len
-        self._captured = build.captured(
-            self._model, self._length, first.config.seq_len, progress
-        )
+        self._captured = build.captured(self._model, self._length, first.config.seq_len, progress)
         self._footprints: dict[str, Any] = {}
 
     def estimate(self, planned: build.Plan) -> Estimate:

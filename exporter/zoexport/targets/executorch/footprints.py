@@ -1,8 +1,9 @@
 """Footprints: what lowered programs take, from their graphs alone.
 
 Programs of layers are fused as they are when they are lowered, and ExecuTorch's own planner places their tensors: the
-same bytes as in the program file. Whole programs are delegated to XNNPACK, which places tensors by itself; there the
-same planner gives an estimate, with results of elementwise operations in their operand's place, as XNNPACK has them.
+same bytes as in the program file. Whole programs are delegated to XNNPACK, which has memory of its own for what its parts
+compute; there the same planner gives an estimate of both, with results of elementwise operations in their operand's
+place, as XNNPACK has them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _INT4_AND_INT8 = (
     zo.linear_int4_input_gradient,
     zo.linear_int8_input_gradient,
 )
+_DELEGATED_CALL = 20_000
+"""Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
 _PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, zo.matmul, *_INT4_AND_INT8)
 _PARTS = (operator.getitem, part_of)
 _LOOKUPS = (aten.embedding, zo.embedding_int4)
@@ -57,7 +60,20 @@ def whole_footprint(program: Program) -> Footprint:
     nodes = list(program.module.graph.nodes)
     aliases = {node: operand(node) for node in nodes if is_call(node, *RESHAPES) or _is_view(node)}
     in_place = {node for node in nodes if torch.Tag.pointwise in getattr(node.target, "tags", ())}
-    return Footprint(_planned(nodes, aliases, in_place), 0, _moved(nodes, aliases))
+    # What our own operators read and give passes between delegates.
+    between = {_owner(end, aliases) for node in nodes if _is_ours(node) for end in _ends(node)}
+    planned = _planned(nodes, aliases, set(), between)
+    delegated = _planned(nodes, aliases, in_place, set(nodes) - between)
+    delegated += _DELEGATED_CALL * sum(is_call(node, *_PRODUCTS) for node in nodes)
+    return Footprint(planned + delegated, 0, _moved(nodes, aliases))
+
+
+def _is_ours(node: Node) -> bool:
+    return _is_computed(node) and getattr(node.target, "namespace", "") == "zoexport"
+
+
+def _ends(node: Node) -> list[Node]:
+    return [node, *node.all_input_nodes, *(user for user in node.users if user.target in _PARTS)]
 
 
 def _is_view(node: Node) -> bool:
@@ -65,13 +81,19 @@ def _is_view(node: Node) -> bool:
     return is_layout(node) and not is_call(node, aten.permute, aten.transpose, aten.t, aten.slice)
 
 
-def _planned(nodes: list[Node], aliases: dict[Node, Node], in_place: set[Node]) -> int:
+def _planned(
+    nodes: list[Node],
+    aliases: dict[Node, Node],
+    in_place: set[Node],
+    among: set[Node] | None = None,
+) -> int:
     """Bytes that ExecuTorch's planner takes for what ``nodes`` compute, the program's outputs aside.
 
     Args:
         nodes: in order, the output last.
         aliases: values that lie where another does.
         in_place: results that may take the place of an operand that nothing reads later.
+        among: the only values that count, where not all do.
     """
     from executorch.exir.memory_planning import greedy
     from executorch.exir.tensor import TensorSpec
@@ -87,7 +109,7 @@ def _planned(nodes: list[Node], aliases: dict[Node, Node], in_place: set[Node]) 
         value = node.meta.get("val")
         if not _is_computed(node) or node in aliases or node in returned:
             continue
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or (among is not None and node not in among):
             continue
         # The parts of a result begin with the call that gives them.
         begin = place[operand(node) if node.target in _PARTS else node]
@@ -99,7 +121,9 @@ def _planned(nodes: list[Node], aliases: dict[Node, Node], in_place: set[Node]) 
         spec.lifetime = [begin + (node in in_place and free), read.get(node, begin)]
         spec.realign(_ALIGNMENT)
         specs.append(spec)
-    sizes = greedy(_ALIGNMENT, specs, torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph()), None)  # type: ignore[arg-type]
+    sizes = greedy(
+        _ALIGNMENT, specs, torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph()), None
+    )
     return int(sum(sizes.bufsizes))
 
 
