@@ -1,9 +1,9 @@
 """Footprints: what lowered programs take, from their graphs alone.
 
 Programs of layers are fused as they are when they are lowered, and ExecuTorch's own planner places their tensors: the
-same bytes as in the program file. Whole programs are delegated to XNNPACK, which has memory of its own for what its parts
-compute; there the same planner gives an estimate of both, with results of elementwise operations in their operand's
-place, as XNNPACK has them.
+same bytes as in the program file. Whole programs are delegated to XNNPACK, which has memory of its own for what its
+parts compute; there the same planner gives an estimate of both, with results of elementwise operations in their
+operand's place, as XNNPACK has them.
 """
 
 from __future__ import annotations
