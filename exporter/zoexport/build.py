@@ -118,30 +118,86 @@ def training_graph(planned: Plan, model: Any, progress: Progress) -> TrainingGra
 
     Its programs take rows of any length where the model allows it (``ir.lengths``), else of seq_len tokens.
     """
-    from zoexport import models
-    from zoexport.ir.capture import capture, position_limit
-    from zoexport.ir.lengths import FixedLength, telling_length
+    from zoexport.ir.lengths import FixedLength
+
+    config = planned.config
+    length = capture_length(planned, model)
+    if length is not None:
+        with contextlib.suppress(FixedLength):
+            graph = captured(model, length, config.seq_len, progress)
+            graph.any_length = True
+            return _passed(planned, model, graph, progress)
+    graph = captured(model, config.seq_len, config.seq_len, progress)
+    return _passed(planned, model, graph, progress)
+
+
+def capture_length(planned: Plan, model: Any) -> int | None:
+    """The tokens of a row by which sizes that follow the sequence are told; None where the model has too few."""
+    from zoexport.ir.capture import position_limit
+    from zoexport.ir.lengths import telling_length
+
+    values = as_dict(planned.config).items()
+    sizes = [value for key, value in values if isinstance(value, int) and key != "seq_len"]
+    sizes += [size for parameter in model.parameters() for size in parameter.shape]
+    return telling_length(planned.config.seq_len, sizes, position_limit(model))
+
+
+def captured(model: Any, length: int, seq_len: int, progress: Progress) -> TrainingGraph:
+    """The model's graph at ``length`` tokens a row, for rows of at most ``seq_len``."""
+    from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
+
+    progress("capturing the model", None)
+    graph = capture(model, length)
+    graph.seq_len = seq_len
+    verify(graph)
+    return graph
+
+
+def sized_graph(
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
+) -> TrainingGraph:
+    """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
+
+    Programs are those of :func:`training_graph` at seq_len, but for what only values tell. ``graph`` stays as it is.
+    """
+    from zoexport.ir.graphs import copy_program
+    from zoexport.ir.lengths import set_length
+    from zoexport.ir.shapes import record_shapes
+
+    copied = dataclasses.replace(
+        graph,
+        programs={name: copy_program(program, name) for name, program in graph.programs.items()},
+        weights=dict(graph.weights),
+        parameters=set(graph.parameters),
+        slots=[],
+        initial={},
+        rotated=[],
+        quantized={},
+        stages=[],
+        lengths=[],
+        provenance=[],
+        seq_len=planned.config.seq_len,
+    )
+    sized = _passed(planned, model, copied, progress, values=False)
+    if not sized.stages:
+        for program in sized.programs.values():
+            if sized.length != sized.seq_len:
+                set_length(program, sized.length, sized.seq_len)
+            record_shapes(program)
+    return sized
+
+
+def _passed(
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress, *, values: bool = True
+) -> TrainingGraph:
+    from zoexport import models
     from zoexport.passes.pipeline import run_passes
 
     config = planned.config
     modules = models.adapter_targets(model, config.lora_targets, config.lora_layers)
-    values = as_dict(config).items()
-    sizes = [value for key, value in values if isinstance(value, int) and key != "seq_len"]
-    sizes += [size for parameter in model.parameters() for size in parameter.shape]
-    length = telling_length(config.seq_len, sizes, position_limit(model))
-
-    def captured(length: int, any_length: bool) -> TrainingGraph:
-        progress("capturing the model", None)
-        graph = capture(model, length)
-        graph.seq_len, graph.any_length = config.seq_len, any_length
-        verify(graph)
-        return run_passes(graph, planned.method.passes(config, modules), progress)
-
-    if length is not None:
-        with contextlib.suppress(FixedLength):
-            return captured(length, any_length=True)
-    return captured(config.seq_len, any_length=False)
+    passes = planned.method.passes(config, modules)
+    return run_passes(graph, [p for p in passes if values or not p.reads_values], progress)
 
 
 def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[str, Any]:

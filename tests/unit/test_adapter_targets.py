@@ -8,7 +8,7 @@ from torch import nn
 from tests.support.tiny_models import ARCHITECTURES, tiny
 from zoexport import models
 from zoexport.core.errors import ConfigError
-from zoexport.models.load import linear_from_conv1d
+from zoexport.models.conv1d import linear_from_conv1d
 
 _FUSED = {
     "phi3": "self_attn.qkv_proj",

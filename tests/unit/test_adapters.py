@@ -26,7 +26,7 @@ from zoexport.adapters import (
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Slot
 from zoexport.models import adapter_targets
-from zoexport.models.load import linear_from_conv1d
+from zoexport.models.conv1d import linear_from_conv1d
 
 RANK, ALPHA = 4, 6.0
 PEFT = FORMATS["peft"]

@@ -11,7 +11,7 @@ from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed, fixed_to
 from zoexport.build import plan, training_graph
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.interpret import interpret
-from zoexport.models.load import linear_from_conv1d
+from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.quantized_reference import quantize_model
 
 # A prime, so that the programs are captured at this very length (ir.lengths).

@@ -22,6 +22,7 @@ from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
 from zoexport.cli.groups import Verbs
 from zoexport.cli.info import doctor, inspect, methods, targets
 from zoexport.cli.parity import parity
+from zoexport.cli.plan import plan
 from zoexport.cli.train import evaluate, train
 from zoexport.core.errors import Cancelled, ConfigError, ZoExportError, first_line
 
@@ -40,6 +41,7 @@ def cli() -> None:
 
 
 for verb in (
+    plan,
     compile_verb,
     train,
     evaluate,

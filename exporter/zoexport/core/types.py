@@ -153,11 +153,16 @@ class TrainingGraph:
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One rewrite of a training graph, with the reason for its place in the order."""
+    """One rewrite of a training graph, with the reason for its place in the order.
+
+    ``reads_values``: it needs the weights' values, and leaves what the programs compute as large as it was; where only
+    sizes are asked for, it can be left out.
+    """
 
     name: str
     apply: Callable[[TrainingGraph], TrainingGraph]
     because: str
+    reads_values: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +192,21 @@ class Lowered:
     delegates: dict[str, list[str]]
     fallback_ops: dict[str, dict[str, int]]
     distinct_weights: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Footprint:
+    """What one run of a program takes on a target.
+
+    Attributes:
+        planned: bytes of the memory that is planned for the tensors within it.
+        scratch: bytes that its kernels take beside, in each thread.
+        moved: bytes of weights and tensors that it reads and writes.
+    """
+
+    planned: int
+    scratch: int
+    moved: int
 
 
 Progress = Callable[[str, "float | None"], None]
@@ -240,3 +260,6 @@ class Target(Protocol):
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """Write the programs into ``folder``."""
+
+    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+        """What each program takes once lowered; weights need no values, sizes must be numbers."""

@@ -69,7 +69,9 @@ def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool)
             "tables become inputs that stages bind; parameters differ by stage, and may not be read yet",
         ),
         Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
-        Pass("check_stages", check_stages, "runs programs at the captured length"),
+        Pass(
+            "check_stages", check_stages, "runs programs at the captured length", reads_values=True
+        ),
     ]
     if config.weights != "fp32":
         order.append(

@@ -5,6 +5,7 @@ Nothing here keeps a table of architectures: transformers decides what a configu
 
 from __future__ import annotations
 
+from zoexport.models.blank import BlankModel, blank
 from zoexport.models.load import LoadedModel, fingerprint, load
 from zoexport.models.source import REGISTRY, ModelSource, resolve
 from zoexport.models.targets import adapter_targets, linear_names
@@ -12,10 +13,12 @@ from zoexport.models.weights import WeightReader
 
 __all__ = [
     "REGISTRY",
+    "BlankModel",
     "LoadedModel",
     "ModelSource",
     "WeightReader",
     "adapter_targets",
+    "blank",
     "fingerprint",
     "linear_names",
     "load",

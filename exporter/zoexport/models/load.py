@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from zoexport.core.errors import ModelError, first_line
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.fetch import cache_dir, downloaded
+from zoexport.models.conv1d import conv1d_paths, linear_from_conv1d
 from zoexport.models.source import (
     REGISTRY,
     ModelSource,
@@ -31,7 +32,7 @@ from zoexport.models.weights import LoadedWeights, WeightReader
 if TYPE_CHECKING:
     import torch
 
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
     "vocab.json",
@@ -91,7 +92,7 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
     Raises:
         ModelError: nothing to fetch it from, damaged files, or weights that do not fit the configuration.
     """
-    with _quiet(verbose):
+    with quiet(verbose):
         if source.kind == "gguf":
             assert source.path is not None
             return _load_gguf(source, source.path)
@@ -100,7 +101,7 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
             return _load_directory(source, source.path, lazy)
         if source.kind == "registry":
             return _load_directory(source, registry_folder(source.name), lazy)
-        return _load_directory(source, _hub_folder(source.argument), lazy)
+        return _load_directory(source, hub_folder(source.argument), lazy)
 
 
 def fingerprint(source: ModelSource) -> str:
@@ -117,7 +118,7 @@ def fingerprint(source: ModelSource) -> str:
         return _digest(weight_files(source.path))
     if source.kind == "registry":
         return _digest(weight_files(registry_folder(source.name)))
-    return _digest(weight_files(_hub_folder(source.argument)))
+    return _digest(weight_files(hub_folder(source.argument)))
 
 
 def registry_folder(name: str) -> Path:
@@ -143,8 +144,12 @@ def registry_folder(name: str) -> Path:
     return folder
 
 
-def _hub_folder(identifier: str) -> Path:
-    """The local snapshot of a hub id; configuration first, so that a wrong model costs no download."""
+def hub_folder(identifier: str, *, weights: bool = True) -> Path:
+    """The local snapshot of a hub id; configuration first, so that a wrong model costs no download.
+
+    Raises:
+        ModelError: there is none and it cannot be downloaded.
+    """
     from huggingface_hub import snapshot_download
 
     small = ["*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
@@ -152,7 +157,7 @@ def _hub_folder(identifier: str) -> Path:
         folder = Path(snapshot_download(identifier, allow_patterns=small))
         content = read_json(folder / "config.json")
         check_causal(identifier, content, read_config(folder, content))
-        for pattern in ("*.safetensors", "*.bin"):
+        for pattern in ("*.safetensors", "*.bin") if weights else ():
             folder = Path(snapshot_download(identifier, allow_patterns=[*small, pattern]))
             if any(folder.glob(pattern)):
                 break
@@ -178,9 +183,9 @@ def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedMode
 
     where = f"model {source.argument}"
     found = _without_weights(folder, files, where) if lazy else None
-    model, weights = found or (_from_pretrained(AutoModelForCausalLM, str(folder), where), None)
+    model, weights = found or (from_pretrained(AutoModelForCausalLM, str(folder), where), None)
     tokenizer = None
-    if any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = _tokenizer(str(folder), f"tokenizer of {source.argument}")
     return _finish(source, model, tokenizer, files, weights)
 
@@ -189,8 +194,6 @@ def _without_weights(
     folder: Path, files: list[Path], where: str
 ) -> tuple[Any, WeightReader] | None:
     """The model of a folder with stand-ins for its parameters, and what reads them; None where that cannot be."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
     config = read_config(folder, read_json(folder / "config.json"))
     # transformers itself takes other files than ours in these two cases.
     elsewhere = (folder / "adapter_config.json").is_file() or getattr(
@@ -198,16 +201,24 @@ def _without_weights(
     )
     if elsewhere or any(file.suffix != ".safetensors" for file in files):
         return None
+    kind, config = causal_class(config)
+    stand_ins = StandIns(files)
+    model = from_pretrained(kind, None, where, config=config, state_dict=stand_ins.tensors)
+    model.config.name_or_path = str(folder)
+    # Transposing a stand-in would fill memory.
+    weights = None if conv1d_paths(model) else stand_ins.weights(model)
+    return None if weights is None else (model, weights)
+
+
+def causal_class(config: Any) -> tuple[Any, Any]:
+    """The class of a configuration's causal language model, and the configuration that it takes."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if kind.config_class is config.sub_configs.get("text_config"):
         # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
         config = config.get_text_config()
-    stand_ins = StandIns(files)
-    model = _from_pretrained(kind, None, where, config=config, state_dict=stand_ins.tensors)
-    model.config.name_or_path = str(folder)
-    # Transposing a stand-in would fill memory.
-    weights = None if _conv1d_paths(model) else stand_ins.weights(model)
-    return None if weights is None else (model, weights)
+    return kind, config
 
 
 def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
@@ -217,17 +228,11 @@ def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
 
 def _read_gguf(path: Path) -> tuple[Any, Any]:
     """Model and tokenizer of a GGUF file, dequantized by transformers' own reader."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     where = f"model {path}"
-    try:
-        config = AutoConfig.from_pretrained(
-            str(path.parent), gguf_file=path.name, local_files_only=True
-        )
-    except Exception as error:  # the reader raises many types for damaged files
-        raise _unreadable(where, error) from error
-    check_causal(str(path), {}, config)
-    model = _from_pretrained(AutoModelForCausalLM, str(path.parent), where, gguf_file=path.name)
+    gguf_config(path)
+    model = from_pretrained(AutoModelForCausalLM, str(path.parent), where, gguf_file=path.name)
     # The weights are plain now; these marks would make saving and capturing treat them as quantized.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
@@ -238,7 +243,30 @@ def _read_gguf(path: Path) -> tuple[Any, Any]:
     return model, _tokenizer(str(path.parent), f"tokenizer of {path}", gguf_file=path.name)
 
 
-def _from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) -> Any:
+def gguf_config(path: Path) -> Any:
+    """The configuration in a GGUF file's header.
+
+    Raises:
+        ModelError: a damaged file, or no causal language model.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(
+            str(path.parent), gguf_file=path.name, local_files_only=True
+        )
+    except Exception as error:  # the reader raises many types for damaged files
+        raise unreadable(f"model {path}", error) from error
+    check_causal(str(path), {}, config)
+    return config
+
+
+def from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) -> Any:
+    """What transformers loads, fp32 and with eager attention.
+
+    Raises:
+        ModelError: damaged files, or some that lack weights.
+    """
     import torch
 
     try:
@@ -252,7 +280,7 @@ def _from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) 
             **options,
         )
     except Exception as error:  # damaged files and impossible configurations raise many types
-        raise _unreadable(where, error) from error
+        raise unreadable(where, error) from error
     missing = sorted(report["missing_keys"])
     if missing:
         # transformers would fill them with random numbers.
@@ -266,7 +294,8 @@ def _from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) 
     return model
 
 
-def _unreadable(where: str, error: Exception) -> ModelError:
+def unreadable(where: str, error: Exception) -> ModelError:
+    """What to say when transformers failed on files or a configuration."""
     return ModelError(
         where,
         found=f"files that transformers cannot load ({first_line(error)})",
@@ -322,35 +351,6 @@ def _finish(
     )
 
 
-def linear_from_conv1d(model: torch.nn.Module) -> list[str]:
-    """Replace transformers' ``Conv1D`` (GPT-2: y = x W + b, W (in, out)) by ``nn.Linear`` (y = x W^T + b).
-
-    Everything downstream then finds linear layers by one type. Module paths stay, so that adapters fit the
-    original model.
-
-    Returns:
-        The paths of the replaced modules.
-    """
-    import torch
-
-    paths = _conv1d_paths(model)
-    for path in paths:
-        conv: Any = model.get_submodule(path)
-        inputs, outputs = conv.weight.shape
-        linear = torch.nn.Linear(inputs, outputs, device="meta")
-        linear.weight = torch.nn.Parameter(conv.weight.detach().T.contiguous())
-        linear.bias = conv.bias
-        parent, _, leaf = path.rpartition(".")
-        setattr(model.get_submodule(parent), leaf, linear)
-    return paths
-
-
-def _conv1d_paths(model: torch.nn.Module) -> list[str]:
-    from transformers.pytorch_utils import Conv1D
-
-    return [path for path, module in model.named_modules() if isinstance(module, Conv1D)]
-
-
 def _digest(files: list[Path]) -> str:
     if len(files) == 1:
         return sha256(files[0])
@@ -359,7 +359,7 @@ def _digest(files: list[Path]) -> str:
 
 
 @contextlib.contextmanager
-def _quiet(verbose: bool) -> Iterator[None]:
+def quiet(verbose: bool) -> Iterator[None]:
     """Silence transformers' warnings, reports and progress bars for a while."""
     if verbose:
         yield

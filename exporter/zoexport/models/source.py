@@ -65,11 +65,12 @@ class ModelSource:
     path: Path | None = None
 
 
-def resolve(argument: str) -> ModelSource:
+def resolve(argument: str, *, weights: bool = True) -> ModelSource:
     """Find out what a MODEL argument is; no weight is read and nothing is downloaded.
 
     Args:
         argument: a Hugging Face directory, a GGUF file, a hub id, or a name of :data:`REGISTRY`.
+        weights: whether a directory must hold the model's weights; else its config.json is enough.
 
     Raises:
         ModelError: it is none of them, files are missing, or it is no causal language model.
@@ -78,7 +79,7 @@ def resolve(argument: str) -> ModelSource:
     if not argument.strip():
         raise _unknown(argument, "an empty name")
     if path.is_dir():
-        _check_directory(path)
+        _check_directory(path, weights)
         absolute = path.resolve()
         return ModelSource("directory", str(absolute), absolute.name, argument, absolute)
     if path.is_file():
@@ -182,7 +183,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check_directory(folder: Path) -> None:
+def _check_directory(folder: Path, weights: bool) -> None:
     if not (folder / "config.json").is_file():
         raise ModelError(
             f"model {folder}",
@@ -191,7 +192,7 @@ def _check_directory(folder: Path) -> None:
             fix="Name the folder that holds config.json, or a .gguf file inside it.",
         )
     content = read_json(folder / "config.json")
-    files = weight_files(folder)
+    files = weight_files(folder) if weights else []
     check_causal(str(folder), content, read_config(folder, content))
     _check_safetensors(files)
 

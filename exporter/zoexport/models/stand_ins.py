@@ -45,7 +45,7 @@ class StandIns:
                     shape = tuple(view.get_shape())
                     self._stored[key] = StoredTensor(path, key, shape, floating)
         self.tensors: dict[str, torch.Tensor] = {
-            key: _zeros(stored.shape) if stored.floating else stored.read()
+            key: untouched_zeros(stored.shape) if stored.floating else stored.read()
             for key, stored in self._stored.items()
         }
 
@@ -87,8 +87,8 @@ class StandIns:
         )
 
 
-def _zeros(shape: tuple[int, ...]) -> torch.Tensor:
-    """Float32 zeros that share no page with anything else.
+def untouched_zeros(shape: tuple[int, ...]) -> torch.Tensor:
+    """Float32 zeros that take no memory until they are written: they share no page with anything else.
 
     ``torch.zeros`` and ``torch.empty`` may reuse memory that was written before.
     """

@@ -92,6 +92,7 @@ class ZerothOrderMethod:
                 "check_lengths",
                 lambda graph: check_lengths(graph, measured="evaluate"),
                 "cuts the folded constants; compares numbers, so before int8 rounding magnifies differences",
+                reads_values=True,
             ),
         ]
         if config.activations == "int8":
@@ -100,6 +101,7 @@ class ZerothOrderMethod:
                     "rotate_inputs",
                     lambda graph: rotate_inputs(graph, measured="evaluate"),
                     "rotates weights, so before they are quantized; runs a program, so once rows are bound",
+                    reads_values=True,
                 )
             )
         if config.weights != "fp32":
@@ -113,6 +115,7 @@ class ZerothOrderMethod:
                         group_size=config.group_size,
                     ),
                     "last: the other passes read weights by name and in floating point",
+                    reads_values=True,
                 )
             )
         return order

@@ -224,13 +224,14 @@ class _Fusion:
         operator = getattr(zo, f"rows_{len(group)}").default
         made = call(self.new, operator, inputs, code, constants)
         for number, root in enumerate(group):
-            result = made if len(group) == 1 else call(self.new, _getitem, made, number)
+            result = made if len(group) == 1 else call(self.new, part_of, made, number)
             if len(shape_of(root)) == 1:  # the iteration space has a dimension at least
                 result = call(self.new, aten.view.default, result, list(shape_of(root)))
             self.done[root] = result
 
 
-def _getitem(values: tuple[torch.Tensor, ...], index: int) -> torch.Tensor:
+def part_of(values: tuple[torch.Tensor, ...], index: int) -> torch.Tensor:
+    """One result of a row program that has several."""
     return values[index]
 
 

@@ -38,10 +38,7 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
     fallback = {}
     for number, (name, program) in enumerate(graph.programs.items()):
         progress("lowering programs", number / len(graph.programs))
-        fused = copy_program(program, name)
-        decompose(fused)
-        write_products(fused)
-        fuse_rows(fused)
+        fused = fused_program(program)
         fallback[name] = _of_the_runtime(fused)
         exported[_method(name)] = _exported(fused)
     progress("writing the program file", None)
@@ -74,6 +71,15 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
     return Lowered(
         "executorch", programs, required, {name: [] for name in fallback}, fallback, True
     )
+
+
+def fused_program(program: Program) -> Program:
+    """``program`` as it is lowered: products, and row programs between them."""
+    fused = copy_program(program, program.name)
+    decompose(fused)
+    write_products(fused)
+    fuse_rows(fused)
+    return fused
 
 
 def _method(name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.config import as_dict, with_values
-from zoexport.core.types import Lowered, Problem, Progress, TrainingGraph
+from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
 
 
@@ -91,6 +91,17 @@ class XnnpackTarget:
         from zoexport.targets.executorch.lower import lower_xnnpack
 
         return lower_xnnpack(graph, folder, progress)
+
+    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+        """What ExecuTorch plans for each program."""
+        from zoexport.targets.executorch.footprints import split_footprint, whole_footprint
+
+        found = {}
+        for number, (name, program) in enumerate(graph.programs.items()):
+            progress("planning programs", number / len(graph.programs))
+            one = split_footprint if graph.stages else whole_footprint
+            found[name] = one(program)
+        return found
 
 
 targets.register(

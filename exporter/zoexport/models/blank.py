@@ -1,0 +1,95 @@
+"""Blank models: those that a configuration describes, without weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.models.conv1d import linear_from_conv1d
+from zoexport.models.load import (
+    TOKENIZER_FILES,
+    causal_class,
+    from_pretrained,
+    gguf_config,
+    hub_folder,
+    quiet,
+    registry_folder,
+    unreadable,
+)
+from zoexport.models.source import ModelSource, check_causal, read_config, read_json
+from zoexport.models.stand_ins import untouched_zeros
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class BlankModel:
+    """A causal language model of which only the shapes are known.
+
+    Attributes:
+        model: as ``LoadedModel.model``; its parameters are zeros that take no memory until they are written.
+        name: a short name.
+        tokenizer_bytes: of the tokenizer's files, 0 where there are none.
+    """
+
+    model: torch.nn.Module
+    name: str
+    tokenizer_bytes: int
+
+
+def blank(source: ModelSource, *, verbose: bool = False) -> BlankModel:
+    """The model that a configuration describes; its weights are neither read nor downloaded.
+
+    Args:
+        source: of :func:`~zoexport.models.resolve`, with or without weights.
+        verbose: let transformers show warnings and progress bars.
+
+    Raises:
+        ModelError: nothing to fetch the configuration from, or one that transformers cannot make a model of.
+    """
+    where = f"model {source.argument}"
+    with quiet(verbose):
+        if source.kind == "gguf":
+            assert source.path is not None
+            return BlankModel(_blank(gguf_config(source.path), where), source.name, 0)
+        folder = _folder(source)
+        content = read_json(folder / "config.json")
+        config = read_config(folder, content)
+        check_causal(source.argument, content, config)
+        files = [folder / name for name in TOKENIZER_FILES]
+        size = sum(path.stat().st_size for path in files if path.is_file())
+        return BlankModel(_blank(config, where), source.name, size)
+
+
+def _folder(source: ModelSource) -> Path:
+    if source.path is not None:
+        return source.path
+    if source.kind == "registry":
+        return registry_folder(source.name)
+    return hub_folder(source.argument, weights=False)
+
+
+def _blank(config: Any, where: str) -> Any:
+    """The model through transformers' own loader, so that what it makes beside parameters is as ever."""
+    import torch
+
+    kind, config = causal_class(config)
+    try:
+        with torch.device("meta"):
+            shapes = kind(config)
+    except Exception as error:  # an impossible configuration raises many types
+        raise unreadable(where, error) from error
+    # Tied parameters once, as files have them.
+    parameters = {name: tuple(value.shape) for name, value in shapes.named_parameters()}
+    tensors = {name: untouched_zeros(shape) for name, shape in parameters.items()}
+    persistent = shapes.state_dict()
+    for name, buffer in shapes.named_buffers():
+        if name in persistent:
+            tensors[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+    model = from_pretrained(kind, None, where, config=config, state_dict=tensors)
+    linear_from_conv1d(model, lambda weight: untouched_zeros(tuple(weight.T.shape)))
+    model.eval()
+    model.requires_grad_(False)
+    return model

@@ -1,0 +1,47 @@
+"""What to do with an estimate, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_WHY = (
+    "First order (mebp) needs far fewer steps, often 10 to 100 times: its gradient is exact, while a zeroth-order step"
+    " learns one number a query about all trainable values together."
+)
+_LESS = (
+    "Smaller batch, seq_len or lora.rank take less; otherwise choose a smaller model,"
+    " or a smaller group of lora.targets."
+)
+
+
+def advice(first_order: bool, fits: bool | None, options: Sequence[Mapping[str, Any]]) -> str:
+    """One or two sentences.
+
+    Args:
+        first_order: whether the method that was asked for is. fits: None without a budget.
+        options: what fits, preferred first.
+    """
+    if fits is None:
+        return (
+            "First order: the fewest steps; --budget-mb N says whether it fits."
+            if first_order
+            else f"{_WHY} Plan it too, and choose a zeroth-order method where it does not fit."
+        )
+    best = options[0] if options else None
+    if fits:
+        if first_order:
+            return f"It fits. {_WHY}"
+        if best is not None and best["first_order"]:
+            return f"It fits, but so does {_named(best)}, which is to be preferred. {_WHY}"
+        return f"It fits; first order does not. {_WHY}"
+    if best is None:
+        return f"Nothing that was tried fits. {_LESS}"
+    if best["first_order"]:
+        return f"It does not fit; {_named(best)} does. {_WHY}"
+    return f"It does not fit, and first order does not; {_named(best)} does. {_WHY} So expect many more steps."
+
+
+def _named(option: Mapping[str, Any]) -> str:
+    settings = " ".join(f"--set {key}={value}" for key, value in option["settings"].items())
+    return f"--method {option['method']} {settings}".rstrip()

@@ -1,0 +1,267 @@
+"""An estimate for one method and its settings: every part named, all in bytes.
+
+Anonymous memory is what only swapping could take from a process. What the session keeps in mapped files
+(docs/session.md) counts to the resident size alone, here as if every page of it were resident at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from zoexport.core.types import Footprint, TrainingGraph
+from zoexport.ir.counts import product_flops
+
+_FLOAT = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process that runs steps, beside what the bundle decides.
+
+    Attributes:
+        anonymous: bytes of itself, with the session's tables and the loaded programs; measured.
+        code: resident bytes of programs and libraries; measured.
+    """
+
+    anonymous: int
+    code: int
+
+
+PROCESSES = {
+    "train": Process(19_900_000, 16_000_000),
+    "python": Process(10_600_000, 13_000_000),
+    "runner": Process(2_900_000, 6_000_000),
+}
+"""``zoexport train``; Python with a Session and nothing else; zoexport-runner, which an app's session is like."""
+
+_SNAPSHOTS = 2
+_MANIFEST = 300_000
+_PROGRAM = 150_000
+"""Bytes of a program in the program file, for all lengths of rows together."""
+_PAGES = 16384
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What training takes, in bytes by part; ``process`` aside.
+
+    Attributes:
+        anonymous: of the session. mapped: of files that it maps.
+        bundle, state: on the disk. scratch: on the disk while a step runs.
+        flops, moved: of a step: operations, and bytes of weights and activations.
+    """
+
+    anonymous: dict[str, int]
+    mapped: dict[str, int]
+    bundle: int
+    state: int
+    scratch: int
+    flops: int
+    moved: int
+
+    def peak_anonymous(self, process: Process) -> int:
+        """Bytes of anonymous memory of a process that trains."""
+        return process.anonymous + sum(self.anonymous.values())
+
+    def peak_rss(self, process: Process) -> int:
+        """Resident bytes of it, at most."""
+        return self.peak_anonymous(process) + process.code + sum(self.mapped.values())
+
+
+def estimate(
+    graph: TrainingGraph,
+    footprints: dict[str, Footprint],
+    settings: dict[str, Any],
+    *,
+    together: bool,
+    tokenizer: int,
+    threads: int,
+) -> Estimate:
+    """Add up what the programs of ``graph`` and the session around them take.
+
+    Every token is taken to be a label, and every batch to fill one call.
+
+    Args:
+        graph: for its longest rows alone. footprints: of its programs.
+        settings: of the method, by key.
+        together: whether all perturbed copies of a zeroth-order method go forward together, or one after another.
+        tokenizer: bytes of its files. threads: that compute.
+    """
+    one = _Split if graph.stages else _Whole
+    return one(graph, footprints, settings, together, tokenizer, threads).estimate()
+
+
+class _Parts:
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        footprints: dict[str, Footprint],
+        settings: dict[str, Any],
+        together: bool,
+        tokenizer: int,
+        threads: int,
+    ) -> None:
+        self.graph = graph
+        self.footprints = footprints
+        self.settings = settings
+        self.passes = 2 * settings.get("queries", 0)
+        self.copies = self.passes if together else 1
+        self.tokenizer = tokenizer
+        self.threads = threads
+        self.sizes = {slot.name: _product(slot.shape) for slot in graph.slots}
+        trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
+        self.trainable = {name: self.sizes[name] for name in trainable}
+        self.adapter = _FLOAT * sum(self.sizes.values())
+        self.values = _FLOAT * sum(self.trainable.values())
+
+    def programs(self) -> int:
+        """Bytes of the arena that programs share, one after another."""
+        return max(found.planned for found in self.footprints.values())
+
+    def kernels(self) -> int:
+        return self.threads * max(found.scratch for found in self.footprints.values())
+
+    def bundle(self, weights: int) -> int:
+        programs = _PROGRAM * len(self.graph.programs)
+        return weights + self.adapter + programs + _MANIFEST + self.tokenizer
+
+
+class _Whole(_Parts):
+    """Programs of the whole model, delegated to XNNPACK."""
+
+    def estimate(self) -> Estimate:
+        weights = self._weights()
+        calls = self.settings["accumulate"] * self.passes // self.copies
+        return Estimate(
+            {"programs": self.programs(), "adapters": 2 * self.values},
+            {"weights": weights, "adapter file": self.adapter},
+            self.bundle(weights),
+            _SNAPSHOTS * self.values,
+            0,
+            calls * product_flops(self.graph.programs["train"]),
+            calls * (self.footprints["train"].moved + weights),
+        )
+
+    def _weights(self) -> int:
+        """Bytes of the frozen weights once quantized: matrices, that is, and nothing else is."""
+        kind, group = self.settings["weights"], self.settings["group_size"]
+        total = 0
+        for name, tensor in self.graph.weights.items():
+            matrix = name in self.graph.parameters and tensor.dim() == 2
+            if kind == "fp32" or not matrix:
+                total += tensor.nbytes
+            elif kind == "int8":
+                total += tensor.numel() + _FLOAT * tensor.shape[0]
+            else:
+                total += tensor.numel() // 2 + 2 * tensor.numel() // group
+        return total
+
+
+class _Split(_Parts):
+    """Programs of single layers, run by the session stage by stage."""
+
+    def estimate(self) -> Estimate:
+        first_order = self.passes == 0
+        weights = sum(self.graph.weights[name].nbytes for name in self._bound())
+        activations = self._activations()
+        gradients = 0
+        anonymous = {"programs": self.programs(), "kernels": self.kernels()}
+        anonymous["label rows"] = (1 + first_order) * _FLOAT * self._head_elements()
+        mapped = {"weights": weights, "adapter file": self.adapter, "activations": activations}
+        most = max(sum(self._stage_slots(stage.bind)) for stage in self.graph.stages) * _FLOAT
+        if first_order:
+            gradients = self.values + most
+            kept = self.values * (1 + _moments(self.settings))
+            mapped |= {"gradients": gradients, "adapters and moments": 2 * kept}
+            state = (2 + _SNAPSHOTS) * kept
+        else:
+            anonymous["adapters"] = 2 * self.values + most
+            state = _SNAPSHOTS * self.values
+        flops, moved = self._step(first_order)
+        return Estimate(
+            anonymous, mapped, self.bundle(weights), state, activations + gradients, flops, moved
+        )
+
+    def _bound(self) -> set[str]:
+        names = {name for stage in self.graph.stages for name in stage.bind.values()}
+        return names - self.sizes.keys()
+
+    def _stage_slots(self, bind: dict[str, str]) -> list[int]:
+        return [self.trainable[name] for name in bind.values() if name in self.trainable]
+
+    def _program(self, family: str) -> str:
+        return next(
+            name for name, program in self.graph.programs.items() if program.family == family
+        )
+
+    def _head_elements(self) -> int:
+        head = self.graph.programs[self._program(self.graph.stages[-1].forward)]
+        (rows,) = (value for value in head.inputs if value.role == "activation")
+        return _product(rows.shape)
+
+    def _region(self) -> int:
+        """Bytes of what passes from one stage to the next, at most."""
+        most = 0
+        for stage in self.graph.stages[:-1]:
+            program = self.graph.programs[self._program(stage.forward)]
+            most = max(most, sum(_FLOAT * _product(value.shape) for value in program.outputs))
+        return most
+
+    def _groups(self) -> tuple[int, int]:
+        """Stages between two kept activations, and how many are kept."""
+        head = len(self.graph.stages) - 1
+        trained = [n for n, s in enumerate(self.graph.stages) if self._stage_slots(s.bind)]
+        base = max(trained[0], 1)
+        every = max(1, min(self.settings["checkpoint_every"], head))
+        return every, -(-max(0, head - base) // every)
+
+    def _activations(self) -> int:
+        region = self._region()
+        if self.passes:
+            return 2 * self.copies * region
+        every, kept = self._groups()
+        return (2 + every + kept) * (-(-region // _PAGES) * _PAGES)
+
+    def _step(self, first_order: bool) -> tuple[int, int]:
+        """Operations and moved bytes of a step."""
+        *layers, head = self.graph.stages
+        chunks = -(-self.graph.rows * self.graph.seq_len // self.graph.label_rows)
+        runs: dict[str, int] = {}
+
+        def run(family: str | None, times: int) -> None:
+            if family is not None:
+                name = self._program(family)
+                runs[name] = runs.get(name, 0) + times
+
+        scored = self.passes or (1 if self.settings["loss"] == "choices" else 0)
+        for stage in layers:
+            run(stage.forward, scored + first_order)
+            run(stage.backward, int(first_order))
+        run(head.forward, scored * chunks)
+        run(head.backward, chunks * first_order)
+        if first_order:
+            every, kept = self._groups()
+            trained = [stage for stage in layers if stage.backward is not None]
+            for number, stage in enumerate(trained):
+                # Computed again on the way back, but for the last group and for the last stage of any.
+                again = number // every < kept - 1 and (number + 1) % every != 0
+                run(stage.forward, int(again))
+        calls = self.settings["accumulate"]
+        flops = {name: product_flops(self.graph.programs[name]) for name in runs}
+        return (
+            calls * sum(times * flops[name] for name, times in runs.items()),
+            calls * sum(times * self.footprints[name].moved for name, times in runs.items()),
+        )
+
+
+def _moments(settings: dict[str, Any]) -> int:
+    """What an optimizer keeps of every value beside it."""
+    return 2 if settings["optimizer"] == "adamw" else 1
+
+
+def _product(shape: Any) -> int:
+    total = 1
+    for size in shape:
+        total *= int(size)
+    return total

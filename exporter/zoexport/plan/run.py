@@ -1,0 +1,163 @@
+"""The verb ``plan``: the model that a configuration describes, captured once, and estimates over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport import build
+from zoexport.core.config import as_dict, read_recipe
+from zoexport.core.errors import ConfigError
+from zoexport.core.types import Progress
+from zoexport.plan.advice import advice
+from zoexport.plan.estimate import PROCESSES, Estimate, estimate
+from zoexport.plan.options import is_first_order, options
+
+_MEGABYTE = 1e6
+
+
+def plan_training(
+    model: str,
+    *,
+    method: str | None,
+    target: str,
+    settings: Mapping[str, str],
+    recipe: Path | None = None,
+    budget_mb: float | None = None,
+    process: str = "train",
+    threads: int = 4,
+    progress: Progress,
+) -> dict[str, Any]:
+    """What compiling and training a model will take; its weights are neither read nor downloaded.
+
+    Args:
+        model: as for ``compile``; a directory needs no more than config.json.
+        method, target, settings, recipe: as for ``compile``.
+        budget_mb: the anonymous memory that the training process may take.
+        process: which that is, a key of :data:`PROCESSES`.
+        threads: that compute.
+        progress: called with the name of each phase.
+
+    Returns:
+        The keys of ``plan --json`` (docs/cli.md).
+
+    Raises:
+        ZoExportError: one clear error.
+    """
+    if budget_mb is not None and not budget_mb > 0:
+        raise ConfigError(
+            "--budget-mb",
+            found=f"{budget_mb:g}",
+            expected="megabytes above 0",
+            fix="Give the memory that training may take, such as --budget-mb 200.",
+        )
+    given = {**(read_recipe(recipe) if recipe else {}), **settings}
+    planned = build.plan(method, target, given)
+    planner = _Planner(model, planned, threads, progress)
+    found = planner.estimate(planned)
+    needed = found.peak_anonymous(PROCESSES[process]) / _MEGABYTE
+    fits, fitting = None, []
+    if budget_mb is not None:
+        fits = needed <= budget_mb
+        fitting = _that_fit(planner, planned, given, budget_mb, process)
+    return {
+        "model": planner.name,
+        "method": planned.method.name,
+        "target": target,
+        "settings": as_dict(planned.config),
+        "process": process,
+        "threads": threads,
+        **_figures(found, process),
+        "anonymous_mb_by_process": {
+            name: _megabytes(found.peak_anonymous(other)) for name, other in PROCESSES.items()
+        },
+        "breakdown": _breakdown(found, process),
+        "budget_mb": budget_mb,
+        "fits": fits,
+        **({} if budget_mb is None else {"options": fitting}),
+        "advice": advice(is_first_order(planned), fits, fitting),
+    }
+
+
+def _that_fit(
+    planner: _Planner,
+    planned: build.Plan,
+    given: Mapping[str, Any],
+    budget_mb: float,
+    process: str,
+) -> list[dict[str, Any]]:
+    """The candidates that fit, preferred ones first; of each method the largest alone."""
+    fitting: list[dict[str, Any]] = []
+    for candidate in options(planned, given):
+        name = candidate.plan.method.name
+        if any(other["method"] == name for other in fitting):
+            continue
+        figures = _figures(planner.estimate(candidate.plan), process)
+        if figures["peak_anonymous_mb"] <= budget_mb:
+            order = {"first_order": is_first_order(candidate.plan)}
+            fitting.append({"method": name, "settings": candidate.changes, **order, **figures})
+    return fitting
+
+
+class _Planner:
+    """Plans variants over one captured graph."""
+
+    def __init__(self, model: str, first: build.Plan, threads: int, progress: Progress) -> None:
+        from zoexport import models
+
+        progress("reading the configuration", None)
+        blank = models.blank(models.resolve(model, weights=False))
+        self.name = blank.name
+        self._model = blank.model
+        self._tokenizer = blank.tokenizer_bytes
+        self._threads = threads
+        self._progress = progress
+        self._length = build.capture_length(first, self._model) or first.config.seq_len
+        self._captured = build.captured(self._model, self._length, first.config.seq_len, progress)
+        self._footprints: dict[str, Any] = {}
+
+    def estimate(self, planned: build.Plan) -> Estimate:
+        """Of a method and its settings, with rows no longer than the captured ones."""
+        graph = build.sized_graph(planned, self._model, self._captured, self._progress)
+        # Methods without gradients run the same programs over layers.
+        programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
+        key = repr((planned.target.name, programs))
+        if key not in self._footprints:
+            self._footprints[key] = planned.target.footprints(graph, self._progress)
+        return estimate(
+            graph,
+            self._footprints[key],
+            as_dict(planned.config),
+            together=planned.method.name == "prge",
+            tokenizer=self._tokenizer,
+            threads=self._threads,
+        )
+
+
+def _figures(found: Estimate, process: str) -> dict[str, Any]:
+    host = PROCESSES[process]
+    return {
+        "peak_anonymous_mb": _megabytes(found.peak_anonymous(host)),
+        "peak_rss_mb": _megabytes(found.peak_rss(host)),
+        "disk_mb": _megabytes(found.bundle + found.state),
+        "flops_per_step": found.flops,
+        "bytes_per_step": found.moved,
+    }
+
+
+def _breakdown(found: Estimate, process: str) -> dict[str, dict[str, float]]:
+    host = PROCESSES[process]
+    parts = {
+        "anonymous": {"process": host.anonymous, **found.anonymous},
+        "mapped": {"code": host.code, **found.mapped},
+        "disk": {"bundle": found.bundle, "state": found.state, "scratch": found.scratch},
+    }
+    return {
+        kind: {name: _megabytes(size) for name, size in sizes.items()}
+        for kind, sizes in parts.items()
+    }
+
+
+def _megabytes(size: int) -> float:
+    return round(size / _MEGABYTE, 1)

@@ -1,0 +1,178 @@
+"""Footprints: what lowered programs take, from their graphs alone.
+
+Programs of layers are fused as they are when they are lowered, and ExecuTorch's own planner places their tensors: the
+same bytes as in the program file. Whole programs are delegated to XNNPACK, which has memory of its own for what its
+parts compute; there the same planner gives an estimate of both, with results of elementwise operations in their
+operand's place, as XNNPACK has them.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from zoexport.core.types import Footprint, Program
+from zoexport.ir.graphs import RESHAPES, aten, is_call, operand, output_node, shape_of, zo
+from zoexport.targets.executorch.fuse_rows import part_of
+from zoexport.targets.executorch.layouts import is_layout
+from zoexport.targets.executorch.lower_split import fused_program
+
+_ALIGNMENT = 16
+# Of runtime_ops/kernels/products.cpp: a panel of B, and rows of A beside it.
+_PANEL_WIDTH, _MOST_ROWS, _MOST_DEPTH = 32, 280, 384
+_INT4_AND_INT8 = (
+    zo.linear_int4,
+    zo.linear_int8,
+    zo.linear_int4_input_gradient,
+    zo.linear_int8_input_gradient,
+)
+_DELEGATED_CALL = 20_000
+"""Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
+_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, zo.matmul, *_INT4_AND_INT8)
+_PARTS = (operator.getitem, part_of)
+_LOOKUPS = (aten.embedding, zo.embedding_int4)
+
+
+def split_footprint(program: Program) -> Footprint:
+    """Of a program of single layers, which gets and gives every tensor in the caller's memory."""
+    fused = fused_program(program)
+    nodes = list(fused.module.graph.nodes)
+    returned = set(output_node(fused.module).all_input_nodes)
+    aliases = {
+        node: operand(node)
+        for node in nodes
+        if is_call(node, aten.view, aten._unsafe_view) and node not in returned
+    }
+    return Footprint(
+        _planned(nodes, aliases, set()),
+        max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0),
+        _moved(nodes, aliases),
+    )
+
+
+def whole_footprint(program: Program) -> Footprint:
+    """Of a program of a whole model, without its weights."""
+    nodes = list(program.module.graph.nodes)
+    aliases = {node: operand(node) for node in nodes if is_call(node, *RESHAPES) or _is_view(node)}
+    in_place = {node for node in nodes if torch.Tag.pointwise in getattr(node.target, "tags", ())}
+    # What our own operators read and give passes between delegates.
+    between = {_owner(end, aliases) for node in nodes if _is_ours(node) for end in _ends(node)}
+    planned = _planned(nodes, aliases, set(), between)
+    delegated = _planned(nodes, aliases, in_place, set(nodes) - between)
+    delegated += _DELEGATED_CALL * sum(is_call(node, *_PRODUCTS) for node in nodes)
+    return Footprint(planned + delegated, 0, _moved(nodes, aliases))
+
+
+def _is_ours(node: Node) -> bool:
+    return _is_computed(node) and getattr(node.target, "namespace", "") == "zoexport"
+
+
+def _ends(node: Node) -> list[Node]:
+    return [node, *node.all_input_nodes, *(user for user in node.users if user.target in _PARTS)]
+
+
+def _is_view(node: Node) -> bool:
+    """Layouts of sizes that leave elements where they are; XNNPACK computes transposes and slices."""
+    return is_layout(node) and not is_call(node, aten.permute, aten.transpose, aten.t, aten.slice)
+
+
+def _planned(
+    nodes: list[Node],
+    aliases: dict[Node, Node],
+    in_place: set[Node],
+    among: set[Node] | None = None,
+) -> int:
+    """Bytes that ExecuTorch's planner takes for what ``nodes`` compute, the program's outputs aside.
+
+    Args:
+        nodes: in order, the output last.
+        aliases: values that lie where another does.
+        in_place: results that may take the place of an operand that nothing reads later.
+        among: the only values that count, where not all do.
+    """
+    from executorch.exir.memory_planning import greedy
+    from executorch.exir.tensor import TensorSpec
+
+    place = {node: 2 * number for number, node in enumerate(nodes)}
+    read: dict[Node, int] = {}
+    for node in nodes:
+        for arg in node.all_input_nodes:
+            read[_owner(arg, aliases)] = place[node]
+    returned = {_owner(node, aliases) for node in nodes[-1].all_input_nodes}
+    specs = []
+    for node in nodes:
+        value = node.meta.get("val")
+        if not _is_computed(node) or node in aliases or node in returned:
+            continue
+        if not isinstance(value, torch.Tensor) or (among is not None and node not in among):
+            continue
+        # The parts of a result begin with the call that gives them.
+        begin = place[operand(node) if node.target in _PARTS else node]
+        last = {_owner(arg, aliases) for arg in node.all_input_nodes}
+        free = any(
+            read[arg] == begin and _is_computed(arg) and _bytes(arg) == _bytes(node) for arg in last
+        )
+        spec = TensorSpec(value.dtype, value.shape)
+        spec.lifetime = [begin + (node in in_place and free), read.get(node, begin)]
+        spec.realign(_ALIGNMENT)
+        specs.append(spec)
+    sizes = greedy(
+        _ALIGNMENT, specs, torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph()), None
+    )
+    return int(sum(sizes.bufsizes))
+
+
+def _is_computed(node: Node) -> bool:
+    # A call with several results is its parts.
+    return node.op == "call_function"
+
+
+def _owner(node: Node, aliases: dict[Node, Node]) -> Node:
+    while node in aliases:
+        node = aliases[node]
+    return node
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta.get("val")
+    return value.nbytes if isinstance(value, torch.Tensor) else 0
+
+
+def _scratch(node: Node) -> int:
+    """Bytes that a product takes in each thread."""
+    if is_call(node, *_INT4_AND_INT8, aten.linear):
+        rows, depth = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node))[-1]
+    else:
+        transposed = is_call(node, zo.matmul) and bool(node.args[2])
+        *_, rows, depth = shape_of(operand(node))
+        rows, depth = (depth, rows) if transposed else (rows, depth)
+    rows_of_a = min(_MOST_ROWS * _MOST_DEPTH, min(_MOST_ROWS, rows) * depth)
+    return 4 * (_MOST_DEPTH * _PANEL_WIDTH + rows_of_a)
+
+
+def _moved(nodes: Iterable[Node], aliases: dict[Node, Node]) -> int:
+    """Bytes that calls read and write; of a table, the rows that are looked up."""
+    moved = 0
+    for node in nodes:
+        if not _is_computed(node) or node in aliases or node.target in _PARTS:
+            continue
+        written = sum(_bytes_of(value) for value in _values(node.meta.get("val")))
+        read = sum(_bytes(arg) for arg in node.all_input_nodes)
+        if is_call(node, *_LOOKUPS):
+            tables, indices = node.all_input_nodes[:-1], math.prod(shape_of(node)[:-1])
+            read = sum(_bytes(table) * indices // max(1, shape_of(table)[0]) for table in tables)
+        moved += written + read
+    return moved
+
+
+def _values(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, tuple | list) else [value]
+
+
+def _bytes_of(value: Any) -> int:
+    return value.nbytes if isinstance(value, torch.Tensor) else 0

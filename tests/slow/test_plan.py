@@ -1,0 +1,123 @@
+"""Planned memory against what the kernel says of a process that steps, and plans of published configurations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tiny_models import from_config, tiny_config
+from zoexport import models
+from zoexport.bench.grid import Shape
+from zoexport.bench.runner import run_steps
+from zoexport.bench.workload import examples_file
+from zoexport.build import compile_bundle
+from zoexport.plan import plan_training
+
+pytestmark = pytest.mark.slow
+
+CONFIGS = Path(__file__).parents[1] / "support" / "configs"
+WITHIN = 0.15
+THREADS = 1
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not say how much memory is used"
+)
+
+
+def _planned(model: str, method: str, settings: dict[str, str]) -> dict[str, Any]:
+    return plan_training(
+        model,
+        method=method,
+        target="host",
+        settings=settings,
+        process="runner",
+        threads=THREADS,
+        progress=lambda *_: None,
+    )
+
+
+def _measured(model: str, method: str, settings: dict[str, str], folder: Path) -> float | None:
+    bundle = folder / "bundle"
+    compile_bundle(
+        model,
+        method=method,
+        target="host",
+        output=bundle,
+        settings=settings,
+        recipe=None,
+        force=False,
+        progress=lambda *_: None,
+    )
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    chosen = manifest["settings"]
+    shape = Shape(chosen["seq_len"], chosen["batch"], chosen.get("queries", 1))
+    examples = examples_file(folder, shape, manifest["model"]["vocab_size"])
+    return run_steps(bundle, examples, threads=THREADS, steps=2, warmup=0).peak_anonymous_mb
+
+
+@pytest.fixture(scope="module")
+def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Large enough for its tensors to be most of the memory; without weights."""
+    folder = tmp_path_factory.mktemp("plan") / "medium"
+    changes = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 1024}
+    tiny_config("llama", **changes, max_position_embeddings=512).save_pretrained(folder)
+    return folder
+
+
+@needs_proc
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("mebp", {"seq_len": "256", "batch": "2", "lora.targets": "all-linear"}),
+        ("mebp", {"seq_len": "160", "batch": "3", "weights": "fp32"}),
+        ("mezo", {"seq_len": "256", "batch": "4", "split": "layers", "queries": "1"}),
+        ("prge", {"seq_len": "64", "batch": "4", "queries": "4"}),
+        ("mezo", {"seq_len": "128", "batch": "16", "queries": "1"}),
+    ],
+)
+def test_planned_memory_is_what_is_measured(
+    method: str, given: dict[str, str], medium: Path, tmp_path: Path
+) -> None:
+    whole = Path(shutil.copytree(medium, tmp_path / "model"))
+    config = tiny_config("llama", **json.loads((medium / "config.json").read_text()))
+    from_config(config).save_pretrained(whole)
+    found = _planned(str(medium), method, given)["peak_anonymous_mb"]
+    assert found == pytest.approx(_measured(str(whole), method, given, tmp_path), rel=WITHIN)
+
+
+@needs_proc
+@pytest.mark.network
+def test_smollm2_takes_what_was_planned(tmp_path: Path) -> None:
+    given = {"seq_len": "128", "lora.targets": "all-linear"}
+    found = _planned("smollm2-135m", "mebp", given)["peak_anonymous_mb"]
+    assert found == pytest.approx(_measured("smollm2-135m", "mebp", given, tmp_path), rel=WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("qwen2.5-0.5b", 494e6),
+        ("qwen2.5-1.5b", 1544e6),
+        ("qwen2.5-3b", 3086e6),
+        ("gemma3-1b", 1000e6),
+        ("gemma3-4b", 4300e6),
+    ],
+)
+def test_published_configurations_are_planned(name: str, parameters: float) -> None:
+    folder = CONFIGS / name
+    model = models.blank(models.resolve(str(folder), weights=False)).model
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(parameters, rel=0.01)
+    line = [sys.executable, "-m", "zoexport", "plan", str(folder), "--target", "android-cpu"]
+    done = subprocess.run([*line, "--json"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    # Layers are mapped: a model takes a small part of its int4 weights.
+    assert 20 < found["peak_anonymous_mb"] < 150
+    assert found["flops_per_step"] > 4 * 256 * 0.7 * min(parameters, 3e9)
+    assert found["disk_mb"] > parameters * 0.5e-6 * 0.8
