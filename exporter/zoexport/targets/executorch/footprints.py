@@ -18,7 +18,6 @@ from torch.fx import Node
 
 from zoexport.core.types import Footprint, Program
 from zoexport.ir.graphs import RESHAPES, aten, is_call, operand, output_node, shape_of, zo
-from zoexport.targets.executorch.fuse_rows import part_of
 from zoexport.targets.executorch.layouts import is_layout
 from zoexport.targets.executorch.lower_split import fused_program
 
@@ -34,7 +33,6 @@ _INT4_AND_INT8 = (
 _DELEGATED_CALL = 20_000
 """Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
 _PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, zo.matmul, *_INT4_AND_INT8)
-_PARTS = (operator.getitem, part_of)
 _LOOKUPS = (aten.embedding, zo.embedding_int4)
 
 
@@ -73,7 +71,11 @@ def _is_ours(node: Node) -> bool:
 
 
 def _ends(node: Node) -> list[Node]:
-    return [node, *node.all_input_nodes, *(user for user in node.users if user.target in _PARTS)]
+    return [
+        node,
+        *node.all_input_nodes,
+        *(user for user in node.users if user.target is operator.getitem),
+    ]
 
 
 def _is_view(node: Node) -> bool:
@@ -112,7 +114,7 @@ def _planned(
         if not isinstance(value, torch.Tensor) or (among is not None and node not in among):
             continue
         # The parts of a result begin with the call that gives them.
-        begin = place[operand(node) if node.target in _PARTS else node]
+        begin = place[operand(node) if node.target is operator.getitem else node]
         last = {_owner(arg, aliases) for arg in node.all_input_nodes}
         free = any(
             read[arg] == begin and _is_computed(arg) and _bytes(arg) == _bytes(node) for arg in last
@@ -159,7 +161,7 @@ def _moved(nodes: Iterable[Node], aliases: dict[Node, Node]) -> int:
     """Bytes that calls read and write; of a table, the rows that are looked up."""
     moved = 0
     for node in nodes:
-        if not _is_computed(node) or node in aliases or node.target in _PARTS:
+        if not _is_computed(node) or node in aliases or node.target is operator.getitem:
             continue
         written = sum(_bytes_of(value) for value in _values(node.meta.get("val")))
         read = sum(_bytes(arg) for arg in node.all_input_nodes)

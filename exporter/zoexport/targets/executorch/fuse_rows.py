@@ -20,6 +20,8 @@ that are no row programs, with what they read stored.
 
 from __future__ import annotations
 
+from operator import getitem
+
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -224,15 +226,10 @@ class _Fusion:
         operator = getattr(zo, f"rows_{len(group)}").default
         made = call(self.new, operator, inputs, code, constants)
         for number, root in enumerate(group):
-            result = made if len(group) == 1 else call(self.new, part_of, made, number)
+            result = made if len(group) == 1 else call(self.new, getitem, made, number)
             if len(shape_of(root)) == 1:  # the iteration space has a dimension at least
                 result = call(self.new, aten.view.default, result, list(shape_of(root)))
             self.done[root] = result
-
-
-def part_of(values: tuple[torch.Tensor, ...], index: int) -> torch.Tensor:
-    """One result of a row program that has several."""
-    return values[index]
 
 
 def _is_shared_reduction(node: Node) -> bool:
