@@ -181,13 +181,13 @@ class _Run:
         return {
             **dataclasses.asdict(self._curve),
             "queries": None if first_order(self._curve.method) else self._curve.queries,
-            "gflop_per_step": round(flops / 1e9, 3),
+            "gflop_per_step": round(flops / 1e9, 6),
             "seconds_per_step": round(seconds, 4),
             "peak_anonymous_mb": max((point["anonymous_mb"] or 0 for point in timed), default=0),
             "points": [
                 {
                     "steps": point["steps"],
-                    "tflop": round(point["steps"] * flops / 1e12, 4),
+                    "tflop": round(point["steps"] * flops / 1e12, 9),
                     "seconds": round(point["steps"] * seconds, 2),
                     "loss": point["loss"],
                     "token_accuracy": point["token_accuracy"],
