@@ -20,6 +20,7 @@ from zoexport.core.errors import BundleError
 
 HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
 VERBS = [
+    ["plan"],
     ["compile"],
     ["train"],
     ["eval"],
