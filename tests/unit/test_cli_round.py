@@ -48,7 +48,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = save_tiny("llama", folder / "model")
     settings = ("weights=fp32", "seq_len=32", "queries=2", "batch=2", "loss=choices")
     sets = [part for setting in settings for part in ("--set", setting)]
-    result = verb("compile", model, "--target", "host", *sets, "-o", folder / "bundle")
+    result = verb(
+        "compile", model, "--target", "host", "--method", "prge", *sets, "-o", folder / "bundle"
+    )
     assert result["programs"] == ["train", "evaluate"]
     assert result["bytes"] == sum(path.stat().st_size for path in (folder / "bundle").iterdir())
     return folder / "bundle"
@@ -198,7 +200,17 @@ def test_a_state_of_another_bundle_is_refused(
 ) -> None:
     other = tmp_path / "bundle"
     sets = ("--set", "weights=fp32", "--set", "seq_len=16", "--set", "queries=1")
-    verb("compile", bundle.parent / "model", "--target", "host", *sets, "-o", other)
+    verb(
+        "compile",
+        bundle.parent / "model",
+        "--target",
+        "host",
+        "--method",
+        "prge",
+        *sets,
+        "-o",
+        other,
+    )
     before = (trained / "trajectory.log").read_bytes()
     train = ("train", other, "--data", data, "--state", trained, "--steps", STEPS + 1)
     assert "bundle" in str(verb(*train, code=1)["error"])

@@ -188,7 +188,7 @@ class _Run:
                 {
                     "steps": point["steps"],
                     "tflop": round(point["steps"] * flops / 1e12, 9),
-                    "seconds": round(point["steps"] * seconds, 2),
+                    "seconds": round(point["steps"] * seconds, 4),
                     "loss": point["loss"],
                     "token_accuracy": point["token_accuracy"],
                 }
