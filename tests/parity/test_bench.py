@@ -80,7 +80,7 @@ def test_the_verb(compiler: Compiler, tmp_path: Path, capfd: pytest.CaptureFixtu
     grid = ("--queries", "1,2", "--rows", "2", "--weights", "fp32", "--labels", "last", "--eager")
     common = (model, *OPTIONS, *grid, "--methods", "prge", "--work", work, "-o", folder)
     result = bench(capfd, *common)
-    assert list(result) == ["results", "ratios", "conditions"]
+    assert list(result) == ["results", "ratios", "kernels", "unpacking", "conditions"]
     names = [(e["method"], e["queries"], e["batch"], e["seq_len"]) for e in result["results"]]
     assert names == [
         ("prge", 1, 2, 24),
