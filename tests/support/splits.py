@@ -139,8 +139,10 @@ def by_autograd(
     reference: FirstOrderReference, length: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The same by the reference."""
-    with reference._adapted():
-        logits = reference.model(input_ids=fixed_tokens(ROWS, length), use_cache=False).logits
+    with reference.adapted.hooked(reference.factors()):
+        logits = reference.adapted.model(
+            input_ids=fixed_tokens(ROWS, length), use_cache=False
+        ).logits
     chosen = logits.flatten(0, 1)[torch.tensor(POSITIONS)]
     logprobs = torch.log_softmax(chosen, -1).gather(1, LABELS[:, None])[:, 0]
     gradients = torch.autograd.grad((logprobs * LABEL_WEIGHTS).sum(), [*reference.slots.values()])
@@ -159,7 +161,7 @@ def arguments(graph: TrainingGraph, program: Program) -> list[torch.Tensor]:
     bind, slots = stage_of(graph, program).bind, state(graph)
     found = []
     for value in program.inputs:
-        shape = tuple(int(size) for size in value.shape)  # type: ignore[arg-type]
+        shape = value.sizes()
         if value.role == "weight":
             found.append(graph.weights[bind[value.name]])
         elif value.role == "state":

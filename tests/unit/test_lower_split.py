@@ -11,7 +11,8 @@ from tests.support.native import load_library
 from tests.support.splits import arguments, difference, tiny_graph
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import TrainingGraph
-from zoexport.targets.executorch.lower_split import FILE, lower_split
+from zoexport.targets.executorch.lower_split import lower_split
+from zoexport.targets.executorch.program_file import FILE
 
 
 def shortest(name: str, weights: str) -> TrainingGraph:

@@ -66,8 +66,8 @@ def build(
 
 def label_logprobs(reference: Any, b: dict[str, torch.Tensor]) -> torch.Tensor:
     """What the model itself says of the labels, with these B."""
-    with torch.no_grad(), reference._adapted(b):
-        logits = reference.model(input_ids=fixed_tokens(ROWS, SEQ), use_cache=False).logits
+    with torch.no_grad(), reference.adapted.hooked(reference.factors(b)):
+        logits = reference.adapted.model(input_ids=fixed_tokens(ROWS, SEQ), use_cache=False).logits
     logprobs = torch.log_softmax(logits, -1).reshape(ROWS * SEQ, -1)
     return logprobs[POSITIONS].gather(1, LABELS[:, None])[:, 0]
 

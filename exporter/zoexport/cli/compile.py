@@ -13,15 +13,14 @@ from zoexport.cli.progress import Phases
 
 @click.command("compile")
 @click.argument("model")
-@click.option("--target", required=True, help="Where it will run; see 'zoexport targets'.")
-@click.option("--method", help="How it trains; see 'zoexport methods'. Default: by target.")
+@options.method_and_target
 @click.option(
     "-o",
     "--output",
     type=options.PATH,
     help="The bundle's folder. Default: ./<model>-<method>-<target>.",
 )
-@click.option("--recipe", type=options.PATH, help="A YAML file of settings; --set wins over it.")
+@options.recipe
 @options.settings
 @options.force
 @options.common

@@ -35,6 +35,23 @@ def bundle(function: F) -> F:
     return click.argument("bundle", type=PATH)(function)
 
 
+def method_and_target(function: F) -> F:
+    """``--target`` and ``--method``, by name."""
+    function = click.option(
+        "--method", help="How it trains; see 'zoexport methods'. Default: by target."
+    )(function)
+    return click.option(
+        "--target", required=True, help="Where it will run; see 'zoexport targets'."
+    )(function)
+
+
+def recipe(function: F) -> F:
+    """``--recipe``."""
+    return click.option("--recipe", type=PATH, help="A YAML file of settings; --set wins over it.")(
+        function
+    )
+
+
 def settings(function: F) -> F:
     """``--set key=value``, as often as needed."""
     return click.option(

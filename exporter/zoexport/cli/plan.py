@@ -14,9 +14,8 @@ from zoexport.cli.progress import Phases
 
 @click.command()
 @click.argument("model")
-@click.option("--target", required=True, help="Where it will run; see 'zoexport targets'.")
-@click.option("--method", help="How it trains; see 'zoexport methods'. Default: by target.")
-@click.option("--recipe", type=options.PATH, help="A YAML file of settings; --set wins over it.")
+@options.method_and_target
+@options.recipe
 @options.settings
 @click.option("--budget-mb", type=float, help="Anonymous memory that training may take.")
 @click.option(

@@ -34,6 +34,10 @@ class Value:
     dtype: str
     shape: tuple[int | Dim, ...]
 
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, at the most of what is known only when a program runs."""
+        return tuple(size.max if isinstance(size, Dim) else size for size in self.shape)
+
     def as_dict(self) -> dict[str, Any]:
         """The value as the manifest states it."""
         return {

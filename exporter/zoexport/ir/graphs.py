@@ -54,7 +54,7 @@ def add_input(program: Program, value: Value) -> Node:
     graph = program.module.graph
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     with graph.inserting_after(last):
-        node = graph.placeholder(_identifier(value.name))
+        node = graph.placeholder(identifier(value.name))
     sizes = [EXAMPLE_SIZE if isinstance(size, Dim) else size for size in value.shape]
     node.meta["val"] = _fake(last, getattr(torch, value.dtype), sizes)
     program.inputs.append(value)
@@ -153,5 +153,6 @@ def shape_of(node: Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
+    """``name`` in letters, digits and underscores."""
     return "".join(letter if letter.isalnum() else "_" for letter in name)

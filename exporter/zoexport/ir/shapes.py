@@ -9,19 +9,13 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import Interpreter, Node
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Dim, Program, Value
+from zoexport.core.types import Program, Value
 
 
 def fake_inputs(values: list[Value], mode: FakeTensorMode) -> list[torch.Tensor]:
     """Tensors without values, of the declared dtypes and shapes."""
     with mode:
-        return [
-            torch.empty(
-                [size.max if isinstance(size, Dim) else size for size in value.shape],
-                dtype=getattr(torch, value.dtype),
-            )
-            for value in values
-        ]
+        return [torch.empty(value.sizes(), dtype=getattr(torch, value.dtype)) for value in values]
 
 
 def record_shapes(program: Program) -> None:

@@ -36,7 +36,7 @@ def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool)
     from zoexport.passes.lora_inject import lora_inject
     from zoexport.passes.quantize_stages import quantize_stages
     from zoexport.passes.score_labels import score_labels
-    from zoexport.passes.split_layers import split_layers
+    from zoexport.passes.split_layers import HEAD, split_layers
 
     def inject(graph: TrainingGraph) -> TrainingGraph:
         return lora_inject(
@@ -50,7 +50,7 @@ def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool)
 
     def size(graph: TrainingGraph) -> TrainingGraph:
         lengths = row_lengths(config.seq_len) if graph.any_length else [config.seq_len]
-        vocabulary = int(graph.programs["head"].outputs[0].shape[-1])  # type: ignore[arg-type]
+        vocabulary = graph.programs[HEAD].outputs[0].sizes()[-1]
         rows = label_rows(vocabulary, config.batch * config.seq_len)
         return choose_sizes(graph, rows=config.batch, lengths=lengths, label_rows=rows)
 

@@ -60,7 +60,7 @@ def _check(graph: TrainingGraph, program: Program) -> None:
 
 def _values(graph: TrainingGraph, program: Program, value: Value) -> torch.Tensor:
     """Constants as they are, everything else random: what a program says of positions does not hang on weights."""
-    shape = [int(size) for size in value.shape]  # type: ignore[arg-type]
+    shape = list(value.sizes())
     generator = torch.Generator().manual_seed(math.prod(shape))
     tables = _token_tables(program)
     if value.role == "tokens":

@@ -25,10 +25,12 @@ from zoexport.ir.graphs import (
     aten,
     call,
     is_call,
+    operand,
     placeholders,
     remove_unused_weights,
     zo,
 )
+from zoexport.passes.quantize_weights import embedding_int8
 
 
 def quantize_stages(graph: TrainingGraph, *, weights: str, group_size: int) -> TrainingGraph:
@@ -111,14 +113,6 @@ def _rewrite(
             elif weights == "int4":
                 made = call(nodes, zo.embedding_int4.default, codes, scales, user.args[1])
             else:
-                made = _embedding_int8(nodes, codes, scales, user.args[1])
+                made = embedding_int8(nodes, codes, scales, operand(user, 1))
         user.replace_all_uses_with(made)
         nodes.erase_node(user)
-
-
-def _embedding_int8(nodes: torch.fx.Graph, codes: Node, scales: Node, tokens: object) -> Node:
-    rows = call(
-        nodes, aten.to.dtype, call(nodes, aten.embedding.default, codes, tokens), torch.float32
-    )
-    column = call(nodes, aten.unsqueeze.default, scales, 1)
-    return call(nodes, aten.mul.Tensor, rows, call(nodes, aten.embedding.default, column, tokens))

@@ -89,7 +89,7 @@ def _quantize_reads(
             if weights == "int4":
                 rows = call(nodes, zo.embedding_int4.default, codes, scales, tokens)
             else:
-                rows = _embedding_int8(nodes, codes, scales, tokens)
+                rows = embedding_int8(nodes, codes, scales, tokens)
         embedding.replace_all_uses_with(rows)
         nodes.erase_node(embedding)
 
@@ -122,7 +122,8 @@ def _quantized(
     return codes, scales
 
 
-def _embedding_int8(nodes: torch.fx.Graph, codes: Node, scales: Node, tokens: Node) -> Node:
+def embedding_int8(nodes: torch.fx.Graph, codes: Node, scales: Node, tokens: Node) -> Node:
+    """Rows of an int8 table, each times its scale."""
     rows = call(nodes, aten.embedding.default, codes, tokens)
     values = call(nodes, aten.to.dtype, rows, torch.float32)
     column = call(nodes, aten.unsqueeze.default, scales, 1)

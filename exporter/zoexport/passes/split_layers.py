@@ -28,7 +28,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Stage, TrainingGraph, Value
-from zoexport.ir.graphs import aten, call, outputs, placeholders
+from zoexport.ir.graphs import aten, call, identifier, outputs, placeholders
 from zoexport.ir.segments import layer_of, layer_stack, segments
 
 EMBEDDING, HEAD = "embedding", "head"
@@ -168,7 +168,7 @@ class _Part:
 
     def _input(self, node: Node, value: Value) -> None:
         self.inputs.append(value)
-        copied = self.graph.placeholder("".join(c if c.isalnum() else "_" for c in value.name))
+        copied = self.graph.placeholder(identifier(value.name))
         copied.meta = dict(node.meta)
         self.copied[node] = copied
         if node.meta["val"].dtype == torch.bool:

@@ -6,13 +6,13 @@ The paper's algorithm changes where activations are kept and when they are compu
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from zoexport.methods.adapted import AdaptedModel, Factors
 from zoexport.methods.mebp.config import MebpConfig
 
 
@@ -27,13 +27,14 @@ class FirstOrderReference:
     """
 
     def __init__(self, model: nn.Module, config: MebpConfig, slots: Mapping[str, Tensor]) -> None:
-        self.model = model.requires_grad_(False)
+        self.adapted = AdaptedModel(
+            model.requires_grad_(False), config.lora_alpha / config.lora_rank
+        )
         self.config = config
         self.slots = {name: value.clone().requires_grad_() for name, value in slots.items()}
         self.modules = [
             name.removeprefix("lora_A.") for name in slots if name.startswith("lora_A.")
         ]
-        self.scaling = config.lora_alpha / config.lora_rank
         values = list(self.slots.values())
         options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
         self.optimizer: torch.optim.Optimizer = (
@@ -94,41 +95,15 @@ class FirstOrderReference:
         return self.values()
 
     def loss(self, example: Any) -> Tensor:
-        """The loss of one example, float64: the mean over labels, or the cross-entropy over the choices."""
-        if self.config.loss == "full":
-            return -self.label_logprobs(example.candidates[example.target]).mean()
-        scores = torch.stack([self.label_logprobs(one).sum() for one in example.candidates])
-        return -torch.log_softmax(scores, 0)[example.target]
+        """The loss of one example, float64."""
+        return self.adapted.loss(example, self.config.loss, self.factors())
 
-    def label_logprobs(self, candidate: Any) -> Tensor:
-        """Log-probability of each label of a candidate, float64 (labels,)."""
-        labels = torch.tensor(candidate.labels)
-        with self._adapted():
-            logits = self.model(input_ids=torch.tensor([candidate.tokens]), use_cache=False).logits[
-                0
-            ]
-        chosen = labels >= 0
-        logprobs = torch.log_softmax(logits[chosen].double(), -1)
-        return logprobs.gather(1, labels[chosen][:, None])[:, 0]
-
-    @contextlib.contextmanager
-    def _adapted(self) -> Iterator[None]:
-        """The model with y = W x + (alpha / r) x A B at every adapted layer."""
-        handles = []
-        for name in self.modules:
-
-            def add(
-                _: nn.Module, inputs: tuple[Any, ...], output: Tensor, name: str = name
-            ) -> Tensor:
-                a, b = self.slots[f"lora_A.{name}"], self.slots[f"lora_B.{name}"]
-                return output + self.scaling * (inputs[0] @ a @ b)
-
-            handles.append(self.model.get_submodule(name).register_forward_hook(add))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def factors(self) -> Factors:
+        """Both matrices of every adapter."""
+        return {
+            name: (self.slots[f"lora_A.{name}"], self.slots[f"lora_B.{name}"])
+            for name in self.modules
+        }
 
 
 def _gradient(value: Tensor) -> Tensor:

@@ -6,14 +6,14 @@ the kernels, except the noise, which is a specification of its own (``core.rng``
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zoexport.core import rng
+from zoexport.methods.adapted import AdaptedModel, Factors
 from zoexport.methods.prge.config import PrgeConfig
 
 Noise = Callable[[int, int, int], Tensor]
@@ -32,13 +32,12 @@ class ZerothOrderReference:
     """
 
     def __init__(self, model: nn.Module, config: PrgeConfig, slots: Mapping[str, Tensor]) -> None:
-        self.model = model
+        self.adapted = AdaptedModel(model, config.lora_alpha / config.lora_rank)
         self.config = config
         names = [name.removeprefix("lora_B.") for name in slots if name.startswith("lora_B.")]
         self.modules = names
         self.a = {name: slots[f"lora_A.{name}"].clone() for name in names}
         self.b = {name: slots[f"lora_B.{name}"].clone() for name in names}
-        self.scaling = config.lora_alpha / config.lora_rank
         self.step_number = 0
         self.pending: tuple[list[float], float] | None = None
 
@@ -110,43 +109,14 @@ class ZerothOrderReference:
         return torch.from_numpy(values).view_as(b)
 
     def loss(self, batch: Sequence[Any], b: Mapping[str, Tensor]) -> float:
-        """The mean loss of a batch (CONTRACT: mean over label tokens, then over examples)."""
-        total = 0.0
-        for example in batch:
-            if self.config.loss == "full":
-                logprobs = self.label_logprobs(example.candidates[example.target], b)
-                total -= float(logprobs.mean())
-            else:
-                scores = torch.stack(
-                    [self.label_logprobs(candidate, b).sum() for candidate in example.candidates]
-                )
-                total -= float(torch.log_softmax(scores, 0)[example.target])
-        return total / len(batch)
+        """The mean loss of a batch."""
+        with torch.no_grad():
+            losses = [
+                float(self.adapted.loss(example, self.config.loss, self.factors(b)))
+                for example in batch
+            ]
+        return sum(losses) / len(batch)
 
-    def label_logprobs(self, candidate: Any, b: Mapping[str, Tensor]) -> Tensor:
-        """Log-probability of each label of a candidate, float64 (labels,)."""
-        tokens = torch.tensor([candidate.tokens])
-        labels = torch.tensor(candidate.labels)
-        with torch.no_grad(), self._adapted(b):
-            logits = self.model(input_ids=tokens, use_cache=False).logits[0]
-        chosen = labels >= 0
-        logprobs = torch.log_softmax(logits[chosen].double(), -1)
-        return logprobs.gather(1, labels[chosen][:, None])[:, 0]
-
-    @contextlib.contextmanager
-    def _adapted(self, b: Mapping[str, Tensor]) -> Iterator[None]:
-        """The model with y = W x + (alpha / r) x A B at every adapted layer."""
-        handles = []
-        for name in self.modules:
-
-            def add(
-                _: nn.Module, inputs: tuple[Any, ...], output: Tensor, name: str = name
-            ) -> Tensor:
-                return output + self.scaling * (inputs[0] @ self.a[name] @ b[name])
-
-            handles.append(self.model.get_submodule(name).register_forward_hook(add))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def factors(self, b: Mapping[str, Tensor]) -> Factors:
+        """The frozen A of every adapter, and ``b`` by module."""
+        return {name: (self.a[name], b[name]) for name in self.modules}

@@ -11,13 +11,11 @@ from typing import Any
 import torch
 from torch.export import Dim as ExportDim
 
-from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Dim, Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import EXAMPLE_SIZE, copy_program
 from zoexport.ir.lengths import set_length
-
-FILE = "model.pte"
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 
 
 class _WithWeights(torch.nn.Module):
@@ -160,22 +158,8 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
                 else ExecutorchBackendConfig()
             )
     except Exception as error:
-        # ExecuTorch raises many types; whatever it is, this graph cannot be lowered.
-        raise LoweringError(
-            "lowering to XNNPACK",
-            found=f"{type(error).__name__}: {first_line(error)}",
-            expected="a graph that ExecuTorch lowers",
-            fix="Report the model's architecture and this message.",
-        ) from error
-    with (folder / FILE).open("wb") as file:
-        executorch.write_to_file(file)
-    required = sorted(
-        {
-            f"{operator.name}.{operator.overload}"
-            for method in executorch.executorch_program.execution_plan
-            for operator in method.operators
-        }
-    )
+        raise refused("lowering to XNNPACK", error) from error
+    required = write_programs(executorch, folder)
     distinct = has_distinct_weights(graph.weights)
     return Lowered("executorch", programs, required, delegates, fallback, distinct)
 

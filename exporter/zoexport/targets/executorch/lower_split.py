@@ -13,16 +13,14 @@ from typing import Any
 
 import torch
 
-from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import copy_program
+from zoexport.ir.graphs import copy_program, identifier
 from zoexport.targets.executorch.fuse_rows import fuse_rows
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 from zoexport.targets.executorch.row_rules import decompose
-
-FILE = "model.pte"
 
 
 def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
@@ -40,7 +38,7 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
         progress("lowering programs", number / len(graph.programs))
         fused = fused_program(program)
         fallback[name] = _of_the_runtime(fused)
-        exported[_method(name)] = _exported(fused)
+        exported[identifier(name)] = _exported(fused)
     progress("writing the program file", None)
     try:
         with quiet(), needed_passes_only([*exported.values()]):
@@ -51,22 +49,8 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
             planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
             executorch = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
     except Exception as error:
-        # ExecuTorch raises many types; whatever it is, this graph cannot be lowered.
-        raise LoweringError(
-            "lowering to ExecuTorch",
-            found=f"{type(error).__name__}: {first_line(error)}",
-            expected="a graph that ExecuTorch lowers",
-            fix="Report the model's architecture and this message.",
-        ) from error
-    with (folder / FILE).open("wb") as file:
-        executorch.write_to_file(file)
-    required = sorted(
-        {
-            f"{operator.name}.{operator.overload}"
-            for method in executorch.executorch_program.execution_plan
-            for operator in method.operators
-        }
-    )
+        raise refused("lowering to ExecuTorch", error) from error
+    required = write_programs(executorch, folder)
     programs = [_manifest_entry(program) for program in graph.programs.values()]
     return Lowered(
         "executorch", programs, required, {name: [] for name in fallback}, fallback, True
@@ -82,15 +66,9 @@ def fused_program(program: Program) -> Program:
     return fused
 
 
-def _method(name: str) -> str:
-    """A program's name as a method: letters, digits and underscores."""
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
-
-
 def _exported(program: Program) -> torch.export.ExportedProgram:
     example = tuple(
-        torch.zeros([int(size) for size in value.shape], dtype=getattr(torch, value.dtype))  # type: ignore[arg-type]
-        for value in program.inputs
+        torch.zeros(value.sizes(), dtype=getattr(torch, value.dtype)) for value in program.inputs
     )
     with torch.no_grad(), quiet():
         return torch.export.export(_Called(program), example, strict=False)
@@ -129,7 +107,7 @@ def _manifest_entry(program: Program) -> dict[str, Any]:
         "family": program.family,
         **({} if program.length is None else {"length": program.length}),
         "file": FILE,
-        "method": _method(program.name),
+        "method": identifier(program.name),
         "inputs": [value.as_dict() for value in program.inputs],
         "outputs": [value.as_dict() for value in program.outputs],
     }
