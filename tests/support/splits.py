@@ -138,7 +138,7 @@ def by_stages(
 def by_autograd(
     reference: FirstOrderReference, length: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The same by the reference."""
+    """The same by the reference, rounded to fp32."""
     with reference.adapted.hooked(reference.factors()):
         logits = reference.adapted.model(
             input_ids=fixed_tokens(ROWS, length), use_cache=False
@@ -146,7 +146,8 @@ def by_autograd(
     chosen = logits.flatten(0, 1)[torch.tensor(POSITIONS)]
     logprobs = torch.log_softmax(chosen, -1).gather(1, LABELS[:, None])[:, 0]
     gradients = torch.autograd.grad((logprobs * LABEL_WEIGHTS).sum(), [*reference.slots.values()])
-    return logprobs.detach(), dict(zip(reference.slots, gradients, strict=True))
+    found = {name: value.float() for name, value in zip(reference.slots, gradients, strict=True)}
+    return logprobs.detach().float(), found
 
 
 def stage_of(graph: TrainingGraph, program: Program) -> Stage:
