@@ -13,6 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := exporter/zoexport/_native
 AARCH64 := build/aarch64
+PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
 .DEFAULT_GOAL := help
@@ -43,11 +44,13 @@ report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and r
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM
 
+# The slow tests use all cores themselves.
 test-python: setup
-	$(BIN)/python -m pytest -m "not aarch64" $(PYTEST_ARGS)
+	$(PARALLEL) -m "not slow and not aarch64" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and not aarch64" $(PYTEST_ARGS)
 
 test-unit: setup ## Run the quick Python tests only
-	$(BIN)/python -m pytest -m "not slow and not parity and not network and not aarch64" $(PYTEST_ARGS)
+	$(PARALLEL) -m "not slow and not parity and not network and not aarch64" $(PYTEST_ARGS)
 
 test-aarch64: aarch64-tools setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -40,15 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    expected_failure = hasattr(report, "wasxfail")
-    if report.skipped and not expected_failure and item.config.getoption("--no-skips"):
-        _note_skip(item.nodeid)
-    return report
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Called where the reports of all worker processes come together."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _note_skip(report.nodeid)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

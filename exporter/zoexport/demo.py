@@ -20,8 +20,9 @@ from zoexport.report import loss_curve, table
 from zoexport.samples import sentences
 
 MODEL = "smollm2-135m"
-RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.yaml"
-STEPS = 150
+METHOD = "mebp"
+RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-mebp-int4.yaml"
+STEPS = 60
 PARITY_STEPS = 2
 
 
@@ -70,7 +71,7 @@ def run(folder: Path, steps: int) -> None:
     loss_curve(
         curve,
         trained["losses"],
-        title=f"{MODEL}, P-RGE int4: loss of each step",
+        title=f"{MODEL}, MeBP int4: loss of each step",
         evaluations={0: before["loss"], trained["steps"]: after["loss"]},
     )
     rows = [
@@ -82,8 +83,9 @@ def run(folder: Path, steps: int) -> None:
     if trained["step_seconds_median"] is not None:
         print(f"\n{trained['step_seconds_median']:.2f} s a step, {memory} MB of anonymous memory")
     verdict = "agrees with" if parity["passed"] else "DISAGREES with"
+    loss, gradient = (parity[f"max_relative_{key}_error"] for key in ("loss", "gradient"))
     print(
-        f"the session {verdict} the reference: loss within {parity['max_relative_loss_error']:.1e}\n"
+        f"the session {verdict} the reference: loss within {loss:.1e}, gradients within {gradient:.1e}\n"
     )
     places = (("bundle", bundle), ("state", state), ("adapter", adapter), ("loss curve", curve))
     for name, path in (*places, ("training data", data.train), ("test data", data.test)):
@@ -97,11 +99,12 @@ def compile_once(bundle: Path, state: Path) -> None:
     if bundle.exists():
         found = json.loads(command("inspect", bundle).stdout)
         settings = found.get("settings", {})
-        if all(settings.get(key) == value for key, value in read_recipe(RECIPE).items()):
+        same = found.get("method") == METHOD
+        if same and all(settings.get(key) == value for key, value in read_recipe(RECIPE).items()):
             say(f"The bundle in {bundle} is intact: not compiled again")
             return
     say(f"Compile {MODEL} for android-cpu ({RECIPE.name})")
-    arguments = ("--target", "android-cpu", "--method", "prge", "--recipe", RECIPE)
+    arguments = ("--target", "android-cpu", "--method", METHOD, "--recipe", RECIPE)
     verb("compile", MODEL, *arguments, "-o", bundle, "--force")
     if state.exists():
         shutil.rmtree(state)

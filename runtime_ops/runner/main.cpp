@@ -83,6 +83,10 @@ zo_status open_session(const Options& options, SessionHandle& session, zo_error&
   run.seed = options.seed.value_or(run.seed);
   run.batch = options.batch.value_or(run.batch);
   run.accumulate = options.accumulate.value_or(run.accumulate);
+  run.momentum = options.momentum.value_or(run.momentum);
+  run.weight_decay = options.weight_decay.value_or(run.weight_decay);
+  run.clip = options.clip.value_or(run.clip);
+  run.checkpoint_every = options.checkpoint_every.value_or(run.checkpoint_every);
   run.schedule = options.schedule.value_or(run.schedule);
   run.loss = options.loss.value_or(run.loss);
   return zo_session_configure(opened, &run, &error);

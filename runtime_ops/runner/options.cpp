@@ -33,12 +33,12 @@ Setter whole(const std::string& option, Target Options::*target, uint64_t least)
   };
 }
 
-Setter number(const std::string& option, std::optional<double> Options::*target) {
+Setter number(const std::string& option, std::optional<double> Options::*target, bool or_zero = false) {
   return [=](Options& options, const std::string& text) -> Status {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
-    if (text.empty() || *end != '\0' || !std::isfinite(value) || value <= 0) {
-      return bad(option, "'" + text + "'", "a number above 0");
+    if (text.empty() || *end != '\0' || !std::isfinite(value) || value < 0 || (value == 0 && !or_zero)) {
+      return bad(option, "'" + text + "'", or_zero ? "a number of at least 0" : "a number above 0");
     }
     options.*target = value;
     return {};
@@ -85,6 +85,10 @@ const std::map<std::string, Setter>& setters() {
       {"--seed", whole<uint64_t>("--seed", &Options::seed, 0)},
       {"--batch", whole<uint32_t>("--batch", &Options::batch, 1)},
       {"--accumulate", whole<uint32_t>("--accumulate", &Options::accumulate, 1)},
+      {"--momentum", number("--momentum", &Options::momentum, true)},
+      {"--weight-decay", number("--weight-decay", &Options::weight_decay, true)},
+      {"--clip", number("--clip", &Options::clip, true)},
+      {"--checkpoint-every", whole<uint32_t>("--checkpoint-every", &Options::checkpoint_every, 1)},
       {"--schedule", word("--schedule", &Options::schedule, schedule_from_text, "constant, linear or cosine")},
       {"--loss", word("--loss", &Options::loss, loss_from_text, "full or choices")},
   };
@@ -119,6 +123,7 @@ const char* const kUsage =
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
+    "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
     "  --schedule constant|linear|cosine  --loss full|choices\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"

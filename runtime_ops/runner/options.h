@@ -26,6 +26,10 @@ struct Options {
   std::optional<uint64_t> seed;
   std::optional<uint32_t> batch;
   std::optional<uint32_t> accumulate;
+  std::optional<double> momentum;
+  std::optional<double> weight_decay;
+  std::optional<double> clip;
+  std::optional<uint32_t> checkpoint_every;
   std::optional<int32_t> schedule;
   std::optional<int32_t> loss;
 };

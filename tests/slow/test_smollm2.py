@@ -21,7 +21,7 @@ RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.y
 
 @pytest.fixture(scope="module")
 def int4(folder: Path) -> Path:
-    """The bundle of ``make demo``."""
+    """The bundle of the recipe."""
     bundle = folder / "int4"
     method = ("--method", "prge", "--recipe", RECIPE)
     compiled = verb("compile", MODEL, "--target", "android-cpu", *method, "-o", bundle)

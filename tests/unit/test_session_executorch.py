@@ -192,6 +192,7 @@ def run(*arguments: object) -> dict[str, Any]:
         ([], "VERB"),
         (["fly"], "'fly'"),
         (["train", "--lr", "0"], "option --lr: found '0'"),
+        (["train", "--clip", "-1"], "option --clip: found '-1'"),
         (["train", "--steps", "-1"], "option --steps: found '-1'"),
         (["train", "--bach", "1"], "option --bach"),
         (["train", "--batch"], "option --batch: found nothing after it"),

@@ -80,6 +80,29 @@ def test_runs_the_stages(bundle: Path) -> None:
     assert found.token_accuracy == expected.token_accuracy
 
 
+def test_the_runner_takes_the_settings_of_an_optimizer(bundle: Path, tmp_path: Path) -> None:
+    examples = bundles.text_examples()
+    path, state = tmp_path / "examples.jsonl", tmp_path / "state"
+    with path.open("w") as file:
+        for candidates, target in examples:
+            listed = [{"tokens": tokens, "labels": labels} for tokens, labels in candidates]
+            file.write(json.dumps({"candidates": listed, "target": target}) + "\n")
+    options = ["--weight-decay", "5", "--clip", "0", "--checkpoint-every", "2", "--momentum", "0"]
+    command = ["train", "--bundle", bundle, "--examples", path, "--state", state, "--steps", "3"]
+    line = [str(runner_path()), *map(str, command), *options]
+    subprocess.run(line, capture_output=True, check=True)
+    slots = []
+    for values in ({}, {"weight_decay": 5.0, "clip": 0.0, "checkpoint_every": 2}):
+        with make_dataset(examples) as dataset, Session.open(bundle) as session:
+            session.configure(**values)
+            session.train(dataset, 3)
+            slots.append(session.read_slot("lora_B.1"))
+    with Session.open(bundle) as session:
+        session.attach(state, read_only=True)
+        found = session.read_slot("lora_B.1")
+    assert found == slots[1] != slots[0]
+
+
 def test_the_runner_says_what_each_length_cost(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "examples.jsonl"
     candidates = [{"tokens": [1, 2, 3, 4], "labels": [2, 3, 4, 5]}]
