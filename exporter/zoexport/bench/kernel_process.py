@@ -4,9 +4,9 @@ It reads requests, a JSON object a line. The first is ``{"products": [...]}``, f
 answered by ``{"ready": NUMBER}`` when all is prepared. Each ``{"round": N, "seconds": S}`` after it is answered by
 ``{"times": [{implementation: {"median", "fastest"}}, ...]}``, in the products' order. It ends with its standard input.
 
-Every implementation reads its inputs where they lie and writes its result into the same memory at each call: a program
-of ExecuTorch gets its inputs by pointer and has its output planned, PyTorch's products write to an ``out``. Times
-are of one call, over calls that take S seconds together.
+Every implementation is called as in training. A program of ExecuTorch gets its inputs by pointer and has its output
+planned, so it writes its result into the same memory at each call; PyTorch's linear layer, and the product that
+autograd computes for its gradient, allocate theirs. Times are of one call, over calls that take S seconds together.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class _Maker:
             ),
         }
         right = weight if product.gradient else weight.T
-        out = torch.empty(product.rows, product.columns)
-        made[TORCH] = Call(lambda: torch.mm(x, right, out=out), lambda: out)
+        eager = torch.mm if product.gradient else torch.nn.functional.linear
+        made[TORCH] = Call(lambda: eager(x, weight), lambda: eager(x, weight))
         if weight.nbytes <= _XNNPACK_BYTES:
             made[XNNPACK] = self._xnnpack(right, x)
         exact = x.double() @ right.double()
