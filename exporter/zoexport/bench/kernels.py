@@ -18,11 +18,11 @@ from zoexport.core.errors import ZoExportError
 from zoexport.core.types import Progress
 
 METHOD = (
-    "each product alone in one process, implementations taking turns in rounds, the median of calls over 0.1 s; weights "
-    "in the caches as far as they fit. quantized: this project's operator; fp32: its matmul with the dequantized weight; "
-    "torch: torch.nn.functional.linear, or torch.mm of the gradient; xnnpack: a linear layer of ExecuTorch's XNNPACK "
-    "delegate. Inputs by pointer, results into the same memory, but torch allocates its own. unpacking: quantized minus "
-    "fp32, times the calls of a step"
+    "each product alone in one process, implementations taking turns in rounds, the median of calls over 0.1 s; "
+    "weights in the caches as far as they fit. quantized: this project's operator; fp32: its matmul with the "
+    "dequantized weight; torch: torch.nn.functional.linear, or torch.mm of the gradient; xnnpack: a linear layer of "
+    "ExecuTorch's XNNPACK delegate. Inputs by pointer, results into the same memory, but torch allocates its own. "
+    "unpacking: quantized minus fp32, times the calls of a step"
 )
 _SECONDS = 0.1
 OTHERS = (TORCH, XNNPACK, PLAIN)

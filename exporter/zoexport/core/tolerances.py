@@ -11,9 +11,10 @@ LOSS, STATE, GRADIENT = "loss", "state", "gradient"
 _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
     "fp32": (
         {LOSS: 1e-4, STATE: 1e-3, GRADIENT: 1e-4},
-        "both sides compute in float32 from the same weights; a projected gradient divides the difference of "
-        "two losses by 2 eps, so the state loses the digits that the difference cancels; AdamW divides a gradient by "
-        "its own size, so that the smallest ones, whose digits are roundings, move the state as far as the others: "
+        "the device computes in float32, and so does the reference of a zeroth-order method; that of a first-order one "
+        "computes in float64, as autograd in float32 was up to 1.5e-4 away from it itself. A projected "
+        "gradient divides the difference of two losses by 2 eps, so the state loses the digits that the difference "
+        "cancels. AdamW divides a gradient by its own size, so that the smallest ones, whose digits are roundings, move the state as far as the others: "
         "gradients are compared at one state, and updates by one gradient",
     ),
     "int8": (
