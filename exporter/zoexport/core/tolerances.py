@@ -14,8 +14,8 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
         "the device computes in float32, and so does the reference of a zeroth-order method; that of a first-order one "
         "computes in float64, as autograd in float32 was up to 1.5e-4 away from it itself. A projected "
         "gradient divides the difference of two losses by 2 eps, so the state loses the digits that the difference "
-        "cancels. AdamW divides a gradient by its own size, so that the smallest ones, whose digits are roundings, move the state as far as the others: "
-        "gradients are compared at one state, and updates by one gradient",
+        "cancels. AdamW divides a gradient by its own size, so that the smallest ones, whose digits are roundings, "
+        "move the state as far as the others: gradients are compared at one state, and updates by one gradient",
     ),
     "int8": (
         {LOSS: 5e-3, STATE: 1e-5, GRADIENT: 5e-3},
