@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,15 @@ def make_dataset(examples: list[tuple[list[bundles.Candidate], int]]) -> Dataset
     for candidates, target in examples:
         dataset.add(candidates, target)
     return dataset
+
+
+def write_examples(path: Path, examples: list[tuple[list[bundles.Candidate], int]]) -> Path:
+    """The same examples as the runner reads them; gives ``path``."""
+    with path.open("w") as file:
+        for candidates, target in examples:
+            listed = [{"tokens": tokens, "labels": labels} for tokens, labels in candidates]
+            file.write(json.dumps({"candidates": listed, "target": target}) + "\n")
+    return path
 
 
 def open_session(

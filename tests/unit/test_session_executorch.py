@@ -16,7 +16,7 @@ from executorch.exir import EdgeCompileConfig, to_edge
 import zoexport.ir.ops  # noqa: F401  (declares the operators)
 from tests.support import bundles
 from tests.support.bundles import SLOT, LinearModel
-from tests.support.sessions import make_dataset
+from tests.support.sessions import make_dataset, write_examples
 from zoexport.core.errors import BundleError, ZoExportError
 from zoexport.native import runner_path
 from zoexport.session import Session
@@ -127,11 +127,7 @@ def test_runs_the_programs(bundle: Path) -> None:
 
 def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
     examples = bundles.choice_examples()
-    path = tmp_path / "examples.jsonl"
-    with path.open("w") as file:
-        for candidates, target in examples:
-            listed = [{"tokens": tokens, "labels": labels} for tokens, labels in candidates]
-            file.write(json.dumps({"candidates": listed, "target": target}) + "\n")
+    path = write_examples(tmp_path / "examples.jsonl", examples)
     state = tmp_path / "state"
     common = ["--bundle", bundle, "--examples", path, "--state", state, "--json"]
     options = ["--lr", "0.05", "--seed", "9", "--loss", "choices", "--schedule", "cosine"]
@@ -155,9 +151,7 @@ def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_the_runner_says_what_programs_cost(bundle: Path, tmp_path: Path) -> None:
-    path = tmp_path / "examples.jsonl"
-    candidates = [{"tokens": [1, 2, 3], "labels": [2, 3, 4]}]
-    path.write_text(json.dumps({"candidates": candidates, "target": 0}) + "\n")
+    path = write_examples(tmp_path / "examples.jsonl", [([([1, 2, 3], [2, 3, 4])], 0)])
     arguments = ["--bundle", bundle, "--examples", path, "--state", tmp_path / "state"]
     found = subprocess.run(
         [str(runner_path()), "train", *map(str, arguments), "--steps", "3", "--json", "--timings"],

@@ -16,7 +16,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import bundles, split_bundles
-from tests.support.sessions import make_dataset
+from tests.support.sessions import make_dataset, write_examples
 from tests.support.split_bundles import SplitModel, run_program
 from zoexport.native import runner_path
 from zoexport.session import Session
@@ -82,11 +82,7 @@ def test_runs_the_stages(bundle: Path) -> None:
 
 def test_the_runner_takes_the_settings_of_an_optimizer(bundle: Path, tmp_path: Path) -> None:
     examples = bundles.text_examples()
-    path, state = tmp_path / "examples.jsonl", tmp_path / "state"
-    with path.open("w") as file:
-        for candidates, target in examples:
-            listed = [{"tokens": tokens, "labels": labels} for tokens, labels in candidates]
-            file.write(json.dumps({"candidates": listed, "target": target}) + "\n")
+    path, state = write_examples(tmp_path / "examples.jsonl", examples), tmp_path / "state"
     options = ["--weight-decay", "5", "--clip", "0", "--checkpoint-every", "2", "--momentum", "0"]
     command = ["train", "--bundle", bundle, "--examples", path, "--state", state, "--steps", "3"]
     line = [str(runner_path()), *map(str, command), *options]
@@ -104,9 +100,7 @@ def test_the_runner_takes_the_settings_of_an_optimizer(bundle: Path, tmp_path: P
 
 
 def test_the_runner_says_what_each_length_cost(bundle: Path, tmp_path: Path) -> None:
-    path = tmp_path / "examples.jsonl"
-    candidates = [{"tokens": [1, 2, 3, 4], "labels": [2, 3, 4, 5]}]
-    path.write_text(json.dumps({"candidates": candidates, "target": 0}) + "\n")
+    path = write_examples(tmp_path / "examples.jsonl", [([([1, 2, 3, 4], [2, 3, 4, 5])], 0)])
     arguments = ["--bundle", bundle, "--examples", path, "--state", tmp_path / "state"]
     found = subprocess.run(
         [str(runner_path()), "train", *map(str, arguments), "--steps", "2", "--json", "--timings"],

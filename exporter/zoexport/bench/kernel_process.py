@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import json
 import statistics
 import sys
@@ -31,7 +32,7 @@ _LEAST_CALLS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A product that is ready to be computed, again and again, and its last result."""
+    """A product that is ready to be computed, again and again, and its result."""
 
     run: Callable[[], object]
     result: Callable[[], Any]
@@ -124,7 +125,8 @@ class _Maker:
         }
         right = weight if product.gradient else weight.T
         eager = torch.mm if product.gradient else torch.nn.functional.linear
-        made[TORCH] = Call(lambda: eager(x, weight), lambda: eager(x, weight))
+        eager_call = functools.partial(eager, x, weight)
+        made[TORCH] = Call(eager_call, eager_call)
         if weight.nbytes <= _XNNPACK_BYTES:
             made[XNNPACK] = self._xnnpack(right, x)
         exact = x.double() @ right.double()
