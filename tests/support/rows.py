@@ -75,7 +75,7 @@ def kernels(made: Program) -> Counter[str]:
 def row_programs(made: Program) -> list[RowProgram]:
     """The row programs called, in order."""
     return [
-        decode(node.args[1], node.args[2])  # type: ignore[arg-type]
+        decode(node.args[1], node.args[2])
         for node in made.module.graph.nodes
         if node.op == "call_function" and "rows_" in str(node.target)
     ]

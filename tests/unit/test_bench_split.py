@@ -159,7 +159,7 @@ def test_the_share_of_unpacking() -> None:
     assert shares["forward"] == {"seconds": 0.2, "share": 0.1}
     assert shares["backward"] == {"seconds": -0.1, "share": -0.025}
     assert shares["step"] == {"seconds": 0.1, "share": 0.01}
-    entry["programs"] = entry["programs"][:1]  # type: ignore[index]
+    entry["programs"] = entry["programs"][:1]
     assert programs.unpacking(entry, content, {LINEAR: 0.02})["backward"] is None
 
 
@@ -303,7 +303,7 @@ def test_variants_of_given_split_bundles() -> None:
         Variant("mebp", "int8", shape, Path("b"), "layers"),
         Variant(AUTOGRAD, "fp32", shape, Path("b")),
     ]
-    zeroth = {**manifest, "method": "mezo", "settings": {**manifest["settings"], "queries": 4}}  # type: ignore[dict-item]
+    zeroth = {**manifest, "method": "mezo", "settings": {**manifest["settings"], "queries": 4}}
     assert grid.of_bundle(Path("b"), zeroth, ["all"], True)[1] == dataclasses.replace(
         found[1], method=EAGER, shape=dataclasses.replace(shape, queries=4)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def made(weights: str) -> tuple[TrainingGraph, Reader, dict[str, torch.Tensor]]:
     return graph, Reader(model), expected
 
 
-def test_the_file_holds_what_stages_bind(made, piece: int, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_file_holds_what_stages_bind(made: Any, piece: int, tmp_path: Path) -> None:
     graph, reader, expected = made
     path = tmp_path / "weights.safetensors"
     frozen.write_weights(graph, reader, path, lambda *_: None)
@@ -78,7 +79,7 @@ def test_the_file_holds_what_stages_bind(made, piece: int, tmp_path: Path) -> No
         assert torch.equal(found[name], value), name
 
 
-def test_a_weight_is_read_once_a_few_rows_at_a_time(made, piece: int, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_weight_is_read_once_a_few_rows_at_a_time(made: Any, piece: int, tmp_path: Path) -> None:
     graph, reader, _ = made
     frozen.write_weights(graph, reader, tmp_path / "weights.safetensors", lambda *_: None)
     assert all((end - begin) * 32 <= max(piece, 32 * 32) for _, begin, end in reader.read)
@@ -92,7 +93,7 @@ def test_a_weight_is_read_once_a_few_rows_at_a_time(made, piece: int, tmp_path: 
     assert ranges["body.0.linear.bias"] == [(0, 32)]
 
 
-def test_values_in_memory_are_those_of_the_file(made, piece: int) -> None:  # type: ignore[no-untyped-def]
+def test_values_in_memory_are_those_of_the_file(made: Any, piece: int) -> None:
     graph, reader, expected = made
     frozen.materialize(graph, reader)
     for name, value in expected.items():
@@ -100,7 +101,7 @@ def test_values_in_memory_are_those_of_the_file(made, piece: int) -> None:  # ty
         assert torch.equal(graph.weights[name], value), name
 
 
-def test_slots_are_no_weights(made) -> None:  # type: ignore[no-untyped-def]
+def test_slots_are_no_weights(made: Any) -> None:
     graph, _, _ = made
     assert not [name for name in frozen.bound_weights(graph) if name.startswith("lora_")]
     # In the order of the stages, each once.

@@ -64,7 +64,7 @@ def written(made: Program) -> Program:
     return copy
 
 
-def products(made: Program) -> list:  # type: ignore[type-arg]
+def products(made: Program) -> list:
     return [node for node in made.module.graph.nodes if is_call(node, zo.matmul)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -30,7 +32,7 @@ class _TwoLists(nn.Module):
         return x * gate
 
 
-def _program():  # type: ignore[no-untyped-def]
+def _program() -> Any:
     return cleanup(captured(_TwoLists())[1]).programs["forward"]
 
 

@@ -83,8 +83,8 @@ def test_copies_are_the_kernels_bits(tmp_path: Path) -> None:
 
     def engine(program: str, inputs: object, outputs: object) -> None:
         if program.startswith("gate"):
-            seen.append(bytes(inputs["B"].data))  # type: ignore[index]
-        SplitModel()(program, inputs, outputs)  # type: ignore[arg-type]
+            seen.append(bytes(inputs["B"].data))
+        SplitModel()(program, inputs, outputs)
 
     with make_dataset(EXAMPLES) as dataset, Session.open(path, engine=engine) as session:
         session.step(dataset, [1])

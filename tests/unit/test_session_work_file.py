@@ -270,9 +270,9 @@ class Diverging(SplitModel):
         self.bad = value
 
     def __call__(self, program: str, inputs: object, outputs: object) -> None:
-        super().__call__(program, inputs, outputs)  # type: ignore[arg-type]
-        if self.value is not None and "logprobs" in outputs:  # type: ignore[operator]
-            data = outputs["logprobs"].data  # type: ignore[index]
+        super().__call__(program, inputs, outputs)
+        if self.value is not None and "logprobs" in outputs:
+            data = outputs["logprobs"].data
             for i in range(len(data)):
                 data[i] = self.value
 

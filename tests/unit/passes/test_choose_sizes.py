@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ class _Tabled(Layer):
         return x + torch.cumsum(self.linear(x) * torch.arange(x.shape[1])[:, None].cos(), dim=1)
 
 
-def sized(body=None, **sizes) -> tuple[SmallModel, TrainingGraph]:  # type: ignore[no-untyped-def]
+def sized(body: Any = None, **sizes: Any) -> tuple[SmallModel, TrainingGraph]:
     model, graph = small(body or [_Tabled(), _Tabled()], "check_stages")
     wanted = {"rows": 2, "lengths": [4, 11], "label_rows": 5} | sizes
     return model, choose_sizes(graph, **wanted)

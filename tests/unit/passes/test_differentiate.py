@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,7 +23,7 @@ from zoexport.ir.interpret import Stages
 BODY = [f"body.{number}.linear" for number in range(3)]
 
 
-def three(targets: list[str], **settings) -> TrainingGraph:  # type: ignore[no-untyped-def]
+def three(targets: list[str], **settings: Any) -> TrainingGraph:
     layers = [Layer(), Layer(), Layer()]
     return small(layers, "differentiate", targets=targets, any_length=False, **settings)[1]
 

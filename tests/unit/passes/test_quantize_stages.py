@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ PARTS = {
 }
 
 
-def quantized(weights: str, **settings) -> TrainingGraph:  # type: ignore[no-untyped-def]
+def quantized(weights: str, **settings: Any) -> TrainingGraph:
     return small([Layer(), Layer()], "quantize_stages", weights=weights, **settings)[1]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ class _Relu(Layer):
         return x + torch.relu(self.linear(x))
 
 
-def split(body, **settings) -> TrainingGraph:  # type: ignore[no-untyped-def]
+def split(body: Any, **settings: Any) -> TrainingGraph:
     return small(body, "split_layers", **settings)[1]
 
 
@@ -210,7 +212,7 @@ class _IntegersCross(nn.Module):
 
 
 class _Counts(Layer):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return super().forward(x), x.argmax(-1, keepdim=True)
 
 
