@@ -33,7 +33,7 @@ from zoexport.core.errors import (
     StateError,
     ZoExportError,
 )
-from zoexport.native import library_path
+from zoexport.core.native import library_path
 
 VERSION = 2
 #: How a tensor of each dtype is viewed; bfloat16 by its bits.

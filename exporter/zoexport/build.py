@@ -15,7 +15,7 @@ from typing import Any
 from zoexport import __version__
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse, read_recipe
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import Lowered, Method, Problem, Progress, Target, TrainingGraph
 from zoexport.methods import methods
@@ -65,6 +65,7 @@ def compile_bundle(
     settings: Mapping[str, str],
     recipe: Path | None,
     force: bool,
+    allow_fallback: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
     """Compile a model into a bundle.
@@ -76,11 +77,12 @@ def compile_bundle(
         settings: of ``--set``; they win over the recipe's.
         recipe: a YAML file of settings.
         force: replace a bundle that is already there.
+        allow_fallback: accept matrix products that the target's accelerator does not take.
         progress: called with the name of each phase.
 
     Returns:
         The keys of ``compile --json``: bundle, method, target, bytes, seconds, programs, delegates,
-        delegate_list, fallback_ops.
+        delegate_list, fallback_ops, fallback_reasons.
 
     Raises:
         ZoExportError: one clear error; nothing is written.
@@ -95,7 +97,7 @@ def compile_bundle(
     with atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.split == "layers")
-        content = _fill(folder, planned, loaded, progress)
+        content = _fill(folder, planned, loaded, allow_fallback, progress)
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
         written = manifest.write(folder, content, files)
@@ -110,6 +112,7 @@ def compile_bundle(
         "delegates": written["delegates"],
         "delegate_list": written["delegate_list"],
         "fallback_ops": written["fallback_ops"],
+        "fallback_reasons": written["fallback_reasons"],
     }
 
 
@@ -200,7 +203,9 @@ def _passed(
     return run_passes(graph, [p for p in passes if values or not p.reads_values], progress)
 
 
-def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[str, Any]:
+def _fill(
+    folder: Path, planned: Plan, loaded: Any, allow_fallback: bool, progress: Progress
+) -> dict[str, Any]:
     from safetensors.torch import save
 
     from zoexport import adapters
@@ -208,6 +213,8 @@ def _fill(folder: Path, planned: Plan, loaded: Any, progress: Progress) -> dict[
 
     graph = training_graph(planned, loaded.model, progress)
     lowered = planned.target.lower(graph, planned.config, folder, progress)
+    if not allow_fallback:
+        _refuse_fallback(planned.target.name, lowered)
     if graph.stages:
         frozen.write_weights(graph, loaded.weights, folder / WEIGHTS, progress)
     progress("writing the bundle", None)
@@ -249,7 +256,7 @@ def _description(
         "engine": lowered.engine,
         "settings": settings,
         "rng": rng.SPEC_ID,
-        "packing": graph.packing,
+        "packing": lowered.packing or graph.packing,
         "rotated_weights": graph.rotated,
         "provenance": graph.provenance,
         "programs": lowered.programs,
@@ -258,13 +265,31 @@ def _description(
         "max_labels": graph.max_labels,
         "copies": graph.copies,
         "required_ops": lowered.required_ops,
+        "backends": lowered.backends,
         "delegates": sum(len(found) for found in lowered.delegates.values()),
         "delegate_list": lowered.delegates,
         "fallback_ops": lowered.fallback_ops,
+        "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
         **(split if graph.stages else {}),
         "tolerances": tolerances.bounds(settings["activations"]),
     }
+
+
+def _refuse_fallback(target: str, lowered: Lowered) -> None:
+    """Matrix products outside the accelerator are nearly always slower than no accelerator at all."""
+    outside = {
+        f"{operator} x{count} in {name} ({lowered.fallback_reasons[name].get(operator, 'no reason given')})"
+        for name, operators in lowered.products_outside.items()
+        for operator, count in operators.items()
+    }
+    if outside:
+        raise LoweringError(
+            f"target {target}",
+            found=f"matrix products that its accelerator does not take: {'; '.join(sorted(outside))}",
+            expected="every matrix product in a delegate",
+            fix="Pass --allow-fallback to run them on the CPU, or choose other settings.",
+        )
 
 
 def _slug(name: str) -> str:

@@ -322,6 +322,12 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
                      "operators that this runtime has", "Use the zoexport version that compiled this bundle."};
     }
   }
+  for (const std::string& name : manifest.backends) {
+    if (executorch::runtime::get_backend_class(name.c_str()) == nullptr) {
+      return Failure{ZO_ENGINE_ERROR, "bundle " + bundle, "programs for the backend " + name + ", which this runtime lacks",
+                     "a runtime that has it", "Run the bundle where target " + manifest.target + " runs."};
+    }
+  }
   if (threads > 0) {
     auto* pool = executorch::extension::threadpool::get_threadpool();
     if (pool != nullptr && pool->get_thread_count() != threads && !pool->_unsafe_reset_threadpool(threads)) {

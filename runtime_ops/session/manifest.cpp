@@ -302,6 +302,11 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
       manifest.required_ops.push_back(name.text());
     }
   }
+  if (root.has("backends")) {
+    for (const JsonNode& name : root.member("backends").items()) {
+      manifest.backends.push_back(name.text());
+    }
+  }
   read_split(root, manifest);
   manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());

@@ -100,6 +100,7 @@ struct Manifest {
   std::vector<ProgramSpec> programs;
   std::vector<SlotSpec> slots;
   std::vector<std::string> required_ops;
+  std::vector<std::string> backends;  // of ExecuTorch, that the delegates call
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
   uint32_t queries = 0;   // of the settings; 0 where they have none

@@ -17,8 +17,8 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import SENTENCES
 from zoexport.core import tolerances
+from zoexport.core.native import runner_path
 from zoexport.data import tokenize_file, write_examples
-from zoexport.native import runner_path
 from zoexport.session import Session
 
 pytestmark = pytest.mark.aarch64

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, needed, run
-from zoexport.native import library_path
+from zoexport.core.native import library_path
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "kotlin"

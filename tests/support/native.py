@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from zoexport import native
+from zoexport.core import native
 
 
 @functools.cache

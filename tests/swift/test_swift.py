@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import BUILD, ROOT, check_states, run
+from zoexport.core.native import library_path
 from zoexport.fetch import cache_dir
-from zoexport.native import library_path
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "swift"

@@ -18,7 +18,7 @@ from tests.support import bundles
 from tests.support.bundles import SLOT, LinearModel
 from tests.support.sessions import make_dataset, write_examples
 from zoexport.core.errors import BundleError, ZoExportError
-from zoexport.native import runner_path
+from zoexport.core.native import runner_path
 from zoexport.session import Session
 
 QUERIES, ROWS, SEQ, MAX_LABELS = 2, 2, 8, 10
@@ -221,6 +221,11 @@ def test_problems_of_programs_are_named(bundle: Path, tmp_path: Path, program: b
     )
     with pytest.raises(BundleError, match=r"found the operator zoexport::other\.out"):
         Session.open(missing)
+    accelerated = bundles.write_bundle(
+        tmp_path / "accelerated", engine="executorch", changes={"backends": ["VulkanBackend"]}
+    )
+    with pytest.raises(ZoExportError, match="found programs for the backend VulkanBackend"):
+        Session.open(accelerated)
     elsewhere = bundles.write_bundle(tmp_path / "elsewhere", engine="coreml")
     with pytest.raises(BundleError, match="found the engine coreml"):
         Session.open(elsewhere)

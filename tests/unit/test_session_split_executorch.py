@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.support import bundles, split_bundles
 from tests.support.sessions import make_dataset, write_examples
 from tests.support.split_bundles import SplitModel, run_program
-from zoexport.native import runner_path
+from zoexport.core.native import runner_path
 from zoexport.session import Session
 
 SIZES: dict[str, Any] = {"lengths": (4, 8)}

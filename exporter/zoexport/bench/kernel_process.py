@@ -67,7 +67,7 @@ def _start(threads: int) -> None:
     import torch
     from executorch.extension.pybindings import portable_lib
 
-    from zoexport import native
+    from zoexport.core import native
 
     torch.set_num_threads(threads)
     # The operators register themselves with the ExecuTorch that is loaded, whose threads they share with XNNPACK.

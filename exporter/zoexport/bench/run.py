@@ -21,9 +21,9 @@ from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
+from zoexport.core.native import runner_path
 from zoexport.core.types import Progress
 from zoexport.fetch import cache_dir
-from zoexport.native import runner_path
 
 
 def bench(

@@ -12,7 +12,7 @@ from typing import Any
 from zoexport.bench.memory import anonymous_peak
 from zoexport.core.children import child, last_line
 from zoexport.core.errors import BundleError
-from zoexport.native import runner_path
+from zoexport.core.native import runner_path
 
 LEARNING_RATE = 1e-6
 """Small: the tokens teach nothing, and a run that diverges would stop."""

@@ -23,6 +23,11 @@ from zoexport.cli.progress import Phases
 @options.recipe
 @options.settings
 @options.force
+@click.option(
+    "--allow-fallback",
+    is_flag=True,
+    help="Accept matrix products on the CPU where the target's accelerator does not take them.",
+)
 @options.common
 def compile_verb(
     model: str,
@@ -32,6 +37,7 @@ def compile_verb(
     recipe: Path | None,
     assignments: tuple[str, ...],
     force: bool,
+    allow_fallback: bool,
     as_json: bool,
 ) -> None:
     """Compile MODEL into a bundle.
@@ -57,6 +63,7 @@ def compile_verb(
             settings=settings,
             recipe=recipe,
             force=force,
+            allow_fallback=allow_fallback,
             progress=phases,
         )
     fallback = {name: sum(operators.values()) for name, operators in result["fallback_ops"].items()}

@@ -187,7 +187,12 @@ class Lowered:
         required_ops: operators that the device's runtime must have.
         delegates: for each program, what each delegate holds.
         fallback_ops: for each program, the operators left outside delegates with their counts.
+        fallback_reasons: for each program, why an operator is outside, where the target can say.
+        products_outside: for each program, the matrix products outside delegates; empty where the target has kernels of
+            its own for them.
+        backends: ExecuTorch's backends that the delegates call.
         distinct_weights: whether no two weights have the same codes and different scales.
+        packing: how the target stores the weights, where it does not keep the graph's packing.
     """
 
     engine: str
@@ -195,7 +200,11 @@ class Lowered:
     required_ops: list[str]
     delegates: dict[str, list[str]]
     fallback_ops: dict[str, dict[str, int]]
-    distinct_weights: bool
+    fallback_reasons: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    products_outside: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    backends: list[str] = dataclasses.field(default_factory=list)
+    distinct_weights: bool = True
+    packing: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

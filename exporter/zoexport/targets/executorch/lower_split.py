@@ -50,11 +50,10 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
             executorch = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
-    required = write_programs(executorch, folder)
+    required, backends = write_programs(executorch, folder)
     programs = [_manifest_entry(program) for program in graph.programs.values()]
-    return Lowered(
-        "executorch", programs, required, {name: [] for name in fallback}, fallback, True
-    )
+    delegates: dict[str, list[str]] = {name: [] for name in fallback}
+    return Lowered("executorch", programs, required, delegates, fallback, backends=backends)
 
 
 def fused_program(program: Program) -> Program:

@@ -20,14 +20,15 @@ def refused(where: str, error: Exception) -> LoweringError:
     )
 
 
-def write_programs(executorch: Any, folder: Path) -> list[str]:
-    """Write ``folder/model.pte``; the operators that a runtime must have for it, with their overloads."""
+def write_programs(executorch: Any, folder: Path) -> tuple[list[str], list[str]]:
+    """Write ``folder/model.pte``.
+
+    Returns:
+        The operators that a runtime must have for it, with their overloads, and the backends of its delegates.
+    """
     with (folder / FILE).open("wb") as file:
         executorch.write_to_file(file)
-    return sorted(
-        {
-            f"{operator.name}.{operator.overload}"
-            for method in executorch.executorch_program.execution_plan
-            for operator in method.operators
-        }
-    )
+    methods = executorch.executorch_program.execution_plan
+    operators = {f"{op.name}.{op.overload}" for method in methods for op in method.operators}
+    backends = {delegate.id for method in methods for delegate in method.delegates}
+    return sorted(operators), sorted(backends)

@@ -14,7 +14,7 @@ ENVIRONMENT = "ZOEXPORT_NATIVE_DIR"
 def native_folder() -> Path:
     """The folder of the native files, whether or not it exists."""
     override = os.environ.get(ENVIRONMENT)
-    return Path(override) if override else Path(__file__).parent / "_native"
+    return Path(override) if override else Path(__file__).parents[1] / "_native"
 
 
 def library_path() -> Path:
