@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
 from zoexport import _session_abi as abi
 from zoexport._session_types import LOSSES, SCHEDULES, Info, Run, SlotInfo, StepProgress
+from zoexport.core import manifest
 from zoexport.core.errors import ConfigError
 
 
@@ -32,6 +35,23 @@ def info_of(info: abi.Info) -> Info:
         packed_weights=os.fsdecode(info.packed_weights),
         packed_problem=os.fsdecode(info.packed_problem),
     )
+
+
+def bring_backends(bundle: Path) -> None:
+    """Bring what a bundle's delegates need into this process, where the session's library cannot find it alone.
+
+    Raises:
+        ZoExportError: it is not there.
+    """
+    try:
+        backends = json.loads((bundle / manifest.FILE).read_bytes()).get("backends", ())
+    except (OSError, ValueError, AttributeError):
+        return  # opening says what is wrong with the bundle
+    if "QnnBackend" in backends:
+        from zoexport.targets.executorch import qnn_library
+
+        abi.library()  # first: QNN brings a C++ library of its own
+        qnn_library.load()
 
 
 def slot_of(slot: abi.SlotInfo) -> SlotInfo:

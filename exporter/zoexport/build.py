@@ -272,7 +272,7 @@ def _description(
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
         **(split if graph.stages else {}),
-        "tolerances": tolerances.bounds(settings["activations"]),
+        "tolerances": tolerances.bounds(settings),
     }
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from zoexport import _session_abi as abi
 from zoexport._session_dataset import Dataset, closed
 from zoexport._session_support import (
+    bring_backends,
     info_of,
     interrupts,
     position,
@@ -121,6 +122,7 @@ class Session:
 
         Raises:
             BundleError: missing, altered, or of another version.
+            ZoExportError: it needs libraries that are not there.
         """
         callback = EngineCallback(engine) if engine is not None else None
         options = abi.OpenOptions(
@@ -130,6 +132,8 @@ class Session:
             ctypes.pointer(callback.table) if callback is not None else None,
             None if cache is None else os.fsencode(cache),
         )
+        if engine is None:
+            bring_backends(bundle)
         handle = ctypes.c_void_p()
         abi.call(
             "zo_session_open", abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(handle)

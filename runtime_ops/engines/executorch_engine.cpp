@@ -5,6 +5,8 @@
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -88,6 +90,20 @@ bool has_operator(const std::string& name) {
     const std::string registered = kernel.name_;
     return registered == name || registered.compare(0, name.size() + 1, name + ".") == 0;
   });
+}
+
+// Whether a backend is registered, or in a library that registers it when it is loaded: ExecuTorch's for QNN is one of
+// its own, as Android and the Python package name it.
+bool has_backend(const std::string& name) {
+  const auto registered = [&] { return executorch::runtime::get_backend_class(name.c_str()) != nullptr; };
+  if (!registered() && name == "QnnBackend") {
+    for (const char* library : {"libqnn_executorch_backend.so", "libexecutorch_backend_qnn.so"}) {
+      if (dlopen(library, RTLD_NOW | RTLD_LOCAL) != nullptr) {
+        break;
+      }
+    }
+  }
+  return registered();
 }
 
 class ExecutorchEngine : public Engine {
@@ -323,7 +339,7 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
     }
   }
   for (const std::string& name : manifest.backends) {
-    if (executorch::runtime::get_backend_class(name.c_str()) == nullptr) {
+    if (!has_backend(name)) {
       return Failure{ZO_ENGINE_ERROR, "bundle " + bundle, "programs for the backend " + name + ", which this runtime lacks",
                      "a runtime that has it", "Run the bundle where target " + manifest.target + " runs."};
     }

@@ -1,10 +1,14 @@
 """Parity bounds: one table, a reason beside each row.
 
-A bundle's row is chosen by its activations. Errors are relative: of losses, |device - reference| / |reference|; of the
-state and of first-order gradients, the norm of the difference over the norm of the reference, largest over the tensors.
+A bundle's row is chosen by its activations and arithmetic. Errors are relative: of losses,
+|device - reference| / |reference|; of the state and of first-order gradients, the norm of the difference over the norm
+of the reference, largest over the tensors.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 LOSS, STATE, GRADIENT = "loss", "state", "gradient"
 
@@ -26,14 +30,27 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
         "apart like two draws of noise. So the loss is compared over many labels, and each step of the reference "
         "begins at the session's state with the session's gradients pending: the update then differs by nothing",
     ),
+    "fp16": (
+        {LOSS: 5e-3, STATE: 1e-5, GRADIENT: 5e-3},
+        "every value that leaves an operation has 11 bits, so a log-probability is off by some thousandths; as above, "
+        "a projected gradient magnifies that, and each step begins at the session's state. The update and the noise "
+        "are float32 on the CPU, so the state differs by nothing",
+    ),
 }
 
 
-def rounds(activations: str) -> bool:
-    """Whether the two sides differ by roundings of activations (see the table)."""
-    return activations == "int8"
+def _row(settings: Mapping[str, Any]) -> str:
+    if settings["activations"] != "fp32":
+        return str(settings["activations"])
+    # Bundles written before this setting was recorded compute in fp32.
+    return str(settings.get("compute") or "fp32")
 
 
-def bounds(activations: str) -> dict[str, float]:
-    """The bounds for a bundle's ``activations``."""
-    return dict(_BOUNDS[activations][0])
+def rounds(settings: Mapping[str, Any]) -> bool:
+    """Whether the two sides differ by roundings of what programs compute (see the table)."""
+    return _row(settings) != "fp32"
+
+
+def bounds(settings: Mapping[str, Any]) -> dict[str, float]:
+    """The bounds for a bundle with these ``settings``."""
+    return dict(_BOUNDS[_row(settings)][0])

@@ -16,11 +16,14 @@ class LoraSettings:
     weights: str = setting("int4", choices=("fp32", "int8", "int4"), help="frozen weights")
     activations: str | None = setting(
         None,
-        choices=("fp32", "int8"),
+        choices=("fp32", "int8", "int16"),
         help="inputs of quantized layers; the method and the target choose",
     )
     compute: str | None = setting(
         None, choices=("fp32", "fp16"), help="arithmetic, where the target has a choice"
+    )
+    soc: str | None = setting(
+        None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
     lora_rank: int = setting(16, key="lora.rank", at_least=1, help="inner size of an adapter")

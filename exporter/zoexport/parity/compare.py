@@ -92,7 +92,7 @@ def parity(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
         settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]
-        rounds = tolerances.rounds(settings["activations"])
+        rounds = tolerances.rounds(settings)
         if rounds:
             settings["loss"] = "full"
         reference = _reference(manifest, bundle, model, progress)
@@ -123,7 +123,7 @@ def parity(
         compared.state = max(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
-    bounds = tolerances.bounds(settings["activations"])
+    bounds = tolerances.bounds(settings)
     return {
         "passed": compared.within(bounds),
         "steps": steps,

@@ -50,7 +50,8 @@ class ZerothOrderMethod:
         from zoexport.passes.quantize_weights import quantize_weights
         from zoexport.passes.rotate_inputs import rotate_inputs
 
-        labels = config.batch * config.seq_len
+        most = config.batch * config.seq_len
+        labels = min(config.labels or most, most)
         copy_adapters = sequential_forward if self.sequential else dual_forward
         order = [
             Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),

@@ -10,6 +10,7 @@ from typing import Any
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
+from zoexport.targets.executorch.npu import QnnTarget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,22 @@ class XnnpackTarget:
         settings = as_dict(config)
         pair = settings["weights"], settings["activations"]
         problems = []
+        if settings["soc"] is not None:
+            problems.append(
+                Problem(
+                    f"setting soc={settings['soc']}",
+                    f"target {self.name} compiles for every chip",
+                    "Leave soc out, or compile for android-npu.",
+                )
+            )
+        if settings["activations"] == "int16":
+            problems.append(
+                Problem(
+                    "setting activations=int16",
+                    "XNNPACK has no products of int16 activations",
+                    "Choose activations=int8 or fp32.",
+                )
+            )
         if pair == ("fp32", "int8"):
             problems.append(
                 Problem(
@@ -104,6 +121,7 @@ class XnnpackTarget:
         return found
 
 
+targets.register("android-npu", QnnTarget())
 targets.register(
     "android-cpu", XnnpackTarget("android-cpu", "Android phones' CPU: ExecuTorch with XNNPACK")
 )

@@ -1,0 +1,143 @@
+"""Lowering to the Hexagon NPU: what a program computes on the HTP is one delegate of Qualcomm's QNN.
+
+Noise, update and the labels' log-probabilities are zoexport's operators on the CPU, before and after the delegate in
+the same method of the same .pte: 2q copies of each adapter go in, logits come out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.types import Lowered, Progress, TrainingGraph
+from zoexport.ir.capture import quiet
+from zoexport.targets.executorch import qnn_library
+from zoexport.targets.executorch.exported import (
+    delegates_of,
+    export_program,
+    fallback_of,
+    manifest_entry,
+)
+from zoexport.targets.executorch.htp_form import for_htp
+from zoexport.targets.executorch.program_file import refused, write_programs
+
+_PRODUCTS = ("aten::linear", "aten::mm", "aten::bmm", "aten::matmul", "aten::addmm")
+
+
+def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
+    """Lower every program of ``graph`` into ``folder/model.pte``.
+
+    Args:
+        graph: of whole programs.
+        soc: the chip, one of :func:`chips`.
+        folder: the bundle's folder. progress: see ``core.types.Progress``.
+
+    Raises:
+        LoweringError: ExecuTorch or QNN refused a program.
+        ZoExportError: QNN's libraries cannot be loaded.
+    """
+    exported = {}
+    programs = []
+    for name in graph.programs:
+        progress(f"exporting {name}", None)
+        program = for_htp(graph, name)
+        exported[name] = export_program(program, graph.weights)
+        programs.append(manifest_entry(program))
+    progress(f"lowering to the NPU of {soc}", None)
+    try:
+        with qnn_library.lowering(), quiet(), _without_log():
+            edge, reasons = _to_edge(exported, soc)
+            delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
+            fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
+            progress("writing the program file", None)
+            executorch = edge.to_executorch()
+    except Exception as error:
+        raise refused(f"lowering to the NPU of {soc}", error) from error
+    required, backends = write_programs(executorch, folder)
+    return Lowered(
+        "executorch",
+        programs,
+        required,
+        delegates,
+        fallback,
+        fallback_reasons={
+            name: {operator: reasons[name].get(operator, _OURS) for operator in operators}
+            for name, operators in fallback.items()
+        },
+        products_outside={
+            name: {operator: operators[operator] for operator in _PRODUCTS if operator in operators}
+            for name, operators in fallback.items()
+        },
+        backends=backends,
+        packing="fp16",
+    )
+
+
+_OURS = "zoexport's own, computed on the CPU"
+
+
+def chips() -> list[str]:
+    """The names of the chips that ExecuTorch's backend knows."""
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+
+    return sorted(chip.name for chip in QcomChipset if chip.value)
+
+
+def _to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[str, str]]]:
+    """The lowered programs, and for each why an operator was not delegated."""
+    from executorch.backends.qualcomm._passes import I64toI32
+    from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
+    from executorch.backends.qualcomm.serialization.qc_schema import (
+        QcomChipset,
+        QnnExecuTorchBackendType,
+    )
+    from executorch.backends.qualcomm.utils.constants import QCOM_PASS_ACTIVATE_KEY
+    from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
+    from executorch.backends.qualcomm.utils.utils import (
+        generate_htp_compiler_spec,
+        generate_qnn_executorch_compiler_spec,
+        qnn_edge_config,
+    )
+    from executorch.exir import to_edge_transform_and_lower
+
+    from zoexport.targets.executorch.qnn_partition import ExplainingPartitioner
+
+    spec = generate_qnn_executorch_compiler_spec(
+        soc_model=QcomChipset[soc], backend_options=generate_htp_compiler_spec(use_fp16=True)
+    )
+    programs, passes, partitioners = {}, {}, {}
+    for name, program in exported.items():
+        manager = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)()
+        programs[name] = manager.transform_for_export_pipeline(program)
+        jobs = manager.get_capture_program_passes()
+        # It would cast every 64-bit input, the seed among them; htp_form casts those that index.
+        jobs[I64toI32][QCOM_PASS_ACTIVATE_KEY] = False
+        passes[name] = manager.get_to_edge_transform_passes(
+            programs[name], passes_job=jobs, compiler_specs=spec
+        )
+        partitioners[name] = ExplainingPartitioner(spec)
+    with QnnManagerContext(dict.fromkeys(exported, spec)):
+        edge = to_edge_transform_and_lower(
+            programs,
+            transform_passes=passes,
+            partitioner={name: [partitioner] for name, partitioner in partitioners.items()},
+            compile_config=qnn_edge_config(),
+        )
+    return edge, {name: partitioner.reasons for name, partitioner in partitioners.items()}
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """ExecuTorch's compiler for QNN logs every operator that it looks at, several times."""
+    logger = logging.getLogger("executorch.backends.qualcomm")
+    before = logger.level
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.setLevel(before)

@@ -1,0 +1,105 @@
+"""The target android-npu: ExecuTorch with Qualcomm's QNN on the Hexagon NPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.config import as_dict, with_values
+from zoexport.core.errors import nearest
+from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.targets.executorch import qnn_library
+
+_SOC = "SM8650"
+_LABELS_A_ROW = 8
+"""Labels of a row in one call where the user does not say: prompts with completions of a few tokens fit, and the
+logits of all copies stay some tens of MB. Rows with more labels take more calls."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QnnTarget:
+    """ExecuTorch with the QNN delegate for the HTP, and zoexport's own kernels on the CPU."""
+
+    name: str = "android-npu"
+    summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
+    engine: str = "executorch"
+
+    def check_available(self) -> list[Problem]:
+        """Whether QNN's libraries are there."""
+        library = qnn_library.find()
+        return [library] if isinstance(library, Problem) else []
+
+    def defaults(self, config: Any) -> Any:
+        """fp16 arithmetic on floating-point activations, for the chip of most phones that have one."""
+        preferred = {
+            "activations": "fp32",
+            "compute": "fp16",
+            "soc": _SOC,
+            "labels": min(config.batch * config.seq_len, config.batch * _LABELS_A_ROW),
+        }
+        settings = as_dict(config)
+        return with_values(
+            config,
+            {key: value for key, value in preferred.items() if settings.get(key, "") is None},
+        )
+
+    def supports(self, config: Any) -> list[Problem]:
+        """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
+        settings = as_dict(config)
+        problems = [
+            *self._unknown_chip(settings["soc"]),
+        ]
+        if config.split == "layers":
+            problems.append(
+                Problem(
+                    f"target {self.name}",
+                    "programs of single layers are not lowered for it yet",
+                    "Use method prge or mezo with split=whole.",
+                )
+            )
+        if settings["compute"] != "fp16":
+            problems.append(
+                Problem(
+                    "setting compute=fp32",
+                    "the HTP's floating-point units compute in fp16",
+                    "Leave compute at fp16.",
+                )
+            )
+        if settings["activations"] != "fp32":
+            problems.append(
+                Problem(
+                    f"setting activations={settings['activations']}",
+                    "quantized activations are not lowered for the NPU yet",
+                    "Leave activations at fp32, which compute=fp16 rounds to fp16.",
+                )
+            )
+        return problems
+
+    def _unknown_chip(self, soc: str) -> list[Problem]:
+        if self.check_available():  # said already, and the list is part of what is missing
+            return []
+        from zoexport.targets.executorch.lower_qnn import chips
+
+        known = chips()
+        if soc in known:
+            return []
+        return [
+            Problem(
+                f"setting soc={soc}",
+                f"ExecuTorch's QNN backend knows {', '.join(known)}",
+                f"Choose one of these.{nearest(soc, known)}",
+            )
+        ]
+
+    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+        """One .pte with every program as a method, each with its part on the NPU as one delegate."""
+        from zoexport.targets.executorch.lower_qnn import lower_qnn
+
+        return lower_qnn(graph, config.soc, folder, progress)
+
+    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+        """What ExecuTorch plans for each program on the CPU's side; QNN does not say what the HTP takes."""
+        from zoexport.targets.executorch.footprints import whole_footprint
+
+        return {name: whole_footprint(program) for name, program in graph.programs.items()}

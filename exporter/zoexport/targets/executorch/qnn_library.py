@@ -1,0 +1,176 @@
+"""Where Qualcomm's QNN libraries are, and how a process gets them.
+
+They come from an official SDK, which the environment variable QNN_SDK_ROOT names, or from the wheel ``onnxruntime-qnn``
+on PyPI, the extra ``android-npu``. ExecuTorch's backend asks the system for ``libQnnHtp.so`` by its bare name: once a
+library of that name is in the process, that is the one it gets, whatever LD_LIBRARY_PATH says. Of an SDK that is the
+library itself; of the wheel, which is newer than the headers that ExecuTorch was compiled against, it is zoexport's
+proxy (``runtime_ops/qnn/htp_proxy.cpp``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from zoexport.core.errors import ZoExportError
+from zoexport.core.native import native_folder
+from zoexport.core.types import Problem
+
+SDK_ROOT = "QNN_SDK_ROOT"
+EXTRA = "android-npu"
+LICENCE = (
+    "QNN is Qualcomm's: its licence (Qualcomm_LICENSE.pdf in the package, LICENSE.pdf in an SDK) allows it for "
+    "developing your own applications and not for passing it on"
+)
+_PACKAGE = "onnxruntime_qnn"
+_LIBRARIES = ("libQnnHtp.so", "libQnnSystem.so")
+_HOST = Path("lib") / "x86_64-linux-clang"
+_REAL_LIBRARY = "ZOEXPORT_QNN_HTP"
+# Of QnnInterface_t, whose functions begin after 40 bytes: the fifth gives the build's id.
+_FUNCTIONS, _GET_BUILD_ID = 40, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class QnnLibrary:
+    """QNN's libraries for this machine.
+
+    Attributes:
+        source: what they come from, for people.
+        folder: where ``libQnnHtp.so`` and ``libQnnSystem.so`` are.
+        root: the SDK, or None for the wheel.
+    """
+
+    source: str
+    folder: Path
+    root: Path | None
+
+    @property
+    def proxy(self) -> Path | None:
+        """The library that stands before the wheel's; an SDK's is used as it is."""
+        return native_folder() / "qnn" / "libQnnHtp.so" if self.root is None else None
+
+
+def find() -> QnnLibrary | Problem:
+    """The libraries, or why there are none. Loads nothing."""
+    where = "Qualcomm's QNN libraries"
+    ways = (
+        f"Set {SDK_ROOT} to an official QNN SDK, or pip install 'zoexport[{EXTRA}]' "
+        f"(Python 3.11 or newer). {LICENCE}."
+    )
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        reason = f"they compile for the NPU on x86-64 Linux only, and this is {sys.platform}"
+        return Problem(where, reason, "Compile on another machine.")
+    named = os.environ.get(SDK_ROOT)
+    if named:
+        library = QnnLibrary(f"{SDK_ROOT}={named}", Path(named) / _HOST, Path(named))
+    else:
+        package = importlib.util.find_spec(_PACKAGE)
+        places = package.submodule_search_locations if package else None
+        if not places:
+            return Problem(where, f"{SDK_ROOT} is not set and onnxruntime-qnn not installed", ways)
+        library = QnnLibrary("the package onnxruntime-qnn", Path(next(iter(places))), None)
+    for name in _LIBRARIES:
+        if not (library.folder / name).is_file():
+            return Problem(where, f"{library.source} has no {library.folder / name}", ways)
+    if library.proxy is not None and not library.proxy.is_file():
+        reason = f"no {library.proxy}, through which ExecuTorch uses {library.source}"
+        return Problem(where, reason, "Run 'make setup'.")
+    return library
+
+
+def _found() -> QnnLibrary:
+    library = find()
+    if isinstance(library, Problem):
+        raise ZoExportError(
+            library.where, found=library.reason, expected="QNN's libraries", fix=library.fix
+        )
+    return library
+
+
+@functools.cache
+def load() -> QnnLibrary:
+    """Bring the libraries and ExecuTorch's QNN backend into this process, once.
+
+    The backend comes first, and with it the system's C++ library: QNN brings another one, and were that the first, a
+    later import of torch would crash in its first exception.
+
+    Raises:
+        ZoExportError: QNN is not there or cannot be loaded.
+    """
+    library = _found()
+    backend = importlib.util.find_spec("executorch")
+    places = (backend.submodule_search_locations if backend else None) or [""]
+    paths = [
+        Path(next(iter(places))) / "lib" / "libexecutorch_backend_qnn.so",
+        library.folder / "libQnnSystem.so",
+        library.proxy or library.folder / "libQnnHtp.so",
+    ]
+    os.environ[_REAL_LIBRARY] = str(library.folder / "libQnnHtp.so")
+    for path in paths:
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ZoExportError(
+                str(path),
+                found=str(error),
+                expected="a library that can be loaded",
+                fix="Install what it names; on Debian and Ubuntu: apt-get install libatomic1",
+            ) from error
+    return library
+
+
+@contextlib.contextmanager
+def lowering() -> Iterator[QnnLibrary]:
+    """While this is open, ExecuTorch's compiler for QNN finds the libraries, and does not download an SDK.
+
+    Raises:
+        ZoExportError: see :func:`load`.
+    """
+    library = load()
+    before = os.environ.get(SDK_ROOT)
+    with tempfile.TemporaryDirectory(prefix="zoexport-qnn-") as folder:
+        if library.root is None:
+            # The layout of an SDK, as far as ExecuTorch looks at it.
+            (Path(folder) / _HOST.parent).mkdir()
+            (Path(folder) / _HOST).symlink_to(library.folder)
+            os.environ[SDK_ROOT] = folder
+        try:
+            yield library
+        finally:
+            if before is None:
+                os.environ.pop(SDK_ROOT, None)
+            else:
+                os.environ[SDK_ROOT] = before
+
+
+def build_id() -> str:
+    """QNN's own name for its version, such as v2.51.0.260929181845. Loads the libraries.
+
+    Raises:
+        ZoExportError: see :func:`load`; or the library does not say.
+    """
+    load()
+    library = ctypes.CDLL("libQnnHtp.so")
+    providers = ctypes.POINTER(ctypes.c_void_p)()
+    count = ctypes.c_uint32()
+    failed = library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count))
+    if failed or not count.value or not providers[0]:
+        raise ZoExportError(
+            "libQnnHtp.so",
+            found="no interface",
+            expected="QNN's interface",
+            fix="Install QNN again.",
+        )
+    slots = ctypes.cast(providers[0] + _FUNCTIONS, ctypes.POINTER(ctypes.c_void_p))
+    get = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.POINTER(ctypes.c_char_p))(slots[_GET_BUILD_ID])
+    text = ctypes.c_char_p()
+    get(ctypes.byref(text))
+    return (text.value or b"unknown").decode()

@@ -1,0 +1,61 @@
+"""What goes to the NPU, and why something does not. Imports ExecuTorch's QNN backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.backends.qualcomm.partition.qnn_partitioner import (
+    QnnOperatorSupport,
+    QnnPartitioner,
+    generate_partitions_from_list_of_nodes,
+)
+
+
+class ExplainingPartitioner(QnnPartitioner):
+    """ExecuTorch's partitioner, which notes for each operator that it leaves why it does.
+
+    Attributes:
+        reasons: by the operator's name, as ``exported.fallback_of`` gives it.
+    """
+
+    def __init__(self, specs: list[Any]) -> None:
+        super().__init__(specs)
+        self.reasons: dict[str, str] = {}
+
+    def generate_partitions(self, edge_program: torch.export.ExportedProgram) -> list[Any]:
+        """As ExecuTorch does it, with the support checked by :class:`_ExplainingSupport`."""
+        self.op_support_checker = _ExplainingSupport(
+            self.reasons,
+            edge_program,
+            self.compiler_specs_snapshot,
+            self.skip_node_id_set,
+            self.skip_node_op_set,
+        )
+        return list(
+            generate_partitions_from_list_of_nodes(
+                edge_program.graph_module, op_support=self.op_support_checker
+            )
+        )
+
+
+class _ExplainingSupport(QnnOperatorSupport):
+    def __init__(self, reasons: dict[str, str], *given: Any) -> None:
+        super().__init__(*given)
+        self.reasons = reasons
+
+    def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:
+        supported = bool(super().is_node_supported(submodules, node))
+        schema = getattr(node.target, "_schema", None)
+        if not supported and node.op == "call_function" and schema is not None:
+            name = getattr(node.target, "__name__", "")
+            known = name in self.node_visitors
+            if not schema.name.startswith("zoexport::"):
+                value = node.meta.get("val")
+                shape = tuple(value.shape) if isinstance(value, torch.Tensor) else "several results"
+                self.reasons[schema.name] = (
+                    f"QNN refuses it for the HTP of this chip (result {shape})"
+                    if known
+                    else "ExecuTorch's QNN backend has no such operator"
+                )
+        return supported
