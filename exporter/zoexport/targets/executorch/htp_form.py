@@ -27,6 +27,7 @@ from zoexport.ir.graphs import (
 )
 from zoexport.ir.lengths import set_length
 from zoexport.ir.shapes import record_shapes
+from zoexport.targets.executorch.htp_norms import rms_norms
 
 _INDEX = {aten.embedding: 1, aten.index_select: 2}
 """The place of the indices among an operator's arguments."""
@@ -41,6 +42,7 @@ def for_htp(graph: TrainingGraph, name: str) -> Program:
     program.outputs = [_fixed(value) for value in program.outputs]
     record_shapes(program)
     _dequantize(graph, program)
+    rms_norms(graph, program)
     _index_with_32_bits(graph, program)
     remove_unused_weights(program)
     program.module.recompile()

@@ -88,7 +88,7 @@ def chips() -> list[str]:
 
 def _to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[str, str]]]:
     """The lowered programs, and for each why an operator was not delegated."""
-    from executorch.backends.qualcomm._passes import I64toI32
+    from executorch.backends.qualcomm._passes import I64toI32, RecomposeRmsNorm
     from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
     from executorch.backends.qualcomm.serialization.qc_schema import (
         QcomChipset,
@@ -115,6 +115,8 @@ def _to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[st
         jobs = manager.get_capture_program_passes()
         # It would cast every 64-bit input, the seed among them; htp_form casts those that index.
         jobs[I64toI32][QCOM_PASS_ACTIVATE_KEY] = False
+        # It would recompose those norms too that htp_norms leaves alone.
+        jobs[RecomposeRmsNorm][QCOM_PASS_ACTIVATE_KEY] = False
         passes[name] = manager.get_to_edge_transform_passes(
             programs[name], passes_job=jobs, compiler_specs=spec
         )
