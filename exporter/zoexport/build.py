@@ -197,7 +197,7 @@ def _passed(
     from zoexport import models
     from zoexport.passes.pipeline import run_passes
 
-    config = planned.config
+    config = planned.target.programs_config(planned.config)
     modules = models.adapter_targets(model, config.lora_targets, config.lora_layers)
     passes = planned.method.passes(config, modules)
     return run_passes(graph, [p for p in passes if values or not p.reads_values], progress)

@@ -132,6 +132,7 @@ class TrainingGraph:
         stages: of a split graph, in forward order, the output head last; its weights are bound by stage.
         lengths: of a split graph, the tokens of a row for which there are programs, ascending.
         label_rows: of a split graph, the label entries in one call of the output head.
+        calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
 
@@ -152,6 +153,7 @@ class TrainingGraph:
     stages: list[Stage] = dataclasses.field(default_factory=list)
     lengths: list[int] = dataclasses.field(default_factory=list)
     label_rows: int = 0
+    calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -267,6 +269,9 @@ class Target(Protocol):
 
     def defaults(self, config: Any) -> Any:
         """``config`` with what the target decides filled in (activations, compute)."""
+
+    def programs_config(self, config: Any) -> Any:
+        """``config`` as the method's passes are to see it, where the target does part of their work when it lowers."""
 
     def supports(self, config: Any) -> list[Problem]:
         """Why these settings cannot be lowered, before the model is loaded."""

@@ -66,12 +66,12 @@ class QnnTarget:
                     "Leave compute at fp16.",
                 )
             )
-        if settings["activations"] != "fp32":
+        if settings["activations"] != "fp32" and settings["weights"] == "fp32":
             problems.append(
                 Problem(
-                    f"setting activations={settings['activations']}",
-                    "quantized activations are not lowered for the NPU yet",
-                    "Leave activations at fp32, which compute=fp16 rounds to fp16.",
+                    f"settings weights=fp32, activations={settings['activations']}",
+                    "the HTP has no product of integers and fp16 weights",
+                    "Choose weights=int8 or int4, or leave activations at fp32.",
                 )
             )
         return problems
@@ -92,11 +92,17 @@ class QnnTarget:
             )
         ]
 
+    def programs_config(self, config: Any) -> Any:
+        """Where activations are quantized, QNN's quantizer takes programs of floating-point numbers."""
+        if config.activations == "fp32":
+            return config
+        return with_values(config, {"activations": "fp32", "weights": "fp32"})
+
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One .pte with every program as a method, each with its part on the NPU as one delegate."""
         from zoexport.targets.executorch.lower_qnn import lower_qnn
 
-        return lower_qnn(graph, config.soc, folder, progress)
+        return lower_qnn(graph, config, folder, progress)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What ExecuTorch plans for each program on the CPU's side; QNN does not say what the HTP takes."""

@@ -44,6 +44,10 @@ class XnnpackTarget:
             changes["compute"] = "fp32"
         return with_values(config, changes)
 
+    def programs_config(self, config: Any) -> Any:
+        """Quantization is the passes' work."""
+        return config
+
     def supports(self, config: Any) -> list[Problem]:
         """Combinations of weights, activations and compute that XNNPACK cannot run."""
         settings = as_dict(config)
