@@ -10,6 +10,7 @@ from typing import Any
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
+from zoexport.targets.executorch.gpu import VulkanTarget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,3 +111,4 @@ targets.register(
 targets.register(
     "host", XnnpackTarget("host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu")
 )
+targets.register("android-gpu", VulkanTarget())
