@@ -201,4 +201,13 @@ def test_a_reshape_of_a_reshape_is_one() -> None:
 
     program = program_of(function, [given("x", 2, 6, 5)])
     found = check(graph_of(bound=True), program, fixed("x", (2, 6, 5)))
-    assert operators(found)["aten.view.default"] == 1
+    assert operators(found)["aten.reshape.default"] == 1
+
+
+def test_an_index_along_one_dimension() -> None:
+    program = program_of(
+        lambda x, i: (x[:, :, i],), [given("x", 2, 3, 5), Value("i", "tokens", "int64", (2,))]
+    )
+    found = check(graph_of(bound=True), program, fixed("x", (2, 3, 5)), torch.tensor([4, 0]))
+    assert operators(found)["aten.index_select.default"] == 1
+    assert operators(found)["aten.index.Tensor"] == 0

@@ -29,8 +29,8 @@ from zoexport.targets.executorch.exported import (
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.program_file import refused, write_programs
 from zoexport.targets.executorch.vulkan_partitions import (
-    int4_pattern_only,
     is_product,
+    needed_steps_only,
     partitioner_of,
 )
 from zoexport.targets.executorch.vulkan_rules import write_for_vulkan
@@ -51,7 +51,6 @@ _OF_THE_CPU = {
     "zoexport::label_gradient": "a kernel of ours: adds up in double precision, which the delegate lacks",
     "zoexport::embedding_int4": "a kernel of ours: reads int4 weights that stages bind, of which the delegate takes "
     "constants alone",
-    "aten::embedding": "reads a table that stages bind, of which the delegate takes constants alone",
 }
 
 
@@ -150,7 +149,7 @@ def delegated(graph: TrainingGraph, config: Any, progress: Progress) -> Delegate
             for name in graph.programs:
                 skipped[name] = {}
                 partitioner = partitioner_of(config, graph, skipped[name])
-                with int4_pattern_only():
+                with needed_steps_only():
                     edge = edge.to_backend({identifier(name): partitioner})
     except Exception as error:
         raise refused("lowering to Vulkan", error) from error

@@ -11,6 +11,10 @@ import torch
 from zoexport.core.types import TrainingGraph
 
 _PRODUCTS = ("mm", "bmm", "addmm", "linear", "matmul")
+_IDLE = {"FuseBatchNormPass", "FuseClampPass", "FuseQuantizedOpsTransform", "FoldQDQPass"}
+"""Passes for convolutions and quantized activations."""
+_BLOCKED = "op is in blocklist"
+_BOUND = "reads a table that stages bind, of which the delegate takes constants alone"
 _ALONE = "computed on the CPU, between kernels of ours: no matrix product is beside it"
 
 
@@ -30,11 +34,10 @@ def partitioner_of(config: Any, graph: TrainingGraph, skipped: dict[str, str]) -
     from executorch.exir.backend.partitioner import Partitioner, PartitionResult
     from executorch.exir.dialects._ops import ops
 
-    # The delegate reads rows of constant tables alone, which its partitioner does not ask.
     bound = [ops.edge.aten.embedding.default] if graph.stages else []
     inner = VulkanPartitioner({"force_fp16": config.compute == "fp16"}, operator_blocklist=bound)
 
-    class OfProducts(Partitioner):  # type: ignore[misc]  # ExecuTorch has no types
+    class OfProducts(Partitioner):
         def partition(self, exported_program: Any) -> Any:
             with _recorded(skipped):
                 found = inner.partition(exported_program)
@@ -69,7 +72,8 @@ def _recorded(skipped: dict[str, str]) -> Iterator[None]:
     said = VulkanSupportedOperators.log_skip
 
     def record(_: Any, node: torch.fx.Node, reason: str) -> None:
-        skipped.setdefault(_name(node), f"ExecuTorch's Vulkan partitioner: {reason}")
+        said_so = f"ExecuTorch's Vulkan partitioner: {reason}"
+        skipped.setdefault(_name(node), _BOUND if reason == _BLOCKED else said_so)
 
     VulkanSupportedOperators.log_skip = record
     try:
@@ -79,19 +83,26 @@ def _recorded(skipped: dict[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def int4_pattern_only() -> Iterator[None]:
-    """While this is open, only int4 products are fused.
+def needed_steps_only() -> Iterator[None]:
+    """While this is open, the delegate fuses int4 products alone, and passes that would find nothing do not run.
 
     A fused norm wants constant weights and a fused rotary embedding certain layouts, and nothing checks that before a
-    phone runs them.
+    phone runs them. The passes retrace the whole program each.
     """
+    from executorch.backends.vulkan import vulkan_preprocess
     from executorch.backends.vulkan.patterns import fusable_patterns
 
-    every = dict(fusable_patterns)
-    for name in every.keys() - {"quantized_linear"}:
+    patterns, apply = dict(fusable_patterns), vulkan_preprocess.apply_passes
+
+    def apply_needed(program: Any, passes: Any) -> Any:
+        return apply(program, [step for step in passes if type(step).__name__ not in _IDLE])
+
+    for name in patterns.keys() - {"quantized_linear"}:
         del fusable_patterns[name]
+    vulkan_preprocess.apply_passes = apply_needed
     try:
         yield
     finally:
+        vulkan_preprocess.apply_passes = apply
         fusable_patterns.clear()
-        fusable_patterns.update(every)
+        fusable_patterns.update(patterns)

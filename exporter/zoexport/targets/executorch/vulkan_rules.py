@@ -8,7 +8,7 @@ computed matrices are ``aten.bmm``, of three dimensions.
 A weight is a constant in a program of a whole model. Before, and after::
 
     y = aten.linear(x, zoexport.dequantize_int4(codes, scales))      # x (2, 24, 64)
-    y = aten.view(et_vk.linear_q4gsw(aten.view(x, [48, 64]), codes, scales_T, 32), [2, 24, N])
+    y = aten.reshape(et_vk.linear_q4gsw(aten.reshape(x, [48, 64]), codes, scales_T, 32), [2, 24, N])
 
 A weight is an input in a program of single layers, bound by stage. Before, and after::
 
@@ -97,6 +97,7 @@ class VulkanRules:
             ((zo.embedding_int4,), self.embedding),
             ((aten.mm,), self.product),
             ((aten.mul.Scalar, aten.div.Scalar), self.by_number),
+            ((aten.index,), self.index),
             ((aten.slice_scatter,), self.slice_scatter),
         ]
         for targets, rule in rules:
@@ -124,6 +125,7 @@ class VulkanRules:
                 while is_call(source, *RESHAPES):
                     source = operand(source)
                 node.update_arg(0, source)
+                node.target = aten.reshape.default
             elif not is_call(node, aten.expand):
                 continue
             if shape_of(operand(node)) == shape_of(node):
@@ -222,6 +224,14 @@ class VulkanRules:
         overload = aten.mul.Tensor if is_call(node, aten.mul) else aten.div.Tensor
         return call(self.nodes, overload, *arguments(node))
 
+    def index(self, node: Node) -> Node | None:
+        """index along one dimension: index_select, as the delegate's index knows the first dimension alone."""
+        source, indices = arguments(node)
+        (dim, chosen), *others = [pair for pair in enumerate(indices) if pair[1] is not None]
+        if others or len(shape_of(chosen)) != 1:
+            return None
+        return call(self.nodes, aten.index_select.default, source, dim, chosen)
+
     def slice_scatter(self, node: Node) -> Node | None:
         """slice_scatter into zeros: the part, padded."""
         base, part, *given = arguments(node)
@@ -287,7 +297,7 @@ class VulkanRules:
     def _reshaped(self, source: Node, shape: tuple[int, ...]) -> Node:
         if shape_of(source) == tuple(shape):
             return source
-        return call(self.nodes, aten.view.default, source, list(shape))
+        return call(self.nodes, aten.reshape.default, source, list(shape))
 
     def _value(self, node: Node) -> Value:
         named = zip(self.program.inputs, placeholders(self.program).values(), strict=True)
