@@ -82,7 +82,7 @@ def compile_bundle(
 
     Returns:
         The keys of ``compile --json``: bundle, method, target, bytes, seconds, programs, delegates,
-        delegate_list, fallback_ops, fallback_reasons.
+        delegate_list, fallback_ops, fallback_reasons, notes.
 
     Raises:
         ZoExportError: one clear error; nothing is written.
@@ -113,6 +113,7 @@ def compile_bundle(
         "delegate_list": written["delegate_list"],
         "fallback_ops": written["fallback_ops"],
         "fallback_reasons": written["fallback_reasons"],
+        "notes": written["notes"],
     }
 
 
@@ -271,6 +272,7 @@ def _description(
         "fallback_ops": lowered.fallback_ops,
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
+        "notes": lowered.notes,
         **(split if graph.stages else {}),
         "tolerances": tolerances.bounds(settings),
     }

@@ -195,6 +195,7 @@ class Lowered:
         backends: ExecuTorch's backends that the delegates call.
         distinct_weights: whether no two weights have the same codes and different scales.
         packing: how the target stores the weights, where it does not keep the graph's packing.
+        notes: what a user must know of these programs, one sentence each.
     """
 
     engine: str
@@ -207,6 +208,7 @@ class Lowered:
     backends: list[str] = dataclasses.field(default_factory=list)
     distinct_weights: bool = True
     packing: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

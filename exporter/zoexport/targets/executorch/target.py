@@ -10,7 +10,9 @@ from typing import Any
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
+from zoexport.targets.executorch.gpu import VulkanTarget
 from zoexport.targets.executorch.npu import QnnTarget
+from zoexport.targets.executorch.refusals import refuse_activations, refuse_chip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,23 +54,10 @@ class XnnpackTarget:
         """Combinations of weights, activations and compute that XNNPACK cannot run."""
         settings = as_dict(config)
         pair = settings["weights"], settings["activations"]
-        problems = []
-        if settings["soc"] is not None:
-            problems.append(
-                Problem(
-                    f"setting soc={settings['soc']}",
-                    f"target {self.name} compiles for every chip",
-                    "Leave soc out, or compile for android-npu.",
-                )
-            )
-        if settings["activations"] == "int16":
-            problems.append(
-                Problem(
-                    "setting activations=int16",
-                    "XNNPACK has no products of int16 activations",
-                    "Choose activations=int8 or fp32.",
-                )
-            )
+        problems = [
+            *refuse_chip(self.name, settings),
+            *refuse_activations(self.name, settings, "fp32", "int8"),
+        ]
         if pair == ("fp32", "int8"):
             problems.append(
                 Problem(
@@ -132,3 +121,4 @@ targets.register(
 targets.register(
     "host", XnnpackTarget("host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu")
 )
+targets.register("android-gpu", VulkanTarget())
