@@ -89,6 +89,8 @@ def compile_bundle(
     """
     start = time.monotonic()
     planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
+    if planned.target.notice:
+        progress(planned.target.notice, None)
     # torch and transformers load only once the settings are known to be good.
     from zoexport import models
 

@@ -156,7 +156,7 @@ def test_fp32_weights_and_fp16_arithmetic() -> None:
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("mebp", {"activations": "int8"}, "floating-point activations"),
+        ("mebp", {"activations": "int8"}, "computes with fp32 activations"),
         ("prge", {"activations": "int8"}, "Leave activations at fp32"),
         ("mezo", {"weights": "int8"}, "_weight_int8pack_mm"),
     ],

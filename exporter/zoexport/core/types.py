@@ -266,6 +266,10 @@ class Target(Protocol):
     def engine(self) -> str:
         """The engine that runs the programs on the device."""
 
+    @property
+    def notice(self) -> str:
+        """What is to be said before anything is compiled for it, such as whose libraries it uses; may be empty."""
+
     def check_available(self) -> list[Problem]:
         """What is missing on this machine to lower for the target."""
 

@@ -21,6 +21,7 @@ class VulkanTarget:
     name: str = "android-gpu"
     summary: str = "Android phones' GPU: ExecuTorch with Vulkan; compiled here, and not run"
     engine: str = "executorch"
+    notice: str = ""
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed with its Vulkan partitioner."""

@@ -24,6 +24,7 @@ class QnnTarget:
     name: str = "android-npu"
     summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
     engine: str = "executorch"
+    notice: str = qnn_library.LICENCE
 
     def check_available(self) -> list[Problem]:
         """Whether QNN's libraries are there."""

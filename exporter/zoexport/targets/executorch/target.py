@@ -22,6 +22,7 @@ class XnnpackTarget:
     name: str
     summary: str
     engine: str = "executorch"
+    notice: str = ""
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed."""
