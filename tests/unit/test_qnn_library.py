@@ -132,6 +132,7 @@ def test_an_sdk_without_libraries_is_not_passed_over(
 def test_settings_that_the_npu_cannot_run() -> None:
     for settings, message in (
         ({"soc": "SM865O"}, "SM8650"),
+        ({"soc": "SM8350"}, "no floating-point"),
         ({"compute": "fp32"}, "fp16"),
         ({"weights": "fp32", "activations": "int16"}, "weights=int8"),
     ):

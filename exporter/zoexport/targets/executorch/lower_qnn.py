@@ -99,6 +99,17 @@ def chips() -> list[str]:
     return sorted(chip.name for chip in QcomChipset if chip.value)
 
 
+def has_fp16(soc: str) -> bool:
+    """Whether a chip's HTP computes in floating point: from version 69 on. QNN finds it out only at the very end."""
+    from executorch.backends.qualcomm.serialization.qc_schema import (
+        HtpArch,
+        QcomChipset,
+        _soc_info_table,
+    )
+
+    return bool(_soc_info_table[QcomChipset[soc]].htp_info.htp_arch >= HtpArch.V69)
+
+
 def _to_edge(
     exported: dict[str, Any], soc: str, *, fp16: bool
 ) -> tuple[Any, dict[str, dict[str, str]]]:

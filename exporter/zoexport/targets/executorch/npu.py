@@ -49,7 +49,7 @@ class QnnTarget:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
         settings = as_dict(config)
         problems = [
-            *self._unknown_chip(settings["soc"]),
+            *self._wrong_chip(settings["soc"], settings["activations"]),
         ]
         if config.split == "layers":
             problems.append(
@@ -77,14 +77,22 @@ class QnnTarget:
             )
         return problems
 
-    def _unknown_chip(self, soc: str) -> list[Problem]:
+    def _wrong_chip(self, soc: str, activations: str) -> list[Problem]:
         if self.check_available():  # said already, and the list is part of what is missing
             return []
-        from zoexport.targets.executorch.lower_qnn import chips
+        from zoexport.targets.executorch.lower_qnn import chips, has_fp16
 
         known = chips()
-        if soc in known:
+        if soc in known and (activations != "fp32" or has_fp16(soc)):
             return []
+        if soc in known:
+            return [
+                Problem(
+                    f"settings soc={soc}, activations=fp32",
+                    "this chip's HTP (version 68) has no floating-point arithmetic",
+                    "Choose activations=int8 and weights=int8.",
+                )
+            ]
         return [
             Problem(
                 f"setting soc={soc}",
