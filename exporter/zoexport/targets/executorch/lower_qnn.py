@@ -24,7 +24,7 @@ from zoexport.targets.executorch.exported import (
 from zoexport.targets.executorch.htp_form import for_htp
 from zoexport.targets.executorch.program_file import refused, write_programs
 
-_PRODUCTS = ("aten::linear", "aten::mm", "aten::bmm", "aten::matmul", "aten::addmm")
+PRODUCTS = ("aten::linear", "aten::mm", "aten::bmm", "aten::matmul", "aten::addmm")
 
 
 def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
@@ -48,8 +48,8 @@ def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) 
         programs.append(manifest_entry(program))
     progress(f"lowering to the NPU of {soc}", None)
     try:
-        with qnn_library.lowering(), quiet(), _without_log():
-            edge, reasons = _to_edge(exported, soc)
+        with qnn_library.lowering(), quiet(), without_log():
+            edge, reasons = to_edge(exported, soc)
             delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
             fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
@@ -64,11 +64,11 @@ def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) 
         delegates,
         fallback,
         fallback_reasons={
-            name: {operator: reasons[name].get(operator, _OURS) for operator in operators}
+            name: {operator: reasons[name].get(operator, OURS) for operator in operators}
             for name, operators in fallback.items()
         },
         products_outside={
-            name: {operator: operators[operator] for operator in _PRODUCTS if operator in operators}
+            name: {operator: operators[operator] for operator in PRODUCTS if operator in operators}
             for name, operators in fallback.items()
         },
         backends=backends,
@@ -76,7 +76,7 @@ def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) 
     )
 
 
-_OURS = "zoexport's own, computed on the CPU"
+OURS = "zoexport's own, computed on the CPU"
 
 
 def chips() -> list[str]:
@@ -86,7 +86,7 @@ def chips() -> list[str]:
     return sorted(chip.name for chip in QcomChipset if chip.value)
 
 
-def _to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[str, str]]]:
+def to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[str, str]]]:
     """The lowered programs, and for each why an operator was not delegated."""
     from executorch.backends.qualcomm._passes import I64toI32, RecomposeRmsNorm
     from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
@@ -132,7 +132,7 @@ def _to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[st
 
 
 @contextlib.contextmanager
-def _without_log() -> Iterator[None]:
+def without_log() -> Iterator[None]:
     """ExecuTorch's compiler for QNN logs every operator that it looks at, several times."""
     logger = logging.getLogger("executorch.backends.qualcomm")
     before = logger.level

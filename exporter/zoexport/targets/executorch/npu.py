@@ -50,14 +50,6 @@ class QnnTarget:
         problems = [
             *self._unknown_chip(settings["soc"]),
         ]
-        if config.split == "layers":
-            problems.append(
-                Problem(
-                    f"target {self.name}",
-                    "programs of single layers are not lowered for it yet",
-                    "Use method prge or mezo with split=whole.",
-                )
-            )
         if settings["compute"] != "fp16":
             problems.append(
                 Problem(
@@ -93,7 +85,11 @@ class QnnTarget:
         ]
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
-        """One .pte with every program as a method, each with its part on the NPU as one delegate."""
+        """One .pte with every whole program as a method, or one for each program of a stage."""
+        if graph.stages:
+            from zoexport.targets.executorch.lower_qnn_split import lower_qnn_split
+
+            return lower_qnn_split(graph, config.soc, folder, progress)
         from zoexport.targets.executorch.lower_qnn import lower_qnn
 
         return lower_qnn(graph, config.soc, folder, progress)
