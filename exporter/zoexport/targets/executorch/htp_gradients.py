@@ -13,6 +13,20 @@ The head's backward program does so with the gradient of its logits.
     dx = r dn + expand(sum(dn x) * -0.5 * r^3) / d * (2 * x)     ->     dx = r dn - n (r mean(dn n))
 
 Squares of x and cubes of r leave the range; n does not, and r is mean(abs(n)) / mean(abs(x)), as n = r x.
+
+``softmax_gradients``. That of a softmax p, whose two products are rounded before one is taken from the other::
+
+    ds = dp p - p sum(dp p)                            ->     ds = p (dp - sum(dp p))
+
+``sigmoid_gradients``. The HTP's sigmoid is off by up to 0.4 % where its operand was reshaped (QNN 2.51), but for
+x sigmoid(x), which is another operator of it::
+
+    s = sigmoid(x)                                     ->     s = 0.5 + 0.5 tanh(0.5 x)
+
+``place_parts``. Parts of a gradient among zeros, which the HTP would write element by element::
+
+    g = slice_scatter(0, a, -1, 0, n) + slice_scatter(0, b, -1, n, 2 n)      ->     g = cat([a, b], -1)
+    g = slice_scatter(0, a, -1, n, 2 n)                ->     g = cat([zeros, a], -1)
 """
 
 from __future__ import annotations
@@ -86,42 +100,37 @@ def _given(program: Program) -> list[Node]:
 
 def _largest(nodes: Graph, given: list[Node]) -> Node:
     """The largest element without its sign of all values, at least :data:`_LEAST`: (1, 1)."""
-    reads, widths, code = [], [], []
-    inputs = []
-    for node in given:
-        rows, width = _matrix(node)
+    count = len(given)
+    largest = []
+    whole = RowProgram((1,), constants=[_LEAST])
+    for number, node in enumerate(given):
+        *lead, width = shape_of(node)
+        rows = math.prod(lead)
         of_rows = RowProgram((rows,), [Read(width, 0, (width,))], [width, width, 1], [2])
         of_rows.code = [(Op.ABS, 1, 0, 0, 0), (Op.MAXIMUM, 2, 1, 0, 0)]
-        inputs.append(_rows(nodes, [node], of_rows))
-        reads.append(Read(rows, 0, (0,)))
-        widths.append(rows)
-    count = len(given)
-    # Registers: the inputs, the largest of each, and in the last what all have in common.
-    last = 2 * count
-    code = [(int(Op.MAXIMUM), count + number, number, 0, 0) for number in range(count)]
-    code.append((int(Op.MAX), last, count, -1, 0))
-    code += [(int(Op.MAX), last, last, count + number, 0) for number in range(1, count)]
-    whole = RowProgram((1,), reads, [*widths, *[1] * (count + 1)], [last], code, [_LEAST])
-    return _rows(nodes, inputs, whole)
+        largest.append(_rows(nodes, [node], of_rows))
+        whole.reads.append(Read(rows, 0, (0,)))
+        whole.widths.append(rows)
+        # Registers: what is read, the largest of each, and the largest so far.
+        whole.code.append((Op.MAXIMUM, count + 2 * number, number, 0, 0))
+        before = count + 2 * number - 1 if number else -1
+        whole.code.append((Op.MAX, count + 2 * number + 1, count + 2 * number, before, 0))
+    whole.widths += [1] * (2 * count)
+    whole.outputs = [3 * count - 1]
+    return _rows(nodes, largest, whole)
 
 
 def _by_scale(nodes: Graph, op: Op, node: Node, scale: Node) -> Node:
-    rows, width = _matrix(node)
-    program = RowProgram(
-        (rows,), [Read(width, 0, (width,)), Read(1, 0, (0,))], [width, 1, width], [2]
-    )
-    program.code = [(op, 2, 0, 1, 0)]
-    scaled = _rows(nodes, [node, scale], program)
-    return call(nodes, aten.view.default, scaled, list(shape_of(node)))
+    """``node`` divided by the scale or multiplied by it, in its own shape: a view after it would be a delegate."""
+    *lead, width = shape_of(node)
+    strides = [math.prod(shape_of(node)[axis + 1 :]) for axis in range(len(lead))]
+    reads = [Read(width, 0, tuple(strides)), Read(1, 0, (0,) * len(lead))]
+    program = RowProgram(tuple(lead), reads, [width, 1, width], [2], [(op, 2, 0, 1, 0)])
+    return _rows(nodes, [node, scale], program)
 
 
 def _rows(nodes: Graph, inputs: list[Node], program: RowProgram) -> Node:
     return call(nodes, zo.rows_1.default, inputs, program.encoded(), program.constants)
-
-
-def _matrix(node: Node) -> tuple[int, int]:
-    *lead, width = shape_of(node)
-    return math.prod(lead), width
 
 
 def norm_gradients(program: Program) -> None:
@@ -186,3 +195,90 @@ def _of_norm(node: Node) -> tuple[Node, Node, Node] | None:
         return None
     (dn,) = [arg for arg in product.all_input_nodes if arg is not x]
     return x, operand(cube), dn
+
+
+def softmax_gradients(program: Program) -> None:
+    """Rewrite the gradients of softmaxes in a backward program."""
+    nodes = program.module.graph
+    for node in list(nodes.nodes):
+        if not is_call(node, aten.sub) or node.kwargs or len(node.all_input_nodes) != 2:
+            continue
+        product, other = arguments(node)
+        if not (is_call(product, aten.mul) and is_call(other, aten.mul)):
+            continue
+        for dp, p in (arguments(product), arguments(product)[::-1]):
+            total = [arg for arg in other.args if arg is not p]
+            if not is_call(p, aten._softmax) or len(total) != 1 or not is_call(total[0], aten.sum):
+                continue
+            if operand(total[0]) is product:
+                with nodes.inserting_before(node):
+                    rest = call(nodes, aten.sub.Tensor, dp, total[0])
+                    made = call(nodes, aten.mul.Tensor, p, rest)
+                node.replace_all_uses_with(made)
+    nodes.eliminate_dead_code()
+    program.module.recompile()
+
+
+def sigmoid_gradients(program: Program) -> None:
+    """Rewrite the sigmoids of a backward program."""
+    nodes = program.module.graph
+    for node in list(nodes.nodes):
+        if not is_call(node, aten.sigmoid):
+            continue
+        x = operand(node)
+        readers = [user for user in node.users if not (is_call(user, aten.mul) and x in user.args)]
+        if not readers:
+            continue
+        with nodes.inserting_after(node):
+            half = call(nodes, aten.mul.Scalar, x, 0.5)
+        with nodes.inserting_before(half.next):
+            made = call(nodes, aten.mul.Scalar, call(nodes, aten.tanh.default, half), 0.5)
+            made = call(nodes, aten.add.Scalar, made, 0.5)
+        for reader in readers:
+            reader.replace_input_with(node, made)
+    nodes.eliminate_dead_code()
+    program.module.recompile()
+
+
+def place_parts(program: Program) -> None:
+    """Rewrite parts among zeros in a backward program, whose recorded shapes are numbers."""
+    nodes = program.module.graph
+    for node in list(nodes.nodes):
+        pair = [_part(arg) for arg in node.all_input_nodes] if is_call(node, aten.add) else []
+        if len(pair) == 2 and not node.kwargs and pair[0] and pair[1]:
+            first, second = sorted(pair, key=lambda part: part[2])  # type: ignore[index]
+            if first[1] == second[1] and first[2] == 0 and first[3] == second[2]:
+                if second[3] == shape_of(node)[first[1]]:
+                    with nodes.inserting_before(node):
+                        made = call(nodes, aten.cat.default, [first[0], second[0]], first[1])
+                    node.replace_all_uses_with(made)
+    nodes.eliminate_dead_code()
+    for node in list(nodes.nodes):
+        found = _part(node)
+        if found is None:
+            continue
+        part, axis, begin, end = found
+        with nodes.inserting_before(node):
+            zeros, size = operand(node), shape_of(node)[axis]
+            pieces = [part]
+            if begin > 0:
+                pieces.insert(0, call(nodes, aten.slice.Tensor, zeros, axis, 0, begin))
+            if end < size:
+                pieces.append(call(nodes, aten.slice.Tensor, zeros, axis, end, size))
+            made = call(nodes, aten.cat.default, pieces, axis)
+        node.replace_all_uses_with(made)
+    nodes.eliminate_dead_code()
+    program.module.recompile()
+
+
+def _part(node: Node) -> tuple[Node, int, int, int] | None:
+    """The part, axis, begin and end where ``node`` is a part among zeros."""
+    if not is_call(node, aten.slice_scatter) or not is_call(operand(node), aten.full):
+        return None
+    zeros, part, *place = arguments(node)
+    axis, begin, end, step = [*place, *[0, None, None, 1][len(place) :]]
+    if arguments(zeros)[1] != 0 or step != 1:
+        return None
+    size = shape_of(node)[axis]
+    begin, end, _ = slice(begin, end).indices(size)
+    return part, axis % len(shape_of(node)), begin, end

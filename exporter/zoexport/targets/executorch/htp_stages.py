@@ -38,7 +38,13 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.targets.executorch.htp_form import for_htp
-from zoexport.targets.executorch.htp_gradients import norm_gradients, scale_gradients
+from zoexport.targets.executorch.htp_gradients import (
+    norm_gradients,
+    place_parts,
+    scale_gradients,
+    sigmoid_gradients,
+    softmax_gradients,
+)
 
 _FORWARD = (zo.linear_int4, zo.linear_int8)
 _BACKWARD = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
@@ -81,6 +87,9 @@ def _for_stage(
     _products(made, weights)
     if backward:
         norm_gradients(made)
+        softmax_gradients(made)
+        sigmoid_gradients(made)
+        place_parts(made)
     alone = dataclasses.replace(graph, programs={name: made}, weights=weights)
     made = for_htp(alone, name)
     _fold(made, weights)

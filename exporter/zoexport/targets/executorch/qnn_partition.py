@@ -32,11 +32,16 @@ class ExplainingPartitioner(QnnPartitioner):
             self.skip_node_id_set,
             self.skip_node_op_set,
         )
-        return list(
-            generate_partitions_from_list_of_nodes(
-                edge_program.graph_module, op_support=self.op_support_checker
-            )
+        found = generate_partitions_from_list_of_nodes(
+            edge_program.graph_module, op_support=self.op_support_checker
         )
+        return [partition for partition in found if not all(map(_is_view, partition.nodes))]
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node computes nothing: on the CPU it is free, while a delegate of its own is a call to the NPU."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.name == "aten::view_copy"
 
 
 class _ExplainingSupport(QnnOperatorSupport):
