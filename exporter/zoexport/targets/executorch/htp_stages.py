@@ -3,7 +3,7 @@
 Before, one program for all layers that are alike, to which each stage binds its weights::
 
     layer.0(hidden; W.codes, W.scales, A, B) -> hidden      y = zoexport.linear_int4(hidden, W.codes, W.scales, bias)
-    layer.0.backward(...)                                   g = zoexport.linear_int4_input_gradient(dy, W.codes, W.scales)
+    layer.0.backward(...)                       g = zoexport.linear_int4_input_gradient(dy, W.codes, W.scales)
 
 After, for a stage, W the values that its codes stand for::
 
@@ -32,19 +32,19 @@ from zoexport.ir.graphs import (
     call,
     copy_program,
     is_call,
-    operand,
     placeholders,
     remove_unused_weights,
     zo,
 )
-from zoexport.targets.executorch.htp_form import for_htp
-from zoexport.targets.executorch.htp_gradients import (
+from zoexport.targets.executorch.htp_backward import (
+    layer_norm_gradients,
     norm_gradients,
-    place_parts,
-    scale_gradients,
     sigmoid_gradients,
     softmax_gradients,
 )
+from zoexport.targets.executorch.htp_form import for_htp
+from zoexport.targets.executorch.htp_gradients import scale_gradients
+from zoexport.targets.executorch.htp_parts import lacking_operators
 
 _FORWARD = (zo.linear_int4, zo.linear_int8)
 _BACKWARD = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
@@ -89,7 +89,8 @@ def _for_stage(
         norm_gradients(made)
         softmax_gradients(made)
         sigmoid_gradients(made)
-        place_parts(made)
+        layer_norm_gradients(made)
+        lacking_operators(made, weights)
     alone = dataclasses.replace(graph, programs={name: made}, weights=weights)
     made = for_htp(alone, name)
     _fold(made, weights)
@@ -126,15 +127,13 @@ def _products(program: Program, weights: dict[str, Tensor]) -> None:
 def _fold(program: Program, weights: dict[str, Tensor]) -> None:
     """Compute what depends on weights alone, and is no larger than these."""
     nodes = program.module.graph
-    known = {
-        node: weights[name] for name, node in placeholders(program).items() if name in weights
-    }
+    known = {node: weights[name] for name, node in placeholders(program).items() if name in weights}
     for node in list(nodes.nodes):
         alone = node.op == "call_function" and node.all_input_nodes
         if not alone or is_call(node, *_LARGER) or not known.keys() >= {*node.all_input_nodes}:
             continue
         given = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: known[arg])
-        value = node.target(*given[0], **given[1])  # type: ignore[operator]
+        value = node.target(*given[0], **given[1])
         if isinstance(value, Tensor):
             known[node] = value
     for node, value in known.items():

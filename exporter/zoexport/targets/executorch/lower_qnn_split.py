@@ -1,8 +1,8 @@
 """Lowering a split graph to the Hexagon NPU: a forward and a backward program for each stage, its weights inside.
 
 What takes tokens (the embedding) stays on the CPU, as ``lower_split`` has it, over the file of weights. Every other
-program is one .pte of its own, so that no more than one stage's weights are ever in memory here; its delegate holds them
-in fp16. On the CPU remain the labels' log-probabilities and their gradient, and the scaling of gradients
+program is one .pte of its own, so that no more than one stage's weights are ever in memory here; its delegate holds
+them in fp16. On the CPU remain the labels' log-probabilities and their gradient, and the scaling of gradients
 (``htp_gradients``).
 """
 

@@ -20,9 +20,7 @@ def refused(where: str, error: Exception) -> LoweringError:
     )
 
 
-def write_programs(
-    executorch: Any, folder: Path, name: str = FILE
-) -> tuple[list[str], list[str]]:
+def write_programs(executorch: Any, folder: Path, name: str = FILE) -> tuple[list[str], list[str]]:
     """Write ``folder/name``.
 
     Returns:

@@ -35,6 +35,7 @@ class ExplainingPartitioner(QnnPartitioner):
         found = generate_partitions_from_list_of_nodes(
             edge_program.graph_module, op_support=self.op_support_checker
         )
+        self.reasons["aten::view_copy"] = "computes nothing, and is no call of its own to the NPU"
         return [partition for partition in found if not all(map(_is_view, partition.nodes))]
 
 
