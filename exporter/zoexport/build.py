@@ -82,13 +82,15 @@ def compile_bundle(
 
     Returns:
         The keys of ``compile --json``: bundle, method, target, bytes, seconds, programs, delegates,
-        delegate_list, fallback_ops, fallback_reasons.
+        delegate_list, fallback_ops, fallback_reasons, notes.
 
     Raises:
         ZoExportError: one clear error; nothing is written.
     """
     start = time.monotonic()
     planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
+    if planned.target.notice:
+        progress(planned.target.notice, None)
     # torch and transformers load only once the settings are known to be good.
     from zoexport import models
 
@@ -113,6 +115,7 @@ def compile_bundle(
         "delegate_list": written["delegate_list"],
         "fallback_ops": written["fallback_ops"],
         "fallback_reasons": written["fallback_reasons"],
+        "notes": written["notes"],
     }
 
 
@@ -197,7 +200,7 @@ def _passed(
     from zoexport import models
     from zoexport.passes.pipeline import run_passes
 
-    config = planned.config
+    config = planned.target.programs_config(planned.config)
     modules = models.adapter_targets(model, config.lora_targets, config.lora_layers)
     passes = planned.method.passes(config, modules)
     return run_passes(graph, [p for p in passes if values or not p.reads_values], progress)
@@ -272,6 +275,7 @@ def _description(
         "fallback_ops": lowered.fallback_ops,
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
+        "notes": lowered.notes,
         **(split if graph.stages else {}),
         "tolerances": tolerances.bounds(settings),
     }

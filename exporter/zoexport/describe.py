@@ -37,6 +37,7 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
     return {
         "bundle": str(bundle),
         **{key: found[key] for key in copied},
+        "notes": found.get("notes", []),
         "trainable_slots": len(trainable),
         "trainable_parameters": sum(math.prod(slot["shape"]) for slot in trainable),
         "slots": [slot["name"] for slot in found["state"]],

@@ -50,6 +50,7 @@ def examine() -> dict[str, Any]:
         _python(),
         *_packages(),
         _native(),
+        _qnn(),
         *_targets(),
         *_places(),
     ]
@@ -79,16 +80,43 @@ def _native() -> Check:
     """Load the session's library in another process, where a crash would be seen and survived."""
     name = "session library"
     probe = "from zoexport.session import abi_version; print(abi_version())"
-    answer = subprocess.run(
+    answer = _ask(probe)
+    if answer.returncode == 0:
+        return Check(name, "ok", f"loads, ABI version {answer.stdout.strip()}")
+    return Check(name, "missing", _last_line(answer), _SETUP)
+
+
+def _ask(probe: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of Python in another process."""
+    return subprocess.run(
         [sys.executable, "-c", probe],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-    if answer.returncode == 0:
-        return Check(name, "ok", f"loads, ABI version {answer.stdout.strip()}")
+
+
+def _last_line(answer: subprocess.CompletedProcess[str]) -> str:
     lines = answer.stderr.strip().splitlines() or [f"ended with status {answer.returncode}"]
-    return Check(name, "missing", lines[-1], _SETUP)
+    return lines[-1]
+
+
+def _qnn() -> Check:
+    """Qualcomm's libraries and their version, which they say themselves: in another process, as above."""
+    from zoexport.core.types import Problem
+    from zoexport.targets.executorch import qnn_library
+
+    name = "Qualcomm QNN"
+    library = qnn_library.find()
+    if isinstance(library, Problem):
+        return Check(name, "optional", library.reason, library.fix)
+    how = "through zoexport's proxy" if library.proxy else "as they are"
+    probe = "from zoexport.targets.executorch import qnn_library; print(qnn_library.build_id())"
+    answer = _ask(probe)
+    if answer.returncode == 0:
+        build = answer.stdout.strip().splitlines()[-1]
+        return Check(name, "ok", f"{build}, libraries of {library.source}, used {how}")
+    return Check(name, "optional", _last_line(answer), f"Install {library.source} again.")
 
 
 def _targets() -> Iterator[Check]:

@@ -27,6 +27,9 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
     """
     if settings["weights"] == "fp32":
         return
+    if settings.get("compute") == "fp16" and settings["activations"] != "fp32":
+        _round_channels(model, int(settings["weights"].removeprefix("int")))
+        return
     table = model.get_input_embeddings()
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     turned = {
@@ -48,6 +51,21 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
         else:
             # Not a hook: those of adapters would see the changed input.
             layer.forward = _reading(layer.forward, turn, round_)
+
+
+def _round_channels(model: Any, bits: int) -> None:
+    """Linear weights as a target's own quantizer rounds them: symmetrically, each output channel by its largest.
+
+    Such a target rounds activations too, in ranges that it measured: what that does is within the bounds of parity.
+    """
+    largest = 2 ** (bits - 1) - 1
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            weight = layer.weight.detach()
+            scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / largest
+            rounded = (weight / scale).round().clamp(-largest, largest) * scale
+            # A new parameter: the token embedding may share the old one, and is not rounded.
+            layer.weight = nn.Parameter(rounded, requires_grad=False)
 
 
 def _reading(

@@ -23,20 +23,24 @@ class Compiler:
         folder = self.folder / "models" / name
         return folder if folder.exists() else save_tiny(name, folder)
 
-    def bundle(self, name: str, method: str = "prge", **settings: Any) -> Path:
+    def bundle(
+        self, name: str, method: str = "prge", target: str = "host", **settings: Any
+    ) -> Path:
         """The bundle of a tiny model; settings with ``__`` for a dot, beside a short sequence."""
-        return Path(self.result(name, method, **settings)["bundle"])
+        return Path(self.result(name, method, target, **settings)["bundle"])
 
-    def result(self, name: str, method: str = "prge", **settings: Any) -> dict[str, Any]:
+    def result(
+        self, name: str, method: str = "prge", target: str = "host", **settings: Any
+    ) -> dict[str, Any]:
         """What compile said of :meth:`bundle`."""
         values = {"seq_len": SEQ, "batch": 3, "lora.rank": 4, "weights": "fp32"}
         values |= {key.replace("__", "."): value for key, value in settings.items()}
-        key = (name, method, *sorted(values.items()))
+        key = (name, method, target, *sorted(values.items()))
         if key not in self.results:
             self.results[key] = compile_bundle(
                 str(self.model(name)),
                 method=method,
-                target="host",
+                target=target,
                 output=self.folder / f"bundle-{len(self.results)}",
                 settings={name: str(value) for name, value in values.items()},
                 recipe=None,

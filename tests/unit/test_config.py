@@ -17,6 +17,7 @@ ZEROTH_ORDER = {
     "weights": "int4",
     "activations": "int8",
     "compute": "fp32",
+    "soc": None,
     "group_size": 32,
     "lora.rank": 16,
     "lora.alpha": 16.0,
@@ -24,6 +25,7 @@ ZEROTH_ORDER = {
     "lora.layers": "all",
     "queries": 4,
     "eps": 1e-2,
+    "labels": None,
     "split": "whole",
     "optimizer": "sgd",
     "accumulate": 1,
@@ -35,7 +37,11 @@ ZEROTH_ORDER = {
 
 
 FIRST_ORDER = {
-    **{key: value for key, value in ZEROTH_ORDER.items() if key not in ("queries", "eps", "split")},
+    **{
+        key: value
+        for key, value in ZEROTH_ORDER.items()
+        if key not in ("queries", "eps", "labels", "split")
+    },
     "seq_len": 256,
     "batch": 1,
     "activations": "fp32",
@@ -126,7 +132,7 @@ def test_combinations_that_the_target_cannot_run(settings: dict[str, str]) -> No
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"one of mebp, mezo, prge.*Did you mean 'prge'"):
         plan("prgee", "android-cpu", {})
-    with pytest.raises(ConfigError, match="Did you mean 'android-cpu'"):
+    with pytest.raises(ConfigError, match="Did you mean 'android-gpu'"):
         plan("prge", "android-gpu2", {})
 
 

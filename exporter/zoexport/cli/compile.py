@@ -76,4 +76,5 @@ def compile_verb(
         ("time", f"{result['seconds']:.1f} s"),
     ]
     lines = [f"Compiled for {result['target']} with {result['method']}.", *table(rows)]
+    lines += [f"Note: {note}." for note in result["notes"]]
     emit(result, lines, as_json=as_json)

@@ -49,6 +49,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
                 ("size", size(found["bytes"])),
             ]
         ),
+        *(f"Note: {note}." for note in found["notes"]),
         "Settings",
         *table(list(found["settings"].items())),
         "Programs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,9 +20,26 @@ from zoexport.cli.progress import Phases
     type=options.PATH,
     help="Write each step's noise, inputs, losses and state from both sides, as safetensors.",
 )
+@click.option(
+    "--signs",
+    type=click.IntRange(min=1),
+    metavar="QUERIES",
+    help="Compare the signs of so many queries' projected gradients instead of steps.",
+)
+@click.option(
+    "--eps", type=click.FloatRange(min=0, min_open=True), help="With --signs: not the bundle's."
+)
 @click.option("--model", help="Where the original model is, if it is no longer where it was.")
 @options.common
-def parity(bundle: Path, steps: int, dump: Path | None, model: str | None, as_json: bool) -> int:
+def parity(
+    bundle: Path,
+    steps: int,
+    dump: Path | None,
+    signs: int | None,
+    eps: float | None,
+    model: str | None,
+    as_json: bool,
+) -> int:
     """Compare BUNDLE in the session with the method's reference in PyTorch.
 
     Both sides take the same steps with the same noise. The exit code is 1 when a bound is exceeded.
@@ -29,9 +47,18 @@ def parity(bundle: Path, steps: int, dump: Path | None, model: str | None, as_js
     \b
     zoexport parity model.bundle
     zoexport parity model.bundle --steps 5 --dump parity-dump
+    zoexport parity model.bundle --signs 200 --eps 3e-2
     """
+    from zoexport.parity import compare_signs
     from zoexport.parity import parity as compare
 
+    if signs is None and eps is not None:
+        raise click.UsageError("--eps goes with --signs.")
+    if signs is not None:
+        with output_of_libraries(), Phases("parity", as_json=as_json) as phases:
+            result = compare_signs(bundle, queries=signs, eps=eps, model=model, progress=phases)
+        emit(result, _signs(result), as_json=as_json)
+        return 0 if result["passed"] else 1
     with output_of_libraries(), Phases("parity", as_json=as_json) as phases:
         result = compare(bundle, steps=steps, dump=dump, model=model, progress=phases)
     rows = [
@@ -44,3 +71,19 @@ def parity(bundle: Path, steps: int, dump: Path | None, model: str | None, as_js
     title = f"Session and reference {verdict} over {result['steps']} steps ({result['runner']})."
     emit(result, [title, *table(rows)], as_json=as_json)
     return 0 if result["passed"] else 1
+
+
+def _signs(result: dict[str, Any]) -> list[str]:
+    counted, share = result["counted"], result["share"]
+    agreement = "none counts" if not counted else f"{result['agreement']:.1%} of signs agree"
+    return [
+        f"Of {result['queries']} queries at eps {result['eps']:g}, {counted} ({share:.0%}) count: {agreement}.",
+        *table(
+            [
+                ("largest loss error", f"{result['max_loss_error']:.2e}"),
+                ("mean loss difference", f"{result['mean_loss_difference']:.2e}"),
+                ("its mean error", f"{result['mean_difference_error']:.2e}"),
+                ("signs of all queries", f"{result['agreement_of_all']:.1%} agree"),
+            ]
+        ),
+    ]

@@ -30,6 +30,11 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
         "apart like two draws of noise. So the loss is compared over many labels, and each step of the reference "
         "begins at the session's state with the session's gradients pending: the update then differs by nothing",
     ),
+    "int16": (
+        {LOSS: 5e-3, STATE: 1e-5, GRADIENT: 5e-3},
+        "as for int8, with ranges measured beforehand: 16 bits of an activation's range are about as fine as fp16, and "
+        "what leaves the range is cut off",
+    ),
     "fp16": (
         {LOSS: 5e-3, STATE: 1e-5, GRADIENT: 2e-2},
         "every value that leaves an operation has 11 bits, so a log-probability is off by some thousandths; as above, "

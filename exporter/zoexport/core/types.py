@@ -140,6 +140,7 @@ class TrainingGraph:
         lengths: of a split graph, the tokens of a row for which there are programs, ascending.
         label_rows: of a split graph, the label entries in one call of the output head.
         source: where the values of ``parameters`` and ``quantized`` are read from, for targets that need them.
+        calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
 
@@ -161,6 +162,7 @@ class TrainingGraph:
     lengths: list[int] = dataclasses.field(default_factory=list)
     label_rows: int = 0
     source: RowReader | None = None
+    calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -202,6 +204,7 @@ class Lowered:
         backends: ExecuTorch's backends that the delegates call.
         distinct_weights: whether no two weights have the same codes and different scales.
         packing: how the target stores the weights, where it does not keep the graph's packing.
+        notes: what a user must know of these programs, one sentence each.
     """
 
     engine: str
@@ -214,6 +217,7 @@ class Lowered:
     backends: list[str] = dataclasses.field(default_factory=list)
     distinct_weights: bool = True
     packing: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,11 +275,18 @@ class Target(Protocol):
     def engine(self) -> str:
         """The engine that runs the programs on the device."""
 
+    @property
+    def notice(self) -> str:
+        """What is to be said before anything is compiled for it, such as whose libraries it uses; may be empty."""
+
     def check_available(self) -> list[Problem]:
         """What is missing on this machine to lower for the target."""
 
     def defaults(self, config: Any) -> Any:
         """``config`` with what the target decides filled in (activations, compute)."""
+
+    def programs_config(self, config: Any) -> Any:
+        """``config`` as the method's passes are to see it, where the target does part of their work when it lowers."""
 
     def supports(self, config: Any) -> list[Problem]:
         """Why these settings cannot be lowered, before the model is loaded."""

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from zoexport.parity.compare import parity, state_error
+from zoexport.parity.signs import compare_signs
 
-__all__ = ["parity", "state_error"]
+__all__ = ["compare_signs", "parity", "state_error"]

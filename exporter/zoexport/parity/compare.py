@@ -95,7 +95,7 @@ def parity(
         rounds = tolerances.rounds(settings)
         if rounds:
             settings["loss"] = "full"
-        reference = _reference(manifest, bundle, model, progress)
+        reference = load_reference(manifest, bundle, model, progress)
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
         first_order = not session.session.info.queries
         compared = _Comparison()
@@ -135,12 +135,17 @@ def parity(
     }
 
 
-def _reference(
+def load_reference(
     manifest: dict[str, Any],
     bundle: Path,
     model: str | None,
     progress: Callable[[str, float | None], None],
 ) -> Any:
+    """The method's reference on the bundle's original model, quantized as the bundle is, with its initial state.
+
+    Raises:
+        ModelError: the model is not the one that the bundle was compiled from.
+    """
     from safetensors.torch import load_file
 
     from zoexport import models

@@ -16,9 +16,9 @@ from zoexport.session import normals as runtime_normals
 class SessionSide:
     """The bundle in the C++ session, step by step, with nothing kept on disk."""
 
-    def __init__(self, bundle: Path, loss: str) -> None:
+    def __init__(self, bundle: Path, loss: str, *, eps: float | None = None) -> None:
         self.session = Session.open(bundle)
-        self.session.configure(loss=loss)
+        self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
 
     def __enter__(self) -> SessionSide:

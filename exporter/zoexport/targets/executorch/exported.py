@@ -11,7 +11,7 @@ from torch.export import Dim as ExportDim
 
 from zoexport.core.types import Dim, Program
 from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import EXAMPLE_SIZE
+from zoexport.ir.graphs import EXAMPLE_SIZE, identifier
 from zoexport.targets.executorch.program_file import FILE
 
 
@@ -99,6 +99,19 @@ def manifest_entry(program: Program, longest: int | None = None) -> dict[str, An
         "file": FILE,
         "method": program.name,
         "inputs": inputs,
+        "outputs": [value.as_dict() for value in program.outputs],
+    }
+
+
+def split_entry(program: Program) -> dict[str, Any]:
+    """How a session calls a program of single layers, whose weights are inputs."""
+    return {
+        "name": program.name,
+        "family": program.family,
+        **({} if program.length is None else {"length": program.length}),
+        "file": FILE,
+        "method": identifier(program.name),
+        "inputs": [value.as_dict() for value in program.inputs],
         "outputs": [value.as_dict() for value in program.outputs],
     }
 

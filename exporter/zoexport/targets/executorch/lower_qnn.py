@@ -22,34 +22,47 @@ from zoexport.targets.executorch.exported import (
     manifest_entry,
 )
 from zoexport.targets.executorch.htp_form import for_htp
+from zoexport.targets.executorch.htp_quantize import quantize, soften_masks
 from zoexport.targets.executorch.program_file import refused, write_programs
 
 PRODUCTS = ("aten::linear", "aten::mm", "aten::bmm", "aten::matmul", "aten::addmm")
 
 
-def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
+def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
     """Lower every program of ``graph`` into ``folder/model.pte``.
 
     Args:
         graph: of whole programs.
-        soc: the chip, one of :func:`chips`.
+        config: its settings; ``soc`` is the chip, one of :func:`chips`.
         folder: the bundle's folder. progress: see ``core.types.Progress``.
 
     Raises:
         LoweringError: ExecuTorch or QNN refused a program.
         ZoExportError: QNN's libraries cannot be loaded.
     """
+    soc = config.soc
+    quantized = config.activations != "fp32"
     exported = {}
-    programs = []
-    for name in graph.programs:
-        progress(f"exporting {name}", None)
-        program = for_htp(graph, name)
-        exported[name] = export_program(program, graph.weights)
-        programs.append(manifest_entry(program))
-    progress(f"lowering to the NPU of {soc}", None)
+    programs = {name: for_htp(graph, name) for name in graph.programs}
     try:
         with qnn_library.lowering(), quiet(), without_log():
-            edge, reasons = to_edge(exported, soc)
+            for name, program in programs.items():
+                progress(f"exporting {name}", None)
+                if quantized:
+                    soften_masks(graph, program)
+                exported[name] = export_program(program, graph.weights)
+                if quantized:
+                    exported[name] = quantize(
+                        exported[name],
+                        graph,
+                        program,
+                        activations=config.activations,
+                        weights=config.weights,
+                        soc=soc,
+                        progress=progress,
+                    )
+            progress(f"lowering to the NPU of {soc}", None)
+            edge, reasons = to_edge(exported, soc, fp16=not quantized)
             delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
             fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
@@ -59,7 +72,7 @@ def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) 
     required, backends = write_programs(executorch, folder)
     return Lowered(
         "executorch",
-        programs,
+        [manifest_entry(program) for program in programs.values()],
         required,
         delegates,
         fallback,
@@ -72,7 +85,7 @@ def lower_qnn(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) 
             for name, operators in fallback.items()
         },
         backends=backends,
-        packing="fp16",
+        packing=f"qnn-{config.weights}" if quantized else "fp16",
     )
 
 
@@ -86,7 +99,9 @@ def chips() -> list[str]:
     return sorted(chip.name for chip in QcomChipset if chip.value)
 
 
-def to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[str, str]]]:
+def to_edge(
+    exported: dict[str, Any], soc: str, *, fp16: bool
+) -> tuple[Any, dict[str, dict[str, str]]]:
     """The lowered programs, and for each why an operator was not delegated."""
     from executorch.backends.qualcomm._passes import I64toI32, RecomposeRmsNorm
     from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
@@ -106,7 +121,7 @@ def to_edge(exported: dict[str, Any], soc: str) -> tuple[Any, dict[str, dict[str
     from zoexport.targets.executorch.qnn_partition import ExplainingPartitioner
 
     spec = generate_qnn_executorch_compiler_spec(
-        soc_model=QcomChipset[soc], backend_options=generate_htp_compiler_spec(use_fp16=True)
+        soc_model=QcomChipset[soc], backend_options=generate_htp_compiler_spec(use_fp16=fp16)
     )
     programs, passes, partitioners = {}, {}, {}
     for name, program in exported.items():

@@ -79,7 +79,7 @@ def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path)
     exported = {_METHOD: export_program(program, weights)}
     try:
         with qnn_library.lowering(), quiet(), without_log():
-            edge, reasons = to_edge(exported, soc)
+            edge, reasons = to_edge(exported, soc, fp16=True)
             lowered: Any = edge.exported_program(_METHOD)
             delegates, fallback = delegates_of(lowered), fallback_of(lowered)
             executorch = edge.to_executorch()

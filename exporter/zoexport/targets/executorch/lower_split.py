@@ -16,10 +16,11 @@ import torch
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier
+from zoexport.targets.executorch.exported import split_entry
 from zoexport.targets.executorch.fuse_rows import fuse_rows
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
-from zoexport.targets.executorch.program_file import FILE, refused, write_programs
+from zoexport.targets.executorch.program_file import refused, write_programs
 from zoexport.targets.executorch.row_rules import decompose
 
 
@@ -51,7 +52,7 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
     required, backends = write_programs(executorch, folder)
-    programs = [_manifest_entry(program) for program in graph.programs.values()]
+    programs = [split_entry(program) for program in graph.programs.values()]
     delegates: dict[str, list[str]] = {name: [] for name in fallback}
     return Lowered("executorch", programs, required, delegates, fallback, backends=backends)
 
@@ -97,16 +98,4 @@ def _of_the_runtime(program: Program) -> dict[str, int]:
         name: count
         for name, count in sorted(counts.items())
         if not name.startswith("zoexport::") and name not in free
-    }
-
-
-def _manifest_entry(program: Program) -> dict[str, Any]:
-    return {
-        "name": program.name,
-        "family": program.family,
-        **({} if program.length is None else {"length": program.length}),
-        "file": FILE,
-        "method": identifier(program.name),
-        "inputs": [value.as_dict() for value in program.inputs],
-        "outputs": [value.as_dict() for value in program.outputs],
     }

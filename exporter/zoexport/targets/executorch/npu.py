@@ -24,6 +24,7 @@ class QnnTarget:
     name: str = "android-npu"
     summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
     engine: str = "executorch"
+    notice: str = qnn_library.LICENCE
 
     def check_available(self) -> list[Problem]:
         """Whether QNN's libraries are there."""
@@ -58,12 +59,20 @@ class QnnTarget:
                     "Leave compute at fp16.",
                 )
             )
-        if settings["activations"] != "fp32":
+        if settings["activations"] != "fp32" and settings["weights"] == "fp32":
+            problems.append(
+                Problem(
+                    f"settings weights=fp32, activations={settings['activations']}",
+                    "the HTP has no product of integers and fp16 weights",
+                    "Choose weights=int8 or int4, or leave activations at fp32.",
+                )
+            )
+        if settings["activations"] != "fp32" and config.split == "layers":
             problems.append(
                 Problem(
                     f"setting activations={settings['activations']}",
-                    "quantized activations are not lowered for the NPU yet",
-                    "Leave activations at fp32, which compute=fp16 rounds to fp16.",
+                    "programs of single layers are lowered in fp16 alone: gradients have no range to measure beforehand",
+                    "Leave activations at fp32, or choose split=whole where the method has it.",
                 )
             )
         return problems
@@ -84,6 +93,12 @@ class QnnTarget:
             )
         ]
 
+    def programs_config(self, config: Any) -> Any:
+        """Where activations are quantized, QNN's quantizer takes programs of floating-point numbers."""
+        if config.activations == "fp32":
+            return config
+        return with_values(config, {"activations": "fp32", "weights": "fp32"})
+
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One .pte with every whole program as a method, or one for each program of a stage."""
         if graph.stages:
@@ -92,7 +107,7 @@ class QnnTarget:
             return lower_qnn_split(graph, config.soc, folder, progress)
         from zoexport.targets.executorch.lower_qnn import lower_qnn
 
-        return lower_qnn(graph, config.soc, folder, progress)
+        return lower_qnn(graph, config, folder, progress)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What ExecuTorch plans for each program on the CPU's side; QNN does not say what the HTP takes."""

@@ -10,7 +10,9 @@ from typing import Any
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
+from zoexport.targets.executorch.gpu import VulkanTarget
 from zoexport.targets.executorch.npu import QnnTarget
+from zoexport.targets.executorch.refusals import refuse_activations, refuse_chip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +22,7 @@ class XnnpackTarget:
     name: str
     summary: str
     engine: str = "executorch"
+    notice: str = ""
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed."""
@@ -44,27 +47,18 @@ class XnnpackTarget:
             changes["compute"] = "fp32"
         return with_values(config, changes)
 
+    def programs_config(self, config: Any) -> Any:
+        """Quantization is the passes' work."""
+        return config
+
     def supports(self, config: Any) -> list[Problem]:
         """Combinations of weights, activations and compute that XNNPACK cannot run."""
         settings = as_dict(config)
         pair = settings["weights"], settings["activations"]
-        problems = []
-        if settings["soc"] is not None:
-            problems.append(
-                Problem(
-                    f"setting soc={settings['soc']}",
-                    f"target {self.name} compiles for every chip",
-                    "Leave soc out, or compile for android-npu.",
-                )
-            )
-        if settings["activations"] == "int16":
-            problems.append(
-                Problem(
-                    "setting activations=int16",
-                    "XNNPACK has no products of int16 activations",
-                    "Choose activations=int8 or fp32.",
-                )
-            )
+        problems = [
+            *refuse_chip(self.name, settings),
+            *refuse_activations(self.name, settings, "fp32", "int8"),
+        ]
         if pair == ("fp32", "int8"):
             problems.append(
                 Problem(
@@ -128,3 +122,4 @@ targets.register(
 targets.register(
     "host", XnnpackTarget("host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu")
 )
+targets.register("android-gpu", VulkanTarget())

@@ -1,0 +1,86 @@
+"""The target android-gpu: ExecuTorch's Vulkan delegate, and what it supports."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.config import as_dict, with_values
+from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.targets.executorch.refusals import refuse_activations, refuse_chip
+
+_DELEGATE = "executorch.backends.vulkan"
+
+
+@dataclasses.dataclass(frozen=True)
+class VulkanTarget:
+    """ExecuTorch with the Vulkan delegate, and zoexport's own kernels on the CPU."""
+
+    name: str = "android-gpu"
+    summary: str = "Android phones' GPU: ExecuTorch with Vulkan; compiled here, and not run"
+    engine: str = "executorch"
+    notice: str = ""
+
+    def check_available(self) -> list[Problem]:
+        """Whether ExecuTorch is installed with its Vulkan partitioner."""
+        installed = importlib.util.find_spec("executorch") is not None
+        if installed and importlib.util.find_spec(_DELEGATE) is not None:
+            return []
+        return [
+            Problem(
+                f"target {self.name}",
+                f"the package {_DELEGATE if installed else 'executorch'} is not installed",
+                "Run 'make setup', or pip install executorch==1.5.1 after torch.",
+            )
+        ]
+
+    def defaults(self, config: Any) -> Any:
+        """Activations are fp32, and so is arithmetic unless the user says fp16."""
+        settings = as_dict(config)
+        missing = [key for key in ("activations", "compute") if settings[key] is None]
+        return with_values(config, dict.fromkeys(missing, "fp32"))
+
+    def programs_config(self, config: Any) -> Any:
+        """Quantization is the passes' work."""
+        return config
+
+    def supports(self, config: Any) -> list[Problem]:
+        """Combinations that Vulkan's partitioner takes only in part."""
+        settings = as_dict(config)
+        problems = [
+            *refuse_chip(self.name, settings),
+            *refuse_activations(self.name, settings, "fp32"),
+        ]
+        if config.split == "whole" and settings["weights"] == "int8":
+            problems.append(
+                Problem(
+                    "setting weights=int8",
+                    "ExecuTorch 1.5.1's Vulkan partitioner does not take aten._weight_int8pack_mm: 'input[1] dtype "
+                    "torch.int8 not in {torch.float16, torch.float32}' (2026-11-22)",
+                    "Choose weights=int4 or fp32, or split=layers.",
+                )
+            )
+        return problems
+
+    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+        """One .pte with every program as a method."""
+        from zoexport.targets.executorch.lower_vulkan import lower_vulkan
+
+        return lower_vulkan(graph, config, folder, progress)
+
+    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+        """What each program takes on CPU and GPU together, by ExecuTorch's planner: an estimate."""
+        from zoexport.ir.graphs import copy_program
+        from zoexport.targets.executorch.footprints import whole_footprint
+        from zoexport.targets.executorch.vulkan_rules import write_for_vulkan
+
+        found = {}
+        for number, (name, program) in enumerate(graph.programs.items()):
+            progress("planning programs", number / len(graph.programs))
+            copied = copy_program(program, name)
+            if graph.stages:
+                write_for_vulkan(graph, copied)
+            found[name] = whole_footprint(copied)
+        return found

@@ -1,0 +1,117 @@
+"""Quantized activations on the NPU: ExecuTorch's QNN quantizer, calibrated on rows of tokens.
+
+Every activation gets one scale and one zero point, from the smallest and largest value that it takes while the program
+runs on calibration rows; weights of linear layers get a scale for each output channel. What calibration does not show
+is cut off on the device, and two things would be shown wrongly:
+
+- Adapters start at zero and grow. They are calibrated at values up to ``ADAPTER_RANGE``.
+- A causal mask of -3e38 would take the whole range of a sum. ``MASKED`` does as well: e^-128 is 0 even in float32 next
+  to the scores of a row, and 16 bits still tell scores apart by 0.002.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zoexport.core.types import Program, Progress, TrainingGraph
+from zoexport.ir.samples import sample_inputs
+
+ADAPTER_RANGE = 0.5
+MASKED = -128.0
+_ROWS = 64
+"""Rows of tokens that are calibrated on: fewer cut off values that others reach (with 16, some in a thousand)."""
+_FROM = -1e4
+"""Constants below are masks: no weight of a model is."""
+
+
+def soften_masks(graph: TrainingGraph, program: Program) -> None:
+    """Replace what stands for minus infinity in the constants of a program."""
+    for value in program.weights():
+        tensor = graph.weights[value.name]
+        if tensor.is_floating_point() and tensor.numel() and float(tensor.min()) < _FROM:
+            graph.weights[value.name] = tensor.clamp(min=MASKED)
+
+
+def quantize(
+    exported: torch.export.ExportedProgram,
+    graph: TrainingGraph,
+    program: Program,
+    *,
+    activations: str,
+    weights: str,
+    soc: str,
+    progress: Progress,
+) -> torch.export.ExportedProgram:
+    """An exported program with quantizers around what the HTP computes on integers.
+
+    Args:
+        exported: ``program`` with its weights inside. graph: what it is of.
+        program: in the form of ``htp_form``.
+        activations: int8 or int16. weights: int4 or int8.
+        soc: the chip, which decides what can be quantized. progress: see ``core.types.Progress``.
+
+    Raises:
+        ValueError: the quantizer knows a constraint of the chip that the program breaks.
+    """
+    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+    from torchao.quantization.pt2e import MinMaxObserver
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    quantizer = QnnQuantizer(soc_model=QcomChipset[soc])
+    bits = activations.removeprefix("int"), weights.removeprefix("int")
+    quantizer.set_default_quant_config(
+        QuantDtype[f"use_{bits[0]}a{bits[1]}w"],
+        is_linear_per_channel=True,
+        # Not the default, a moving average: it cuts off what only some rows reach.
+        act_observer=MinMaxObserver,
+    )
+    prepared = prepare_pt2e(exported.module(), quantizer)
+    inputs = calibration_inputs(graph, program)
+    with torch.no_grad():
+        for number, arguments in enumerate(inputs):
+            progress(f"calibrating {program.name}", number / len(inputs))
+            prepared(*arguments)
+        converted = convert_pt2e(prepared)
+        return torch.export.export(converted, tuple(inputs[0]), strict=False)
+
+
+def calibration_inputs(graph: TrainingGraph, program: Program) -> list[list[torch.Tensor]]:
+    """The program's arguments for each of the calls that calibrate.
+
+    Tokens are those of ``graph.calibration``, or are spread over the vocabulary. Adapters' B matrices, zero at first,
+    are spread over up to ``ADAPTER_RANGE``; every other call keeps them as small as perturbations are.
+    """
+    tokens = next(value for value in program.inputs if value.role == "tokens")
+    rows, length = tokens.sizes()
+    calls = max(1, _ROWS // rows)
+    generator = torch.Generator().manual_seed(0)
+    sampled = sample_inputs(graph, program)
+    vocabulary = int(sampled[tokens.name].max()) + 1
+    found: list[list[torch.Tensor]] = []
+    for call in range(calls):
+        values = dict(sampled)
+        values[tokens.name] = _tokens(graph, call, (rows, length), vocabulary, generator)
+        for value in program.arguments():
+            if value.role == "state" and not graph.initial[value.name].any():
+                spread = ADAPTER_RANGE if call % 2 else 0.1 * ADAPTER_RANGE
+                uniform = torch.rand(value.sizes(), generator=generator)
+                values[value.name] = spread * (2 * uniform - 1)
+        found.append([values[value.name] for value in program.arguments()])
+    return found
+
+
+def _tokens(
+    graph: TrainingGraph,
+    call: int,
+    shape: tuple[int, ...],
+    vocabulary: int,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    given: Any = graph.calibration
+    if given is None:
+        return torch.randint(0, vocabulary, shape, generator=generator)
+    picked = torch.arange(call * shape[0], (call + 1) * shape[0]) % len(given)
+    return given[picked, : shape[1]].clone()

@@ -1,0 +1,109 @@
+"""Programs in the form that the NPU takes say what they said before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.qnn import needs_qnn
+from tests.support.tiny_models import tiny
+from zoexport.build import plan, training_graph
+from zoexport.core.types import Dim, Program, TrainingGraph
+from zoexport.ir.graphs import aten, is_call, operand, shape_of
+from zoexport.ir.interpret import interpret
+from zoexport.ir.samples import sample_inputs
+from zoexport.targets.executorch.htp_form import for_htp
+from zoexport.targets.executorch.htp_quantize import (
+    ADAPTER_RANGE,
+    MASKED,
+    calibration_inputs,
+    soften_masks,
+)
+
+pytestmark = needs_qnn
+
+SETTINGS = {"seq_len": "24", "batch": "2", "lora.rank": "4", "queries": "1"}
+
+
+def graph_of(name: str, weights: str) -> TrainingGraph:
+    planned = plan("prge", "android-npu", {**SETTINGS, "weights": weights})
+    return training_graph(planned, tiny(name), lambda *_: None)
+
+
+def results(graph: TrainingGraph, program: Program) -> torch.Tensor:
+    inputs = sample_inputs(graph, program)
+    given = [
+        graph.weights[value.name] if value.role == "weight" else inputs[value.name]
+        for value in program.inputs
+    ]
+    with torch.no_grad():
+        found: torch.Tensor = program.module(*given)[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("llama", "int4"), ("gemma3", "int8"), ("olmo2", "fp32"), ("opt", "int4")],
+)
+def test_the_same_numbers_at_one_size(name: str, weights: str) -> None:
+    graph = graph_of(name, weights)
+    program = for_htp(graph, "evaluate")
+    assert not any(isinstance(size, Dim) for value in program.inputs for size in value.shape)
+    tokens = next(value for value in program.inputs if value.role == "tokens")
+    assert tokens.shape == (2, 24)
+    inputs = sample_inputs(graph, program)
+    # The graph takes longer rows: what comes after a label changes nothing.
+    rows = torch.zeros(2, graph.length, dtype=torch.int64)
+    rows[:, :24] = inputs["tokens"]
+    positions = inputs["label_positions"]
+    moved = {
+        **inputs,
+        "tokens": rows,
+        "label_positions": positions // 24 * graph.length + positions % 24,
+    }
+    expected = interpret(graph, "evaluate", moved)["label_logprobs"]
+    torch.testing.assert_close(results(graph, program), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_indices_have_32_bits_and_the_seed_64() -> None:
+    program = for_htp(graph_of("opt", "int4"), "train")
+    for node in program.module.graph.nodes:
+        for operator, place in ((aten.embedding, 1), (aten.index_select, 2)):
+            if is_call(node, operator):
+                assert operand(node, place).meta["val"].dtype == torch.int32
+    assert {value.dtype for value in program.inputs if value.name in ("seed", "step")} == {"int64"}
+
+
+def test_norms_are_one_operator_where_rows_have_64_elements() -> None:
+    """Of shorter rows QNN's operator gives wrong numbers: the queries' and keys' norms here, of 16."""
+    nodes = for_htp(graph_of("gemma3", "fp32"), "evaluate").module.graph.nodes
+    norms = [node for node in nodes if is_call(node, aten.rms_norm)]
+    written_out = [node for node in nodes if is_call(node, aten.rsqrt)]
+    assert norms and {shape_of(node)[-1] for node in norms} == {64}
+    assert written_out and {shape_of(node)[1] for node in written_out} <= {2, 4}  # heads
+
+
+def test_calibration_shows_adapters_that_have_grown() -> None:
+    graph = graph_of("llama", "fp32")
+    graph.calibration = torch.arange(3 * 24).reshape(3, 24)
+    program = for_htp(graph, "evaluate")
+    calls = calibration_inputs(graph, program)
+    places = {value.name: number for number, value in enumerate(program.arguments())}
+    tokens = [call[places["tokens"]] for call in calls]
+    assert torch.equal(tokens[0], graph.calibration[:2]) and torch.equal(
+        tokens[1], graph.calibration[[2, 0]]
+    )
+    for slot in graph.slots:
+        if slot.role == "trainable":
+            most = max(float(call[places[slot.name]].abs().max()) for call in calls)
+            assert 0.8 * ADAPTER_RANGE < most <= ADAPTER_RANGE
+
+
+def test_masks_leave_room_for_scores() -> None:
+    graph = graph_of("llama", "fp32")
+    program = for_htp(graph, "evaluate")
+    before = results(graph, program)
+    soften_masks(graph, program)
+    lowest = min(float(graph.weights[value.name].min()) for value in program.weights())
+    assert lowest == MASKED
+    torch.testing.assert_close(results(graph, program), before)
