@@ -71,7 +71,7 @@ class QnnTarget:
             problems.append(
                 Problem(
                     f"setting activations={settings['activations']}",
-                    "programs of single layers are lowered in fp16 alone: gradients have no range to measure beforehand",
+                    "programs of single layers are lowered in fp16 alone: gradients have no known range",
                     "Leave activations at fp32, or choose split=whole where the method has it.",
                 )
             )
