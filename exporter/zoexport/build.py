@@ -215,6 +215,7 @@ def _fill(
     from zoexport.ir import frozen
 
     graph = training_graph(planned, loaded.model, progress)
+    graph.source = loaded.weights
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)

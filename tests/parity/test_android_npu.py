@@ -10,10 +10,13 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.qnn import needs_qnn
+from zoexport.build import compile_bundle
+from zoexport.core.errors import LoweringError
 from zoexport.parity import compare_signs, parity
 from zoexport.session import Session
 
-pytestmark = [pytest.mark.parity, needs_qnn]
+# One at a time: threads of two emulations wait for each other, spinning.
+pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
 
 # Few rows and many labels a call: what emulation costs is the calls.
 SHAPE: dict[str, Any] = {"target": "android-npu", "seq_len": 12, "batch": 2, "labels": 24}
@@ -62,6 +65,39 @@ def test_losses_of_quantized_activations(compiler: Compiler) -> None:
     assert compiled["delegates"] == 2
     result = parity(Path(compiled["bundle"]), steps=2, progress=quietly)
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
+
+
+def test_products_outside_the_npu_are_refused(compiler: Compiler, tmp_path: Path) -> None:
+    """This chip multiplies 16-bit activations by 8-bit constants alone: not the adapters' products."""
+
+    def compiled(allow_fallback: bool) -> dict[str, Any]:
+        return compile_bundle(
+            str(compiler.model("llama")),
+            method="mezo",
+            target="android-npu",
+            output=tmp_path / "bundle",
+            settings={
+                "soc": "SM8350",
+                "weights": "int8",
+                "activations": "int16",
+                "seq_len": "12",
+                "batch": "2",
+            },
+            recipe=None,
+            force=False,
+            allow_fallback=allow_fallback,
+            progress=quietly,
+        )
+
+    with pytest.raises(
+        LoweringError, match=r"aten::mm x\d+ in train \(QNN refuses it.*--allow-fallback"
+    ):
+        compiled(False)
+    assert not (tmp_path / "bundle").exists()
+    result = compiled(True)
+    assert result["fallback_ops"]["train"]["aten::mm"] > 0
+    assert "refuses" in result["fallback_reasons"]["train"]["aten::mm"]
+    assert any("aten::linear" in delegate for delegate in result["delegate_list"]["train"])
 
 
 def test_a_step_trains_and_the_manifest_says_what_it_needs(compiler: Compiler) -> None:

@@ -36,10 +36,12 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
         "what leaves the range is cut off",
     ),
     "fp16": (
-        {LOSS: 5e-3, STATE: 1e-5, GRADIENT: 5e-3},
+        {LOSS: 5e-3, STATE: 1e-5, GRADIENT: 2e-2},
         "every value that leaves an operation has 11 bits, so a log-probability is off by some thousandths; as above, "
         "a projected gradient magnifies that, and each step begins at the session's state. The update and the noise "
-        "are float32 on the CPU, so the state differs by nothing",
+        "are float32 on the CPU, so the state differs by nothing. A first-order gradient has been through some hundred "
+        "roundings: of the query adapters, behind the softmax's gradient that subtracts what is nearly equal, it was "
+        "off by up to 4.6e-3 with every result rounded to the nearest fp16, and by up to 1.0e-2 as the HTP computes",
     ),
 }
 

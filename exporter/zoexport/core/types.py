@@ -113,6 +113,13 @@ class Stage:
         return dataclasses.asdict(self)
 
 
+class RowReader(Protocol):
+    """Where a model's parameters come from."""
+
+    def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
+        """Rows ``begin`` to ``end`` of a parameter, float32."""
+
+
 @dataclasses.dataclass
 class TrainingGraph:
     """What the passes rewrite and a target lowers.
@@ -132,6 +139,7 @@ class TrainingGraph:
         stages: of a split graph, in forward order, the output head last; its weights are bound by stage.
         lengths: of a split graph, the tokens of a row for which there are programs, ascending.
         label_rows: of a split graph, the label entries in one call of the output head.
+        source: where the values of ``parameters`` and ``quantized`` are read from, for targets that need them.
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
@@ -153,6 +161,7 @@ class TrainingGraph:
     stages: list[Stage] = dataclasses.field(default_factory=list)
     lengths: list[int] = dataclasses.field(default_factory=list)
     label_rows: int = 0
+    source: RowReader | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 

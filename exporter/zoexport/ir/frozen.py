@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from zoexport.core import int4
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
-from zoexport.core.types import Progress, TrainingGraph
+from zoexport.core.types import Progress, RowReader, TrainingGraph
 
 _PIECE = 1 << 23
 """Elements that are read at a time: 32 MB of float32."""
-
-
-class RowReader(Protocol):
-    """Where a model's parameters come from."""
-
-    def read_rows(self, name: str, begin: int, end: int) -> Tensor:
-        """Rows ``begin`` to ``end`` of a parameter, float32."""
 
 
 def bound_weights(graph: TrainingGraph) -> list[str]:
@@ -51,11 +43,18 @@ def write_weights(graph: TrainingGraph, reader: RowReader, path: Path, progress:
 
 def materialize(graph: TrainingGraph, reader: RowReader) -> None:
     """Give every weight that stages bind its value, for programs that are to be run here."""
-    for name in bound_weights(graph):
+    graph.weights.update(values(graph, reader, bound_weights(graph)))
+
+
+def values(graph: TrainingGraph, reader: RowReader, names: Iterable[str]) -> dict[str, Tensor]:
+    """The values of some of the weights that stages bind; codes come with their scales."""
+    found = {}
+    for name in names:
         pieces = list(_pieces(graph, reader, name))
         for part in dict.fromkeys(part for part, _, _ in pieces):
             rows = [rows for owner, _, rows in pieces if owner == part]
-            graph.weights[part] = torch.cat(rows) if len(rows) > 1 else rows[0]
+            found[part] = torch.cat(rows) if len(rows) > 1 else rows[0]
+    return found
 
 
 def _pieces(

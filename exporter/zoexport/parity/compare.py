@@ -118,7 +118,7 @@ def parity(
                     "reference": (theirs, _noise(reference, session, step)),
                 }
                 dump_step(folder, step, batch, sides, settings)
-        if rounds:
+        if rounds and not first_order:
             reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = max(
             compared.state, state_error(session.state(), _arrays(reference.finished()))

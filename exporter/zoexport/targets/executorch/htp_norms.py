@@ -30,14 +30,14 @@ from zoexport.ir.graphs import (
     shape_of,
 )
 
-_LEAST_WIDTH = 64
+LEAST_WIDTH = 64
 
 
 def rms_norms(graph: TrainingGraph, program: Program) -> None:
     """Rewrite the norms of a program; constants that they need become weights of ``graph``."""
     for node in list(program.module.graph.nodes):
         found = _normalized(node)
-        if found is not None and shape_of(node)[-1] >= _LEAST_WIDTH:
+        if found is not None and shape_of(node)[-1] >= LEAST_WIDTH:
             _rewrite(graph, program, node, *found)
     program.module.graph.eliminate_dead_code()
     program.module.recompile()

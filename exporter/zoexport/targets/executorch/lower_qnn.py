@@ -25,7 +25,7 @@ from zoexport.targets.executorch.htp_form import for_htp
 from zoexport.targets.executorch.htp_quantize import quantize, soften_masks
 from zoexport.targets.executorch.program_file import refused, write_programs
 
-_PRODUCTS = ("aten::linear", "aten::mm", "aten::bmm", "aten::matmul", "aten::addmm")
+PRODUCTS = ("aten::linear", "aten::mm", "aten::bmm", "aten::matmul", "aten::addmm")
 
 
 def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
@@ -45,7 +45,7 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
     exported = {}
     programs = {name: for_htp(graph, name) for name in graph.programs}
     try:
-        with qnn_library.lowering(), quiet(), _without_log():
+        with qnn_library.lowering(), quiet(), without_log():
             for name, program in programs.items():
                 progress(f"exporting {name}", None)
                 if quantized:
@@ -62,7 +62,7 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
                         progress=progress,
                     )
             progress(f"lowering to the NPU of {soc}", None)
-            edge, reasons = _to_edge(exported, soc, fp16=not quantized)
+            edge, reasons = to_edge(exported, soc, fp16=not quantized)
             delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
             fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
@@ -77,11 +77,11 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
         delegates,
         fallback,
         fallback_reasons={
-            name: {operator: reasons[name].get(operator, _OURS) for operator in operators}
+            name: {operator: reasons[name].get(operator, OURS) for operator in operators}
             for name, operators in fallback.items()
         },
         products_outside={
-            name: {operator: operators[operator] for operator in _PRODUCTS if operator in operators}
+            name: {operator: operators[operator] for operator in PRODUCTS if operator in operators}
             for name, operators in fallback.items()
         },
         backends=backends,
@@ -89,7 +89,7 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
     )
 
 
-_OURS = "zoexport's own, computed on the CPU"
+OURS = "zoexport's own, computed on the CPU"
 
 
 def chips() -> list[str]:
@@ -110,7 +110,7 @@ def has_fp16(soc: str) -> bool:
     return bool(_soc_info_table[QcomChipset[soc]].htp_info.htp_arch >= HtpArch.V69)
 
 
-def _to_edge(
+def to_edge(
     exported: dict[str, Any], soc: str, *, fp16: bool
 ) -> tuple[Any, dict[str, dict[str, str]]]:
     """The lowered programs, and for each why an operator was not delegated."""
@@ -127,38 +127,50 @@ def _to_edge(
         generate_qnn_executorch_compiler_spec,
         qnn_edge_config,
     )
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 
     from zoexport.targets.executorch.qnn_partition import ExplainingPartitioner
 
     spec = generate_qnn_executorch_compiler_spec(
         soc_model=QcomChipset[soc], backend_options=generate_htp_compiler_spec(use_fp16=fp16)
     )
-    programs, passes, partitioners = {}, {}, {}
-    for name, program in exported.items():
+
+    def lowered(name: str, program: Any, decomposed: frozenset[str]) -> tuple[Any, dict[str, str]]:
         manager = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)()
-        programs[name] = manager.transform_for_export_pipeline(program)
+        legal = manager.transform_for_export_pipeline(program)
         jobs = manager.get_capture_program_passes()
         # It would cast every 64-bit input, the seed among them; htp_form casts those that index.
         jobs[I64toI32][QCOM_PASS_ACTIVATE_KEY] = False
         # It would recompose those norms too that htp_norms leaves alone.
         jobs[RecomposeRmsNorm][QCOM_PASS_ACTIVATE_KEY] = False
-        passes[name] = manager.get_to_edge_transform_passes(
-            programs[name], passes_job=jobs, compiler_specs=spec
-        )
-        partitioners[name] = ExplainingPartitioner(spec)
-    with QnnManagerContext(dict.fromkeys(exported, spec)):
-        edge = to_edge_transform_and_lower(
-            programs,
-            transform_passes=passes,
-            partitioner={name: [partitioner] for name, partitioner in partitioners.items()},
-            compile_config=qnn_edge_config(),
-        )
-    return edge, {name: partitioner.reasons for name, partitioner in partitioners.items()}
+        passes = manager.get_to_edge_transform_passes(legal, passes_job=jobs, compiler_specs=spec)
+        partitioner = ExplainingPartitioner(spec, decomposed)
+        try:
+            with QnnManagerContext({name: spec}):
+                one = to_edge_transform_and_lower(
+                    {name: legal},
+                    transform_passes={name: passes},
+                    partitioner={name: [partitioner]},
+                    compile_config=qnn_edge_config(),
+                )
+        except RuntimeError as error:
+            # ExecuTorch keeps some operators whole for the HTP, and has no kernel for those that it then refuses.
+            refused = frozenset(partitioner.reasons)
+            if "was not decomposed or delegated" not in str(error) or refused <= decomposed:
+                raise
+            return lowered(name, program, decomposed | refused)
+        return one.exported_program(name), partitioner.reasons
+
+    # One after another: together, they would have to fall into equally many delegates, and each would load the others'.
+    found = {name: lowered(name, program, frozenset()) for name, program in exported.items()}
+    edge = EdgeProgramManager(
+        {name: program for name, (program, _) in found.items()}, compile_config=qnn_edge_config()
+    )
+    return edge, {name: reasons for name, (_, reasons) in found.items()}
 
 
 @contextlib.contextmanager
-def _without_log() -> Iterator[None]:
+def without_log() -> Iterator[None]:
     """ExecuTorch's compiler for QNN logs every operator that it looks at, several times."""
     logger = logging.getLogger("executorch.backends.qualcomm")
     before = logger.level

@@ -51,14 +51,6 @@ class QnnTarget:
         problems = [
             *self._wrong_chip(settings["soc"], settings["activations"]),
         ]
-        if config.split == "layers":
-            problems.append(
-                Problem(
-                    f"target {self.name}",
-                    "programs of single layers are not lowered for it yet",
-                    "Use method prge or mezo with split=whole.",
-                )
-            )
         if settings["compute"] != "fp16":
             problems.append(
                 Problem(
@@ -73,6 +65,14 @@ class QnnTarget:
                     f"settings weights=fp32, activations={settings['activations']}",
                     "the HTP has no product of integers and fp16 weights",
                     "Choose weights=int8 or int4, or leave activations at fp32.",
+                )
+            )
+        if settings["activations"] != "fp32" and config.split == "layers":
+            problems.append(
+                Problem(
+                    f"setting activations={settings['activations']}",
+                    "programs of single layers are lowered in fp16 alone: gradients have no known range",
+                    "Leave activations at fp32, or choose split=whole where the method has it.",
                 )
             )
         return problems
@@ -108,7 +108,11 @@ class QnnTarget:
         return with_values(config, {"activations": "fp32", "weights": "fp32"})
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
-        """One .pte with every program as a method, each with its part on the NPU as one delegate."""
+        """One .pte with every whole program as a method, or one for each program of a stage."""
+        if graph.stages:
+            from zoexport.targets.executorch.lower_qnn_split import lower_qnn_split
+
+            return lower_qnn_split(graph, config.soc, folder, progress)
         from zoexport.targets.executorch.lower_qnn import lower_qnn
 
         return lower_qnn(graph, config, folder, progress)

@@ -20,13 +20,13 @@ def refused(where: str, error: Exception) -> LoweringError:
     )
 
 
-def write_programs(executorch: Any, folder: Path) -> tuple[list[str], list[str]]:
-    """Write ``folder/model.pte``.
+def write_programs(executorch: Any, folder: Path, name: str = FILE) -> tuple[list[str], list[str]]:
+    """Write ``folder/name``.
 
     Returns:
         The operators that a runtime must have for it, with their overloads, and the backends of its delegates.
     """
-    with (folder / FILE).open("wb") as file:
+    with (folder / name).open("wb") as file:
         executorch.write_to_file(file)
     methods = executorch.executorch_program.execution_plan
     operators = {f"{op.name}.{op.overload}" for method in methods for op in method.operators}

@@ -15,13 +15,23 @@ from executorch.backends.qualcomm.partition.qnn_partitioner import (
 class ExplainingPartitioner(QnnPartitioner):
     """ExecuTorch's partitioner, which notes for each operator that it leaves why it does.
 
+    Args:
+        specs: of ExecuTorch's QNN backend.
+        decomposed: names of operators ("aten::matmul") that are to be decomposed though the HTP has them.
+
     Attributes:
         reasons: by the operator's name, as ``exported.fallback_of`` gives it.
     """
 
-    def __init__(self, specs: list[Any]) -> None:
+    def __init__(self, specs: list[Any], decomposed: frozenset[str] = frozenset()) -> None:
         super().__init__(specs)
+        self.decomposed = decomposed
         self.reasons: dict[str, str] = {}
+
+    def ops_to_not_decompose(self, ep: torch.export.ExportedProgram) -> Any:
+        """ExecuTorch's list without ``decomposed``."""
+        kept, condition = super().ops_to_not_decompose(ep)
+        return [op for op in kept if op._schema.name not in self.decomposed], condition
 
     def generate_partitions(self, edge_program: torch.export.ExportedProgram) -> list[Any]:
         """As ExecuTorch does it, with the support checked by :class:`_ExplainingSupport`."""
@@ -32,11 +42,17 @@ class ExplainingPartitioner(QnnPartitioner):
             self.skip_node_id_set,
             self.skip_node_op_set,
         )
-        return list(
-            generate_partitions_from_list_of_nodes(
-                edge_program.graph_module, op_support=self.op_support_checker
-            )
+        found = generate_partitions_from_list_of_nodes(
+            edge_program.graph_module, op_support=self.op_support_checker
         )
+        self.reasons["aten::view_copy"] = "computes nothing, and is no call of its own to the NPU"
+        return [partition for partition in found if not all(map(_is_view, partition.nodes))]
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node computes nothing: on the CPU it is free, while a delegate of its own is a call to the NPU."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.name == "aten::view_copy"
 
 
 class _ExplainingSupport(QnnOperatorSupport):

@@ -1,0 +1,128 @@
+"""htp_parts: operators of backward programs that the HTP has not, or computes element by element.
+
+Parts of a gradient among zeros::
+
+    g = slice_scatter(0, a, -1, 0, n) + slice_scatter(0, b, -1, n, 2 n)      ->     g = cat([a, b], -1)
+    g = slice_scatter(0, a, -1, n, 2 n)                ->     g = cat([zeros, a], -1)
+    g = index_put(0, [None, [4, 5]], a, True)          ->     g = cat([zeros, a, zeros], 1)
+
+The error function, from which the tanh form of GELU differs by less than fp16 does::
+
+    y = erf(z)                                         ->     y = tanh(1.12838 z + 0.100911 z^3)
+
+Left alone: places that are not constants, or named twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from zoexport.core.types import Program
+from zoexport.ir.graphs import arguments, aten, call, is_call, operand, placeholders, shape_of
+
+_SLOPE = 2 / math.sqrt(math.pi)
+_CUBE = 0.044715 * _SLOPE * 2
+
+
+def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
+    """Rewrite a backward program, whose recorded shapes are numbers."""
+    nodes = program.module.graph
+    names = {node: name for name, node in placeholders(program).items()}
+    for node in list(nodes.nodes):
+        with nodes.inserting_before(node):
+            if is_call(node, aten.erf):
+                made: Node | None = _erf(nodes, operand(node))
+            elif is_call(node, aten.index_put):
+                made = _put(nodes, node, names, weights)
+            else:
+                made = _side_by_side(nodes, node)
+        if made is not None:
+            node.replace_all_uses_with(made)
+    nodes.eliminate_dead_code()
+    for node in list(nodes.nodes):
+        found = _part(node)
+        if found is not None:
+            part, axis, begin, end = found
+            with nodes.inserting_before(node):
+                pieces = [(part, begin, end)]
+                made = _among_zeros(nodes, operand(node), axis, pieces)
+            node.replace_all_uses_with(made)
+    nodes.eliminate_dead_code()
+    program.module.recompile()
+
+
+def _erf(nodes: Graph, z: Node) -> Node:
+    square = call(nodes, aten.mul.Tensor, z, z)
+    slope = call(nodes, aten.add.Scalar, call(nodes, aten.mul.Scalar, square, _CUBE), _SLOPE)
+    return call(nodes, aten.tanh.default, call(nodes, aten.mul.Tensor, z, slope))
+
+
+def _put(
+    nodes: Graph, node: Node, names: Mapping[Node, str], weights: Mapping[str, Tensor]
+) -> Node | None:
+    """Values put at constant places of one axis."""
+    zeros, indices, values, *_ = arguments(node)
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(axes) != 1 or not _is_zero(zeros) or names.get(indices[axes[0]]) not in weights:
+        return None
+    (axis,) = axes
+    size = shape_of(zeros)[axis]
+    places = [place % size for place in weights[names[indices[axis]]].flatten().tolist()]
+    if len({*places}) < len(places) or shape_of(values)[axis] != len(places):
+        return None
+    pieces = []
+    for number in sorted(range(len(places)), key=places.__getitem__):
+        piece = call(nodes, aten.slice.Tensor, values, axis, number, number + 1)
+        pieces.append((piece, places[number], places[number] + 1))
+    return _among_zeros(nodes, zeros, axis, pieces)
+
+
+def _side_by_side(nodes: Graph, node: Node) -> Node | None:
+    """The two parts of a sum of parts among zeros that fill it without a gap."""
+    if not is_call(node, aten.add) or node.kwargs or len(node.all_input_nodes) != 2:
+        return None
+    parts = [found for arg in node.all_input_nodes if (found := _part(arg)) is not None]
+    if len(parts) != 2 or parts[0][1] != parts[1][1]:
+        return None
+    first, second = sorted(parts, key=lambda part: part[2])
+    axis = first[1]
+    if (first[2], first[3], second[3]) != (0, second[2], shape_of(node)[axis]):
+        return None
+    return call(nodes, aten.cat.default, [first[0], second[0]], axis)
+
+
+def _among_zeros(nodes: Graph, zeros: Node, axis: int, pieces: list[tuple[Node, int, int]]) -> Node:
+    """Pieces with their first place and the one after their last, in order, among zeros of the shape of ``zeros``."""
+    filled: list[Node] = []
+    end, size = 0, shape_of(zeros)[axis]
+    for piece, begin, after in pieces:
+        if begin > end:
+            filled.append(call(nodes, aten.slice.Tensor, zeros, axis, end, begin))
+        filled.append(piece)
+        end = after
+    if size > end:
+        filled.append(call(nodes, aten.slice.Tensor, zeros, axis, end, size))
+    return call(nodes, aten.cat.default, filled, axis)
+
+
+def _is_zero(node: Node) -> bool:
+    return is_call(node, aten.full) and arguments(node)[1] == 0
+
+
+def _part(node: Node) -> tuple[Node, int, int, int] | None:
+    """The part, axis, begin and end where ``node`` is a part among zeros."""
+    if not is_call(node, aten.slice_scatter) or not _is_zero(operand(node)):
+        return None
+    _, part, *place = arguments(node)
+    defaults: list[Any] = [0, None, None, 1]
+    axis, begin, end, step = place + defaults[len(place) :]
+    if step != 1:
+        return None
+    size = shape_of(node)[axis]
+    begin, end, _ = slice(begin, end).indices(size)
+    return part, axis % len(shape_of(node)), begin, end
