@@ -19,7 +19,7 @@ from zoexport.session import Session
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
 
 # Few rows and many labels a call: what emulation costs is the calls.
-SHAPE: dict[str, Any] = {"target": "android-npu", "seq_len": 12, "batch": 2, "labels": 24}
+SHAPE: dict[str, Any] = {"target": "android-npu", "seq_len": 12, "batch": 8, "labels": 96}
 OURS = {"zoexport::zo_update", "zoexport::zo_perturb", "zoexport::label_logprobs"}
 
 
