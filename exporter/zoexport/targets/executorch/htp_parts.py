@@ -10,6 +10,10 @@ A constant place counted from the end, which the HTP takes for another (Falcon's
 
     k = index(x, [None, [-2]])                         ->     k = slice(x, 1, 4, 5)
 
+A product of heads that share one operand, which the HTP multiplies wrongly (QNN 2.51; also Falcon)::
+
+    s = matmul(q (2, 4, 24, 16), k (2, 1, 16, 24))     ->     s = matmul(q, expand(k, [2, 4, 16, 24]))
+
 The error function, from which the tanh form of GELU differs by less than fp16 does::
 
     y = erf(z)                                         ->     y = tanh(1.12838 z + 0.100911 z^3)
@@ -49,6 +53,7 @@ def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
                 made = _index(nodes, node, names, weights)
             else:
                 made = _side_by_side(nodes, node)
+                _share_nothing(nodes, node)
         if made is not None:
             node.replace_all_uses_with(made)
     nodes.eliminate_dead_code()
@@ -68,6 +73,17 @@ def _erf(nodes: Graph, z: Node) -> Node:
     square = call(nodes, aten.mul.Tensor, z, z)
     slope = call(nodes, aten.add.Scalar, call(nodes, aten.mul.Scalar, square, _CUBE), _SLOPE)
     return call(nodes, aten.tanh.default, call(nodes, aten.mul.Tensor, z, slope))
+
+
+def _share_nothing(nodes: Graph, node: Node) -> None:
+    """Repeat an operand of a product over the leading dimensions of the other."""
+    if not is_call(node, aten.matmul) or min(len(shape_of(arg)) for arg in arguments(node)) < 3:
+        return
+    lead = shape_of(node)[:-2]
+    for place, arg in enumerate(arguments(node)):
+        if shape_of(arg)[:-2] != lead:
+            whole = call(nodes, aten.expand.default, arg, [*lead, *shape_of(arg)[-2:]])
+            node.update_arg(place, whole)
 
 
 def _index(
