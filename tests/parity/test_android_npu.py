@@ -27,9 +27,19 @@ def quietly(*_: object) -> None:
     """No progress."""
 
 
-@pytest.mark.parametrize(("soc", "queries"), [("SM8650", 1), ("SM8750", 2)])
-@pytest.mark.parametrize("model", ["llama", "qwen2", "gemma3", "olmo2"])
-def test_losses_are_those_of_fp32(model: str, soc: str, queries: int, compiler: Compiler) -> None:
+@pytest.mark.parametrize(
+    ("model", "soc", "queries", "steps"),
+    [
+        ("llama", "SM8650", 1, 5),
+        ("llama", "SM8750", 2, 2),
+        ("qwen2", "SM8650", 2, 2),
+        ("gemma3", "SM8750", 1, 2),
+        ("olmo2", "SM8650", 1, 2),
+    ],
+)
+def test_losses_are_those_of_fp32(
+    model: str, soc: str, queries: int, steps: int, compiler: Compiler
+) -> None:
     compiled = compiler.result(model, soc=soc, queries=queries, weights="int4", **SHAPE)
     assert compiled["delegates"] == 2
     for program, operators in compiled["fallback_ops"].items():
@@ -37,13 +47,13 @@ def test_losses_are_those_of_fp32(model: str, soc: str, queries: int, compiler: 
         assert delegate.startswith("QnnBackend: ") and "aten::linear" in delegate
         assert set(operators) <= OURS
         assert set(compiled["fallback_reasons"][program]) == set(operators)
-    result = parity(Path(compiled["bundle"]), steps=5, progress=quietly)
+    result = parity(Path(compiled["bundle"]), steps=steps, progress=quietly)
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
     assert result["max_relative_state_error"] < 1e-6
 
 
 def test_one_copy_a_call(compiler: Compiler) -> None:
-    result = parity(compiler.bundle("llama", "mezo", queries=2, **SHAPE), steps=2, progress=quietly)
+    result = parity(compiler.bundle("llama", "mezo", queries=2, **SHAPE), steps=1, progress=quietly)
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
 
 
@@ -63,7 +73,7 @@ def test_losses_of_quantized_activations(compiler: Compiler) -> None:
     settings = {"weights": "int8", "activations": "int16"}
     compiled = compiler.result("llama", queries=4, **SHAPE, **settings)
     assert compiled["delegates"] == 2
-    result = parity(Path(compiled["bundle"]), steps=2, progress=quietly)
+    result = parity(Path(compiled["bundle"]), steps=1, progress=quietly)
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
 
 

@@ -1,4 +1,4 @@
-"""MeBP on android-npu, in QNN's emulation of the HTP, against autograd in float64."""
+"""Programs of single layers on android-npu, in QNN's emulation of the HTP: MeBP's gradients against float64."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from typing import Any
 
 import pytest
 
+from tests.support.compiled import Compiler
 from tests.support.qnn import needs_qnn
-from tests.support.tiny_models import save_tiny
-from zoexport.build import compile_bundle
 from zoexport.parity import parity
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
-SETTINGS = {"seq_len": "16", "batch": "2", "lora.rank": "4", "lora.layers": "last:1"}
+
+SHAPE: dict[str, Any] = {"target": "android-npu", "seq_len": 16, "batch": 2}
+ON_CPU = {"zoexport::rows_1", "zoexport::label_logprobs", "zoexport::label_gradient"}
+FREE = {"aten::view_copy"}
 
 
-def compiled(folder: Path, name: str, **settings: str) -> dict[str, Any]:
-    """What compile says of a tiny model's bundle."""
-    return compile_bundle(
-        str(save_tiny(name, folder / "model")),
-        method="mebp",
-        target="android-npu",
-        output=folder / "bundle",
-        settings={**SETTINGS, **settings},
-        recipe=None,
-        force=False,
-        progress=lambda *_: None,
-    )
+def compare(bundle: Path, steps: int) -> dict[str, Any]:
+    """Parity without progress; it passes."""
+    report = parity(bundle, steps=steps, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    assert report["max_relative_loss_error"] <= 1e-3
+    return report
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [("llama", {}), ("gemma3", {"weights": "fp32"})], ids=["llama", "gemma3"]
+    ("model", "settings"),
+    [("llama", {"weights": "int4"}), ("gemma3", {"weights": "fp32", "lora__layers": "last:1"})],
+    ids=["llama", "gemma3"],
 )
-def test_gradients(name: str, settings: dict[str, str], tmp_path: Path) -> None:
-    result = compiled(tmp_path, name, **settings)
-    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
-    # All of a layer is one delegate, forward and backward; the head's gradient needs labels between two.
-    counts = {program: len(found) for program, found in result["delegate_list"].items()}
-    assert counts.pop("embedding@16") == 0 and counts.pop("head.backward") == 2
-    assert {*counts.values()} == {1}
-    left = {operator for found in result["fallback_ops"].values() for operator in found}
-    ours = {"zoexport::rows_1", "zoexport::label_logprobs", "zoexport::label_gradient"}
-    assert left - ours <= {"aten::view_copy", "aten::embedding"}
-    assert manifest["lengths"] == [16]
-    # Weights are inside: stages bind adapters alone, but for the embedding's.
+def test_gradients(model: str, settings: dict[str, str], compiler: Compiler) -> None:
+    compiled = compiler.result(model, "mebp", **settings, **SHAPE)
+    bundle = Path(compiled["bundle"])
+    # All of a layer is one delegate, forward and backward; the labels come between two of the head's backward.
+    delegates = {program: len(found) for program, found in compiled["delegate_list"].items()}
+    assert delegates.pop("embedding@16") == 0 and delegates.pop("head.backward") == 2
+    assert {*delegates.values()} == {1}
+    for program, operators in compiled["fallback_ops"].items():
+        assert program == "embedding@16" or set(operators) <= ON_CPU | FREE
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    assert manifest["backends"] == ["QnnBackend"] and manifest["lengths"] == [16]
+    # Weights are inside the programs: but for the embedding, stages bind adapters alone.
     slots = {slot["name"] for slot in manifest["state"]}
     assert all({*stage["bind"].values()} <= slots for stage in manifest["stages"][1:])
-    report = parity(tmp_path / "bundle", steps=2, progress=lambda *_: None)
-    assert report["passed"] is True, report
-    assert report["max_relative_gradient_error"] <= 1.5e-2
-    assert report["max_relative_loss_error"] <= 1e-3
+    # The second step's A has gradients, as B has left zero.
+    assert compare(bundle, 2)["max_relative_gradient_error"] <= 1.5e-2
+
+
+def test_perturbed_layers(compiler: Compiler) -> None:
+    compare(compiler.bundle("llama", "mezo", split="layers", queries=1, **SHAPE), 1)

@@ -1,10 +1,18 @@
-"""htp_parts: operators of backward programs that the HTP has not, or computes element by element.
+"""htp_parts: operators of layers that the HTP has not, computes element by element, or gives wrong numbers for.
 
 Parts of a gradient among zeros::
 
     g = slice_scatter(0, a, -1, 0, n) + slice_scatter(0, b, -1, n, 2 n)      ->     g = cat([a, b], -1)
     g = slice_scatter(0, a, -1, n, 2 n)                ->     g = cat([zeros, a], -1)
     g = index_put(0, [None, [4, 5]], a, True)          ->     g = cat([zeros, a, zeros], 1)
+
+A constant place counted from the end, which the HTP takes for another (Falcon's keys and values)::
+
+    k = index(x, [None, [-2]])                         ->     k = slice(x, 1, 4, 5)
+
+A product of heads that share one operand, which the HTP multiplies wrongly (QNN 2.51; also Falcon)::
+
+    s = matmul(q (2, 4, 24, 16), k (2, 1, 16, 24))     ->     s = matmul(q, expand(k, [2, 4, 16, 24]))
 
 The error function, from which the tanh form of GELU differs by less than fp16 does::
 
@@ -25,12 +33,14 @@ from torch.fx import Graph, Node
 from zoexport.core.types import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, placeholders, shape_of
 
+_MOST_PLACES = 8
+"""A slice is made for each."""
 _SLOPE = 2 / math.sqrt(math.pi)
 _CUBE = 0.044715 * _SLOPE * 2
 
 
 def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
-    """Rewrite a backward program, whose recorded shapes are numbers."""
+    """Rewrite a program, whose recorded shapes are numbers."""
     nodes = program.module.graph
     names = {node: name for name, node in placeholders(program).items()}
     for node in list(nodes.nodes):
@@ -39,8 +49,11 @@ def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
                 made: Node | None = _erf(nodes, operand(node))
             elif is_call(node, aten.index_put):
                 made = _put(nodes, node, names, weights)
+            elif is_call(node, aten.index):
+                made = _index(nodes, node, names, weights)
             else:
                 made = _side_by_side(nodes, node)
+                _share_nothing(nodes, node)
         if made is not None:
             node.replace_all_uses_with(made)
     nodes.eliminate_dead_code()
@@ -62,17 +75,39 @@ def _erf(nodes: Graph, z: Node) -> Node:
     return call(nodes, aten.tanh.default, call(nodes, aten.mul.Tensor, z, slope))
 
 
+def _share_nothing(nodes: Graph, node: Node) -> None:
+    """Repeat an operand of a product over the leading dimensions of the other."""
+    if not is_call(node, aten.matmul) or min(len(shape_of(arg)) for arg in arguments(node)) < 3:
+        return
+    lead = shape_of(node)[:-2]
+    for place, arg in enumerate(arguments(node)):
+        if shape_of(arg)[:-2] != lead:
+            whole = call(nodes, aten.expand.default, arg, [*lead, *shape_of(arg)[-2:]])
+            node.update_arg(place, whole)
+
+
+def _index(
+    nodes: Graph, node: Node, names: Mapping[Node, str], weights: Mapping[str, Tensor]
+) -> Node | None:
+    """Values at constant places of one axis."""
+    source, indices = arguments(node)
+    found = _places(source, indices, names, weights)
+    if found is None:
+        return None
+    axis, places = found
+    pieces = [call(nodes, aten.slice.Tensor, source, axis, place, place + 1) for place in places]
+    return pieces[0] if len(pieces) == 1 else call(nodes, aten.cat.default, pieces, axis)
+
+
 def _put(
     nodes: Graph, node: Node, names: Mapping[Node, str], weights: Mapping[str, Tensor]
 ) -> Node | None:
     """Values put at constant places of one axis."""
     zeros, indices, values, *_ = arguments(node)
-    axes = [axis for axis, index in enumerate(indices) if index is not None]
-    if len(axes) != 1 or not _is_zero(zeros) or names.get(indices[axes[0]]) not in weights:
+    found = _places(zeros, indices, names, weights)
+    if found is None or not _is_zero(zeros):
         return None
-    (axis,) = axes
-    size = shape_of(zeros)[axis]
-    places = [place % size for place in weights[names[indices[axis]]].flatten().tolist()]
+    axis, places = found
     if len({*places}) < len(places) or shape_of(values)[axis] != len(places):
         return None
     pieces = []
@@ -80,6 +115,24 @@ def _put(
         piece = call(nodes, aten.slice.Tensor, values, axis, number, number + 1)
         pieces.append((piece, places[number], places[number] + 1))
     return _among_zeros(nodes, zeros, axis, pieces)
+
+
+def _places(
+    source: Node,
+    indices: list[Node | None],
+    names: Mapping[Node, str],
+    weights: Mapping[str, Tensor],
+) -> tuple[int, list[int]] | None:
+    """The axis and the places, from 0, where an index names constant ones of one axis, and few."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1:
+        return None
+    axis, index = given[0]
+    places = weights.get(names.get(index, ""))
+    if places is None or places.dim() != 1 or len(places) > _MOST_PLACES:
+        return None
+    size = shape_of(source)[axis]
+    return axis, [int(place) % size for place in places.tolist()]
 
 
 def _side_by_side(nodes: Graph, node: Node) -> Node | None:

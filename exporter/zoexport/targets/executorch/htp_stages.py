@@ -90,7 +90,7 @@ def _for_stage(
         softmax_gradients(made)
         sigmoid_gradients(made)
         layer_norm_gradients(made)
-        lacking_operators(made, weights)
+    lacking_operators(made, weights)
     alone = dataclasses.replace(graph, programs={name: made}, weights=weights)
     made = for_htp(alone, name)
     _fold(made, weights)
