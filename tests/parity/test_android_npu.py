@@ -58,14 +58,16 @@ def test_one_copy_a_call(compiler: Compiler) -> None:
 
 
 @pytest.mark.parametrize(
-    "quantized",
-    [{}, {"weights": "int8", "activations": "int16"}],
+    ("quantized", "eps", "least"),
+    [({}, 1e-2, 100), ({"weights": "int8", "activations": "int16"}, 1e-1, 20)],
     ids=["fp16", "w8a16"],
 )
-def test_gradients_have_the_signs_of_fp32(quantized: dict[str, str], compiler: Compiler) -> None:
+def test_gradients_have_the_signs_of_fp32(
+    quantized: dict[str, str], eps: float, least: int, compiler: Compiler
+) -> None:
     bundle = compiler.bundle("llama", queries=4, **SHAPE, **quantized)
-    result = compare_signs(bundle, queries=200, progress=quietly)
-    assert result["queries"] >= 200 and result["counted"] >= 100
+    result = compare_signs(bundle, queries=200, eps=eps, progress=quietly)
+    assert result["queries"] >= 200 and result["counted"] >= least
     assert result["passed"] and result["agreement"] >= 0.95
 
 
@@ -114,7 +116,7 @@ def test_a_step_trains_and_the_manifest_says_what_it_needs(compiler: Compiler) -
     bundle = compiler.bundle("llama", queries=4, **SHAPE)
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["backends"] == ["QnnBackend"]
-    assert manifest["settings"]["soc"] == "SM8650" and manifest["max_labels"] == 24
+    assert manifest["settings"]["soc"] == "SM8650" and manifest["max_labels"] == SHAPE["labels"]
     with Session.open(bundle) as session:
         # The weights in a context are the NPU's own; nothing is packed for a CPU.
         assert (session.info.packed_weights, session.info.packed_problem) == ("", "")

@@ -25,8 +25,8 @@ pytestmark = needs_qnn
 SETTINGS = {"seq_len": "24", "batch": "2", "lora.rank": "4", "queries": "1"}
 
 
-def graph_of(name: str, weights: str) -> TrainingGraph:
-    planned = plan("prge", "android-npu", {**SETTINGS, "weights": weights})
+def graph_of(name: str, weights: str, method: str = "prge") -> TrainingGraph:
+    planned = plan(method, "android-npu", {**SETTINGS, "weights": weights})
     return training_graph(planned, tiny(name), lambda *_: None)
 
 
@@ -97,6 +97,14 @@ def test_calibration_shows_adapters_that_have_grown() -> None:
         if slot.role == "trainable":
             most = max(float(call[places[slot.name]].abs().max()) for call in calls)
             assert 0.8 * ADAPTER_RANGE < most <= ADAPTER_RANGE
+
+
+def test_calibration_perturbs() -> None:
+    graph = graph_of("llama", "fp32", method="mezo")
+    program = for_htp(graph, "train")
+    for call in calibration_inputs(graph, program):
+        given = dict(zip((value.name for value in program.arguments()), call, strict=True))
+        assert float(given["sign"]) in (1.0, -1.0) and float(given["epsilon"]) > 0
 
 
 def test_masks_leave_room_for_scores() -> None:

@@ -22,6 +22,8 @@ ADAPTER_RANGE = 0.5
 MASKED = -128.0
 _ROWS = 64
 """Rows of tokens that are calibrated on: fewer cut off values that others reach (with 16, some in a thousand)."""
+_PERTURBATION = {"epsilon": 1e-2, "sign": 1.0}
+"""By role: copies are perturbed as they are in training."""
 _FROM = -1e4
 """Constants below are masks: no weight of a model is."""
 
@@ -99,6 +101,8 @@ def calibration_inputs(graph: TrainingGraph, program: Program) -> list[list[torc
                 spread = ADAPTER_RANGE if call % 2 else 0.1 * ADAPTER_RANGE
                 uniform = torch.rand(value.sizes(), generator=generator)
                 values[value.name] = spread * (2 * uniform - 1)
+            elif value.role in _PERTURBATION:
+                values[value.name] = torch.full(value.sizes(), _PERTURBATION[value.role])
         found.append([values[value.name] for value in program.arguments()])
     return found
 
