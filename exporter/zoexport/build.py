@@ -66,6 +66,7 @@ def compile_bundle(
     recipe: Path | None,
     force: bool,
     allow_fallback: bool = False,
+    calibration: Path | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Compile a model into a bundle.
@@ -78,6 +79,7 @@ def compile_bundle(
         recipe: a YAML file of settings.
         force: replace a bundle that is already there.
         allow_fallback: accept matrix products that the target's accelerator does not take.
+        calibration: JSON Lines on whose rows a target that quantizes activations measures their ranges.
         progress: called with the name of each phase.
 
     Returns:
@@ -89,6 +91,13 @@ def compile_bundle(
     """
     start = time.monotonic()
     planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
+    if calibration is not None and planned.target.programs_config(planned.config) is planned.config:
+        raise ConfigError(
+            f"calibration {calibration}",
+            found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
+            expected="android-npu with activations=int8 or int16",
+            fix="Leave --calibration out.",
+        )
     if planned.target.notice:
         progress(planned.target.notice, None)
     # torch and transformers load only once the settings are known to be good.
@@ -99,7 +108,7 @@ def compile_bundle(
     with atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.split == "layers")
-        content = _fill(folder, planned, loaded, allow_fallback, progress)
+        content = _fill(folder, planned, loaded, allow_fallback, calibration, progress)
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
         written = manifest.write(folder, content, files)
@@ -207,14 +216,23 @@ def _passed(
 
 
 def _fill(
-    folder: Path, planned: Plan, loaded: Any, allow_fallback: bool, progress: Progress
+    folder: Path,
+    planned: Plan,
+    loaded: Any,
+    allow_fallback: bool,
+    calibration: Path | None,
+    progress: Progress,
 ) -> dict[str, Any]:
     from safetensors.torch import save
 
     from zoexport import adapters
     from zoexport.ir import frozen
 
+    for path in loaded.tokenizer_files:
+        shutil.copyfile(path, folder / path.name)
     graph = training_graph(planned, loaded.model, progress)
+    if calibration is not None:
+        graph.calibration = calibration_rows(calibration, folder, graph.seq_len, loaded.vocab_size)
     graph.source = loaded.weights
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
@@ -225,10 +243,6 @@ def _fill(
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
     adapters.write_peft_config(folder, graph.slots, settings, loaded)
-    tokenizer = []
-    for path in loaded.tokenizer_files:
-        shutil.copyfile(path, folder / path.name)
-        tokenizer.append(path.name)
     return {
         **_description(planned, lowered, graph, settings),
         "model": {
@@ -239,8 +253,23 @@ def _fill(
             "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
             "sha256": loaded.sha256,
         },
-        "tokenizer": sorted(tokenizer),
+        "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
     }
+
+
+def calibration_rows(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Any:
+    """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0.
+
+    Raises:
+        DataError: a line cannot be used, or there is none.
+    """
+    import torch
+
+    from zoexport.data import tokenize_file
+
+    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
+    rows = [candidate.tokens for example in examples for candidate in example.candidates]
+    return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
 
 def _description(

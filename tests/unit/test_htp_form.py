@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.support.qnn import needs_qnn
-from tests.support.tiny_models import tiny
-from zoexport.build import plan, training_graph
+from tests.support.tiny_models import save_tiny, tiny
+from zoexport.build import calibration_rows, compile_bundle, plan, training_graph
+from zoexport.core.errors import ConfigError
 from zoexport.core.types import Dim, Program, TrainingGraph
+from zoexport.data import tokenize_file
 from zoexport.ir.graphs import aten, is_call, operand, shape_of
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs
@@ -97,6 +101,33 @@ def test_calibration_shows_adapters_that_have_grown() -> None:
         if slot.role == "trainable":
             most = max(float(call[places[slot.name]].abs().max()) for call in calls)
             assert 0.8 * ADAPTER_RANGE < most <= ADAPTER_RANGE
+
+
+def test_calibration_rows_are_those_of_a_file(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"text": "warm and funny"}\n{"prompt": "It was", "completion": " great"}\n')
+    rows = calibration_rows(data, tmp_path, 24, 320)
+    assert rows.shape == (2, 24) and rows.dtype == torch.int64
+    for row, example in zip(rows, tokenize_file(data, tmp_path, 24, 320).examples, strict=True):
+        tokens = example.candidates[0].tokens
+        assert row.tolist() == tokens + [0] * (24 - len(tokens))
+
+
+def test_calibration_where_nothing_is_calibrated_is_refused(tmp_path: Path) -> None:
+    for target in ("host", "android-npu"):
+        with pytest.raises(ConfigError, match="calibrates nothing"):
+            compile_bundle(
+                str(tmp_path),
+                method="prge",
+                target=target,
+                output=tmp_path / "bundle",
+                settings={},
+                recipe=None,
+                force=False,
+                calibration=tmp_path / "data.jsonl",
+                progress=lambda *_: None,
+            )
 
 
 def test_calibration_perturbs() -> None:

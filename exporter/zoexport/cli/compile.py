@@ -28,6 +28,11 @@ from zoexport.cli.progress import Phases
     is_flag=True,
     help="Accept matrix products on the CPU where the target's accelerator does not take them.",
 )
+@click.option(
+    "--calibration",
+    type=options.PATH,
+    help="JSON Lines whose rows show the ranges of quantized activations (android-npu).",
+)
 @options.common
 def compile_verb(
     model: str,
@@ -38,6 +43,7 @@ def compile_verb(
     assignments: tuple[str, ...],
     force: bool,
     allow_fallback: bool,
+    calibration: Path | None,
     as_json: bool,
 ) -> None:
     """Compile MODEL into a bundle.
@@ -64,6 +70,7 @@ def compile_verb(
             recipe=recipe,
             force=force,
             allow_fallback=allow_fallback,
+            calibration=calibration,
             progress=phases,
         )
     fallback = {name: sum(operators.values()) for name, operators in result["fallback_ops"].items()}
