@@ -61,6 +61,15 @@ def add_input(program: Program, value: Value) -> Node:
     return node
 
 
+def weight_input(program: Program, name: str, tensor: torch.Tensor) -> Node:
+    """The placeholder of the weight ``name``, which holds ``tensor``; added where the program reads it first."""
+    known = placeholders(program).get(name)
+    if known is not None:
+        return known
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return add_input(program, Value(name, "weight", dtype, tuple(tensor.shape)))
+
+
 def remove_unused_weights(program: Program) -> None:
     """Drop dead nodes, and weight inputs that nothing reads."""
     program.module.graph.eliminate_dead_code()

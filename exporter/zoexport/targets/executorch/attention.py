@@ -24,16 +24,16 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import (
     RESHAPES,
-    add_input,
     aten,
     call,
     is_call,
     operand,
     placeholders,
     shape_of,
+    weight_input,
 )
 from zoexport.ir.lengths import follows
 
@@ -167,9 +167,5 @@ class _Attention:
         return call(self.nodes, aten.reshape.default, stored, flat)
 
     def _constant(self, name: str, tensor: torch.Tensor) -> Node:
-        known = placeholders(self.program).get(name)
-        if known is not None:
-            return known
-        self.graph.weights.setdefault(name, tensor.contiguous())
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return add_input(self.program, Value(name, "weight", dtype, tuple(tensor.shape)))
+        stored = self.graph.weights.setdefault(name, tensor.contiguous())
+        return weight_input(self.program, name, stored)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import Dim as ExportDim
 
-from zoexport.core.types import Dim, Program
+from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import EXAMPLE_SIZE, identifier
+from zoexport.ir.lengths import set_length
+from zoexport.ir.shapes import record_shapes
 from zoexport.targets.executorch.program_file import FILE
 
 
@@ -88,6 +91,20 @@ def export_program(
         )
 
 
+def close_sizes(graph: TrainingGraph, program: Program) -> None:
+    """Make a program's sizes numbers: rows of seq_len tokens, and as many label entries as a call has at most."""
+    if graph.length != graph.seq_len:
+        set_length(program, graph.length, graph.seq_len)
+    program.inputs = [_closed(value, graph.max_labels) for value in program.inputs]
+    program.outputs = [_closed(value, graph.max_labels) for value in program.outputs]
+    record_shapes(program)
+
+
+def _closed(value: Value, labels: int) -> Value:
+    shape = tuple(labels if isinstance(size, Dim) else size for size in value.shape)
+    return dataclasses.replace(value, shape=shape)
+
+
 def manifest_entry(program: Program, longest: int | None = None) -> dict[str, Any]:
     """How a session calls a program; ``longest``: the most tokens a row where it takes rows of any length."""
     inputs = [value.as_dict() for value in program.arguments()]
@@ -142,6 +159,19 @@ def fallback_of(exported: Any) -> dict[str, int]:
         for name, count in sorted(counts.items())
         if not any(part in name for part in skipped)
     }
+
+
+_PRODUCTS = ("mm", "bmm", "addmm", "linear", "matmul")
+
+
+def is_product(operator: str) -> bool:
+    """Whether an operator, by the name of its schema, is a matrix product."""
+    return operator.partition("::")[2].startswith(_PRODUCTS)
+
+
+def products_among(operators: Mapping[str, int]) -> dict[str, int]:
+    """The matrix products among the operators of :func:`fallback_of`."""
+    return {name: count for name, count in operators.items() if is_product(name)}
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -7,14 +7,11 @@ index something, and nowhere else, as the seed and the step are 64-bit numbers f
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import (
-    add_input,
     arguments,
     aten,
     call,
@@ -23,10 +20,10 @@ from zoexport.ir.graphs import (
     operand,
     placeholders,
     remove_unused_weights,
+    weight_input,
     zo,
 )
-from zoexport.ir.lengths import set_length
-from zoexport.ir.shapes import record_shapes
+from zoexport.targets.executorch.exported import close_sizes
 from zoexport.targets.executorch.htp_norms import rms_norms
 
 _INDEX = {aten.embedding: 1, aten.index_select: 2}
@@ -36,21 +33,13 @@ _INDEX = {aten.embedding: 1, aten.index_select: 2}
 def for_htp(graph: TrainingGraph, name: str) -> Program:
     """A copy of a program in this form; weights that it needs anew are added to ``graph``."""
     program = copy_program(graph.programs[name], name)
-    if graph.length != graph.seq_len:
-        set_length(program, graph.length, graph.seq_len)
-    program.inputs = [_fixed(value) for value in program.inputs]
-    program.outputs = [_fixed(value) for value in program.outputs]
-    record_shapes(program)
+    close_sizes(graph, program)
     _dequantize(graph, program)
     rms_norms(graph, program)
     _index_with_32_bits(graph, program)
     remove_unused_weights(program)
     program.module.recompile()
     return program
-
-
-def _fixed(value: Value) -> Value:
-    return dataclasses.replace(value, shape=value.sizes())
 
 
 def _dequantize(graph: TrainingGraph, program: Program) -> None:
@@ -69,7 +58,9 @@ def _dequantize(graph: TrainingGraph, program: Program) -> None:
             # Codes of int8, whose rows are cast and scaled next: integers that fp16 holds too.
             name = names[operand(node)]
             graph.weights.setdefault(f"{name}.float", graph.weights[name].float())
-            node.update_arg(0, _weight(graph, program, f"{name}.float"))
+            node.update_arg(
+                0, weight_input(program, f"{name}.float", graph.weights[f"{name}.float"])
+            )
             node.meta["val"] = node.meta["val"].float()
 
 
@@ -86,17 +77,7 @@ def _values(
         four_bits = is_call(read, zo.dequantize_int4, zo.embedding_int4)
         dequantize = zo.dequantize_int4 if four_bits else zo.dequantize_int8
         graph.weights[name] = dequantize(codes, scales)
-    return _weight(graph, program, name)
-
-
-def _weight(graph: TrainingGraph, program: Program, name: str) -> Node:
-    """The placeholder of one of the graph's weights, added where the program has not read it so far."""
-    known = placeholders(program).get(name)
-    if known is not None:
-        return known
-    tensor = graph.weights[name]
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return add_input(program, Value(name, "weight", dtype, tuple(tensor.shape)))
+    return weight_input(program, name, graph.weights[name])
 
 
 def _index_with_32_bits(graph: TrainingGraph, program: Program) -> None:
@@ -114,7 +95,7 @@ def _index_with_32_bits(graph: TrainingGraph, program: Program) -> None:
                 if name in graph.weights:
                     short = f"{name}.int32"
                     graph.weights[short] = graph.weights[name].int()
-                    narrow = _weight(graph, program, short)
+                    narrow = weight_input(program, short, graph.weights[short])
                 else:
                     narrow = call(nodes, aten._to_copy.default, indices, dtype=torch.int32)
             node.update_arg(place, narrow)

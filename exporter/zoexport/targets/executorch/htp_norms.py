@@ -18,9 +18,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import (
-    add_input,
     arguments,
     aten,
     call,
@@ -28,6 +27,7 @@ from zoexport.ir.graphs import (
     operand,
     placeholders,
     shape_of,
+    weight_input,
 )
 
 LEAST_WIDTH = 64
@@ -81,10 +81,7 @@ def _rewrite(graph: TrainingGraph, program: Program, norm: Node, x: Node, eps: f
         result = reader
     else:
         name = f"ones.{width}"
-        graph.weights.setdefault(name, torch.ones(width))
-        weight = placeholders(program).get(name) or add_input(
-            program, Value(name, "weight", "float32", (width,))
-        )
+        weight = weight_input(program, name, graph.weights.setdefault(name, torch.ones(width)))
     with nodes.inserting_before(result):
         replacement = call(nodes, aten.rms_norm.default, x, [width], weight, eps)
     result.replace_all_uses_with(replacement)

@@ -21,12 +21,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.fx import Node
 
 from zoexport.core import int4
-from zoexport.core.types import Program, Stage, TrainingGraph, Value
+from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.graphs import (
-    add_input,
     arguments,
     aten,
     call,
@@ -34,6 +32,7 @@ from zoexport.ir.graphs import (
     is_call,
     placeholders,
     remove_unused_weights,
+    weight_input,
     zo,
 )
 from zoexport.targets.executorch.htp_backward import (
@@ -113,7 +112,7 @@ def _products(program: Program, weights: dict[str, Tensor]) -> None:
             four_bits = weights[names[codes]].dtype == torch.uint8
             read = int4.dequantize_int4 if four_bits else int4.dequantize_int8
             weights[name] = read(weights[names[codes]], weights[names[scales]])
-        weight = _weight(program, weights, name)
+        weight = weight_input(program, name, weights[name])
         with nodes.inserting_before(node):
             if is_call(node, *_FORWARD):
                 made = call(nodes, aten.linear.default, x, weight, *bias)
@@ -141,13 +140,5 @@ def _fold(program: Program, weights: dict[str, Tensor]) -> None:
             continue
         name = f"computed.{node.name}"
         weights[name] = value.contiguous()
-        node.replace_all_uses_with(_weight(program, weights, name))
+        node.replace_all_uses_with(weight_input(program, name, weights[name]))
     remove_unused_weights(program)
-
-
-def _weight(program: Program, weights: Mapping[str, Tensor], name: str) -> Node:
-    found = placeholders(program).get(name)
-    if found is not None:
-        return found
-    dtype = str(weights[name].dtype).removeprefix("torch.")
-    return add_input(program, Value(name, "weight", dtype, tuple(weights[name].shape)))

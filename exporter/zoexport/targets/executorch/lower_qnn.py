@@ -20,12 +20,13 @@ from zoexport.targets.executorch.exported import (
     export_program,
     fallback_of,
     manifest_entry,
+    products_among,
 )
 from zoexport.targets.executorch.htp_form import for_htp
 from zoexport.targets.executorch.htp_quantize import quantize, soften_masks
 from zoexport.targets.executorch.program_file import refused, write_programs
 
-PRODUCTS = ("aten::linear", "aten::mm", "aten::bmm", "aten::matmul", "aten::addmm")
+OURS = "zoexport's own, computed on the CPU"
 
 
 def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
@@ -80,16 +81,10 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
             name: {operator: reasons[name].get(operator, OURS) for operator in operators}
             for name, operators in fallback.items()
         },
-        products_outside={
-            name: {operator: operators[operator] for operator in PRODUCTS if operator in operators}
-            for name, operators in fallback.items()
-        },
+        products_outside={name: products_among(found) for name, found in fallback.items()},
         backends=backends,
         packing=f"qnn-{config.weights}" if quantized else "fp16",
     )
-
-
-OURS = "zoexport's own, computed on the CPU"
 
 
 def chips() -> list[str]:
@@ -172,12 +167,9 @@ def to_edge(
 @contextlib.contextmanager
 def without_log() -> Iterator[None]:
     """ExecuTorch's compiler for QNN logs every operator that it looks at, several times."""
-    logger = logging.getLogger("executorch.backends.qualcomm")
-    before = logger.level
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
         logging.disable(disabled)
-        logger.setLevel(before)

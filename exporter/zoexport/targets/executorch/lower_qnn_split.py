@@ -20,9 +20,15 @@ from zoexport.ir import frozen
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import identifier
 from zoexport.targets.executorch import qnn_library
-from zoexport.targets.executorch.exported import delegates_of, export_program, fallback_of
+from zoexport.targets.executorch.exported import (
+    delegates_of,
+    export_program,
+    fallback_of,
+    products_among,
+    split_entry,
+)
 from zoexport.targets.executorch.htp_stages import stage_programs
-from zoexport.targets.executorch.lower_qnn import OURS, PRODUCTS, to_edge, without_log
+from zoexport.targets.executorch.lower_qnn import OURS, to_edge, without_log
 from zoexport.targets.executorch.lower_split import lower_split
 from zoexport.targets.executorch.program_file import refused, write_programs
 
@@ -87,17 +93,9 @@ def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path)
         raise refused(f"lowering {program.name} to the NPU of {soc}", error) from error
     file = f"{identifier(program.name)}.pte"
     required, backends = write_programs(executorch, folder, file)
-    entry = {
-        "name": program.name,
-        "family": program.family,
-        **({} if program.length is None else {"length": program.length}),
-        "file": file,
-        "method": _METHOD,
-        "inputs": [value.as_dict() for value in program.arguments()],
-        "outputs": [value.as_dict() for value in program.outputs],
-    }
+    called = dataclasses.replace(program, inputs=program.arguments())
+    entry = {**split_entry(called), "file": file, "method": _METHOD}
     why = {operator: reasons[_METHOD].get(operator, OURS) for operator in fallback}
-    products = {operator: fallback[operator] for operator in PRODUCTS if operator in fallback}
     return Lowered(
         "executorch",
         [entry],
@@ -105,7 +103,7 @@ def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path)
         {program.name: delegates},
         {program.name: fallback},
         {program.name: why},
-        {program.name: products},
+        {program.name: products_among(fallback)},
         backends,
     )
 

@@ -14,22 +14,21 @@ from typing import Any
 
 import torch
 
-from zoexport.core.types import Dim, Lowered, Program, Progress, TrainingGraph, Value
+from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier, is_call, operand, shape_of, zo
-from zoexport.ir.lengths import set_length
-from zoexport.ir.shapes import record_shapes
 from zoexport.targets.executorch.exported import (
+    close_sizes,
     delegates_of,
     export_program,
     fallback_of,
     manifest_entry,
+    products_among,
     split_entry,
 )
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.program_file import refused, write_programs
 from zoexport.targets.executorch.vulkan_partitions import (
-    is_product,
     needed_steps_only,
     partitioner_of,
 )
@@ -90,11 +89,7 @@ def lower_vulkan(graph: TrainingGraph, config: Any, folder: Path, progress: Prog
             name: {operator: _reason(operator, edge.skipped[name]) for operator in found}
             for name, found in fallback.items()
         },
-        products_outside={
-            name: products
-            for name, found in fallback.items()
-            if (products := {key: count for key, count in found.items() if is_product(key)})
-        },
+        products_outside={name: products_among(found) for name, found in fallback.items()},
         backends=backends,
         notes=[NOT_RUN],
     )
@@ -173,17 +168,8 @@ def sized_program(graph: TrainingGraph, program: Program) -> Program:
     sized = copy_program(program, program.name)
     if graph.stages:
         return sized
-    if graph.length != graph.seq_len:
-        set_length(sized, graph.length, graph.seq_len)
-    sized.inputs = [_closed(value, graph.max_labels) for value in sized.inputs]
-    sized.outputs = [_closed(value, graph.max_labels) for value in sized.outputs]
-    record_shapes(sized)
+    close_sizes(graph, sized)
     return sized
-
-
-def _closed(value: Value, labels: int) -> Value:
-    shape = tuple(labels if isinstance(size, Dim) else size for size in value.shape)
-    return dataclasses.replace(value, shape=shape)
 
 
 def _with_arguments(program: Program, constants: dict[str, torch.Tensor]) -> Program:

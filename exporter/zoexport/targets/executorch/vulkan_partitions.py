@@ -9,18 +9,13 @@ from typing import Any
 import torch
 
 from zoexport.core.types import TrainingGraph
+from zoexport.targets.executorch.exported import is_product
 
-_PRODUCTS = ("mm", "bmm", "addmm", "linear", "matmul")
 _IDLE = {"FuseBatchNormPass", "FuseClampPass", "FuseQuantizedOpsTransform", "FoldQDQPass"}
 """Passes for convolutions and quantized activations."""
 _BLOCKED = "op is in blocklist"
 _BOUND = "reads a table that stages bind, of which the delegate takes constants alone"
 _ALONE = "computed on the CPU, between kernels of ours: no matrix product is beside it"
-
-
-def is_product(operator: str) -> bool:
-    """Whether an operator, by the name of its schema, is a matrix product."""
-    return operator.partition("::")[2].startswith(_PRODUCTS)
 
 
 def partitioner_of(config: Any, graph: TrainingGraph, skipped: dict[str, str]) -> Any:

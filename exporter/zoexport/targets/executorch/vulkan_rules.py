@@ -29,7 +29,6 @@ from torch.fx import Graph, Node
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import (
     RESHAPES,
-    add_input,
     arguments,
     aten,
     call,
@@ -38,6 +37,7 @@ from zoexport.ir.graphs import (
     placeholders,
     remove_unused_weights,
     shape_of,
+    weight_input,
     zo,
 )
 from zoexport.targets.executorch.row_rules import decompose
@@ -314,12 +314,9 @@ class VulkanRules:
         return self._input(known, self.graph.weights[known])
 
     def _input(self, name: str, tensor: torch.Tensor) -> Node:
-        known = placeholders(self.program).get(name)
-        if known is not None:
-            return known
-        self.constants[name] = tensor
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return add_input(self.program, Value(name, "weight", dtype, tuple(tensor.shape)))
+        if name not in placeholders(self.program):
+            self.constants[name] = tensor
+        return weight_input(self.program, name, tensor)
 
 
 def _unpacked(codes: torch.Tensor) -> torch.Tensor:
