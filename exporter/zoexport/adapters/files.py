@@ -1,0 +1,211 @@
+"""What the formats share: a JSON description, and a safetensors file with two matrices for each adapted layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from zoexport.adapters.formats import Slots, slot_modules
+from zoexport.core.errors import StateError, first_line
+
+CONFIG = "adapter_config.json"
+"""PEFT and mlx-lm call their descriptions the same; what is in them differs."""
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a tool's files keep the slots.
+
+    Attributes:
+        tool: what the messages call it.
+        weights: name of the file with the tensors.
+        key: a slot's name in that file.
+        slot: the slot that a name in that file stands for; the name itself where it is no half of an adapter.
+        transposed: whether a tensor of the file is a slot's transpose.
+    """
+
+    tool: str
+    weights: str
+    key: Callable[[str], str]
+    slot: Callable[[str], str]
+    transposed: bool = False
+
+    def shape(self, slot: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that a slot of shape ``slot`` has in the file."""
+        return tuple(reversed(slot)) if self.transposed else tuple(slot)
+
+    def turned(self, values: Array) -> Array:
+        """From a slot to the file or back."""
+        return np.ascontiguousarray(values.T if self.transposed else values)
+
+
+def tensors_of(slots: Slots, layout: Layout) -> dict[str, Array]:
+    """The tensors of a weights file, float32, in an order that does not depend on that of ``slots``."""
+    names = [
+        f"{half}.{module}"
+        for module in sorted(slot_modules(slots))
+        for half in ("lora_A", "lora_B")
+    ]
+    return {
+        layout.key(name): layout.turned(np.asarray(slots[name], dtype=np.float32)) for name in names
+    }
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object, its keys sorted: the same content gives the same bytes."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_config(folder: Path, layout: Layout) -> dict[str, Any]:
+    """The object in a folder's ``adapter_config.json``.
+
+    Raises:
+        StateError: there is none, or it is no JSON object.
+    """
+    path = folder / CONFIG
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"bad JSON ({error})"
+        raise StateError(
+            f"{path}",
+            found=str(reason).lower() if isinstance(error, OSError) else str(reason),
+            expected=f"an adapter of {layout.tool}: {CONFIG} and {layout.weights}",
+            fix=f"Name the folder that {layout.tool} wrote.",
+        ) from error
+    if not isinstance(content, dict):
+        refuse(
+            f"{path}",
+            found=f"a JSON {type(content).__name__}",
+            expected="an object",
+            fix=f"Use the file that {layout.tool} wrote.",
+        )
+    return content
+
+
+def check_number(where: str, found: Any, expected: float, setting: str, value: float = 1) -> None:
+    """Refuse a number of a description that is not the bundle's.
+
+    Args:
+        where: file and key.
+        found: what the description has.
+        expected: what the bundle's settings give.
+        setting: the setting of a compile that decides it.
+        value: how much of the setting one of the number is.
+
+    Raises:
+        StateError: they differ, by more than a number that was once a float32 would.
+    """
+    numeric = isinstance(found, int | float) and not isinstance(found, bool)
+    if numeric and math.isclose(found, expected, rel_tol=1e-6):
+        return
+    refuse(
+        where,
+        found=f"{found!r}",
+        expected=f"{expected:g}, as the bundle was compiled",
+        fix=f"Compile the model with --set {setting}={found * value:g}."
+        if numeric
+        else "Use an adapter whose description has it.",
+    )
+
+
+def read_slots(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]], layout: Layout
+) -> dict[str, Array]:
+    """Every slot of ``shapes`` from a folder's weights file, which holds these and nothing else.
+
+    Returns:
+        The slots in the order of ``shapes``, float32, contiguous.
+
+    Raises:
+        StateError: the file is missing or damaged, or a name, shape, type or value does not fit.
+    """
+    path = folder / layout.weights
+    tensors = _read_tensors(path, layout)
+    names = {layout.slot(name): name for name in tensors}
+    _check_names(path, names, shapes, layout)
+    slots: dict[str, Array] = {}
+    for slot, shape in shapes.items():
+        name = names[slot]
+        if tensors[name].shape != layout.shape(shape):
+            refuse(
+                f"{path}, {name}",
+                found=f"the shape {tensors[name].shape}",
+                expected=f"{layout.shape(shape)}, as the bundle has it",
+                fix="Use an adapter for the same base model and rank.",
+            )
+        if not np.isfinite(tensors[name]).all():
+            refuse(
+                f"{path}, {name}",
+                found="values that are not finite",
+                expected="finite numbers",
+                fix="Use an adapter from a run that did not diverge.",
+            )
+        slots[slot] = layout.turned(tensors[name])
+    return slots
+
+
+def _check_names(
+    path: Path, names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], layout: Layout
+) -> None:
+    for wrong, found in (
+        ([layout.key(slot) for slot in shapes if slot not in names], "no"),
+        ([name for slot, name in names.items() if slot not in shapes], "also"),
+    ):
+        if wrong:
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            modules = slot_modules(shapes)
+            refuse(
+                f"{path}",
+                found=f"{found} {wrong[0]}{more}",
+                expected=f"the {len(modules)} layers that the bundle adapts, such as {modules[0]}",
+                fix="Compile the model with the adapter's layers (--set lora.targets=..., lora.layers=...).",
+            )
+
+
+def _read_tensors(path: Path, layout: Layout) -> dict[str, Array]:
+    """Every tensor by its name, float32, as the file has it."""
+    import safetensors
+
+    library: Any = safetensors  # its functions carry no types
+    try:
+        entries = library.deserialize(path.read_bytes())
+    except (OSError, library.SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise StateError(
+            f"{path}",
+            found=reason.lower() if reason else f"a damaged file ({first_line(error)})",
+            expected=f"the weights of an adapter of {layout.tool}",
+            fix="Export the adapter again, with safetensors.",
+        ) from error
+    return {name: _array(path, name, entry) for name, entry in entries}
+
+
+def _array(path: Path, name: str, entry: dict[str, Any]) -> Array:
+    # safetensors' numpy reader has no bfloat16: it is the upper half of a float32.
+    kinds = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
+    kind = entry["dtype"]
+    if kind not in kinds:
+        refuse(
+            f"{path}, {name}",
+            found=f"the type {kind}",
+            expected="one of " + ", ".join(kinds),
+            fix="Save the adapter in a floating-point type.",
+        )
+    values = np.frombuffer(entry["data"], dtype=kinds[kind])
+    if kind == "BF16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32).reshape(entry["shape"])
+
+
+def refuse(where: str, *, found: str, expected: str, fix: str) -> NoReturn:
+    """Raise the :class:`StateError` of an adapter that cannot be used."""
+    raise StateError(where, found=found, expected=expected, fix=fix)
