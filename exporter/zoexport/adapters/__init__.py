@@ -11,6 +11,7 @@ from zoexport.adapters.formats import (
     Slots,
     slot_modules,
 )
+from zoexport.adapters.mlx import MlxFormat
 from zoexport.adapters.peft import (
     PeftFormat,
     read_settings,
@@ -20,7 +21,7 @@ from zoexport.adapters.peft import (
 )
 from zoexport.core.errors import ConfigError, nearest
 
-FORMATS: dict[str, AdapterFormat] = {entry.name: entry for entry in (PeftFormat(),)}
+FORMATS: dict[str, AdapterFormat] = {entry.name: entry for entry in (PeftFormat(), MlxFormat())}
 """The formats by the name that ``--format`` takes."""
 
 __all__ = [

@@ -43,7 +43,8 @@ class AdapterFormat(Protocol):
         """Write the adapter as a new folder, whole or not at all; the same slots give the same bytes.
 
         Raises:
-            ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
+            ConfigError: the format has no name for an adapted layer, the folder exists and ``replace`` is off, or
+                the place cannot be written.
         """
 
     def read(
@@ -60,6 +61,7 @@ class AdapterFormat(Protocol):
             Every slot, float32.
 
         Raises:
+            ConfigError: the format has no name for a layer that the bundle adapts.
             StateError: the files are damaged, or the adapter does not fit the bundle.
         """
 

@@ -10,7 +10,9 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
 
-_FORMAT = click.option("--format", "kind", default="peft", show_default=True)
+_FORMAT = click.option(
+    "--format", "kind", default="peft", show_default=True, help="Whose files: peft or mlx."
+)
 
 
 @click.group(cls=Verbs)

@@ -1,0 +1,142 @@
+"""mlx-lm's files: ``adapter_config.json`` and ``adapters.safetensors``, which MLX Swift's loader reads too.
+
+Neither is imported. Their ``<module>.lora_a`` (in, rank) and ``<module>.lora_b`` (rank, out) are the slots
+``lora_A.<module>`` and ``lora_B.<module>`` as they are; their ``scale`` is alpha / rank.
+
+The description does not list paths. It says how many of the last blocks have adapters (``num_layers``) and what
+the adapted layers are called inside a block (``keys``). Both loaders start every layer that this covers with a
+``lora_b`` of zero and fill in what the weights file has, so that a layer of that name without weights of its own
+adds nothing: the file may have different layers in different blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.adapters.files import (
+    CONFIG,
+    Array,
+    Layout,
+    check_number,
+    read_config,
+    read_slots,
+    refuse,
+    tensors_of,
+    write_json,
+)
+from zoexport.adapters.formats import AdapterSettings, Slots, slot_modules
+from zoexport.core.errors import ConfigError
+from zoexport.core.files import atomic_folder
+
+# Layers of blocks at this path have the names that transformers gives them. No rule covers the others: mlx-lm turns
+# GPT-2's transformer.h and GPT-NeoX's gpt_neox.layers into model.h, and keeps GPTBigCode's transformer.h.
+_BLOCKS = "model.layers"
+_PATH = re.compile(rf"{re.escape(_BLOCKS)}\.(\d+)\.(.+)")
+
+
+def _key(slot: str) -> str:
+    half, _, module = slot.partition(".")
+    return f"{module}.{half.lower()}"
+
+
+def _slot_name(name: str) -> str:
+    """``lora_A.<module>`` for mlx-lm's name of it; others unchanged."""
+    module, dot, half = name.rpartition(".lora_")
+    return f"lora_{half.upper()}.{module}" if dot and half in ("a", "b") else name
+
+
+_LAYOUT = Layout("mlx-lm", "adapters.safetensors", _key, _slot_name)
+
+
+class MlxFormat:
+    """What ``mlx_lm.load(..., adapter_path=...)`` and MLX Swift's ``LoRAContainer`` load and mlx-lm trains."""
+
+    name = "mlx"
+    summary = "adapter_config.json and adapters.safetensors, for mlx-lm and MLX Swift"
+
+    def write(
+        self, slots: Slots, settings: AdapterSettings, folder: Path, *, replace: bool = False
+    ) -> None:
+        """Write the two files, see :class:`~zoexport.adapters.AdapterFormat`.
+
+        The highest adapted block is taken for the model's last, as nothing here says how many there are. Where it
+        is not, both loaders refuse the files: they find weights for layers without an adapter.
+        """
+        from safetensors.numpy import save
+
+        num_layers, keys = _blocks(slot_modules(slots))
+        config = {
+            "fine_tune_type": "lora",
+            "lora_parameters": {
+                "dropout": 0.0,
+                "keys": keys,
+                "rank": settings.rank,
+                "scale": settings.alpha / settings.rank,
+            },
+            "model": settings.base_model,
+            "num_layers": num_layers,
+        }
+        with atomic_folder(folder, replace=replace) as output:
+            write_json(output / CONFIG, config)
+            (output / _LAYOUT.weights).write_bytes(save(tensors_of(slots, _LAYOUT)))
+
+    def read(
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
+    ) -> dict[str, Array]:
+        """Read the two files, see :class:`~zoexport.adapters.AdapterFormat`.
+
+        ``num_layers`` and ``keys`` are not looked at: which layers have weights decides, and these must be the
+        bundle's.
+        """
+        _blocks(slot_modules(shapes))
+        _check_config(folder / CONFIG, read_config(folder, _LAYOUT), settings)
+        return read_slots(folder, shapes, _LAYOUT)
+
+
+def _blocks(modules: Iterable[str]) -> tuple[int, list[str]]:
+    """``num_layers`` and ``keys`` that cover the adapted modules.
+
+    Raises:
+        ConfigError: one is not inside a block, or mlx-lm may call it something else.
+    """
+    blocks, keys = set(), set()
+    for module in modules:
+        match = _PATH.fullmatch(module)
+        if match is None:
+            raise ConfigError(
+                "adapter format 'mlx'",
+                found=f"the adapted layer {module}",
+                expected=f"layers inside the blocks at {_BLOCKS}, as mlx-lm may call others differently",
+                fix="Use --format peft, or a base model whose blocks are there, such as a Llama or a Qwen.",
+            )
+        blocks.add(int(match[1]))
+        keys.add(match[2])
+    return max(blocks) - min(blocks) + 1, sorted(keys)
+
+
+def _check_config(path: Path, content: dict[str, Any], settings: AdapterSettings) -> None:
+    # mlx-lm takes a description without a type for LoRA's.
+    kind = content.get("fine_tune_type", "lora")
+    if kind != "lora":
+        refuse(
+            f"{path}",
+            found=f"the fine_tune_type {kind!r}",
+            expected="'lora'",
+            fix="Only LoRA adapters can be imported.",
+        )
+    parameters = content.get("lora_parameters")
+    if not isinstance(parameters, dict):
+        refuse(
+            f"{path}",
+            found="a PEFT adapter" if "peft_type" in content else "no lora_parameters",
+            expected="mlx-lm's description of a LoRA adapter",
+            fix="Use --format peft."
+            if "peft_type" in content
+            else "Use the file that mlx-lm wrote.",
+        )
+    rank, scale = settings.rank, settings.alpha / settings.rank
+    check_number(f"{path}, 'rank'", parameters.get("rank"), rank, "lora.rank")
+    check_number(f"{path}, 'scale'", parameters.get("scale"), scale, "lora.alpha", rank)
