@@ -25,6 +25,7 @@ INITIAL_STATE = "adapter.safetensors"
 WEIGHTS = "weights.safetensors"
 _DEFAULT_METHODS = {"android-npu": "prge"}
 _PREFERRED = ("mebp", "prge")
+_TOOLS = ("torch", "executorch", "transformers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +238,10 @@ def _fill(
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
-    if graph.stages:
-        frozen.write_weights(graph, loaded.weights, folder / WEIGHTS, progress)
+    names = frozen.bound_weights(graph) if graph.stages else lowered.weights
+    if names:
+        reader = loaded.weights if graph.stages else None
+        frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
@@ -276,14 +279,13 @@ def _description(
     planned: Plan, lowered: Lowered, graph: TrainingGraph, settings: dict[str, Any]
 ) -> dict[str, Any]:
     split = {
-        "weights": {"file": WEIGHTS},
         "stages": [stage.as_dict() for stage in graph.stages],
         "lengths": graph.lengths,
         "label_rows": graph.label_rows,
     }
     return {
         "zoexport_version": __version__,
-        "tools": {name: version(name) for name in ("torch", "executorch", "transformers")},
+        "tools": {name: version(name) for name in (*_TOOLS, *lowered.tools)},
         "method": planned.method.name,
         "target": planned.target.name,
         "engine": lowered.engine,
@@ -305,6 +307,7 @@ def _description(
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
         "notes": lowered.notes,
+        **({"weights": {"file": WEIGHTS}} if graph.stages or lowered.weights else {}),
         **(split if graph.stages else {}),
         "tolerances": tolerances.bounds(settings),
     }

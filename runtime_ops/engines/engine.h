@@ -42,6 +42,9 @@ struct PackedUse {
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
                                                        uint32_t threads, const std::string& packed, PackedUse& use);
 
+// Functions in .mlxfn files of the folder `bundle`, where this build has MLX.
+Result<std::unique_ptr<Engine>> load_mlx_engine(const std::string& bundle);
+
 // Programs that the host runs.
 std::unique_ptr<Engine> make_callback_engine(const zo_engine& callbacks);
 

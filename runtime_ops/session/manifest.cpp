@@ -31,10 +31,11 @@ ValueSpec read_value(const JsonNode& node) {
   value.role = node.member("role").text();
   const JsonNode dtype = node.member("dtype");
   static const std::map<std::string, int32_t> dtypes = {
-      {"float32", ZO_FLOAT32}, {"int64", ZO_INT64}, {"uint8", ZO_UINT8}, {"bfloat16", ZO_BFLOAT16}, {"int8", ZO_INT8}};
+      {"float32", ZO_FLOAT32},   {"int64", ZO_INT64}, {"uint8", ZO_UINT8},
+      {"bfloat16", ZO_BFLOAT16}, {"int8", ZO_INT8},   {"uint32", ZO_UINT32}};
   const auto known = dtypes.find(dtype.text());
   if (known == dtypes.end()) {
-    dtype.problem("float32, int64, uint8, bfloat16 or int8");
+    dtype.problem("float32, int64, uint8, bfloat16, int8 or uint32");
   } else {
     value.dtype = known->second;
   }
@@ -305,6 +306,12 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   if (root.has("backends")) {
     for (const JsonNode& name : root.member("backends").items()) {
       manifest.backends.push_back(name.text());
+    }
+  }
+  if (root.has("weights")) {
+    manifest.weights = root.member("weights").member("file").text();
+    if (manifest.files.count(manifest.weights) == 0) {
+      root.member("weights").problem("a file listed under files");
     }
   }
   read_split(root, manifest);

@@ -106,11 +106,11 @@ struct Manifest {
   uint32_t queries = 0;   // of the settings; 0 where they have none
   std::string optimizer;  // of the settings: adamw or sgd; empty for zeroth-order methods
 
+  std::string weights;    // the file of frozen tensors; empty where programs hold them
   // A split bundle's; empty or 0 for one of whole programs.
   std::vector<StageSpec> stages;
   std::vector<uint32_t> lengths;  // ascending; the last is seq_len
   uint32_t label_rows = 0;        // label entries in one call of the head
-  std::string weights;            // the file of frozen tensors
 
   bool split() const { return !stages.empty(); }
   // The program of a family for rows of `length` tokens, or the one for all lengths; null where there is none.

@@ -249,9 +249,8 @@ void read_split(const JsonNode& root, Manifest& manifest) {
   }
   manifest.seq_len = manifest.lengths.back();
   manifest.label_rows = static_cast<uint32_t>(root.member("label_rows").integer(1, 1 << 20));
-  manifest.weights = root.member("weights").member("file").text();
-  if (manifest.files.count(manifest.weights) == 0) {
-    root.member("weights").problem("a file listed under files");
+  if (manifest.weights.empty()) {
+    root.member("weights").problem("the file of the frozen weights");
   }
   if (manifest.copies != 1) {
     root.member("copies").problem("1, as the session makes the copies of a split model");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "rng/variants.h"
+
 namespace zoexport {
 namespace {
 
@@ -19,10 +21,39 @@ int32_t scalar_dtype(const std::string& role) {
   return role == "sign" || role == "learning_rate" || role == "epsilon" ? ZO_FLOAT32 : -1;
 }
 
-Status check_values(const ProgramSpec& program, uint32_t max_labels) {
-  static const std::set<std::string> inputs = {"tokens", "label_positions", "label_tokens", "state",
-                                               "projected_gradients"};
+bool is_noise(const ValueSpec& value) { return value.role == "noise" || value.role == "previous_noise"; }
+
+// The slot whose noise a value is: "noise.lora_B.layers.0" is that of lora_B.layers.0.
+std::string slot_of(const ValueSpec& value) { return value.name.substr(value.role.size() + 1); }
+
+// Float32 (n, *slot): n is q, or 1 where a call perturbs one copy.
+bool fits_slot(const Manifest& manifest, const ValueSpec& value) {
+  if (value.name.compare(0, value.role.size() + 1, value.role + ".") != 0 || value.shape.empty()) {
+    return false;
+  }
+  const bool all = value.shape[0].max == int64_t{manifest.queries};
+  for (const SlotSpec& slot : manifest.slots) {
+    if (slot.name == slot_of(value)) {
+      std::vector<int64_t> shape = slot.shape;
+      shape.insert(shape.begin(), value.shape[0].max);
+      return value.dtype == ZO_FLOAT32 && value.has_shape(shape) && (all || (value.role == "noise" && shape[0] == 1));
+    }
+  }
+  return false;
+}
+
+Status check_values(const Manifest& manifest, const ProgramSpec& program) {
+  const uint32_t max_labels = manifest.max_labels;
+  static const std::set<std::string> inputs = {"tokens",              "label_positions", "label_tokens", "state",
+                                               "projected_gradients", "noise",           "previous_noise"};
   for (const ValueSpec& value : program.inputs) {
+    if (value.role == "weight" && !manifest.weights.empty()) {
+      continue;
+    }
+    if (is_noise(value) && !fits_slot(manifest, value)) {
+      return unusable(program, "the input " + value.name + " of another name, dtype or shape",
+                      value.role + ".SLOT, float32 (queries, *SLOT)");
+    }
     const int32_t scalar = scalar_dtype(value.role);
     if (scalar < 0 && inputs.count(value.role) == 0) {
       return unusable(program, "the input " + value.name + " with the role " + value.role, "a role of docs/bundle.md");
@@ -50,14 +81,15 @@ Status check_values(const ProgramSpec& program, uint32_t max_labels) {
 
 }  // namespace
 
-Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std::string& name, Programs& programs) {
+Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std::string& name, Programs& programs,
+                                            FrozenWeights& weights) {
   ProgramRunner runner;
   runner.program_ = manifest.program(name);
   if (runner.program_ == nullptr) {
     return Failure{ZO_BUNDLE_ERROR, "manifest.json", "no program named " + name, "one", "Compile the bundle again."};
   }
   const ProgramSpec& program = *runner.program_;
-  ZO_TRY(check_values(program, manifest.max_labels));
+  ZO_TRY(check_values(manifest, program));
   const Dimension& labels = program.input("label_positions")->shape[0];
   const Dimension& length = program.input("tokens")->shape[1];
   runner.limits_ = {manifest.rows, manifest.seq_len, static_cast<uint32_t>(length.min), manifest.max_labels,
@@ -67,6 +99,7 @@ Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std:
     runner.gradients_.resize(static_cast<size_t>(gradients->shape[0].max));
   }
   runner.programs_ = &programs;
+  runner.weights_ = &weights;
   return runner;
 }
 
@@ -84,6 +117,12 @@ Result<Tensor> ProgramRunner::bind_input(const ValueSpec& value, const Call& cal
     const size_t slot = slots.find(value.name);
     return make_tensor(value, slots.spec(slot).shape, state(slot));
   }
+  if (role == "weight") {
+    return make_tensor(value, sizes_of(value), weights_->data(value.name));
+  }
+  if (is_noise(value)) {
+    return make_tensor(value, sizes_of(value), noise(value, slots.spec(slots.find(slot_of(value)))));
+  }
   if (role == "projected_gradients") {
     return make_tensor(value, {static_cast<int64_t>(gradients_.size())}, gradients_.data());
   }
@@ -94,6 +133,39 @@ Result<Tensor> ProgramRunner::bind_input(const ValueSpec& value, const Call& cal
                      : role == "learning_rate" ? static_cast<const void*>(&learning_rate_)
                                                : static_cast<const void*>(&epsilon_);
   return make_tensor(value, {1}, data);
+}
+
+const float* ProgramRunner::noise(const ValueSpec& value, const SlotSpec& slot) {
+  const bool previous = value.role == "previous_noise";
+  const auto queries = static_cast<uint32_t>(value.shape[0].max);
+  std::vector<float>& values = noise_[value.name];
+  values.resize(queries * slot.elements);
+  if (previous && !pending_) {
+    // Zeros, so that the update leaves every bit of the slot.
+    std::fill(values.begin(), values.end(), 0.0f);
+    return values.data();
+  }
+  const auto first = queries == 1 ? static_cast<uint32_t>(query_) : 0;
+  for (uint32_t i = 0; i < queries; ++i) {
+    rng::normals({static_cast<uint64_t>(seed_), slot.tensor_id, previous ? i : first + i,
+                  static_cast<uint32_t>(step_ - (previous ? 1 : 0))},
+                 0, slot.elements, values.data() + i * slot.elements, rng::fastest().normal_blocks);
+  }
+  return values.data();
+}
+
+Status ProgramRunner::open_weights() {
+  std::vector<FrozenWeights::Read> reads;
+  for (const ValueSpec& value : program_->inputs) {
+    if (value.role == "weight") {
+      reads.push_back({&value, value.name, "program " + program_->name});
+    }
+  }
+  if (!reads.empty()) {
+    ZO_TRY(weights_->open(reads));
+  }
+  opened_ = true;
+  return {};
 }
 
 Result<Tensor> ProgramRunner::bind_output(const ValueSpec& value, Slots& slots, bool next) {
@@ -113,6 +185,9 @@ Result<Tensor> ProgramRunner::bind_output(const ValueSpec& value, Slots& slots, 
 
 Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& slots,
                           const StateValues& state, bool next) {
+  if (!opened_) {
+    ZO_TRY(open_weights());
+  }
   seed_ = static_cast<int64_t>(scalars.seed);
   step_ = scalars.step;
   query_ = scalars.query;
@@ -122,6 +197,7 @@ Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& s
   for (size_t i = 0; i < gradients_.size(); ++i) {
     gradients_[i] = scalars.gradients == nullptr ? 0.0f : scalars.gradients[i];
   }
+  pending_ = std::any_of(gradients_.begin(), gradients_.end(), [](float g) { return g != 0.0f; });
   entries_ = call.label_tokens.size();
   std::vector<Tensor> inputs;
   for (const ValueSpec& value : program_->inputs) {

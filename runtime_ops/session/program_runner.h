@@ -1,9 +1,12 @@
 // Scores calls with one program of the whole model: binds its inputs and outputs by role.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "session/call_runner.h"
+#include "session/frozen_weights.h"
 #include "session/manifest.h"
 #include "session/programs.h"
 
@@ -12,7 +15,9 @@ namespace zoexport {
 class ProgramRunner : public CallRunner {
  public:
   // A failure names an input or output whose role a session does not know.
-  static Result<ProgramRunner> create(const Manifest& manifest, const std::string& name, Programs& programs);
+  // References outlive it.
+  static Result<ProgramRunner> create(const Manifest& manifest, const std::string& name, Programs& programs,
+                                      FrozenWeights& weights);
 
   const ProgramSpec& spec() const { return *program_; }
   CallLimits limits() const override { return limits_; }
@@ -29,9 +34,14 @@ class ProgramRunner : public CallRunner {
   ProgramRunner() = default;
   Result<Tensor> bind_input(const ValueSpec& value, const Call& call, const Slots& slots, const StateValues& state);
   Result<Tensor> bind_output(const ValueSpec& value, Slots& slots, bool next);
+  Status open_weights();
+  // The noise of a step for a slot, of a program that does not make it itself.
+  const float* noise(const ValueSpec& value, const SlotSpec& slot);
 
   const ProgramSpec* program_ = nullptr;
   Programs* programs_ = nullptr;
+  FrozenWeights* weights_ = nullptr;
+  bool opened_ = false;  // the weights, when the program first runs
   CallLimits limits_{};
   uint32_t copies_ = 1;
   size_t entries_ = 0;  // of the call, with filling
@@ -45,6 +55,8 @@ class ProgramRunner : public CallRunner {
   float learning_rate_ = 0;
   float epsilon_ = 0;
   std::vector<float> gradients_;
+  bool pending_ = false;                           // whether a gradient is to be applied
+  std::map<std::string, std::vector<float>> noise_;  // by input
 };
 
 }  // namespace zoexport

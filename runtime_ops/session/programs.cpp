@@ -37,6 +37,14 @@ Status Programs::run(const ProgramSpec& program, const std::vector<Tensor>& inpu
   return {};
 }
 
+std::vector<int64_t> sizes_of(const ValueSpec& value) {
+  std::vector<int64_t> shape;
+  for (const Dimension& dimension : value.shape) {
+    shape.push_back(dimension.max);
+  }
+  return shape;
+}
+
 Tensor make_tensor(const ValueSpec& value, std::vector<int64_t> shape, const void* data) {
   size_t bytes = dtype_bytes(value.dtype);
   for (int64_t size : shape) {

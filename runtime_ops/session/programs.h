@@ -36,6 +36,9 @@ class Programs {
   std::vector<bool> loaded_;
 };
 
+// The shape of a value, at the most of a size that is a range.
+std::vector<int64_t> sizes_of(const ValueSpec& value);
+
 // A tensor of a program's value; `data` (may be null for an output) is borrowed.
 Tensor make_tensor(const ValueSpec& value, std::vector<int64_t> shape, const void* data);
 

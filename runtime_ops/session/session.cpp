@@ -47,22 +47,27 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   } else if (known.engine == "executorch") {
     ZO_ASSIGN(engine, make_executorch_engine(known, bundle, options.threads, options.packed, session->packed_));
     session->engine_ = std::move(engine);
+  } else if (known.engine == "mlx") {
+    ZO_ASSIGN(engine, load_mlx_engine(bundle));
+    session->engine_ = std::move(engine);
   } else {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the engine " + known.engine,
-                   "executorch, or an engine that the host supplies", "Compile the bundle for a target of this system."};
+                   "executorch, mlx, or an engine that the host supplies",
+                   "Compile the bundle for a target of this system."};
   }
   std::function<Status(const ProgramSpec&)> prepare;
   if (!options.engine) {
     prepare = [raw = session.get()](const ProgramSpec& program) { return raw->verify(program.file); };
   }
   session->programs_ = std::make_unique<Programs>(known, *session->engine_, std::move(prepare));
+  session->weights_ = std::make_unique<FrozenWeights>(
+      known, bundle, [raw = session.get()](const std::string& file) { return raw->verify(file); });
   if (known.split()) {
-    session->stages_ = std::make_unique<Stages>(
-        known, bundle, *session->slots_, *session->programs_,
-        [raw = session.get()](const std::string& file) { return raw->verify(file); }, session->scratch_folder_);
+    session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
+                                                session->scratch_folder_);
     session->evaluator_ = std::make_unique<SplitScorer>(*session->stages_, SplitScorer::Copies::kPlain, 0);
   } else {
-    ZO_ASSIGN(evaluator, ProgramRunner::create(known, "evaluate", *session->programs_));
+    ZO_ASSIGN(evaluator, ProgramRunner::create(known, "evaluate", *session->programs_, *session->weights_));
     if (evaluator.copies() != 1 || evaluator.spec().output("label_is_argmax") == nullptr) {
       return Failure{ZO_BUNDLE_ERROR, "manifest.json, program evaluate", "other outputs",
                      "label_logprobs (1, M) and label_is_argmax (1, M)", "Compile the bundle again."};
@@ -71,7 +76,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   }
   ZO_ASSIGN(trainer, first_order     ? make_first_order(known, *session->stages_)
                      : known.split() ? make_split_zeroth_order(known, *session->stages_)
-                                     : make_trainer(known, *session->programs_));
+                                     : make_trainer(known, *session->programs_, *session->weights_));
   session->trainer_ = std::move(trainer);
   session->run_ = known.settings;
   return session;

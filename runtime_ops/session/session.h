@@ -104,6 +104,7 @@ class Session {
   std::optional<Slots> slots_;
   std::string scratch_folder_;  // empty: the folder for temporary files
   std::unique_ptr<Programs> programs_;
+  std::unique_ptr<FrozenWeights> weights_;
   std::unique_ptr<Stages> stages_;  // of a split bundle
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CallRunner> evaluator_;

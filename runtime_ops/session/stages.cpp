@@ -2,47 +2,16 @@
 
 #include <algorithm>
 
-#include "session/files.h"
-
 namespace zoexport {
 namespace {
 
-std::vector<int64_t> sizes(const ValueSpec& value) {
-  std::vector<int64_t> shape;
-  for (const Dimension& dimension : value.shape) {
-    shape.push_back(dimension.max);
-  }
-  return shape;
-}
-
 size_t padded(size_t bytes) { return (bytes + Stages::kAlignment - 1) / Stages::kAlignment * Stages::kAlignment; }
-
-const char* tensor_dtype(int32_t dtype) {
-  switch (dtype) {
-    case ZO_INT64:
-      return "I64";
-    case ZO_UINT8:
-      return "U8";
-    case ZO_BFLOAT16:
-      return "BF16";
-    case ZO_INT8:
-      return "I8";
-    default:
-      return "F32";
-  }
-}
 
 }  // namespace
 
-Stages::Stages(const Manifest& manifest, std::string bundle, const Slots& slots, Programs& programs,
-               std::function<Status(const std::string&)> verify, const std::string& folder)
-    : manifest_(manifest),
-      bundle_(std::move(bundle)),
-      slots_(slots),
-      programs_(programs),
-      verify_(std::move(verify)),
-      folder_(folder),
-      scratch_(folder) {
+Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights,
+               const std::string& folder)
+    : manifest_(manifest), slots_(slots), programs_(programs), weights_(weights), folder_(folder), scratch_(folder) {
   for (const StageSpec& stage : manifest.stages) {
     const ProgramSpec& program = *manifest.program(stage.forward, manifest.lengths.back());
     slot_of_.emplace_back();
@@ -71,54 +40,34 @@ size_t Stages::activation_bytes(uint32_t length) const {
   for (size_t i = 0; i < head(); ++i) {
     size_t bytes = 0;
     for (const ValueSpec& value : manifest_.program(manifest_.stages[i].forward, length)->outputs) {
-      bytes += padded(make_tensor(value, sizes(value), nullptr).bytes);
+      bytes += padded(make_tensor(value, sizes_of(value), nullptr).bytes);
     }
     most = std::max(most, bytes);
   }
   return most;
 }
 
-Status Stages::check_weights(const StageSpec& stage, const ProgramSpec& program, const std::string& path) const {
-  for (const ValueSpec& value : program.inputs) {
-    if (value.role != "weight") {
-      continue;
-    }
-    const std::string& name = stage.bind.at(value.name);
-    const TensorBytes* tensor = weights_->find(name);
-    const bool fits = tensor != nullptr && tensor->dtype == tensor_dtype(value.dtype) && tensor->shape == sizes(value) &&
-                      reinterpret_cast<uintptr_t>(tensor->data) % dtype_bytes(value.dtype) == 0;
-    if (!fits) {
-      return Failure{ZO_BUNDLE_ERROR, path,
-                     (tensor == nullptr ? "no tensor " : "another dtype, shape or alignment of ") + name,
-                     "what " + program.name + " of stage " + stage.name + " reads", "Compile the bundle again."};
-    }
-  }
-  return {};
-}
-
 Status Stages::open_weights() {
-  ZO_TRY(verify_(manifest_.weights));
-  const std::string path = join(bundle_, manifest_.weights);
-  ZO_ASSIGN(file, SafeTensors::open(path, ZO_BUNDLE_ERROR));
-  weights_.emplace(std::move(file));
-  Status checked;
+  std::vector<FrozenWeights::Read> reads;
   for (const StageSpec& stage : manifest_.stages) {
     for (const std::string& family : {stage.forward, stage.backward}) {
       for (const ProgramSpec& program : manifest_.programs) {
-        if (checked.ok() && !family.empty() && program.family == family) {
-          checked = check_weights(stage, program, path);
+        for (size_t i = 0; !family.empty() && program.family == family && i < program.inputs.size(); ++i) {
+          const ValueSpec& value = program.inputs[i];
+          if (value.role == "weight") {
+            reads.push_back({&value, stage.bind.at(value.name), program.name + " of stage " + stage.name});
+          }
         }
       }
     }
   }
-  if (!checked.ok()) {
-    weights_.reset();
-  }
-  return checked;
+  ZO_TRY(weights_.open(reads));
+  opened_ = true;
+  return {};
 }
 
 Status Stages::run(size_t stage, uint32_t length, const StageValues& values, bool backward) {
-  if (!weights_) {
+  if (!opened_) {
     ZO_TRY(open_weights());
   }
   const StageSpec& spec = manifest_.stages[stage];
@@ -126,7 +75,7 @@ Status Stages::run(size_t stage, uint32_t length, const StageValues& values, boo
   const auto slot = [&](const ValueSpec& value) { return slot_of_[stage].at(value.name); };
   // Tensors of one role that lie one after another.
   const auto following = [](const auto*& place, const ValueSpec& value) {
-    Tensor tensor = make_tensor(value, sizes(value), place);
+    Tensor tensor = make_tensor(value, sizes_of(value), place);
     place += padded(tensor.bytes);
     return tensor;
   };
@@ -141,12 +90,12 @@ Status Stages::run(size_t stage, uint32_t length, const StageValues& values, boo
       inputs.push_back(following(role == "activation" ? activations : output_gradients, value));
       continue;
     }
-    const void* data = role == "weight"         ? weights_->find(spec.bind.at(value.name))->data
+    const void* data = role == "weight"         ? weights_.data(spec.bind.at(value.name))
                        : role == "state"        ? static_cast<const void*>((*values.state)(slot(value)))
                        : role == "tokens"       ? static_cast<const void*>(values.tokens)
                        : role == "label_tokens" ? static_cast<const void*>(values.label_tokens)
                                                 : static_cast<const void*>(values.label_weights);
-    inputs.push_back(make_tensor(value, sizes(value), data));
+    inputs.push_back(make_tensor(value, sizes_of(value), data));
   }
   for (const ValueSpec& value : program.outputs) {
     const std::string& role = value.role;
@@ -157,7 +106,7 @@ Status Stages::run(size_t stage, uint32_t length, const StageValues& values, boo
     float* data = role == "state_gradient"   ? values.state_gradient(slot(value))
                   : role == "label_logprobs" ? values.label_logprobs
                                              : values.label_is_argmax;
-    outputs.push_back(make_tensor(value, sizes(value), data));
+    outputs.push_back(make_tensor(value, sizes_of(value), data));
   }
   return programs_.run(program, inputs, outputs);
 }

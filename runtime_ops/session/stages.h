@@ -3,14 +3,13 @@
 
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "session/call_runner.h"
+#include "session/frozen_weights.h"
 #include "session/manifest.h"
 #include "session/programs.h"
-#include "session/safetensors.h"
 #include "session/scratch.h"
 
 namespace zoexport {
@@ -35,10 +34,9 @@ class Stages {
  public:
   static constexpr size_t kAlignment = 64;
 
-  // `verify` checks a file of the bundle before it is used. Scratch files are made in `folder` (see Scratch). All
-  // references outlive this object.
-  Stages(const Manifest& manifest, std::string bundle, const Slots& slots, Programs& programs,
-         std::function<Status(const std::string& file)> verify, const std::string& folder);
+  // Scratch files are made in `folder` (see Scratch). All references outlive this object.
+  Stages(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights,
+         const std::string& folder);
 
   size_t count() const { return manifest_.stages.size(); }
   size_t head() const { return count() - 1; }
@@ -64,16 +62,14 @@ class Stages {
  private:
   Status run(size_t stage, uint32_t length, const StageValues& values, bool backward);
   Status open_weights();
-  Status check_weights(const StageSpec& stage, const ProgramSpec& program, const std::string& path) const;
 
   const Manifest& manifest_;
-  std::string bundle_;
   const Slots& slots_;
   Programs& programs_;
-  std::function<Status(const std::string& file)> verify_;
+  FrozenWeights& weights_;
+  bool opened_ = false;  // the weights, when a program first runs
   const std::string& folder_;
   Scratch scratch_;
-  std::optional<SafeTensors> weights_;  // mapped; opened when a program first runs
   std::vector<std::map<std::string, size_t>> slot_of_;  // by stage: local name -> slot
   std::vector<std::vector<size_t>> trainable_;
   size_t hidden_ = 0;

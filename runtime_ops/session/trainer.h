@@ -47,7 +47,7 @@ class Trainer {
 };
 
 // The trainer of a bundle of whole-model programs, chosen by the roles of its train program.
-Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs);
+Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs, FrozenWeights& weights);
 
 // The zeroth-order trainer of a split bundle, prge or mezo by its method. All references outlive it.
 Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages);

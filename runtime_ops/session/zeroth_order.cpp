@@ -90,16 +90,22 @@ Failure unusable(const std::string& found, const std::string& expected) {
 
 }  // namespace
 
-Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs) {
-  ZO_ASSIGN(train, ProgramRunner::create(manifest, "train", programs));
+Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs, FrozenWeights& weights) {
+  ZO_ASSIGN(train, ProgramRunner::create(manifest, "train", programs, weights));
   const ProgramSpec& program = train.spec();
-  for (const char* role : {"seed", "step", "projected_gradients", "learning_rate", "epsilon"}) {
+  // The program makes the noise itself, or takes that of two steps.
+  const bool takes_noise = program.input("noise") != nullptr;
+  for (const char* role : {takes_noise ? "noise" : "seed", takes_noise ? "previous_noise" : "step",
+                           "projected_gradients", "learning_rate", "epsilon"}) {
     if (program.input(role) == nullptr) {
       return unusable("no input with the role " + std::string(role), "the inputs of a zeroth-order method");
     }
   }
   const auto queries = static_cast<uint32_t>(program.input("projected_gradients")->shape[0].max);
-  const bool sequential = program.input("query") != nullptr && program.input("sign") != nullptr;
+  const bool sequential = program.input("sign") != nullptr;
+  if (sequential && !takes_noise && program.input("query") == nullptr) {
+    return unusable("the role sign without the role query", "both");
+  }
   const uint32_t copies = sequential ? 1 : 2 * queries;
   if (manifest.copies != copies || train.copies() != copies) {
     return unusable(std::to_string(train.copies()) + " copies", std::to_string(copies));

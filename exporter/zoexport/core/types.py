@@ -189,6 +189,9 @@ class Problem:
     fix: str
 
 
+Pack = Callable[["torch.Tensor", "torch.Tensor"], "dict[str, torch.Tensor]"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Lowered:
     """What a target made of a training graph.
@@ -205,6 +208,9 @@ class Lowered:
         distinct_weights: whether no two weights have the same codes and different scales.
         packing: how the target stores the weights, where it does not keep the graph's packing.
         notes: what a user must know of these programs, one sentence each.
+        tools: packages, beside those of every target, whose versions the programs depend on.
+        weights: names of the frozen tensors that whole programs take as inputs, which are then in a file of their own.
+        pack: codes and scales of a quantized weight -> its parts as the programs read them; None: codes and scales.
     """
 
     engine: str
@@ -218,6 +224,9 @@ class Lowered:
     distinct_weights: bool = True
     packing: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    tools: tuple[str, ...] = ()
+    weights: list[str] = dataclasses.field(default_factory=list)
+    pack: Pack | None = None
 
 
 @dataclasses.dataclass(frozen=True)

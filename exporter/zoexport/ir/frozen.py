@@ -1,4 +1,4 @@
-"""The frozen weights of a split graph: read from the model one at a time, quantized, and written to one file."""
+"""The frozen weights that programs take as inputs: read one at a time, quantized, and written to one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoexport.core import int4
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
-from zoexport.core.types import Progress, RowReader, TrainingGraph
+from zoexport.core.types import Pack, Progress, RowReader, TrainingGraph
 
 _PIECE = 1 << 23
 """Elements that are read at a time: 32 MB of float32."""
@@ -23,9 +23,22 @@ def bound_weights(graph: TrainingGraph) -> list[str]:
     return [name for name in found if name not in slots]
 
 
-def write_weights(graph: TrainingGraph, reader: RowReader, path: Path, progress: Progress) -> None:
-    """Write what the stages bind to the file ``path``, a few rows in memory at a time."""
-    names = bound_weights(graph)
+def write_weights(
+    graph: TrainingGraph,
+    names: list[str],
+    reader: RowReader | None,
+    path: Path,
+    progress: Progress,
+    pack: Pack | None = None,
+) -> None:
+    """Write weights to the file ``path``, a few rows in memory at a time.
+
+    Args:
+        graph: after lowering. names: of the weights.
+        reader: of the model's parameters; None where ``graph`` has the values.
+        path: of the file. progress: see ``core.types.Progress``.
+        pack: how quantized weights that are read here are stored.
+    """
     entries = [
         TensorEntry(
             name,
@@ -37,7 +50,7 @@ def write_weights(graph: TrainingGraph, reader: RowReader, path: Path, progress:
     with TensorFileWriter(path, entries) as file:
         for number, name in enumerate(names):
             progress("writing the weights", number / len(names))
-            for part, begin, rows in _pieces(graph, reader, name):
+            for part, begin, rows in _pieces(graph, reader, name, pack):
                 file.write_rows(part, begin, rows)
 
 
@@ -58,15 +71,18 @@ def values(graph: TrainingGraph, reader: RowReader, names: Iterable[str]) -> dic
 
 
 def _pieces(
-    graph: TrainingGraph, reader: RowReader, name: str
+    graph: TrainingGraph, reader: RowReader | None, name: str, pack: Pack | None = None
 ) -> Iterator[tuple[str, int, Tensor]]:
-    """A weight's rows in pieces: (name, first row, rows); codes bring their scales along."""
-    source, _, part = name.rpartition(".")
-    if source in graph.quantized and part in ("codes", "scales"):
-        if part == "codes":
-            yield from _quantized(graph, reader, source)
-        return
+    """A weight's rows in pieces: (name, first row, rows); codes bring the other parts along."""
     declared = graph.weights[name]
+    if reader is None:
+        yield name, 0, declared
+        return
+    source, _, part = name.rpartition(".")
+    if source in graph.quantized:
+        if part == "codes":
+            yield from _quantized(graph, reader, source, pack)
+        return
     if name not in graph.parameters:
         yield name, 0, declared
         return
@@ -75,17 +91,18 @@ def _pieces(
 
 
 def _quantized(
-    graph: TrainingGraph, reader: RowReader, name: str
+    graph: TrainingGraph, reader: RowReader, name: str, pack: Pack | None
 ) -> Iterator[tuple[str, int, Tensor]]:
     group = graph.quantized[name]
     for begin, end in _ranges(graph.weights[name]):
         rows = reader.read_rows(name, begin, end)
-        pair = (
+        codes, scales = (
             int4.quantize_int4(rows, group, where=name)
             if group
             else int4.quantize_int8(rows, where=name)
         )
-        for part, values in zip(("codes", "scales"), pair, strict=True):
+        parts = pack(codes, scales) if pack else {"codes": codes, "scales": scales}
+        for part, values in parts.items():
             yield f"{name}.{part}", begin, values
 
 

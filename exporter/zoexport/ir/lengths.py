@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import aten, copy_program, placeholders
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs
+from zoexport.ir.shapes import record_shapes
 
 _ABOVE_AXES = 11
 """Numbers of axes and parts stand among a graph's numbers too."""
@@ -153,3 +154,17 @@ def agrees_at_other_lengths(graph: TrainingGraph, program: str) -> bool:
     except (VerifyError, RuntimeError, IndexError):
         return False
     return bool((whole - part).abs().max() <= _CLOSE * whole.abs().max())
+
+
+def close_sizes(graph: TrainingGraph, program: Program) -> None:
+    """Make a program's sizes numbers: rows of seq_len tokens, and as many label entries as a call has at most."""
+    if graph.length != graph.seq_len:
+        set_length(program, graph.length, graph.seq_len)
+    program.inputs = [_closed(value, graph.max_labels) for value in program.inputs]
+    program.outputs = [_closed(value, graph.max_labels) for value in program.outputs]
+    record_shapes(program)
+
+
+def _closed(value: Value, labels: int) -> Value:
+    shape = tuple(labels if isinstance(size, Dim) else size for size in value.shape)
+    return dataclasses.replace(value, shape=shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import torch
 from torch.export import Dim as ExportDim
 
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.core.types import Dim, Program
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import EXAMPLE_SIZE, identifier
-from zoexport.ir.lengths import set_length
-from zoexport.ir.shapes import record_shapes
 from zoexport.targets.executorch.program_file import FILE
 
 
@@ -89,20 +86,6 @@ def export_program(
             dynamic_shapes=(tuple(dynamic),),
             strict=False,
         )
-
-
-def close_sizes(graph: TrainingGraph, program: Program) -> None:
-    """Make a program's sizes numbers: rows of seq_len tokens, and as many label entries as a call has at most."""
-    if graph.length != graph.seq_len:
-        set_length(program, graph.length, graph.seq_len)
-    program.inputs = [_closed(value, graph.max_labels) for value in program.inputs]
-    program.outputs = [_closed(value, graph.max_labels) for value in program.outputs]
-    record_shapes(program)
-
-
-def _closed(value: Value, labels: int) -> Value:
-    shape = tuple(labels if isinstance(size, Dim) else size for size in value.shape)
-    return dataclasses.replace(value, shape=shape)
 
 
 def manifest_entry(program: Program, longest: int | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
-from zoexport.targets.executorch.refusals import refuse_activations, refuse_chip
+from zoexport.targets.settings import refuse_activations, refuse_chip
 
 _DELEGATE = "executorch.backends.vulkan"
 

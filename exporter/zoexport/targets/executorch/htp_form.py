@@ -23,7 +23,7 @@ from zoexport.ir.graphs import (
     weight_input,
     zo,
 )
-from zoexport.targets.executorch.exported import close_sizes
+from zoexport.ir.lengths import close_sizes
 from zoexport.targets.executorch.htp_norms import rms_norms
 
 _INDEX = {aten.embedding: 1, aten.index_select: 2}

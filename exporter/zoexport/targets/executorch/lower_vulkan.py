@@ -17,8 +17,8 @@ import torch
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier, is_call, operand, shape_of, zo
+from zoexport.ir.lengths import close_sizes
 from zoexport.targets.executorch.exported import (
-    close_sizes,
     delegates_of,
     export_program,
     fallback_of,

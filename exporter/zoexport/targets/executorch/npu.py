@@ -10,11 +10,9 @@ from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import nearest
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets.executorch import qnn_library
+from zoexport.targets.settings import few_labels
 
 _SOC = "SM8650"
-_LABELS_A_ROW = 8
-"""Labels of a row in one call where the user does not say: prompts with completions of a few tokens fit, and the
-logits of all copies stay some tens of MB. Rows with more labels take more calls."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +35,7 @@ class QnnTarget:
             "activations": "fp32",
             "compute": "fp16",
             "soc": _SOC,
-            "labels": min(config.batch * config.seq_len, config.batch * _LABELS_A_ROW),
+            "labels": few_labels(config),
         }
         settings = as_dict(config)
         return with_values(

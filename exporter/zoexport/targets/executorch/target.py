@@ -12,7 +12,7 @@ from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingG
 from zoexport.targets import targets
 from zoexport.targets.executorch.gpu import VulkanTarget
 from zoexport.targets.executorch.npu import QnnTarget
-from zoexport.targets.executorch.refusals import refuse_activations, refuse_chip
+from zoexport.targets.settings import refuse_activations, refuse_chip, refuse_compute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,7 @@ class XnnpackTarget:
         problems = [
             *refuse_chip(self.name, settings),
             *refuse_activations(self.name, settings, "fp32", "int8"),
+            *refuse_compute(self.name, settings),
         ]
         if pair == ("fp32", "int8"):
             problems.append(
@@ -81,14 +82,6 @@ class XnnpackTarget:
                     "settings weights=int8, activations=fp32",
                     "ExecuTorch has no XNNPACK lowering of int8 weights with fp32 activations",
                     "Choose activations=int8, or weights=int4 or fp32.",
-                )
-            )
-        if settings["compute"] != "fp32":
-            problems.append(
-                Problem(
-                    "setting compute=fp16",
-                    f"target {self.name} computes in fp32",
-                    "Leave compute at fp32.",
                 )
             )
         return problems

@@ -1,0 +1,408 @@
+"""What each operator of a program is in MLX: elementwise ones, shapes, reductions and indexing.
+
+A rule takes an operator's arguments with tensors as MLX arrays and gives an array, or a tuple of them. Products and what
+reads quantized weights are in ``products``. A new operator is a new line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import torch
+
+from zoexport.ir.graphs import aten
+
+Rule = Callable[..., Any]
+
+DTYPES = {
+    torch.float32: mx.float32,
+    torch.float64: mx.float32,  # numbers of a configuration; MLX's GPU has no doubles
+    torch.float16: mx.float16,
+    torch.bfloat16: mx.bfloat16,
+    torch.int64: mx.int64,
+    torch.int32: mx.int32,
+    torch.int8: mx.int8,
+    torch.uint8: mx.uint8,
+    torch.uint32: mx.uint32,
+    torch.bool: mx.bool_,
+}
+
+
+def elementwise() -> dict[Any, Rule]:
+    """Operators on each element alone."""
+    return {
+        aten.abs: mx.abs,
+        aten.add: lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
+        aten.bitwise_and: _logic(mx.logical_and, mx.bitwise_and),
+        aten.bitwise_not: mx.logical_not,
+        aten.bitwise_or: _logic(mx.logical_or, mx.bitwise_or),
+        aten.ceil: mx.ceil,
+        aten.clamp: _clamp,
+        aten.clamp_max: lambda x, most: mx.minimum(x, most),
+        aten.clamp_min: lambda x, least: mx.maximum(x, least),
+        aten.cos: mx.cos,
+        aten.div: _div,
+        aten.elu: _elu,
+        aten.eq: mx.equal,
+        aten.erf: mx.erf,
+        aten.exp: mx.exp,
+        aten.expm1: mx.expm1,
+        aten.floor: mx.floor,
+        aten.ge: mx.greater_equal,
+        aten.gelu: _gelu,
+        aten.gt: mx.greater,
+        aten.hardtanh: lambda x, low=-1.0, high=1.0: mx.clip(x, low, high),
+        aten.le: mx.less_equal,
+        aten.leaky_relu: lambda x, slope=0.01: mx.where(x >= 0, x, slope * x),
+        aten.log: mx.log,
+        aten.log1p: mx.log1p,
+        aten.logical_and: mx.logical_and,
+        aten.logical_not: mx.logical_not,
+        aten.logical_or: mx.logical_or,
+        aten.lt: mx.less,
+        aten.masked_fill: lambda x, mask, value: mx.where(mask, value, x),
+        aten.maximum: mx.maximum,
+        aten.minimum: mx.minimum,
+        aten.mul: mx.multiply,
+        aten.ne: mx.not_equal,
+        aten.neg: mx.negative,
+        aten.pow: _power,
+        aten.reciprocal: mx.reciprocal,
+        aten.relu: lambda x: mx.maximum(x, 0),
+        aten.round: mx.round,
+        aten.rsqrt: mx.rsqrt,
+        aten.rsub: lambda a, b, alpha=1: b - (a if alpha == 1 else alpha * a),
+        aten.sigmoid: mx.sigmoid,
+        aten.sign: mx.sign,
+        aten.silu: lambda x: x * mx.sigmoid(x),
+        aten.sin: mx.sin,
+        aten.softplus: _softplus,
+        aten.sqrt: mx.sqrt,
+        aten.sub: lambda a, b, alpha=1: a - (b if alpha == 1 else alpha * b),
+        aten.tanh: mx.tanh,
+        aten.where: mx.where,
+        **_in_place(),
+    }
+
+
+def _in_place() -> dict[Any, Rule]:
+    """Of a graph whose values nothing reads afterwards: as without the underscore."""
+    return {
+        aten.add_: lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
+        aten.sub_: lambda a, b, alpha=1: a - (b if alpha == 1 else alpha * b),
+        aten.mul_: mx.multiply,
+        aten.div_: _div,
+        aten.masked_fill_: lambda x, mask, value: mx.where(mask, value, x),
+    }
+
+
+def shapes() -> dict[Any, Rule]:
+    """Operators that move elements or make them from numbers."""
+    return {
+        aten.alias: _same,
+        aten.arange: _arange,
+        aten.cat: lambda parts, dim=0: mx.concatenate(parts, axis=dim),
+        aten.chunk: _chunk,
+        aten.clone: _same,
+        aten.constant_pad_nd: _pad,
+        aten.contiguous: _same,
+        aten.detach: _same,
+        aten.dropout: _dropout,
+        aten.expand: _expand,
+        aten.flatten: lambda x, start=0, end=-1: mx.flatten(x, start, end),
+        aten.flip: _flip,
+        aten.full: lambda sizes, value, **kwargs: mx.full(sizes, value, _dtype(kwargs, value)),
+        aten.full_like: lambda x, value, **kwargs: mx.full(
+            x.shape, value, _dtype(kwargs, like=x.dtype)
+        ),
+        aten.lift_fresh_copy: _same,
+        aten.ones: lambda sizes, **kwargs: mx.ones(sizes, _dtype(kwargs, 1.0)),
+        aten.ones_like: lambda x, **kwargs: mx.ones(x.shape, _dtype(kwargs, like=x.dtype)),
+        aten.permute: mx.transpose,
+        aten.repeat: _repeat,
+        aten.reshape: mx.reshape,
+        aten.scalar_tensor: lambda value, **kwargs: mx.array(value, _dtype(kwargs, value)),
+        aten.select: lambda x, dim, index: mx.take(x, index % x.shape[dim], axis=dim),
+        aten.slice: _slice,
+        aten.slice_scatter: _slice_scatter,
+        aten.split: _split,
+        aten.split_with_sizes: _split,
+        aten.squeeze: _squeeze,
+        aten.stack: lambda parts, dim=0: mx.stack(parts, axis=dim),
+        aten.t: lambda x: x.T,
+        aten.to: _to,
+        aten._to_copy: lambda x, **kwargs: x.astype(_dtype(kwargs, like=x.dtype)),
+        aten.transpose: mx.swapaxes,
+        aten.tril: lambda x, diagonal=0: mx.tril(x, diagonal),
+        aten.triu: lambda x, diagonal=0: mx.triu(x, diagonal),
+        aten.unbind: lambda x, dim=0: tuple(
+            mx.take(x, index, axis=dim) for index in range(x.shape[dim])
+        ),
+        aten.unflatten: lambda x, dim, sizes: mx.unflatten(x, dim, sizes),
+        aten.unsqueeze: mx.expand_dims,
+        aten._unsafe_view: mx.reshape,
+        aten.view: mx.reshape,
+        aten.zeros: lambda sizes, **kwargs: mx.zeros(sizes, _dtype(kwargs, 1.0)),
+        aten.zeros_like: lambda x, **kwargs: mx.zeros(x.shape, _dtype(kwargs, like=x.dtype)),
+    }
+
+
+def reductions() -> dict[Any, Rule]:
+    """Operators over whole axes."""
+    return {
+        aten.amax: lambda x, dim=(), keepdim=False: mx.max(x, _axes(x, dim), keepdims=keepdim),
+        aten.amin: lambda x, dim=(), keepdim=False: mx.min(x, _axes(x, dim), keepdims=keepdim),
+        aten.cumsum: lambda x, dim, dtype=None: mx.cumsum(_cast(x, dtype), axis=dim),
+        aten.layer_norm: _layer_norm,
+        aten._log_softmax: lambda x, dim, half_to_float: _log_softmax(x, dim),
+        aten.log_softmax: lambda x, dim, dtype=None: _log_softmax(_cast(x, dtype), dim),
+        aten.logsumexp: lambda x, dim, keepdim=False: mx.logsumexp(
+            x, _axes(x, dim), keepdims=keepdim
+        ),
+        aten.mean: lambda x, dim=(), keepdim=False, dtype=None: mx.mean(
+            _cast(x, dtype), _axes(x, dim), keepdims=keepdim
+        ),
+        aten.native_layer_norm: _native_layer_norm,
+        aten.rms_norm: lambda x, shape, weight=None, eps=None: mx.fast.rms_norm(
+            x, weight, torch.finfo(torch.float32).eps if eps is None else eps
+        ),
+        aten._softmax: lambda x, dim, half_to_float: mx.softmax(x, axis=dim),
+        aten.softmax: lambda x, dim, dtype=None: mx.softmax(_cast(x, dtype), axis=dim),
+        aten.sum: lambda x, dim=(), keepdim=False, dtype=None: mx.sum(
+            _cast(x, dtype), _axes(x, dim), keepdims=keepdim
+        ),
+        aten.var: _variance,
+    }
+
+
+def indexing() -> dict[Any, Rule]:
+    """Operators whose places are values."""
+    return {
+        aten.gather: lambda x, dim, index, **_: mx.take_along_axis(x, index, axis=dim),
+        aten.index: lambda x, indices: x[_places(indices)],
+        aten.index_put: _index_put,
+        aten.index_select: lambda x, dim, index: mx.take(x, index, axis=dim),
+        aten.argmax: lambda x, dim=None, keepdim=False: mx.argmax(x, axis=dim, keepdims=keepdim),
+    }
+
+
+# --- elementwise -----------------------------------------------------------------------------------
+
+
+def _logic(of_bools: Rule, of_integers: Rule) -> Rule:
+    return lambda a, b: (of_bools if a.dtype == mx.bool_ else of_integers)(a, b)
+
+
+def _clamp(x: mx.array, low: Any = None, high: Any = None) -> mx.array:
+    return mx.clip(x, low, high)
+
+
+def _div(a: Any, b: Any, rounding_mode: str | None = None) -> mx.array:
+    if rounding_mode is None:
+        return mx.divide(a, b)
+    if rounding_mode == "floor":
+        return mx.floor_divide(a, b)
+    raise NotImplementedError(f"rounding_mode={rounding_mode}")
+
+
+def _elu(x: mx.array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> mx.array:
+    below = alpha * mx.expm1(mx.minimum(x, 0) * input_scale)
+    return scale * mx.where(x > 0, x, below)
+
+
+def _gelu(x: mx.array, approximate: str = "none") -> mx.array:
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+        return 0.5 * x * (1 + mx.tanh(inner))
+    return 0.5 * x * (1 + mx.erf(x * math.sqrt(0.5)))
+
+
+def _power(base: Any, exponent: Any) -> mx.array:
+    if exponent == 2 and isinstance(exponent, int | float):
+        return mx.square(base)
+    if exponent == 3 and isinstance(exponent, int | float):
+        return base * base * base
+    return mx.power(base, exponent)
+
+
+def _softplus(x: mx.array, beta: float = 1.0, threshold: float = 20.0) -> mx.array:
+    return mx.where(beta * x > threshold, x, mx.logaddexp(beta * x, mx.array(0.0)) / beta)
+
+
+# --- shapes ----------------------------------------------------------------------------------------
+
+
+def _same(x: mx.array, **_: Any) -> mx.array:
+    return x
+
+
+def _dtype(kwargs: dict[str, Any], value: Any = None, like: Any = None) -> Any:
+    """The dtype that a call names, else the one of ``like`` or what torch takes for a number."""
+    if kwargs.get("dtype") is not None:
+        return DTYPES[kwargs["dtype"]]
+    if like is not None:
+        return like
+    if isinstance(value, bool):
+        return mx.bool_
+    return mx.int64 if isinstance(value, int) else mx.float32
+
+
+def _cast(x: mx.array, dtype: torch.dtype | None) -> mx.array:
+    return x if dtype is None else x.astype(DTYPES[dtype])
+
+
+def _to(x: mx.array, target: Any, *_: Any, **__: Any) -> mx.array:
+    """``to.dtype``, ``to.other`` and, where there is one device alone, ``to.device``."""
+    if isinstance(target, torch.dtype):
+        return x.astype(DTYPES[target])
+    return x.astype(target.dtype) if isinstance(target, mx.array) else x
+
+
+def _arange(*limits: Any, **kwargs: Any) -> mx.array:
+    dtype = kwargs.get("dtype")
+    default = mx.float32 if any(isinstance(limit, float) for limit in limits) else mx.int64
+    return mx.arange(*limits, dtype=default if dtype is None else DTYPES[dtype])
+
+
+def _chunk(x: mx.array, chunks: int, dim: int = 0) -> list[Any]:
+    return _split(x, -(-x.shape[dim] // chunks), dim)
+
+
+def _split(x: mx.array, sizes: int | Sequence[int], dim: int = 0) -> list[Any]:
+    total = x.shape[dim]
+    if isinstance(sizes, int):
+        sizes = [min(sizes, total - begin) for begin in range(0, total, sizes)]
+    places = [sum(sizes[: number + 1]) for number in range(len(sizes) - 1)]
+    return list(mx.split(x, places, axis=dim)) if places else [x]
+
+
+def _dropout(x: mx.array, _probability: float, training: bool) -> mx.array:
+    if training:
+        raise NotImplementedError("dropout while training")
+    return x
+
+
+def _expand(x: mx.array, sizes: Sequence[int], **_: Any) -> mx.array:
+    known = [1] * (len(sizes) - x.ndim) + list(x.shape)
+    return mx.broadcast_to(x, [old if new == -1 else new for new, old in zip(sizes, known, strict=True)])
+
+
+def _flip(x: mx.array, dims: Sequence[int]) -> mx.array:
+    places: list[Any] = [slice(None)] * x.ndim
+    for dim in dims:
+        places[dim] = slice(None, None, -1)
+    return x[tuple(places)]
+
+
+def _pad(x: mx.array, pads: Sequence[int], value: float = 0.0) -> mx.array:
+    if min(pads) < 0:
+        raise NotImplementedError("a negative padding")
+    pairs = [(0, 0)] * (x.ndim - len(pads) // 2)
+    pairs += [(pads[place], pads[place + 1]) for place in range(len(pads) - 2, -1, -2)]
+    return mx.pad(x, pairs, constant_values=mx.array(value, x.dtype))
+
+
+def _repeat(x: mx.array, repeats: Sequence[int]) -> mx.array:
+    return mx.tile(x, list(repeats))
+
+
+def _range(x: mx.array, dim: int, start: int | None, end: int | None, step: int) -> tuple[Any, ...]:
+    places: list[Any] = [slice(None)] * x.ndim
+    places[dim] = slice(*slice(start, end, step).indices(x.shape[dim]))
+    return tuple(places)
+
+
+def _slice(
+    x: mx.array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> mx.array:
+    return x[_range(x, dim, start, end, step)]
+
+
+def _slice_scatter(
+    x: mx.array,
+    part: mx.array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> mx.array:
+    made = mx.array(x)
+    made[_range(x, dim, start, end, step)] = part
+    return made
+
+
+def _squeeze(x: mx.array, dims: Any = None) -> mx.array:
+    chosen = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    return mx.squeeze(x, [dim for dim in chosen if x.shape[dim] == 1])
+
+
+# --- reductions ------------------------------------------------------------------------------------
+
+
+def _axes(x: mx.array, dims: Any) -> list[int]:
+    """Every axis where none is named."""
+    if isinstance(dims, int):
+        return [dims]
+    return list(dims) if dims else list(range(x.ndim))
+
+
+def _log_softmax(x: mx.array, dim: int) -> mx.array:
+    return x - mx.logsumexp(x, dim, keepdims=True)
+
+
+def _layer_norm(
+    x: mx.array,
+    shape: Sequence[int],
+    weight: mx.array | None = None,
+    bias: mx.array | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> mx.array:
+    if len(shape) != 1:
+        raise NotImplementedError(f"a norm over {len(shape)} axes")
+    return mx.fast.layer_norm(x, weight, bias, eps)
+
+
+def _native_layer_norm(
+    x: mx.array,
+    shape: Sequence[int],
+    weight: mx.array | None,
+    bias: mx.array | None,
+    eps: float,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """The normalized rows, and the mean and 1 / standard deviation that its gradient reads."""
+    axes = list(range(x.ndim - len(shape), x.ndim))
+    mean = mx.mean(x, axes, keepdims=True)
+    scale = mx.rsqrt(mx.mean(mx.square(x - mean), axes, keepdims=True) + eps)
+    made = (x - mean) * scale
+    made = made if weight is None else made * weight
+    return made if bias is None else made + bias, mean, scale
+
+
+def _variance(
+    x: mx.array, dim: Any = (), *, correction: int = 1, keepdim: bool = False
+) -> mx.array:
+    return mx.var(x, _axes(x, dim), keepdims=keepdim, ddof=correction)
+
+
+# --- indexing --------------------------------------------------------------------------------------
+
+
+def _places(indices: Sequence[mx.array | None]) -> tuple[Any, ...]:
+    if any(index is not None and index.dtype == mx.bool_ for index in indices):
+        raise NotImplementedError("indices that are a mask")
+    return tuple(slice(None) if index is None else index for index in indices)
+
+
+def _index_put(
+    x: mx.array, indices: Sequence[mx.array | None], values: mx.array, accumulate: bool = False
+) -> mx.array:
+    places = _places(indices)
+    if accumulate:
+        return x.at[places].add(values)
+    made = mx.array(x)
+    made[places] = values
+    return made

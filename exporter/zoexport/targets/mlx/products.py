@@ -1,0 +1,115 @@
+"""What products, quantized weights and labels are in MLX (see ``operators``)."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import mlx.core as mx
+
+from zoexport.ir.graphs import aten, zo
+from zoexport.targets.mlx import operators
+from zoexport.targets.mlx.packing import Packed
+
+
+def products() -> dict[Any, operators.Rule]:
+    """Matrix products of numbers."""
+    return {
+        aten.addmm: lambda bias, a, b, beta=1, alpha=1: beta * bias + alpha * (a @ b),
+        aten.baddbmm: lambda bias, a, b, beta=1, alpha=1: beta * bias + alpha * (a @ b),
+        aten.bmm: mx.matmul,
+        aten.matmul: mx.matmul,
+        aten.mm: mx.matmul,
+        aten.scaled_dot_product_attention: _attention,
+    }
+
+
+def of_packed() -> dict[Any, operators.Rule]:
+    """Operators that read a weight as codes and scales: an argument may be :class:`Packed`."""
+    return {
+        aten.embedding: _embedding,
+        aten.linear: _linear,
+        zo.dequantize_int4: lambda weight, _scales: weight,
+        zo.dequantize_int8: lambda weight, _scales: weight,
+        zo.embedding_int4: lambda weight, _scales, indices: weight.rows(indices),
+        zo.linear_int4: lambda x, weight, _scales, bias: _linear(x, weight, bias),
+        zo.linear_int4_input_gradient: _input_gradient,
+        zo.linear_int8: lambda x, weight, _scales, bias: _linear(x, weight, bias),
+        zo.linear_int8_input_gradient: _input_gradient,
+    }
+
+
+def labels() -> dict[Any, operators.Rule]:
+    """The log-probabilities of labels, and the gradient that the loss gives the logits."""
+    return {zo.label_logprobs: _label_logprobs, zo.label_gradient: _label_gradient}
+
+
+def rules() -> dict[Any, operators.Rule]:
+    """Every operator whose arguments are arrays and numbers."""
+    return {
+        **operators.elementwise(),
+        **operators.shapes(),
+        **operators.reductions(),
+        **operators.indexing(),
+        **products(),
+        **labels(),
+        operator.getitem: operator.getitem,
+    }
+
+
+def _embedding(table: mx.array | Packed, indices: mx.array, *_: Any) -> mx.array:
+    """Rows of a table; of packed ones their codes, which the program scales itself."""
+    if isinstance(table, Packed):
+        return table.integers(indices)
+    return table[indices]
+
+
+def _linear(x: mx.array, weight: mx.array | Packed, bias: mx.array | None = None) -> mx.array:
+    made = weight.product(x, transpose=True) if isinstance(weight, Packed) else x @ weight.T
+    return made if bias is None else made + bias
+
+
+def _input_gradient(dy: mx.array, weight: Packed, _scales: Any) -> mx.array:
+    return weight.product(dy, transpose=False)
+
+
+def _attention(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    mask: mx.array | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> mx.array:
+    """MLX shares key-value heads by itself, so ``enable_gqa`` says nothing new."""
+    if dropout:
+        raise NotImplementedError("dropout while training")
+    return mx.fast.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        mask="causal" if is_causal else mask,
+    )
+
+
+def _label_logprobs(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array]:
+    """logits (C, M, V), tokens (M) -> log-probabilities and whether the label is the argmax, (C, M)."""
+    index = mx.broadcast_to(tokens[None, :, None], (*logits.shape[:2], 1))
+    chosen = mx.take_along_axis(logits, index, axis=-1)[..., 0]
+    hit = mx.argmax(logits, axis=-1).astype(tokens.dtype) == tokens
+    return chosen - mx.logsumexp(logits, axis=-1), hit.astype(mx.float32)
+
+
+def _label_gradient(
+    logits: mx.array, tokens: mx.array, weights: mx.array
+) -> tuple[mx.array, mx.array, mx.array]:
+    """logits (M, V) -> the results of :func:`_label_logprobs` (M), and weight * (onehot - softmax) (M, V)."""
+    logprobs, hit = _label_logprobs(logits[None], tokens)
+    is_label = mx.arange(logits.shape[-1], dtype=tokens.dtype)[None] == tokens[:, None]
+    # 1 - softmax would lose the digits of a label that is all but certain.
+    gradient = mx.where(is_label, -mx.expm1(logprobs[0][:, None]), -mx.softmax(logits, axis=-1))
+    return logprobs[0], hit[0], weights[:, None] * gradient

@@ -1,0 +1,81 @@
+"""The target ios-mlx and what it supports."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.config import as_dict, with_values
+from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.targets import targets
+from zoexport.targets.settings import (
+    few_labels,
+    refuse_activations,
+    refuse_chip,
+    refuse_compute,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MlxTarget:
+    """Functions that MLX runs: on an iPhone's or a Mac's GPU, and on the CPU of a computer."""
+
+    name: str = "ios-mlx"
+    summary: str = "Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too"
+    engine: str = "mlx"
+    notice: str = ""
+
+    def check_available(self) -> list[Problem]:
+        """Whether MLX is installed."""
+        if importlib.util.find_spec("mlx") is not None:
+            return []
+        return [
+            Problem(
+                f"target {self.name}",
+                "the package mlx is not installed",
+                "pip install 'zoexport[ios-mlx]'.",
+            )
+        ]
+
+    def defaults(self, config: Any) -> Any:
+        """Arithmetic and activations are fp32; the number of labels of a whole program is fixed."""
+        preferred = {"activations": "fp32", "compute": "fp32", "labels": few_labels(config)}
+        settings = as_dict(config)
+        return with_values(
+            config,
+            {key: value for key, value in preferred.items() if settings.get(key, "") is None},
+        )
+
+    def programs_config(self, config: Any) -> Any:
+        """Quantization is the passes' work."""
+        return config
+
+    def supports(self, config: Any) -> list[Problem]:
+        """What is ExecuTorch's alone."""
+        settings = as_dict(config)
+        return [
+            *refuse_chip(self.name, settings),
+            *refuse_activations(self.name, settings, "fp32"),
+            *refuse_compute(self.name, settings),
+        ]
+
+    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+        """A file of functions for each family of programs, or each whole program."""
+        from zoexport.targets.mlx.lower import lower_mlx
+
+        return lower_mlx(graph, folder, progress)
+
+    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+        """What MLX holds at once of each program: an estimate, as MLX plans nothing beforehand."""
+        from zoexport.targets.mlx.footprints import footprint
+
+        found = {}
+        for number, (name, program) in enumerate(graph.programs.items()):
+            progress("planning programs", number / len(graph.programs))
+            found[name] = footprint(program)
+        return found
+
+
+targets.register("ios-mlx", MlxTarget())

@@ -1,0 +1,141 @@
+// MLX: programs are functions in .mlxfn files, traced for certain shapes; every input is named. A library of its own
+// (mlx_library.cpp loads it), so that nothing else needs MLX.
+#include <mlx/mlx.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+
+#include "engines/engine.h"
+
+namespace zoexport {
+namespace {
+
+namespace mx = mlx::core;
+
+// Freed buffers that MLX may keep for the next call: enough for those of one program, and no second model.
+constexpr size_t kCacheBytes = size_t{32} << 20;
+
+Failure failed(const ProgramSpec& program, const std::string& found, const std::string& expected, const std::string& fix) {
+  return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, expected, fix};
+}
+
+// The first line of what MLX says; the others list every trace of the file.
+std::string said(const std::exception& error) {
+  constexpr size_t kEnough = 300;
+  const std::string text = error.what();
+  return "MLX: " + text.substr(0, std::min(text.find('\n'), kEnough));
+}
+
+mx::Dtype dtype_of(int32_t dtype) {
+  switch (dtype) {
+    case ZO_INT64:
+      return mx::int64;
+    case ZO_UINT8:
+      return mx::uint8;
+    case ZO_BFLOAT16:
+      return mx::bfloat16;
+    case ZO_INT8:
+      return mx::int8;
+    case ZO_UINT32:
+      return mx::uint32;
+    default:
+      return mx::float32;
+  }
+}
+
+mx::Shape shape_of(const Tensor& tensor) { return {tensor.shape.begin(), tensor.shape.end()}; }
+
+class MlxEngine : public Engine {
+ public:
+  explicit MlxEngine(std::string bundle) : bundle_(std::move(bundle)) { mx::set_cache_limit(kCacheBytes); }
+
+  Status load(const ProgramSpec& program) override {
+    if (functions_.count(program.file) != 0) {
+      return {};
+    }
+    try {
+      functions_.emplace(program.file, mx::import_function(bundle_ + "/" + program.file));
+    } catch (const std::exception& error) {
+      return failed(program, said(error), "a function that MLX " + std::string(mx::version()) + " reads",
+                    "Compile the bundle with this version of MLX, or copy it again.");
+    }
+    return {};
+  }
+
+  Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
+             const std::vector<Tensor>& outputs) override {
+    try {
+      return call(program, inputs, outputs);
+    } catch (const std::exception& error) {
+      return failed(program, said(error), "a function traced for " + shapes(inputs),
+                    "Compile the bundle for rows of this length; report it if that does not help.");
+    }
+  }
+
+ private:
+  Status call(const ProgramSpec& program, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) {
+    mx::Kwargs named;
+    for (const Tensor& input : inputs) {
+      // Without a copy where MLX can: on Apple's GPUs, of pages that are mapped.
+      named.emplace(input.name, mx::array(input.data, shape_of(input), dtype_of(input.dtype), [](void*) {}));
+    }
+    std::vector<mx::array> made = functions_.at(program.file)(named);
+    named.clear();
+    if (made.size() != outputs.size()) {
+      return failed(program, std::to_string(made.size()) + " outputs", std::to_string(outputs.size()),
+                    "Compile the bundle again.");
+    }
+    std::vector<mx::array> wanted;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].data == nullptr) {
+        continue;
+      }
+      if (made[i].dtype() != dtype_of(outputs[i].dtype) || made[i].shape() != shape_of(outputs[i])) {
+        return failed(program, std::string("another type or shape of the output ") + outputs[i].name,
+                      "the manifest's", "Compile the bundle again.");
+      }
+      wanted.push_back(mx::contiguous(made[i]));
+    }
+    made.clear();  // what is not wanted is never computed
+    mx::eval(wanted);
+    size_t next = 0;
+    for (const Tensor& output : outputs) {
+      if (output.data != nullptr) {
+        std::memcpy(output.data, wanted[next++].data<uint8_t>(), output.bytes);
+      }
+    }
+    return {};
+  }
+
+  // The shapes that tell calls of a function apart; weights and slots are the same in all.
+  static std::string shapes(const std::vector<Tensor>& inputs) {
+    std::string text;
+    for (const Tensor& input : inputs) {
+      const bool varies = std::strchr(input.name, '.') == nullptr && !input.shape.empty();
+      for (size_t i = 0; varies && i < input.shape.size(); ++i) {
+        text += (i > 0 ? ", " : (text.empty() ? "" : "; ") + std::string(input.name) + " (") +
+                std::to_string(input.shape[i]);
+      }
+      text += varies ? ")" : "";
+    }
+    return text;
+  }
+
+  std::string bundle_;
+  std::map<std::string, mx::ImportedFunction> functions_;  // by file
+};
+
+}  // namespace
+}  // namespace zoexport
+
+// The engine of a bundle, or null after writing why there is none.
+extern "C" ZO_API zoexport::Engine* zo_new_mlx_engine(const char* bundle, char* problem, size_t size) {
+  try {
+    return new zoexport::MlxEngine(bundle);
+  } catch (const std::exception& error) {
+    std::strncpy(problem, error.what(), size - 1);
+    return nullptr;
+  }
+}

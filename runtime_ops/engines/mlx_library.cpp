@@ -1,0 +1,50 @@
+// The MLX engine is in a library beside this one, loaded when a bundle asks for it.
+#include <dlfcn.h>
+
+#include "engines/engine.h"
+#include "session/files.h"
+
+namespace zoexport {
+namespace {
+
+const char* const kLibrary = "libzoexport_mlx.so";
+const char* const kFix = "Run 'make setup' with the package mlx installed (zoexport[ios-mlx]), or use another target.";
+
+// The folder of the library that this function is in.
+std::string own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr) {
+    return ".";
+  }
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+Failure missing(const std::string& bundle, const std::string& found) {
+  return {ZO_ENGINE_ERROR, "bundle " + bundle, found, "the MLX engine, as the bundle's programs are MLX functions", kFix};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> load_mlx_engine(const std::string& bundle) {
+  using Make = Engine* (*)(const char*, char*, size_t);
+  // Never closed: MLX's threads and what they hold live as long as the process.
+  void* library = dlopen(join(own_folder(), kLibrary).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    return missing(bundle, reason != nullptr ? reason : "a library that cannot be loaded");
+  }
+  const auto make = reinterpret_cast<Make>(dlsym(library, "zo_new_mlx_engine"));
+  if (make == nullptr) {
+    return missing(bundle, std::string(kLibrary) + " of another version");
+  }
+  char problem[256] = {};
+  std::unique_ptr<Engine> engine(make(bundle.c_str(), problem, sizeof(problem)));
+  if (engine == nullptr) {
+    return missing(bundle, problem);
+  }
+  return engine;
+}
+
+}  // namespace zoexport
