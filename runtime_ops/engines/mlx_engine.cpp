@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <mutex>
 
 #include "engines/engine.h"
 
@@ -21,11 +22,16 @@ Failure failed(const ProgramSpec& program, const std::string& found, const std::
   return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, expected, fix};
 }
 
-// The first line of what MLX says; the others list every trace of the file.
+// The first line of what MLX says.
 std::string said(const std::exception& error) {
   constexpr size_t kEnough = 300;
   const std::string text = error.what();
   return "MLX: " + text.substr(0, std::min(text.find('\n'), kEnough));
+}
+
+// What MLX says where a file has no trace for a call's shapes.
+bool says_no_trace(const std::exception& error) {
+  return std::strstr(error.what(), "No imported function found") != nullptr;
 }
 
 mx::Dtype dtype_of(int32_t dtype) {
@@ -47,14 +53,27 @@ mx::Dtype dtype_of(int32_t dtype) {
 
 mx::Shape shape_of(const Tensor& tensor) { return {tensor.shape.begin(), tensor.shape.end()}; }
 
+// MLX binds imported functions to the first stream of the process. One that any thread may use, one at a time, lets a
+// session move between threads; streams that others made before serve only the thread that made them.
+std::mutex& one_at_a_time() {
+  static std::mutex mutex;
+  static const bool made = mx::get_streams().empty() && (mx::new_thread_unsafe_stream(mx::default_device()), true);
+  (void)made;
+  return mutex;
+}
+
 class MlxEngine : public Engine {
  public:
-  explicit MlxEngine(std::string bundle) : bundle_(std::move(bundle)) { mx::set_cache_limit(kCacheBytes); }
+  explicit MlxEngine(std::string bundle) : bundle_(std::move(bundle)) {
+    const std::lock_guard<std::mutex> lock(one_at_a_time());
+    mx::set_cache_limit(kCacheBytes);
+  }
 
   Status load(const ProgramSpec& program) override {
     if (functions_.count(program.file) != 0) {
       return {};
     }
+    const std::lock_guard<std::mutex> lock(one_at_a_time());
     try {
       functions_.emplace(program.file, mx::import_function(bundle_ + "/" + program.file));
     } catch (const std::exception& error) {
@@ -66,11 +85,19 @@ class MlxEngine : public Engine {
 
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
              const std::vector<Tensor>& outputs) override {
+    const std::lock_guard<std::mutex> lock(one_at_a_time());
     try {
       return call(program, inputs, outputs);
     } catch (const std::exception& error) {
-      return failed(program, said(error), "a function traced for " + shapes(inputs),
-                    "Compile the bundle for rows of this length; report it if that does not help.");
+      if (says_no_trace(error)) {
+        return failed(program, "no function for " + shapes(inputs), "one that was traced for these shapes",
+                      "Compile the bundle for rows of this length.");
+      }
+      if (std::strstr(error.what(), "There is no Stream") != nullptr) {
+        return failed(program, said(error), "the thread in which MLX was first used",
+                      "Open the session before anything else in the process uses MLX, or call it from that thread.");
+      }
+      return failed(program, said(error), "MLX to run it", "Close other programs; report it if that does not help.");
     }
   }
 
