@@ -52,7 +52,7 @@ def refuse_compute(target: str, settings: Mapping[str, Any]) -> list[Problem]:
 def few_labels(config: Any) -> int:
     """``labels`` where the user does not say, for programs whose number of labels is fixed.
 
-    Prompts with completions of a few tokens fit, and the logits of all copies stay some tens of MB. Rows with more labels
-    take more calls.
+    Prompts with completions of a few tokens fit, and the logits of all copies stay some tens of MB. Rows with more
+    labels take more calls.
     """
     return int(min(config.batch * config.seq_len, config.batch * _LABELS_A_ROW))

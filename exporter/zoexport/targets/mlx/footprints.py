@@ -14,8 +14,11 @@ from torch.fx import Node
 from zoexport.core.types import Footprint, Program
 from zoexport.ir.graphs import RESHAPES, aten, is_call, operand, output_node
 
-_VIEWS = (*RESHAPES, aten.transpose, aten.permute, aten.slice, aten.expand, aten.unsqueeze, aten.t)
-_VIEWS += (aten.squeeze, aten.select, aten.clone, aten.alias, aten.detach)
+_VIEWS = (
+    *RESHAPES,
+    *(aten.alias, aten.clone, aten.detach, aten.expand, aten.permute, aten.select, aten.slice),
+    *(aten.squeeze, aten.t, aten.transpose, aten.unsqueeze),
+)
 
 
 def footprint(program: Program) -> Footprint:
@@ -25,12 +28,16 @@ def footprint(program: Program) -> Footprint:
     for node in nodes:
         shares = is_call(node, *_VIEWS) or node.target is operator.getitem
         owners[node] = owners[operand(node)] if shares else node
-    last = {owners[read]: place for place, node in enumerate(nodes) for read in node.all_input_nodes}
+    last = {
+        owners[read]: place for place, node in enumerate(nodes) for read in node.all_input_nodes
+    }
     returned = {owners[node] for node in output_node(program.module).all_input_nodes}
     live = most = moved = 0
     ends: dict[int, list[Node]] = {}
     for place, node in enumerate(nodes):
-        moved += _bytes(node) + sum(_bytes(read) for read in node.all_input_nodes if owners[node] is node)
+        moved += _bytes(node) + sum(
+            _bytes(read) for read in node.all_input_nodes if owners[node] is node
+        )
         if owners[node] is node:
             live += _bytes(node)
             most = max(most, live)

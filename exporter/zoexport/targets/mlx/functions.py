@@ -90,7 +90,9 @@ class Function:
         packet = getattr(target, "overloadpacket", target)
         rule = _OF_PACKED.get(packet) or _RULES.get(packet)
         if rule is None:
-            raise self._refused(node, f"the operator {target}", "an operator that zoexport has a rule for in MLX")
+            raise self._refused(
+                node, f"the operator {target}", "an operator that zoexport has a rule for in MLX"
+            )
 
         def value_of(argument: Node) -> Any:
             value = values[argument]
@@ -104,7 +106,9 @@ class Function:
         try:
             return rule(*args, **meant)
         except (TypeError, ValueError, NotImplementedError, KeyError, RuntimeError) as error:
-            raise self._refused(node, first_line(error), f"arguments that the rule of {packet} takes") from error
+            raise self._refused(
+                node, first_line(error), f"arguments that the rule of {packet} takes"
+            ) from error
 
     def _refused(self, node: Node, found: str, expected: str) -> LoweringError:
         return LoweringError(

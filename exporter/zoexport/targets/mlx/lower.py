@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
         delegates={name: [] for name in programs},
         fallback_ops={name: {} for name in programs},
         packing=_packing(graph),
-        notes=[_NOTE.format(version=_version())],
+        notes=[_NOTE.format(version=version("mlx"))],
         tools=("mlx",),
         weights=[] if graph.stages else list(dict.fromkeys(names)),
         pack=pack,
@@ -101,9 +102,3 @@ def _packing(graph: TrainingGraph) -> str:
     if kind == "fp32":
         return kind
     return f"mlx-affine-{kind}{group}" if group else f"mlx-affine-{kind}-g{GROUPS[0]}"
-
-
-def _version() -> str:
-    import mlx.core as mx
-
-    return str(mx.__version__)

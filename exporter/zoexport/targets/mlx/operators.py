@@ -1,7 +1,7 @@
 """What each operator of a program is in MLX: elementwise ones, shapes, reductions and indexing.
 
-A rule takes an operator's arguments with tensors as MLX arrays and gives an array, or a tuple of them. Products and what
-reads quantized weights are in ``products``. A new operator is a new line.
+A rule takes an operator's arguments with tensors as MLX arrays and gives an array, or a tuple of them. Products and
+what reads quantized weights are in ``products``. A new operator is a new line.
 """
 
 from __future__ import annotations
@@ -262,9 +262,11 @@ def _to(x: mx.array, target: Any, *_: Any, **__: Any) -> mx.array:
 
 
 def _arange(*limits: Any, **kwargs: Any) -> mx.array:
-    dtype = kwargs.get("dtype")
-    default = mx.float32 if any(isinstance(limit, float) for limit in limits) else mx.int64
-    return mx.arange(*limits, dtype=default if dtype is None else DTYPES[dtype])
+    start, stop, step = (
+        limits if len(limits) == 3 else (*((0,) if len(limits) == 1 else ()), *limits, 1)
+    )
+    number = 1.0 if any(isinstance(limit, float) for limit in limits) else 1
+    return mx.arange(start, stop, step, dtype=_dtype(kwargs, number))
 
 
 def _chunk(x: mx.array, chunks: int, dim: int = 0) -> list[Any]:
@@ -287,7 +289,9 @@ def _dropout(x: mx.array, _probability: float, training: bool) -> mx.array:
 
 def _expand(x: mx.array, sizes: Sequence[int], **_: Any) -> mx.array:
     known = [1] * (len(sizes) - x.ndim) + list(x.shape)
-    return mx.broadcast_to(x, [old if new == -1 else new for new, old in zip(sizes, known, strict=True)])
+    return mx.broadcast_to(
+        x, [old if new == -1 else new for new, old in zip(sizes, known, strict=True)]
+    )
 
 
 def _flip(x: mx.array, dims: Sequence[int]) -> mx.array:

@@ -1,7 +1,7 @@
 """Quantized weights in MLX's affine layout, exactly: w = scale * code + bias, codes lowest first in 32-bit words.
 
-int4 (docs/int4.md): codes are q + 8 already, so only the words are new, and biases = -8 s. int8: codes q + 128 and, in the
-function that reads them, a row's scale repeated for each group and biases = -128 s.
+int4 (docs/int4.md): codes are q + 8 already, so only the words are new, and biases = -8 s. int8: codes q + 128 and, in
+the function that reads them, a row's scale repeated for each group and biases = -128 s.
 """
 
 from __future__ import annotations
@@ -132,9 +132,7 @@ class Packed:
         scales, biases, group = self._affine(scales, biases)
         return mx.dequantize(codes, scales, biases, group_size=group, bits=self.bits)
 
-    def _affine(
-        self, scales: mx.array, biases: mx.array | None
-    ) -> tuple[mx.array, mx.array, int]:
+    def _affine(self, scales: mx.array, biases: mx.array | None) -> tuple[mx.array, mx.array, int]:
         """Scales and biases (..., K/group) float32, and the group's size."""
         import mlx.core as mx
 
