@@ -18,7 +18,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench bench-mebp report-convergence test test-unit test-cpp test-python test-kotlin \
+.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence test test-unit test-cpp test-python test-kotlin \
   test-swift test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
@@ -37,6 +37,9 @@ bench: setup ## Measure SmolLM2-135M here and renew docs/performance.md (an hour
 bench-mebp: setup ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid mebp -o docs/bench-mebp --force
 	$(BIN)/python -m zoexport.bench.page docs/performance.md docs/bench-mebp bench-mebp
+
+bench-mlx: setup ## Measure MLX's memory in a MeBP step of SmolLM2-135M and renew docs/ios-mlx.md (ten minutes)
+	$(BIN)/python -m zoexport.bench.mlx_streaming docs/ios-mlx.md
 
 report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and renew docs/convergence.md (an hour)
 	$(BIN)/python -m zoexport.bench.convergence docs/convergence.md $(CONVERGENCE_ARGS)

@@ -37,7 +37,14 @@ from zoexport.core.native import library_path
 
 VERSION = 2
 #: How a tensor of each dtype is viewed; bfloat16 by its bits.
-FORMATS: dict[int, Literal["f", "q", "B", "H", "b"]] = {0: "f", 1: "q", 2: "B", 3: "H", 4: "b"}
+FORMATS: dict[int, Literal["f", "q", "B", "H", "b", "I"]] = {
+    0: "f",
+    1: "q",
+    2: "B",
+    3: "H",
+    4: "b",
+    5: "I",
+}
 SLOT_CURRENT, SLOT_FINISHED, SLOT_GRADIENT = 0, 1, 2
 _OK = 0
 _ERRORS: dict[int, type[ZoExportError]] = {

@@ -280,7 +280,6 @@ def _description(
 ) -> dict[str, Any]:
     split = {
         "stages": [stage.as_dict() for stage in graph.stages],
-        "lengths": graph.lengths,
         "label_rows": graph.label_rows,
     }
     return {
@@ -308,6 +307,7 @@ def _description(
         "distinct_weights": lowered.distinct_weights,
         "notes": lowered.notes,
         **({"weights": {"file": WEIGHTS}} if graph.stages or lowered.weights else {}),
+        **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
         "tolerances": tolerances.bounds(settings),
     }

@@ -28,6 +28,7 @@ _PACKAGES = {
     "safetensors": "",
     "gguf": "",
     "numpy": "",
+    "mlx": "ios-mlx",
     "peft": "peft",
     "matplotlib": "plot",
 }

@@ -158,6 +158,11 @@ void check_program(Manifest& manifest, const ProgramSpec& program, JsonProblems&
     return;
   }
   manifest.seq_len = static_cast<uint32_t>(tokens->shape[1].max);
+  if (!manifest.lengths.empty() && (manifest.lengths.back() != manifest.seq_len ||
+                                    int64_t{manifest.lengths.front()} != tokens->shape[1].min)) {
+    problems.add(where, "tokens of other lengths than the manifest's", "from the first of lengths to the last");
+    return;
+  }
   for (const char* role : {"label_positions", "label_tokens"}) {
     const ValueSpec* labels = program.input(role);
     if (labels->shape.size() != 1 || labels->shape[0].max != manifest.max_labels ||
@@ -312,6 +317,12 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     manifest.weights = root.member("weights").member("file").text();
     if (manifest.files.count(manifest.weights) == 0) {
       root.member("weights").problem("a file listed under files");
+    }
+  }
+  if (root.has("lengths")) {
+    for (const JsonNode& node : root.member("lengths").items()) {
+      const int64_t least = manifest.lengths.empty() ? 1 : int64_t{manifest.lengths.back()} + 1;
+      manifest.lengths.push_back(static_cast<uint32_t>(node.integer(least, 1 << 20)));
     }
   }
   read_split(root, manifest);

@@ -107,9 +107,9 @@ struct Manifest {
   std::string optimizer;  // of the settings: adamw or sgd; empty for zeroth-order methods
 
   std::string weights;    // the file of frozen tensors; empty where programs hold them
+  std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any
   // A split bundle's; empty or 0 for one of whole programs.
   std::vector<StageSpec> stages;
-  std::vector<uint32_t> lengths;  // ascending; the last is seq_len
   uint32_t label_rows = 0;        // label entries in one call of the head
 
   bool split() const { return !stages.empty(); }

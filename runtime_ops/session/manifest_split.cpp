@@ -239,10 +239,6 @@ void read_split(const JsonNode& root, Manifest& manifest) {
   if (manifest.stages.size() < 2) {
     root.member("stages").problem("at least two stages: the first takes tokens, the last scores labels");
   }
-  for (const JsonNode& node : root.member("lengths").items()) {
-    const int64_t least = manifest.lengths.empty() ? 1 : int64_t{manifest.lengths.back()} + 1;
-    manifest.lengths.push_back(static_cast<uint32_t>(node.integer(least, 1 << 20)));
-  }
   if (manifest.lengths.empty()) {
     root.member("lengths").problem("at least one length");
     return;

@@ -93,7 +93,7 @@ Result<ProgramRunner> ProgramRunner::create(const Manifest& manifest, const std:
   const Dimension& labels = program.input("label_positions")->shape[0];
   const Dimension& length = program.input("tokens")->shape[1];
   runner.limits_ = {manifest.rows, manifest.seq_len, static_cast<uint32_t>(length.min), manifest.max_labels,
-                    static_cast<uint32_t>(labels.min), {}};
+                    static_cast<uint32_t>(labels.min), manifest.lengths};
   runner.copies_ = static_cast<uint32_t>(program.output("label_logprobs")->shape[0].max);
   if (const ValueSpec* gradients = program.input("projected_gradients")) {
     runner.gradients_.resize(static_cast<size_t>(gradients->shape[0].max));

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
 from zoexport.exchange import export_adapter
-from zoexport.methods.split import row_lengths
+from zoexport.ir.lengths import row_lengths
 from zoexport.parity import parity
 from zoexport.session import Dataset, Session
 

@@ -237,11 +237,13 @@ class Footprint:
         planned: bytes of the memory that is planned for the tensors within it.
         scratch: bytes that its kernels take beside, in each thread.
         moved: bytes of weights and tensors that it reads and writes.
+        copies_weights: whether the target copies a whole program's weights, beside what is planned.
     """
 
     planned: int
     scratch: int
     moved: int
+    copies_weights: bool = False
 
 
 Progress = Callable[[str, "float | None"], None]

@@ -51,7 +51,10 @@ def write_weights(
         for number, name in enumerate(names):
             progress("writing the weights", number / len(names))
             for part, begin, rows in _pieces(graph, reader, name, pack):
-                file.write_rows(part, begin, rows)
+                if rows.dim():
+                    file.write_rows(part, begin, rows)
+                else:
+                    file.write(part, rows)
 
 
 def materialize(graph: TrainingGraph, reader: RowReader) -> None:

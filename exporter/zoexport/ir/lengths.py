@@ -28,6 +28,8 @@ _ABOVE_AXES = 11
 """Numbers of axes and parts stand among a graph's numbers too."""
 _FOLLOWING = ("tokens", "activation", "logits")
 """Roles of values whose sizes are rows and tokens."""
+_SHORTEST = 32
+"""Tokens of the shortest rows that programs are made for."""
 _TO_THE_END = (1 << 63) - 1
 _CLOSE = 1e-4
 """Relative to the largest log-probability: sums of other lengths round differently."""
@@ -156,10 +158,21 @@ def agrees_at_other_lengths(graph: TrainingGraph, program: str) -> bool:
     return bool((whole - part).abs().max() <= _CLOSE * whole.abs().max())
 
 
-def close_sizes(graph: TrainingGraph, program: Program) -> None:
-    """Make a program's sizes numbers: rows of seq_len tokens, and as many label entries as a call has at most."""
-    if graph.length != graph.seq_len:
-        set_length(program, graph.length, graph.seq_len)
+def row_lengths(seq_len: int) -> list[int]:
+    """The lengths that programs are made for: powers of two and what lies halfway between, up to ``seq_len``."""
+    found = {seq_len}
+    length = _SHORTEST
+    while length < seq_len:
+        found |= {size for size in (length, length + length // 2) if size < seq_len}
+        length *= 2
+    return sorted(found)
+
+
+def close_sizes(graph: TrainingGraph, program: Program, length: int | None = None) -> None:
+    """Make a program's sizes numbers: rows of ``length`` tokens (seq_len), and the most label entries of a call."""
+    wanted = graph.seq_len if length is None else length
+    if graph.length != wanted:
+        set_length(program, graph.length, wanted)
     program.inputs = [_closed(value, graph.max_labels) for value in program.inputs]
     program.outputs = [_closed(value, graph.max_labels) for value in program.outputs]
     record_shapes(program)

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from zoexport.core.types import TrainingGraph
     from zoexport.methods.settings import LoraSettings
 
-_SHORTEST = 32
-"""Tokens of the shortest rows that programs are made for."""
 _LOGITS = 5 << 20
 """Elements of the logits of one call of the output head, beside as many of their gradient."""
 _LABEL_ROWS = (8, 64)
@@ -26,6 +24,7 @@ def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool)
         targets: modules to adapt.
         first_order: whether both matrices of an adapter are trained, by their gradients.
     """
+    from zoexport.ir.lengths import row_lengths
     from zoexport.passes.bind_rows import bind_rows
     from zoexport.passes.check_stages import check_stages
     from zoexport.passes.choose_sizes import choose_sizes
@@ -88,16 +87,6 @@ def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool)
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
     order.append(Pass("score_labels", score_labels, "takes the logits away"))
     return order
-
-
-def row_lengths(seq_len: int) -> list[int]:
-    """The lengths that programs are made for: powers of two and what lies halfway between, up to ``seq_len``."""
-    found = {seq_len}
-    length = _SHORTEST
-    while length < seq_len:
-        found |= {size for size in (length, length + length // 2) if size < seq_len}
-        length *= 2
-    return sorted(found)
 
 
 def label_rows(vocabulary: int, most: int) -> int:

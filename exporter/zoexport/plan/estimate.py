@@ -133,8 +133,11 @@ class _Whole(_Parts):
     def estimate(self) -> Estimate:
         weights = self._weights()
         calls = self.settings["accumulate"] * self.passes // self.copies
+        anonymous = {"programs": self.programs(), "adapters": 2 * self.values}
+        if any(found.copies_weights for found in self.footprints.values()):
+            anonymous["weights"] = weights
         return Estimate(
-            {"programs": self.programs(), "adapters": 2 * self.values},
+            anonymous,
             {"weights": weights, "adapter file": self.adapter},
             self.bundle(weights),
             _SNAPSHOTS * self.values,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
 from zoexport.ir.graphs import copy_program, identifier
-from zoexport.ir.lengths import close_sizes
+from zoexport.ir.lengths import close_sizes, row_lengths
 from zoexport.ir.noise import take_noise
 from zoexport.targets.mlx.functions import Function, write_functions
 from zoexport.targets.mlx.packing import GROUPS, pack
@@ -25,24 +25,30 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     Raises:
         LoweringError: an operator that has no form in MLX.
     """
-    programs = graph.programs if graph.stages else _whole(graph)
+    if not graph.stages:
+        graph.lengths = row_lengths(graph.seq_len) if graph.any_length else [graph.seq_len]
+    programs = graph.programs.values() if graph.stages else _whole(graph)
     families: dict[str, list[Function]] = {}
-    for program in programs.values():
+    for program in programs:
         families.setdefault(program.family or program.name, []).append(Function(program))
     entries = []
     for number, (family, functions) in enumerate(families.items()):
         progress("tracing functions", number / len(families))
         file = f"{identifier(family)}.mlxfn"
         write_functions(folder / file, functions)
-        entries += [_entry(function, file) for function in functions]
+        entries += (
+            [_entry(function, file) for function in functions]
+            if graph.stages
+            else [_of_any_length(_entry(functions[-1], file), graph.lengths)]
+        )
     _store_packed(graph)
     names = [name for entry in entries for name in _weights(entry)]
     return Lowered(
         "mlx",
         entries,
         required_ops=[],
-        delegates={name: [] for name in programs},
-        fallback_ops={name: {} for name in programs},
+        delegates={name: [] for name in graph.programs},
+        fallback_ops={name: {} for name in graph.programs},
         packing=_packing(graph),
         notes=[_NOTE.format(version=version("mlx"))],
         tools=("mlx",),
@@ -51,14 +57,14 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     )
 
 
-def _whole(graph: TrainingGraph) -> dict[str, Program]:
-    """The programs of a whole model with numbers for sizes, and with noise as an input."""
-    found = {}
+def _whole(graph: TrainingGraph) -> Iterator[Program]:
+    """The programs of a whole model for each length, the longest last, with noise as an input."""
     for name, program in graph.programs.items():
-        found[name] = copy_program(program, name)
-        take_noise(graph, found[name])
-        close_sizes(graph, found[name])
-    return found
+        for length in graph.lengths:
+            made = copy_program(program, name)
+            take_noise(graph, made)
+            close_sizes(graph, made, length)
+            yield made
 
 
 def _entry(function: Function, file: str) -> dict[str, Any]:
@@ -73,6 +79,14 @@ def _entry(function: Function, file: str) -> dict[str, Any]:
         "inputs": [value.as_dict() for value in function.inputs],
         "outputs": [value.as_dict() for value in program.outputs],
     }
+
+
+def _of_any_length(entry: dict[str, Any], lengths: Sequence[int]) -> dict[str, Any]:
+    """The entry of a whole program whose file has a trace for each of ``lengths``."""
+    if len(lengths) > 1:
+        tokens = next(value for value in entry["inputs"] if value["role"] == "tokens")
+        tokens["shape"][1] = {"name": "length", "min": lengths[0], "max": lengths[-1]}
+    return entry
 
 
 def _weights(entry: dict[str, Any]) -> list[str]:
