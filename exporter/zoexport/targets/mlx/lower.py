@@ -16,7 +16,7 @@ from zoexport.ir.noise import take_noise
 from zoexport.targets.mlx.functions import Function, write_functions
 from zoexport.targets.mlx.packing import GROUPS, pack
 
-_NOTE = "Functions of MLX {version}; another version may refuse to read them."
+_NOTE = "Functions of MLX {version}; another version may refuse to read them"
 
 
 def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
