@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from zoexport.ir.graphs import aten, zo
-from zoexport.targets.mlx import operators
+from zoexport.targets.mlx import axes, operators
 from zoexport.targets.mlx.packing import Packed
 
 
@@ -49,8 +49,8 @@ def rules() -> dict[Any, operators.Rule]:
     return {
         **operators.elementwise(),
         **operators.shapes(),
-        **operators.reductions(),
-        **operators.indexing(),
+        **axes.reductions(),
+        **axes.indexing(),
         **products(),
         **labels(),
         operator.getitem: operator.getitem,

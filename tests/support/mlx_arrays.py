@@ -1,0 +1,72 @@
+"""MLX arrays and torch tensors of the same bits, and a rule of the target ios-mlx beside its operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from zoexport.targets.mlx.products import of_packed, rules
+
+mx.set_default_device(mx.cpu)
+
+_ROUNDING = 2e-7
+"""What remains of 1 + x where x is all but -1."""
+
+
+def to_mlx(tensor: torch.Tensor) -> mx.array:
+    """An array of the same dtype, shape and bits."""
+    if tensor.dtype == torch.bfloat16:
+        return mx.array(tensor.contiguous().view(torch.uint16).numpy()).view(mx.bfloat16)
+    return mx.array(tensor.numpy())
+
+
+def to_torch(array: mx.array) -> torch.Tensor:
+    """The way back."""
+    if array.dtype == mx.bfloat16:
+        return torch.tensor(np.array(array.view(mx.uint16))).view(torch.bfloat16)
+    return torch.tensor(np.array(array))
+
+
+def case(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """A pytest.param of an overload and its arguments, named after them."""
+    named = [_short(arg) for arg in args] + [f"{key}={_short(arg)}" for key, arg in kwargs.items()]
+    return pytest.param(operator, args, kwargs, id=f"{operator}({', '.join(named)})")
+
+
+def _short(argument: Any) -> str:
+    if isinstance(argument, list):
+        return f"[{', '.join(_short(part) for part in argument)}]"
+    if isinstance(argument, torch.Tensor):
+        return f"{str(argument.dtype).removeprefix('torch.')}{list(argument.shape)}"
+    return str(argument)
+
+
+def covered(cases: list[Any]) -> set[Any]:
+    """The packets of the overloads of several cases."""
+    return {case.values[0].overloadpacket for case in cases}
+
+
+def by_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a rule makes of an overload's arguments, as tensors."""
+    rule = {**rules(), **of_packed()}[operator.overloadpacket]
+    args, kwargs = pytree.tree_map_only(torch.Tensor, to_mlx, (args, kwargs))
+    return pytree.tree_map_only(mx.array, to_torch, rule(*args, **kwargs))
+
+
+def assert_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A rule gives what torch gives: dtypes, shapes, and values within 1e-6."""
+    # An operator in place changes its operand.
+    copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+    expected = operator(*copies[0], **copies[1])
+    found = by_rule(operator, args, kwargs)
+    found, expected = ([*r] if isinstance(r, list | tuple) else [r] for r in (found, expected))
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            ours, theirs, rtol=1e-6, atol=_ROUNDING, equal_nan=True, check_stride=False
+        )
