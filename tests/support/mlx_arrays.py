@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+from zoexport.targets.mlx.packing import Packed, pack
 from zoexport.targets.mlx.products import of_packed, rules
 
 mx.set_default_device(mx.cpu)
-
-_ROUNDING = 2e-7
-"""What remains of 1 + x where x is all but -1."""
 
 
 def to_mlx(tensor: torch.Tensor) -> mx.array:
@@ -30,6 +28,13 @@ def to_torch(array: mx.array) -> torch.Tensor:
     if array.dtype == mx.bfloat16:
         return torch.tensor(np.array(array.view(mx.uint16))).view(torch.bfloat16)
     return torch.tensor(np.array(array))
+
+
+def packed(codes: torch.Tensor, scales: torch.Tensor) -> Packed:
+    """A quantized weight as a function reads it."""
+    return Packed(
+        **{"biases": None, **{key: to_mlx(part) for key, part in pack(codes, scales).items()}}
+    )
 
 
 def case(operator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,15 +63,28 @@ def by_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return pytree.tree_map_only(mx.array, to_torch, rule(*args, **kwargs))
 
 
-def assert_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A rule gives what torch gives: dtypes, shapes, and values within 1e-6."""
+def assert_rule(
+    operator: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    given: tuple[Any, ...] | None = None,
+    rounding: float = 2e-7,
+) -> None:
+    """A rule gives what torch gives: dtypes, shapes, and values within 1e-6.
+
+    Args:
+        operator: an overload. args, kwargs: its arguments.
+        given: those of the rule, where it takes others.
+        rounding: of the greatest number that is added up; a result near zero may differ by it.
+    """
     # An operator in place changes its operand.
     copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
     expected = operator(*copies[0], **copies[1])
-    found = by_rule(operator, args, kwargs)
+    found = by_rule(operator, args if given is None else given, kwargs)
     found, expected = ([*r] if isinstance(r, list | tuple) else [r] for r in (found, expected))
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(
-            ours, theirs, rtol=1e-6, atol=_ROUNDING, equal_nan=True, check_stride=False
+            ours, theirs, rtol=1e-6, atol=rounding, equal_nan=True, check_stride=False
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import mlx.core as mx
@@ -31,7 +32,7 @@ INT4, INT8 = int4.quantize_int4(WEIGHT), int4.quantize_int8(WEIGHT)
 LOGITS = 4 * fixed("logits", (3, 5, 11))
 LABELS, LABEL_WEIGHTS = torch.tensor([0, 10, 3, 3, 7]), fixed("label weights", (5,))
 TIED = torch.zeros(1, 5, 11)
-CERTAIN = torch.nn.functional.one_hot(LABELS, 11)[None] * 12.0
+CERTAIN = torch.nn.functional.one_hot(LABELS, 11) * 12.0
 
 PRODUCTS = [
     case(aten.mm.default, A, B),
@@ -57,7 +58,7 @@ LABELED = [
     case(zo.label_logprobs.default, LOGITS - 5, LABELS),
     case(zo.label_gradient.default, LOGITS[0], LABELS, LABEL_WEIGHTS),
     case(zo.label_gradient.default, TIED[0], LABELS, LABEL_WEIGHTS),
-    case(zo.label_gradient.default, CERTAIN[0], LABELS, LABEL_WEIGHTS),
+    case(zo.label_gradient.default, CERTAIN, LABELS, LABEL_WEIGHTS),
 ]
 OF_NUMBERS = [
     case(aten.linear.default, X, WEIGHT),
@@ -76,3 +77,63 @@ OF_CODES = [
     case(zo.linear_int8.default, X, *INT8, OUT_BIAS),
     case(zo.linear_int8_input_gradient.default, DY, *INT8),
 ]
+
+
+@pytest.mark.parametrize(("operator", "args", "kwargs"), [*PRODUCTS, *LABELED, *OF_NUMBERS])
+def test_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    assert_rule(operator, args, kwargs, rounding=1e-6)
+
+
+def test_the_gradient_of_a_label_that_is_all_but_certain_has_its_digits() -> None:
+    args = (CERTAIN, LABELS, LABEL_WEIGHTS)
+    (*_, found), (*_, expected) = (
+        by_rule(zo.label_gradient.default, args, {}),
+        zo.label_gradient(*args),
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("operator", "args", "kwargs"), OF_CODES)
+def test_rule_of_codes(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    place = next(place for place, arg in enumerate(args) if arg is INT4[0] or arg is INT8[0])
+    codes, scales = args[place : place + 2]
+    given = (*args[:place], packed(codes, scales), to_mlx(scales), *args[place + 2 :])
+    if "dequantize" in str(operator):
+        rule = of_packed()[operator.overloadpacket]
+        torch.testing.assert_close(to_torch(rule(*given).numbers()), operator(*args))
+    else:
+        assert_rule(operator, args, kwargs, given=given, rounding=2e-6)
+
+
+def test_rows_of_int8_codes_are_integers() -> None:
+    table = packed(*INT8)
+    rows = by_rule(aten.embedding.default, (table, INDICES), {})
+    assert rows.dtype == torch.float32
+    assert torch.equal(rows, INT8[0][INDICES].float())
+
+
+def test_a_part_of_several_results() -> None:
+    assert rules()[operator.getitem]((1, mx.array(2)), 1).item() == 2
+
+
+def test_every_rule_has_a_case() -> None:
+    assert covered(PRODUCTS) == set(products())
+    assert covered(LABELED) == set(labels())
+    assert covered([*OF_NUMBERS, *OF_CODES]) == set(of_packed())
+    tables = (operators.elementwise, operators.shapes, axes.reductions, axes.indexing)
+    known = [*(key for table in tables for key in table()), *products(), *labels()]
+    # No rule replaces another.
+    assert len(known) == len(set(known)) and {*known, operator.getitem} == set(rules())
+    assert not set(rules()) & set(of_packed())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((Q, K, V, None, 0.1), "dropout while training"),
+        ((Q[0], K[0], V[0]), "expected"),
+    ],
+)
+def test_attention_that_is_refused(args: tuple[Any, ...], message: str) -> None:
+    with pytest.raises((NotImplementedError, ValueError), match=message):
+        by_rule(aten.scaled_dot_product_attention.default, args, {})
