@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+from zoexport.targets.mlx.functions import Function
 from zoexport.targets.mlx.packing import Packed, pack
 from zoexport.targets.mlx.products import of_packed, rules
 
@@ -35,6 +36,15 @@ def packed(codes: torch.Tensor, scales: torch.Tensor) -> Packed:
     return Packed(
         **{"biases": None, **{key: to_mlx(part) for key, part in pack(codes, scales).items()}}
     )
+
+
+def named_inputs(function: Function, values: list[torch.Tensor]) -> dict[str, mx.array]:
+    """What a function takes for the inputs of its program, in the program's order."""
+    found = dict(zip((value.name for value in function.program.inputs), values, strict=True))
+    for weight in function.quantized:
+        parts = pack(found.pop(f"{weight}.codes"), found.pop(f"{weight}.scales"))
+        found |= {f"{weight}.{part}": tensor for part, tensor in parts.items()}
+    return {name: to_mlx(tensor) for name, tensor in found.items()}
 
 
 def case(operator: Any, *args: Any, **kwargs: Any) -> Any:
