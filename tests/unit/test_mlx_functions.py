@@ -17,6 +17,7 @@ from tests.support.tiny_models import ARCHITECTURES, fixed
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import aten
+from zoexport.targets.mlx import functions as mlx_functions
 from zoexport.targets.mlx.functions import Function, write_functions
 
 OTHER_WEIGHTS = ("llama_tied", "opt", "gpt2")
@@ -120,6 +121,16 @@ def test_the_refusal_of_a_rule_names_the_node(tmp_path: Path) -> None:
     assert "%constant_pad_nd : " in error.value.where
     assert error.value.found == "a negative padding"
     assert error.value.expected == "arguments that the rule of aten.constant_pad_nd takes"
+
+
+def test_what_MLX_cannot_write_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(mlx_functions._RULES, aten.bitwise_not, mx.bitwise_invert)
+    made = program(lambda x: aten.bitwise_not(x), torch.arange(3))
+    with pytest.raises(LoweringError, match="Unable to serialize primitive") as error:
+        written(tmp_path / "f.mlxfn", made)
+    assert error.value.where == "program test"
 
 
 def test_where_torch_stores_a_tensor_means_nothing() -> None:

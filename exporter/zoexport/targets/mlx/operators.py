@@ -37,7 +37,7 @@ def elementwise() -> dict[Any, Rule]:
         aten.abs: mx.abs,
         aten.add: _arithmetic(mx.add),
         aten.bitwise_and: mx.bitwise_and,
-        aten.bitwise_not: mx.bitwise_invert,
+        aten.bitwise_not: _bitwise_not,
         aten.bitwise_or: mx.bitwise_or,
         aten.ceil: mx.ceil,
         aten.clamp: lambda x, min=None, max=None: mx.clip(x, min, max),
@@ -177,6 +177,11 @@ def _kept(function: Rule) -> Rule:
 
 def _masked_fill(x: mx.array, mask: mx.array, value: Any) -> mx.array:
     return mx.where(mask, value, x).astype(x.dtype)
+
+
+def _bitwise_not(x: mx.array) -> mx.array:
+    # MLX cannot write its own to a file.
+    return mx.logical_not(x) if x.dtype == mx.bool_ else -1 - x
 
 
 def _div(a: Any, b: Any, rounding_mode: str | None = None) -> mx.array:
