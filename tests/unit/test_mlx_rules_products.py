@@ -86,10 +86,8 @@ def test_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def test_the_gradient_of_a_label_that_is_all_but_certain_has_its_digits() -> None:
     args = (CERTAIN, LABELS, LABEL_WEIGHTS)
-    (*_, found), (*_, expected) = (
-        by_rule(zo.label_gradient.default, args, {}),
-        zo.label_gradient(*args),
-    )
+    *_, found = by_rule(zo.label_gradient.default, args, {})
+    *_, expected = zo.label_gradient(*args)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
