@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 
 from tests.support.splits import Layer, small
 from zoexport.core import int4
-from zoexport.core.types import TrainingGraph
+from zoexport.core.types import Pack, TrainingGraph
 from zoexport.ir import frozen
 from zoexport.models.weights import LoadedWeights
+from zoexport.targets.mlx.packing import pack
 
 ROWS = 5
 LAYERS = [f"body.{number}.linear" for number in range(2)]
@@ -68,11 +69,23 @@ def made(weights: str) -> tuple[TrainingGraph, Reader, dict[str, torch.Tensor]]:
     return graph, Reader(model), expected
 
 
+def written(
+    graph: TrainingGraph,
+    reader: Reader | None,
+    folder: Path,
+    names: list[str] | None = None,
+    pack: Pack | None = None,
+) -> dict[str, torch.Tensor]:
+    """What the file of weights holds, of those that stages bind where no names are given."""
+    path = folder / "weights.safetensors"
+    names = frozen.bound_weights(graph) if names is None else names
+    frozen.write_weights(graph, names, reader, path, lambda *_: None, pack)
+    return load_file(path)
+
+
 def test_the_file_holds_what_stages_bind(made: Any, piece: int, tmp_path: Path) -> None:
     graph, reader, expected = made
-    path = tmp_path / "weights.safetensors"
-    frozen.write_weights(graph, reader, path, lambda *_: None)
-    found = load_file(path)
+    found = written(graph, reader, tmp_path)
     assert found.keys() == expected.keys() == set(frozen.bound_weights(graph))
     for name, value in expected.items():
         assert found[name].dtype == value.dtype
@@ -81,7 +94,7 @@ def test_the_file_holds_what_stages_bind(made: Any, piece: int, tmp_path: Path) 
 
 def test_a_weight_is_read_once_a_few_rows_at_a_time(made: Any, piece: int, tmp_path: Path) -> None:
     graph, reader, _ = made
-    frozen.write_weights(graph, reader, tmp_path / "weights.safetensors", lambda *_: None)
+    written(graph, reader, tmp_path)
     assert all((end - begin) * 32 <= max(piece, 32 * 32) for _, begin, end in reader.read)
     ranges: dict[str, list[tuple[int, int]]] = {}
     for name, begin, end in reader.read:
@@ -91,6 +104,32 @@ def test_a_weight_is_read_once_a_few_rows_at_a_time(made: Any, piece: int, tmp_p
     whole = piece > 1 << 20
     assert ranges["head.weight"] == ([(0, 11)] if whole else [(0, 5), (5, 10), (10, 11)])
     assert ranges["body.0.linear.bias"] == [(0, 32)]
+
+
+@pytest.mark.parametrize("weights", ["int4", "int8"], indirect=True)
+def test_packed_in_pieces_as_at_once(made: Any, weights: str, piece: int, tmp_path: Path) -> None:
+    graph, reader, expected = made
+    for name in (f"{path}.weight" for path in ("head", *LAYERS)):
+        parts = [f"{name}.codes", f"{name}.scales"]
+        for tensors in (graph.weights, expected):
+            packed = pack(*(tensors.pop(part) for part in parts))
+            tensors |= {f"{name}.{part}": tensor for part, tensor in packed.items()}
+    found = written(graph, reader, tmp_path, list(expected), pack)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value), name
+    assert found["head.weight.codes"].dtype == torch.uint32
+    assert ("head.weight.biases" in found) == (weights == "int4")
+
+
+def test_weights_with_values_are_written_by_name(tmp_path: Path) -> None:
+    values = {"a": torch.arange(6.0).view(2, 3), "b": torch.arange(3), "c": torch.zeros(2)}
+    values["number"] = torch.tensor(2.0)
+    graph = TrainingGraph({}, values, [], {}, seq_len=8, length=8, rows=1)
+    found = written(graph, None, tmp_path, ["b", "number", "a"])
+    assert found.keys() == {"a", "b", "number"}
+    assert all(torch.equal(found[name], values[name]) for name in found)
 
 
 def test_values_in_memory_are_those_of_the_file(made: Any, piece: int) -> None:

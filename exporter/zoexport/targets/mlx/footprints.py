@@ -35,10 +35,8 @@ def footprint(program: Program) -> Footprint:
     live = most = moved = 0
     ends: dict[int, list[Node]] = {}
     for place, node in enumerate(nodes):
-        moved += _bytes(node) + sum(
-            _bytes(read) for read in node.all_input_nodes if owners[node] is node
-        )
         if owners[node] is node:
+            moved += _bytes(node) + sum(_bytes(read) for read in node.all_input_nodes)
             live += _bytes(node)
             most = max(most, live)
             if node not in returned:

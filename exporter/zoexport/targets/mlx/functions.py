@@ -148,7 +148,7 @@ def write_functions(path: Path, functions: Sequence[Function]) -> None:
         with mx.exporter(str(path), trace) as exporter:
             for function in functions:
                 exporter(**function.examples())
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise LoweringError(
             f"program {functions[0].program.name}",
             found=f"MLX's {first_line(error)}",

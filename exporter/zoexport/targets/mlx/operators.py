@@ -1,7 +1,7 @@
-"""What each operator of a program is in MLX: elementwise ones, shapes, reductions and indexing.
+"""What each operator of a program is in MLX: elementwise ones and shapes.
 
-A rule takes an operator's arguments with tensors as MLX arrays and gives an array, or a tuple of them. Products and
-what reads quantized weights are in ``products``. A new operator is a new line.
+A rule takes an operator's arguments with tensors as MLX arrays and gives an array, or a tuple of them. Those over
+whole axes are in ``axes``; products, and what reads quantized weights, in ``products``. A new operator is a new line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def elementwise() -> dict[Any, Rule]:
     """Operators on each element alone."""
     return {
         aten.abs: mx.abs,
-        aten.add: lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
-        aten.bitwise_and: _logic(mx.logical_and, mx.bitwise_and),
-        aten.bitwise_not: mx.logical_not,
-        aten.bitwise_or: _logic(mx.logical_or, mx.bitwise_or),
+        aten.add: _arithmetic(mx.add),
+        aten.bitwise_and: mx.bitwise_and,
+        aten.bitwise_not: _bitwise_not,
+        aten.bitwise_or: mx.bitwise_or,
         aten.ceil: mx.ceil,
-        aten.clamp: _clamp,
+        aten.clamp: lambda x, min=None, max=None: mx.clip(x, min, max),
         aten.clamp_max: lambda x, most: mx.minimum(x, most),
         aten.clamp_min: lambda x, least: mx.maximum(x, least),
         aten.cos: mx.cos,
@@ -63,10 +63,10 @@ def elementwise() -> dict[Any, Rule]:
         aten.logical_not: mx.logical_not,
         aten.logical_or: mx.logical_or,
         aten.lt: mx.less,
-        aten.masked_fill: lambda x, mask, value: mx.where(mask, value, x),
+        aten.masked_fill: _masked_fill,
         aten.maximum: mx.maximum,
         aten.minimum: mx.minimum,
-        aten.mul: mx.multiply,
+        aten.mul: _arithmetic(mx.multiply),
         aten.ne: mx.not_equal,
         aten.neg: mx.negative,
         aten.pow: _power,
@@ -74,28 +74,28 @@ def elementwise() -> dict[Any, Rule]:
         aten.relu: lambda x: mx.maximum(x, 0),
         aten.round: mx.round,
         aten.rsqrt: mx.rsqrt,
-        aten.rsub: lambda a, b, alpha=1: b - (a if alpha == 1 else alpha * a),
+        aten.rsub: lambda a, b, alpha=1: _arithmetic(mx.subtract)(b, a, alpha),
         aten.sigmoid: mx.sigmoid,
         aten.sign: mx.sign,
         aten.silu: lambda x: x * mx.sigmoid(x),
         aten.sin: mx.sin,
         aten.softplus: _softplus,
         aten.sqrt: mx.sqrt,
-        aten.sub: lambda a, b, alpha=1: a - (b if alpha == 1 else alpha * b),
+        aten.sub: _arithmetic(mx.subtract),
         aten.tanh: mx.tanh,
-        aten.where: mx.where,
+        aten.where: lambda mask, a, b: mx.where(mask, *_wide(a, b)),
         **_in_place(),
     }
 
 
 def _in_place() -> dict[Any, Rule]:
-    """Of a graph whose values nothing reads afterwards: as without the underscore."""
+    """Of a graph whose values nothing reads afterwards: as without the underscore, in the dtype that is written to."""
     return {
-        aten.add_: lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
-        aten.sub_: lambda a, b, alpha=1: a - (b if alpha == 1 else alpha * b),
-        aten.mul_: mx.multiply,
-        aten.div_: _div,
-        aten.masked_fill_: lambda x, mask, value: mx.where(mask, value, x),
+        aten.add_: _kept(_arithmetic(mx.add)),
+        aten.sub_: _kept(_arithmetic(mx.subtract)),
+        aten.mul_: _kept(mx.multiply),
+        aten.div_: _kept(_div),
+        aten.masked_fill_: _masked_fill,
     }
 
 
@@ -114,8 +114,8 @@ def shapes() -> dict[Any, Rule]:
         aten.expand: _expand,
         aten.flatten: lambda x, start=0, end=-1: mx.flatten(x, start, end),
         aten.flip: _flip,
-        aten.full: lambda sizes, value, **kwargs: mx.full(sizes, value, _dtype(kwargs, value)),
-        aten.full_like: lambda x, value, **kwargs: mx.full(
+        aten.full: lambda sizes, value, **kwargs: _full(sizes, value, _dtype(kwargs, value)),
+        aten.full_like: lambda x, value, **kwargs: _full(
             x.shape, value, _dtype(kwargs, like=x.dtype)
         ),
         aten.lift_fresh_copy: _same,
@@ -124,7 +124,7 @@ def shapes() -> dict[Any, Rule]:
         aten.permute: mx.transpose,
         aten.repeat: _repeat,
         aten.reshape: mx.reshape,
-        aten.scalar_tensor: lambda value, **kwargs: mx.array(value, _dtype(kwargs, value)),
+        aten.scalar_tensor: lambda value, **kwargs: _full((), value, _dtype(kwargs, 1.0)),
         aten.select: lambda x, dim, index: mx.take(x, index % x.shape[dim], axis=dim),
         aten.slice: _slice,
         aten.slice_scatter: _slice_scatter,
@@ -150,54 +150,38 @@ def shapes() -> dict[Any, Rule]:
     }
 
 
-def reductions() -> dict[Any, Rule]:
-    """Operators over whole axes."""
-    return {
-        aten.amax: lambda x, dim=(), keepdim=False: mx.max(x, _axes(x, dim), keepdims=keepdim),
-        aten.amin: lambda x, dim=(), keepdim=False: mx.min(x, _axes(x, dim), keepdims=keepdim),
-        aten.cumsum: lambda x, dim, dtype=None: mx.cumsum(_cast(x, dtype), axis=dim),
-        aten.layer_norm: _layer_norm,
-        aten._log_softmax: lambda x, dim, half_to_float: _log_softmax(x, dim),
-        aten.log_softmax: lambda x, dim, dtype=None: _log_softmax(_cast(x, dtype), dim),
-        aten.logsumexp: lambda x, dim, keepdim=False: mx.logsumexp(
-            x, _axes(x, dim), keepdims=keepdim
-        ),
-        aten.mean: lambda x, dim=(), keepdim=False, dtype=None: mx.mean(
-            _cast(x, dtype), _axes(x, dim), keepdims=keepdim
-        ),
-        aten.native_layer_norm: _native_layer_norm,
-        aten.rms_norm: lambda x, shape, weight=None, eps=None: mx.fast.rms_norm(
-            x, weight, torch.finfo(torch.float32).eps if eps is None else eps
-        ),
-        aten._softmax: lambda x, dim, half_to_float: mx.softmax(x, axis=dim),
-        aten.softmax: lambda x, dim, dtype=None: mx.softmax(_cast(x, dtype), axis=dim),
-        aten.sum: lambda x, dim=(), keepdim=False, dtype=None: mx.sum(
-            _cast(x, dtype), _axes(x, dim), keepdims=keepdim
-        ),
-        aten.var: _variance,
-    }
-
-
-def indexing() -> dict[Any, Rule]:
-    """Operators whose places are values."""
-    return {
-        aten.gather: lambda x, dim, index, **_: mx.take_along_axis(x, index, axis=dim),
-        aten.index: lambda x, indices: x[_places(indices)],
-        aten.index_put: _index_put,
-        aten.index_select: lambda x, dim, index: mx.take(x, index, axis=dim),
-        aten.argmax: lambda x, dim=None, keepdim=False: mx.argmax(x, axis=dim, keepdims=keepdim),
-    }
-
-
 # --- elementwise -----------------------------------------------------------------------------------
 
 
-def _logic(of_bools: Rule, of_integers: Rule) -> Rule:
-    return lambda a, b: (of_bools if a.dtype == mx.bool_ else of_integers)(a, b)
+def _wide(a: Any, b: Any) -> tuple[Any, Any]:
+    """Operands of which none makes an int32 that is int64 in torch, as a Python integer does beside bools in MLX."""
+    if any(isinstance(operand, mx.array) and operand.dtype != mx.bool_ for operand in (a, b)):
+        return a, b
+    wide = [mx.array(each, mx.int64) if type(each) is int else each for each in (a, b)]
+    return wide[0], wide[1]
 
 
-def _clamp(x: mx.array, low: Any = None, high: Any = None) -> mx.array:
-    return mx.clip(x, low, high)
+def _arithmetic(function: Rule) -> Rule:
+    """Of a, b and, where b is first multiplied by it, ``alpha``."""
+
+    def rule(a: Any, b: Any, alpha: float = 1) -> mx.array:
+        a, b = _wide(a, b)
+        return function(a, b if alpha == 1 else alpha * b)
+
+    return rule
+
+
+def _kept(function: Rule) -> Rule:
+    return lambda x, *args, **kwargs: function(x, *args, **kwargs).astype(x.dtype)
+
+
+def _masked_fill(x: mx.array, mask: mx.array, value: Any) -> mx.array:
+    return mx.where(mask, value, x).astype(x.dtype)
+
+
+def _bitwise_not(x: mx.array) -> mx.array:
+    # MLX cannot write its own to a file.
+    return mx.logical_not(x) if x.dtype == mx.bool_ else -1 - x
 
 
 def _div(a: Any, b: Any, rounding_mode: str | None = None) -> mx.array:
@@ -221,10 +205,10 @@ def _gelu(x: mx.array, approximate: str = "none") -> mx.array:
 
 
 def _power(base: Any, exponent: Any) -> mx.array:
-    if exponent == 2 and isinstance(exponent, int | float):
-        return mx.square(base)
-    if exponent == 3 and isinstance(exponent, int | float):
-        return base * base * base
+    if isinstance(exponent, float) and not mx.issubdtype(base.dtype, mx.floating):
+        base = base.astype(mx.float32)
+    if isinstance(exponent, int | float) and exponent in (2, 3):
+        return mx.square(base) if exponent == 2 else base * base * base
     return mx.power(base, exponent)
 
 
@@ -250,15 +234,24 @@ def _dtype(kwargs: dict[str, Any], value: Any = None, like: Any = None) -> Any:
     return mx.int64 if isinstance(value, int) else mx.float32
 
 
-def _cast(x: mx.array, dtype: torch.dtype | None) -> mx.array:
+def cast(x: mx.array, dtype: torch.dtype | None) -> mx.array:
+    """In a dtype that a call may name."""
     return x if dtype is None else x.astype(DTYPES[dtype])
 
 
-def _to(x: mx.array, target: Any, *_: Any, **__: Any) -> mx.array:
-    """``to.dtype``, ``to.other`` and, where there is one device alone, ``to.device``."""
-    if isinstance(target, torch.dtype):
-        return x.astype(DTYPES[target])
-    return x.astype(target.dtype) if isinstance(target, mx.array) else x
+def _to(x: mx.array, *targets: Any, **kwargs: Any) -> mx.array:
+    """Every overload: a dtype or another tensor counts, by place or name, and a device does not."""
+    for target in (*targets, *kwargs.values()):
+        if isinstance(target, torch.dtype):
+            return cast(x, target)
+        if isinstance(target, mx.array):
+            return x.astype(target.dtype)
+    return x
+
+
+def _full(sizes: Sequence[int], value: Any, dtype: Any) -> mx.array:
+    # MLX makes an int32 of an integer where it is asked for bools.
+    return mx.full(sizes, mx.array(value).astype(dtype))
 
 
 def _arange(*limits: Any, **kwargs: Any) -> mx.array:
@@ -341,72 +334,3 @@ def _slice_scatter(
 def _squeeze(x: mx.array, dims: Any = None) -> mx.array:
     chosen = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
     return mx.squeeze(x, [dim for dim in chosen if x.shape[dim] == 1])
-
-
-# --- reductions ------------------------------------------------------------------------------------
-
-
-def _axes(x: mx.array, dims: Any) -> list[int]:
-    """Every axis where none is named."""
-    if isinstance(dims, int):
-        return [dims]
-    return list(dims) if dims else list(range(x.ndim))
-
-
-def _log_softmax(x: mx.array, dim: int) -> mx.array:
-    return x - mx.logsumexp(x, dim, keepdims=True)
-
-
-def _layer_norm(
-    x: mx.array,
-    shape: Sequence[int],
-    weight: mx.array | None = None,
-    bias: mx.array | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-) -> mx.array:
-    if len(shape) != 1:
-        raise NotImplementedError(f"a norm over {len(shape)} axes")
-    return mx.fast.layer_norm(x, weight, bias, eps)
-
-
-def _native_layer_norm(
-    x: mx.array,
-    shape: Sequence[int],
-    weight: mx.array | None,
-    bias: mx.array | None,
-    eps: float,
-) -> tuple[mx.array, mx.array, mx.array]:
-    """The normalized rows, and the mean and 1 / standard deviation that its gradient reads."""
-    axes = list(range(x.ndim - len(shape), x.ndim))
-    mean = mx.mean(x, axes, keepdims=True)
-    scale = mx.rsqrt(mx.mean(mx.square(x - mean), axes, keepdims=True) + eps)
-    made = (x - mean) * scale
-    made = made if weight is None else made * weight
-    return made if bias is None else made + bias, mean, scale
-
-
-def _variance(
-    x: mx.array, dim: Any = (), *, correction: int = 1, keepdim: bool = False
-) -> mx.array:
-    return mx.var(x, _axes(x, dim), keepdims=keepdim, ddof=correction)
-
-
-# --- indexing --------------------------------------------------------------------------------------
-
-
-def _places(indices: Sequence[mx.array | None]) -> tuple[Any, ...]:
-    if any(index is not None and index.dtype == mx.bool_ for index in indices):
-        raise NotImplementedError("indices that are a mask")
-    return tuple(slice(None) if index is None else index for index in indices)
-
-
-def _index_put(
-    x: mx.array, indices: Sequence[mx.array | None], values: mx.array, accumulate: bool = False
-) -> mx.array:
-    places = _places(indices)
-    if accumulate:
-        return x.at[places].add(values)
-    made = mx.array(x)
-    made[places] = values
-    return made

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from zoexport.ir.graphs import aten, zo
-from zoexport.targets.mlx import operators
+from zoexport.targets.mlx import axes, operators
 from zoexport.targets.mlx.packing import Packed
 
 
@@ -49,8 +49,8 @@ def rules() -> dict[Any, operators.Rule]:
     return {
         **operators.elementwise(),
         **operators.shapes(),
-        **operators.reductions(),
-        **operators.indexing(),
+        **axes.reductions(),
+        **axes.indexing(),
         **products(),
         **labels(),
         operator.getitem: operator.getitem,
@@ -87,21 +87,27 @@ def _attention(
     """MLX shares key-value heads by itself, so ``enable_gqa`` says nothing new."""
     if dropout:
         raise NotImplementedError("dropout while training")
+    queries, keys = q.shape[-2], k.shape[-2]
+    seen: Any = mask
+    if is_causal:
+        # MLX's lets the last query see every key, torch's the first query see one.
+        seen = "causal" if queries == keys else mx.tri(queries, keys, dtype=mx.bool_)
     return mx.fast.scaled_dot_product_attention(
         q,
         k,
         v,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        mask="causal" if is_causal else mask,
+        mask=seen,
     )
 
 
 def _label_logprobs(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array]:
     """logits (C, M, V), tokens (M) -> log-probabilities and whether the label is the argmax, (C, M)."""
     index = mx.broadcast_to(tokens[None, :, None], (*logits.shape[:2], 1))
-    chosen = mx.take_along_axis(logits, index, axis=-1)[..., 0]
-    hit = mx.argmax(logits, axis=-1).astype(tokens.dtype) == tokens
-    return chosen - mx.logsumexp(logits, axis=-1), hit.astype(mx.float32)
+    shifted = logits - mx.max(logits, axis=-1, keepdims=True)
+    chosen = mx.take_along_axis(shifted, index, axis=-1)[..., 0]
+    hit = mx.argmax(shifted, axis=-1).astype(tokens.dtype) == tokens
+    return chosen - mx.logsumexp(shifted, axis=-1), hit.astype(mx.float32)
 
 
 def _label_gradient(
@@ -110,6 +116,7 @@ def _label_gradient(
     """logits (M, V) -> the results of :func:`_label_logprobs` (M), and weight * (onehot - softmax) (M, V)."""
     logprobs, hit = _label_logprobs(logits[None], tokens)
     is_label = mx.arange(logits.shape[-1], dtype=tokens.dtype)[None] == tokens[:, None]
+    others = mx.where(is_label, 0, mx.softmax(logits, axis=-1))
     # 1 - softmax would lose the digits of a label that is all but certain.
-    gradient = mx.where(is_label, -mx.expm1(logprobs[0][:, None]), -mx.softmax(logits, axis=-1))
+    gradient = mx.where(is_label, mx.sum(others, axis=-1, keepdims=True), -others)
     return logprobs[0], hit[0], weights[:, None] * gradient

@@ -1,0 +1,68 @@
+"""What the target ios-mlx says that a program holds at once, against sums by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.support.rows import program
+from zoexport.core.types import Footprint
+from zoexport.ir.graphs import aten
+from zoexport.targets.mlx.footprints import footprint
+
+X = torch.zeros(8, 16)
+SIZE = X.nbytes
+
+
+def of(function: Callable[..., Any], *inputs: torch.Tensor) -> Footprint:
+    return footprint(program(function, *inputs))
+
+
+def test_a_tensor_goes_after_its_last_reader() -> None:
+    # Each of the three is computed while its operand is there; the sine is not any more when the last one is.
+    found = of(lambda x: aten.exp(aten.cos(aten.sin(x))), X)
+    assert found == Footprint(planned=2 * SIZE, scratch=0, moved=found.moved)
+    # The input is written, each call reads one and writes one, and the result is read.
+    assert found.moved == SIZE + 3 * 2 * SIZE + SIZE
+
+
+def test_what_is_read_later_stays() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        first = aten.sin(x)
+        return aten.add(aten.exp(aten.cos(first)), first)
+
+    assert of(function, X).planned == 3 * SIZE
+
+
+def test_views_are_their_operand() -> None:
+    def viewed(x: torch.Tensor) -> torch.Tensor:
+        return aten.cos(aten.reshape(aten.transpose(aten.sin(x), 0, 1), [128]))
+
+    assert of(viewed, X).planned == 2 * SIZE
+
+    # A part of a tensor keeps the whole of it.
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return aten.cos(aten.exp(aten.sin(x)[:1]))
+
+    assert of(part, X).planned == 2 * SIZE
+    # Taking it moves nothing; an eighth is read and written twice, and read as the result.
+    assert of(part, X).moved == 3 * SIZE + 5 * SIZE // 8
+
+
+def test_parts_of_several_results_are_the_call() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        first, second = aten.split(aten.sin(x), 4)
+        return aten.mul(aten.sum(aten.cat([first] * 8)), second)
+
+    # Both parts, as the second is still to be read, eight times the first, and the sum.
+    assert of(function, X).planned == SIZE + 4 * SIZE + 4
+
+
+def test_results_stay_to_the_end() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = aten.sin(x)
+        return first, aten.cos(aten.cos(first))
+
+    assert of(function, X).planned == 3 * SIZE

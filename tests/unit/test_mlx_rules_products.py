@@ -1,0 +1,137 @@
+"""The rules of the target ios-mlx for products, quantized weights and labels, against torch."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import torch
+
+from tests.support.mlx_arrays import assert_rule, by_rule, case, covered, packed, to_mlx, to_torch
+from tests.support.tiny_models import fixed
+from zoexport.core import int4
+from zoexport.ir.graphs import aten, zo
+from zoexport.targets.mlx import axes, operators
+from zoexport.targets.mlx.products import labels, of_packed, products, rules
+
+A, B, BIAS = fixed("a", (5, 7)), fixed("b", (7, 3)), fixed("bias", (3,))
+PILE, OTHERS = fixed("pile", (2, 5, 7)), fixed("others", (2, 7, 3))
+Q, K, V = (fixed(name, (2, 4, 6, 8)) for name in "qkv")
+SHARED_K, SHARED_V = K[:, :2], V[:, :2]
+SEEN = torch.ones(6, 6).tril().bool()
+BIASES = fixed("mask", (2, 1, 6, 6))
+
+ROWS, WIDTH = 96, 64
+X, DY = fixed("x", (2, 3, WIDTH)), fixed("dy", (2, 3, ROWS))
+WEIGHT, OUT_BIAS = fixed("weight", (ROWS, WIDTH)), fixed("out", (ROWS,))
+INDICES = torch.tensor([[0, 95, 7], [7, 1, 2]])
+INT4, INT8 = int4.quantize_int4(WEIGHT), int4.quantize_int8(WEIGHT)
+
+LOGITS = 4 * fixed("logits", (3, 5, 11))
+LABELS, LABEL_WEIGHTS = torch.tensor([0, 10, 3, 3, 7]), fixed("label weights", (5,))
+TIED = torch.zeros(1, 5, 11)
+CERTAIN = torch.nn.functional.one_hot(LABELS, 11) * 12.0
+
+PRODUCTS = [
+    case(aten.mm.default, A, B),
+    case(aten.bmm.default, PILE, OTHERS),
+    case(aten.matmul.default, PILE, B),
+    case(aten.matmul.default, A, BIAS.new_ones(7)),
+    case(aten.matmul.default, PILE[:, None], OTHERS),
+    case(aten.addmm.default, BIAS, A, B),
+    case(aten.addmm.default, BIAS, A, B, beta=2, alpha=0.5),
+    case(aten.baddbmm.default, BIAS, PILE, OTHERS),
+    case(aten.baddbmm.default, fixed("c", (2, 5, 3)), PILE, OTHERS, beta=0.5, alpha=3),
+    case(aten.scaled_dot_product_attention.default, Q, K, V),
+    case(aten.scaled_dot_product_attention.default, Q, K, V, None, 0.0, True),
+    case(aten.scaled_dot_product_attention.default, Q[:, :, :4], K, V, None, 0.0, True),
+    case(aten.scaled_dot_product_attention.default, Q, K, V, SEEN),
+    case(aten.scaled_dot_product_attention.default, Q, K, V, BIASES, scale=0.5),
+    case(aten.scaled_dot_product_attention.default, Q, SHARED_K, SHARED_V, enable_gqa=True),
+    case(aten.scaled_dot_product_attention.default, Q[:, :, :2], K, V),
+]
+LABELED = [
+    case(zo.label_logprobs.default, LOGITS, LABELS),
+    case(zo.label_logprobs.default, TIED, LABELS),
+    case(zo.label_logprobs.default, LOGITS - 5, LABELS),
+    case(zo.label_gradient.default, LOGITS[0], LABELS, LABEL_WEIGHTS),
+    case(zo.label_gradient.default, TIED[0], LABELS, LABEL_WEIGHTS),
+    case(zo.label_gradient.default, CERTAIN, LABELS, LABEL_WEIGHTS),
+]
+OF_NUMBERS = [
+    case(aten.linear.default, X, WEIGHT),
+    case(aten.linear.default, X, WEIGHT, OUT_BIAS),
+    case(aten.embedding.default, WEIGHT, INDICES),
+    case(aten.embedding.default, WEIGHT, INDICES, 0, False, False),
+]
+OF_CODES = [
+    case(zo.dequantize_int4.default, *INT4),
+    case(zo.dequantize_int8.default, *INT8),
+    case(zo.embedding_int4.default, *INT4, INDICES),
+    case(zo.linear_int4.default, X, *INT4, None),
+    case(zo.linear_int4.default, X, *INT4, OUT_BIAS),
+    case(zo.linear_int4_input_gradient.default, DY, *INT4),
+    case(zo.linear_int8.default, X, *INT8, None),
+    case(zo.linear_int8.default, X, *INT8, OUT_BIAS),
+    case(zo.linear_int8_input_gradient.default, DY, *INT8),
+]
+
+
+@pytest.mark.parametrize(("operator", "args", "kwargs"), [*PRODUCTS, *LABELED, *OF_NUMBERS])
+def test_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    assert_rule(operator, args, kwargs, rounding=1e-6)
+
+
+def test_the_gradient_of_a_label_that_is_all_but_certain_has_its_digits() -> None:
+    args = (CERTAIN, LABELS, LABEL_WEIGHTS)
+    *_, found = by_rule(zo.label_gradient.default, args, {})
+    *_, expected = zo.label_gradient(*args)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("operator", "args", "kwargs"), OF_CODES)
+def test_rule_of_codes(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    place = next(place for place, arg in enumerate(args) if arg is INT4[0] or arg is INT8[0])
+    codes, scales = args[place : place + 2]
+    given = (*args[:place], packed(codes, scales), to_mlx(scales), *args[place + 2 :])
+    if "dequantize" in str(operator):
+        rule = of_packed()[operator.overloadpacket]
+        torch.testing.assert_close(to_torch(rule(*given).numbers()), operator(*args))
+    else:
+        assert_rule(operator, args, kwargs, given=given, rounding=2e-6)
+
+
+def test_rows_of_int8_codes_are_integers() -> None:
+    table = packed(*INT8)
+    rows = by_rule(aten.embedding.default, (table, INDICES), {})
+    assert rows.dtype == torch.float32
+    assert torch.equal(rows, INT8[0][INDICES].float())
+
+
+def test_a_part_of_several_results() -> None:
+    assert rules()[operator.getitem]((1, mx.array(2)), 1).item() == 2
+
+
+def test_every_rule_has_a_case() -> None:
+    assert covered(PRODUCTS) == set(products())
+    assert covered(LABELED) == set(labels())
+    assert covered([*OF_NUMBERS, *OF_CODES]) == set(of_packed())
+    tables = (operators.elementwise, operators.shapes, axes.reductions, axes.indexing)
+    known = [*(key for table in tables for key in table()), *products(), *labels()]
+    # No rule replaces another.
+    assert len(known) == len(set(known)) and {*known, operator.getitem} == set(rules())
+    assert not set(rules()) & set(of_packed())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((Q, K, V, None, 0.1), "dropout while training"),
+        ((Q[0], K[0], V[0]), "expected"),
+    ],
+)
+def test_attention_that_is_refused(args: tuple[Any, ...], message: str) -> None:
+    with pytest.raises((NotImplementedError, ValueError), match=message):
+        by_rule(aten.scaled_dot_product_attention.default, args, {})
