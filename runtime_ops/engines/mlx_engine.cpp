@@ -15,7 +15,7 @@ namespace {
 
 namespace mx = mlx::core;
 
-// Freed buffers that MLX may keep for the next call: enough for those of one program, and no second model.
+// Freed buffers that MLX may keep for the next call: on a GPU, where new ones are dear.
 constexpr size_t kCacheBytes = size_t{32} << 20;
 
 Failure failed(const ProgramSpec& program, const std::string& found, const std::string& expected, const std::string& fix) {
@@ -66,7 +66,8 @@ class MlxEngine : public Engine {
  public:
   explicit MlxEngine(std::string bundle) : bundle_(std::move(bundle)) {
     const std::lock_guard<std::mutex> lock(one_at_a_time());
-    mx::set_cache_limit(kCacheBytes);
+    const bool gpu = mx::default_device() == mx::Device::gpu;
+    mx::set_cache_limit(gpu ? kCacheBytes : 0);
   }
 
   Status load(const ProgramSpec& program) override {

@@ -30,11 +30,13 @@ needs_proc = pytest.mark.skipif(
 )
 
 
-def _planned(model: str, method: str, settings: dict[str, str]) -> dict[str, Any]:
+def _planned(
+    model: str, method: str, settings: dict[str, str], target: str = "host"
+) -> dict[str, Any]:
     return plan_training(
         model,
         method=method,
-        target="host",
+        target=target,
         settings=settings,
         process="runner",
         threads=THREADS,
@@ -42,12 +44,14 @@ def _planned(model: str, method: str, settings: dict[str, str]) -> dict[str, Any
     )
 
 
-def _measured(model: str, method: str, settings: dict[str, str], folder: Path) -> float | None:
+def _measured(
+    model: str, method: str, settings: dict[str, str], folder: Path, target: str = "host"
+) -> float | None:
     bundle = folder / "bundle"
     compile_bundle(
         model,
         method=method,
-        target="host",
+        target=target,
         output=bundle,
         settings=settings,
         recipe=None,
@@ -73,23 +77,26 @@ def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_proc
 @pytest.mark.parity
 @pytest.mark.parametrize(
-    ("method", "given"),
+    ("target", "method", "given"),
     [
-        ("mebp", {"seq_len": "256", "batch": "2", "lora.targets": "all-linear"}),
-        ("mebp", {"seq_len": "160", "batch": "3", "weights": "fp32"}),
-        ("mezo", {"seq_len": "256", "batch": "4", "split": "layers", "queries": "1"}),
-        ("prge", {"seq_len": "64", "batch": "4", "queries": "4"}),
-        ("mezo", {"seq_len": "128", "batch": "16", "queries": "1"}),
+        ("host", "mebp", {"seq_len": "256", "batch": "2", "lora.targets": "all-linear"}),
+        ("host", "mebp", {"seq_len": "160", "batch": "3", "weights": "fp32"}),
+        ("host", "mezo", {"seq_len": "256", "batch": "4", "split": "layers", "queries": "1"}),
+        ("host", "prge", {"seq_len": "64", "batch": "4", "queries": "4"}),
+        ("host", "mezo", {"seq_len": "128", "batch": "16", "queries": "1"}),
+        ("ios-mlx", "mebp", {"seq_len": "256", "lora.targets": "all-linear"}),
+        ("ios-mlx", "prge", {"seq_len": "64", "batch": "4", "queries": "2"}),
     ],
 )
 def test_planned_memory_is_what_is_measured(
-    method: str, given: dict[str, str], medium: Path, tmp_path: Path
+    target: str, method: str, given: dict[str, str], medium: Path, tmp_path: Path
 ) -> None:
     whole = Path(shutil.copytree(medium, tmp_path / "model"))
     config = tiny_config("llama", **json.loads((medium / "config.json").read_text()))
     from_config(config).save_pretrained(whole)
-    found = _planned(str(medium), method, given)["peak_anonymous_mb"]
-    assert found == pytest.approx(_measured(str(whole), method, given, tmp_path), rel=WITHIN)
+    found = _planned(str(medium), method, given, target)["peak_anonymous_mb"]
+    measured = _measured(str(whole), method, given, tmp_path, target)
+    assert found == pytest.approx(measured, rel=WITHIN)
 
 
 @needs_proc

@@ -27,13 +27,15 @@ class ResidentStep:
 
     def __init__(self, bundle: Path) -> None:
         self.manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
-        self.values: dict[str, mx.array] = {
-            **mx.load(str(bundle / self.manifest["weights"]["file"])),
-            **mx.load(str(bundle / "adapter.safetensors")),
-        }
+        self.values: dict[str, mx.array] = {}
+        for name in (self.manifest["weights"]["file"], "adapter.safetensors"):
+            loaded: Any = mx.load(str(bundle / name))
+            self.values |= loaded
         mx.eval(self.values)
         files = {program["file"] for program in self.manifest["programs"]}
-        self.functions = {file: mx.import_function(str(bundle / file)) for file in files}
+        self.functions: dict[str, Any] = {
+            file: mx.import_function(str(bundle / file)) for file in files
+        }
 
     def run(self, tokens: Sequence[int]) -> tuple[float, dict[str, mx.array]]:
         """The mean loss over the tokens that follow each one, and gradients by slot.
@@ -43,10 +45,10 @@ class ResidentStep:
         """
         *layers, head = self.manifest["stages"]
         length = self.manifest["lengths"][-1]
-        passed = [[mx.array([tokens[:-1]], dtype=mx.int64)]]
+        passed = [[mx.array([list(tokens[:-1])], dtype=mx.int64)]]
         for stage in layers:
             passed.append(self._call(stage, "forward", length, activations=passed[-1]))
-        labels = mx.array(tokens[1:], dtype=mx.int64)
+        labels = mx.array(list(tokens[1:]), dtype=mx.int64)
         loss, gradient, found = self._head(head, passed[-1][0], labels)
         gradients = [gradient]
         for stage, given in zip(reversed(layers), reversed(passed[:-1]), strict=True):
@@ -81,7 +83,7 @@ class ResidentStep:
                 stage,
                 "backward",
                 None,
-                activations=[mx.pad(rows[first : first + here], ((0, filling), (0, 0)))],
+                activations=[mx.pad(rows[first : first + here], [(0, filling), (0, 0)])],
                 label_tokens=mx.pad(labels[first : first + here], (0, filling)),
                 label_weights=mx.pad(weights, (0, filling)),
             )
