@@ -1,10 +1,14 @@
 #include "session/memory.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 namespace zoexport {
 
@@ -27,5 +31,42 @@ zo_memory memory_usage() {
   usage.anonymous_bytes = kilobytes("\nRssAnon:");
   return usage;
 }
+
+AnonymousPeak::AnonymousPeak() {
+  if (memory_usage().anonymous_bytes == 0) {
+    return;
+  }
+  // Signals are for the host's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] {
+      std::unique_lock<std::mutex> lock(mutex_);
+      do {
+        const uint64_t now = memory_usage().anonymous_bytes;
+        uint64_t most = most_.load();
+        while (most < now && !most_.compare_exchange_weak(most, now)) {
+        }
+      } while (!changed_.wait_for(lock, std::chrono::milliseconds(10), [this] { return done_; }));
+    });
+  } catch (const std::system_error&) {
+    // Without a thread there are the looks of take().
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+AnonymousPeak::~AnonymousPeak() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+uint64_t AnonymousPeak::take() { return std::max(most_.exchange(0), memory_usage().anonymous_bytes); }
 
 }  // namespace zoexport

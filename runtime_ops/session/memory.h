@@ -1,11 +1,36 @@
 // What the kernel says of this process's memory.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
 #include "zoexport/session.h"
 
 namespace zoexport {
 
 // Zeros where the system does not say.
 zo_memory memory_usage();
+
+// Looks at the anonymous memory every 10 ms while it exists: engines take and give back memory within a step, which a
+// look after it would miss.
+class AnonymousPeak {
+ public:
+  AnonymousPeak();
+  ~AnonymousPeak();
+  AnonymousPeak(const AnonymousPeak&) = delete;
+  AnonymousPeak& operator=(const AnonymousPeak&) = delete;
+
+  // The most that was seen since the last call, now included; 0 where the system does not say.
+  uint64_t take();
+
+ private:
+  std::atomic<uint64_t> most_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
 
 }  // namespace zoexport

@@ -154,6 +154,7 @@ Status Session::train(const Dataset& dataset, uint64_t total_steps,
   if (records_.size() >= total_steps) {
     return {};
   }
+  AnonymousPeak anonymous;
   while (records_.size() < total_steps) {
     const uint64_t number = records_.size();
     const auto report =
@@ -164,9 +165,9 @@ Status Session::train(const Dataset& dataset, uint64_t total_steps,
     if (state_ && records_.size() % kSnapshotEvery == 0) {
       ZO_TRY(save());
     }
-    const zo_memory memory = memory_usage();
-    const zo_progress progress{sizeof(zo_progress), records_.size(), total_steps,      report->output.loss,
-                               report->lr,          report->seconds, memory.rss_bytes, memory.anonymous_bytes};
+    const zo_progress progress{sizeof(zo_progress), records_.size(), total_steps,
+                               report->output.loss, report->lr,      report->seconds,
+                               memory_usage().rss_bytes, anonymous.take()};
     if (!go_on(progress)) {
       if (state_) {
         ZO_TRY(save());

@@ -234,8 +234,8 @@ typedef struct zo_progress {
   double loss;
   double lr;
   double seconds;
-  uint64_t rss_bytes;       /* 0 where the system does not say */
-  uint64_t anonymous_bytes; /* likewise */
+  uint64_t rss_bytes;       /* now; 0 where the system does not say */
+  uint64_t anonymous_bytes; /* the most that was seen during the step; likewise */
 } zo_progress;
 
 /* Called after every step; a non-zero answer stops the run after saving. */
