@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from zoexport.coreml.engine import PackageEngine
 from zoexport.coreml.function import Feature
 from zoexport.coreml.package import Package
 
-__all__ = ["Feature", "Package"]
+__all__ = ["Feature", "Package", "PackageEngine"]

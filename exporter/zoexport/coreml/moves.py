@@ -167,12 +167,11 @@ def _slice_update(given: Operands) -> torch.Tensor:
 
 
 def _slice_by_size(given: Operands) -> torch.Tensor:
-    """A size of -1 reaches to the end of its dimension; a negative begin counts from there."""
+    """A size of -1 reaches to the end of its dimension."""
     x = given.tensor("x")
     pairs = zip(given.integers("begin"), given.integers("size"), x.shape, strict=True)
     for axis, (begin, size, length) in enumerate(pairs):
-        first = begin % length
-        x = x.narrow(axis, first, length - first if size == -1 else size)
+        x = x.narrow(axis, begin, length - begin if size == -1 else size)
     return x
 
 
