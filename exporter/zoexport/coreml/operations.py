@@ -4,12 +4,12 @@ A rule takes the operands, fp16 ones widened to fp32, and gives a tensor or seve
 the type that the program declares, so that a value of fp16 is rounded once after each operation, and a sum of
 products is accumulated in fp32. A new operation is a new line, and a new case in its test.
 
-coremltools computes some operations of constants itself (``value_inference``). It is not used here:
+coremltools folds constants by code of its own (``value_inference``), which is not used here. In coremltools 9.0:
 
-* it is there for about half of these operations, among them none of the products of attention, ``layer_norm``,
-  ``scatter*``, ``slice_update``;
-* it computes in the declared type, so that a sum of fp16 is rounded after every term;
-* ``cumsum`` with ``exclusive`` raises TypeError, ...
+* it rounds within an operation: a sum, a norm, a product or an activation of fp16 differs from one rounded once;
+* ``scatter_along_axis`` puts what it is to add, whatever ``mode`` says;
+* ``concat`` ignores ``interleave``, and ``cumsum`` with ``exclusive`` raises TypeError;
+* there is none of ``gather_nd``, ``scatter``, ``scatter_nd`` and ``silu``.
 """
 
 from __future__ import annotations
