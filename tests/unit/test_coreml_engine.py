@@ -44,10 +44,9 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle whose program ``evaluate`` is a function of a package."""
-    bundle = bundles.write_bundle(tmp_path_factory.mktemp("coreml") / "bundle", min_labels=ENTRIES)
+def write_bundle(folder: Path, file: str) -> Path:
+    """A bundle whose program ``evaluate`` is a function of a package, named by ``file``."""
+    bundle = bundles.write_bundle(folder, min_labels=ENTRIES)
     specs = {
         "tokens": ((ROWS, LENGTH), INT32),
         "label_positions": ((ENTRIES,), INT32),
@@ -59,12 +58,18 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = manifests.read(bundle)
     for program in content["programs"]:
         if program["name"] == "evaluate":
-            program.update(file="model.mlpackage", method="scores")
+            program.update(file=file, method="scores")
     listed = [bundle / name for name in content.pop("files")]
     files = [path for path in (bundle / "model.mlpackage").rglob("*") if path.is_file()]
     del content["bundle_id"]
     manifests.write(bundle, content, [*listed, *files])
     return bundle
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = "model.mlpackage/Data/com.apple.CoreML/model.mlmodel"
+    return write_bundle(tmp_path_factory.mktemp("coreml") / "bundle", file)
 
 
 def test_a_session_evaluates_with_the_functions_of_a_package(packaged: Path) -> None:
@@ -98,6 +103,19 @@ def test_only_the_outputs_that_a_session_asks_for_are_filled(packaged: Path) -> 
     wanted = tensor("logprobs", [0.0] * ENTRIES, (1, ENTRIES), "f")
     PackageEngine(packaged)("evaluate", program_inputs(), {"logprobs": wanted})
     assert max(wanted.data) < 0
+
+
+def test_a_program_may_name_the_folder(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "bundle", "model.mlpackage")
+    wanted = tensor("logprobs", [0.0] * ENTRIES, (1, ENTRIES), "f")
+    PackageEngine(bundle)("evaluate", program_inputs(), {"logprobs": wanted})
+    assert max(wanted.data) < 0
+
+
+def test_a_file_that_is_no_package_is_refused(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "bundle", "model.bin")
+    with pytest.raises(BundleError, match=r"model.bin: found no such folder"):
+        PackageEngine(bundle)("evaluate", program_inputs(), {})
 
 
 LARGE = tensor("tokens", [2**31] * ROWS * LENGTH, (ROWS, LENGTH), "q")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tests.support.coreml_packages import FP16, FP32, INT32, int4, mb, quantized, save
 from zoexport.core.coreml_names import feature_name
-from zoexport.core.errors import BundleError
+from zoexport.core.errors import BundleError, ConfigError
 from zoexport.coreml import Feature, Package, operations
 
 RANDOM = np.random.default_rng(4)
@@ -222,7 +222,7 @@ def truncate(path: Path, size: int) -> None:
         (lambda folder: truncate(folder / WEIGHT_FILE, 1000), "weight.bin: found 1000 bytes"),
         (
             lambda folder: (folder / WEIGHT_FILE).write_bytes(b"\1\0\0\0\2" + bytes(5000)),
-            "weight.bin: found no constant at 64",
+            r"weight.bin: found no constant at \d+",
         ),
         (
             lambda folder: (folder / WEIGHT_FILE).write_bytes(b"\1\0\0\0\7" + bytes(5000)),
@@ -246,7 +246,76 @@ def test_weights_of_another_type_are_refused(copied: Path) -> None:
         Package(copied).open("forward")
 
 
-def test_a_model_of_another_kind_is_refused(tmp_path: Path, copied: Path) -> None:
+def other_type(block: Any) -> None:
+    block.operations[-1].outputs[0].type.tensorType.dataType = 12  # FLOAT64
+
+
+def other_name(block: Any) -> None:
+    block.operations[-1].inputs["x"].arguments[0].name = "nowhere"
+
+
+def longer_constant(block: Any) -> None:
+    axis = next(found for found in block.operations if found.outputs[0].name.startswith("softmax"))
+    axis.attributes["val"].immediateValue.tensor.ints.values.append(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (other_type, r"\(identity\): found elements of the type FLOAT64"),
+        (other_name, "function 'halves': found the name 'nowhere', which nothing makes"),
+        (longer_constant, r"\(const\): found 2 ints of int32 \(\), which has 1"),
+    ],
+)
+def test_a_program_that_makes_no_sense_is_refused(
+    copied: Path, change: Callable[[Any], None], message: str
+) -> None:
+    from coremltools.proto import Model_pb2
+
+    spec = Model_pb2.Model.FromString((copied / SPEC_FILE).read_bytes())
+    function = spec.mlProgram.functions["halves"]
+    change(function.block_specializations[function.opset])
+    (copied / SPEC_FILE).write_bytes(spec.SerializeToString())
+    with pytest.raises(BundleError, match=message):
+        Package(copied).run("halves", {"x": X.astype(np.float16)})
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (torch.zeros(2, 63), r"a result of the shape \(2, 63\), declared fp32 \(2, 64\)"),
+        (torch.zeros(2, 64, dtype=torch.int32), r"a result of torch.int32, declared fp32"),
+        ((torch.zeros(2, 64), torch.zeros(2, 64)), "2 results of 1"),
+    ],
+)
+def test_a_rule_that_does_not_give_what_is_declared_is_seen(
+    package: Package, monkeypatch: pytest.MonkeyPatch, result: Any, message: str
+) -> None:
+    monkeypatch.setitem(operations.RULES, "silu", lambda _: result)  # type: ignore[arg-type]
+    with pytest.raises(BundleError, match=message):
+        package.run("forward", {"x": X})
+
+
+def test_a_mode_without_a_rule_is_refused(tmp_path: Path) -> None:
+    def build(given: Mapping[str, Any]) -> dict[str, Any]:
+        x = given["x"]
+        at = np.array([0], np.int32)
+        return {"y": mb.scatter(data=x, indices=at, updates=np.ones(1, np.float32), mode="max")}
+
+    path = save(tmp_path / "p.mlpackage", {"most": ({"x": ((2,), FP32)}, build)})
+    with pytest.raises(BundleError, match=r"\(scatter\): found mode 'max'"):
+        Package(path).run("most", {"x": np.zeros(2, np.float32)})
+
+
+def test_without_coremltools_the_error_says_what_to_install(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "coremltools", None)
+    with pytest.raises(ConfigError, match="pip install coremltools"):
+        Package(path)
+
+
+def test_a_model_of_another_kind_is_refused(copied: Path) -> None:
     from coremltools.proto import Model_pb2
 
     spec = Model_pb2.Model()

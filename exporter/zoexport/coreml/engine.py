@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +26,9 @@ _TAKEN = {"f": ("fp32", "fp16"), "q": ("int32",), "B": ("uint8",), "b": ("int8",
 class PackageEngine:
     """Runs a bundle's programs: ``Session.open(bundle, engine=PackageEngine(bundle))``.
 
-    The file of a program is a .mlpackage folder of the bundle, its method a function there, and its values are the
-    function's by :func:`zoexport.core.coreml_names.feature_name`. A package is opened when a program of it first runs.
+    The file of a program is a .mlpackage folder of the bundle or a file in one (a session takes a file that the
+    manifest lists), its method a function there, and its values are the function's by
+    :func:`zoexport.core.coreml_names.feature_name`. A package is opened when a program of it first runs.
 
     Raises:
         BundleError: no bundle; when it runs, no such program, a damaged package, values that its function does not
@@ -37,7 +38,7 @@ class PackageEngine:
     def __init__(self, bundle: Path) -> None:
         self._bundle = bundle
         self._programs = {entry["name"]: entry for entry in manifest.read(bundle)["programs"]}
-        self._packages: dict[str, Package] = {}
+        self._packages: dict[PurePosixPath, Package] = {}
 
     def __call__(
         self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
@@ -63,10 +64,15 @@ class PackageEngine:
                 fix=f"Check the name.{nearest(program, self._programs)}",
             )
         entry = self._programs[program]
-        file = entry["file"]
-        if file not in self._packages:
-            self._packages[file] = Package(self._bundle / file)
-        return self._packages[file], entry["method"]
+        folder = _package_folder(entry["file"])
+        if folder not in self._packages:
+            self._packages[folder] = Package(self._bundle / folder)
+        return self._packages[folder], entry["method"]
+
+
+def _package_folder(file: str) -> PurePosixPath:
+    path = PurePosixPath(file)
+    return next((part for part in (path, *path.parents) if part.suffix == ".mlpackage"), path)
 
 
 def _by_feature(where: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -102,7 +102,7 @@ class Function:
         """Compute the outputs ``wanted`` (all of them), each of its declared type and shape.
 
         Raises:
-            BundleError: a missing, unknown or unwanted name, an array of another type or shape, or operands that
+            BundleError: a missing or unknown name, an array of another type or shape, or operands that
                 an operation is not defined for.
         """
         names = [*self._output_types] if wanted is None else [*wanted]
@@ -207,7 +207,7 @@ class Function:
         return {name: torch.from_numpy(np.array(inputs[name])) for name in self._input_types}
 
     def _operation(self, spec: Any, weights: Callable[[str], WeightFile]) -> _Operation:
-        name = spec.attributes["name"].immediateValue.tensor.strings.values[0]
+        name = spec.outputs[0].name
         where = f"{self._where}, operation {name!r} ({spec.type})"
         operands: dict[str, list[str | Constant]] = {
             key: [

@@ -107,15 +107,17 @@ def constant(where: str, spec: Any, weights: Callable[[str], WeightFile]) -> Con
 
 def _immediate(where: str, tensor: Any, declared: TensorType) -> Value:
     field = tensor.WhichOneof("value")
-    if declared.element is None:
-        return str(tensor.strings.values[0])
-    shape = [size or 0 for size in declared.shape]
+    values = getattr(tensor, field).values
+    element, shape = declared.element, [size or 0 for size in declared.shape]
+    if element is None:
+        return str(values[0])
+    # Types of less than 32 bits, bool and the integers of 16 bits left out, are written as bytes.
+    expected = element.stored_bytes(math.prod(shape)) if field == "bytes" else math.prod(shape)
+    if len(values) != expected:
+        raise _unknown(where, f"{len(values)} {field} of {declared}, which has {expected}")
     if field == "bytes":
-        return declared.element.decoded(tensor.bytes.values, math.prod(shape)).reshape(shape)
-    values = np.array(getattr(tensor, field).values, declared.element.numpy_dtype)
-    if values.size != math.prod(shape):
-        raise _unknown(where, f"{values.size} elements of {declared}")
-    return torch.from_numpy(values.reshape(shape))
+        return element.decoded(values, math.prod(shape)).reshape(shape)
+    return torch.from_numpy(np.array(values, element.numpy_dtype).reshape(shape))
 
 
 def _unknown(where: str, found: str) -> BundleError:
