@@ -1,0 +1,9 @@
+"""coreml: a saved Core ML package, read and run on any machine, so that what a phone will run can be compared."""
+
+from __future__ import annotations
+
+from zoexport.coreml.engine import PackageEngine
+from zoexport.coreml.function import Feature
+from zoexport.coreml.package import Package
+
+__all__ = ["Feature", "Package", "PackageEngine"]
