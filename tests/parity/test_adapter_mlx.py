@@ -38,11 +38,12 @@ def _mlx_loss(folder: Path, adapter: Path | None) -> float:
     return float(np.mean(losses))
 
 
-@pytest.mark.parametrize("layers", ["all", "last:1"])
-def test_mlx_lm_has_the_sessions_loss(compiler: Compiler, layers: str, tmp_path: Path) -> None:
-    bundle = compiler.bundle(
-        "qwen2", "mebp", lora__targets="all-linear", lora__layers=layers, lora__alpha=6
-    )
+@pytest.mark.parametrize(("target", "layers"), [("host", "last:1"), ("ios-mlx", "all")])
+def test_mlx_lm_has_the_sessions_loss(
+    compiler: Compiler, target: str, layers: str, tmp_path: Path
+) -> None:
+    settings = {"lora__targets": "all-linear", "lora__layers": layers, "lora__alpha": 6}
+    bundle = compiler.bundle("qwen2", "mebp", target, **settings)
     with Session.open(bundle) as session, _data() as data:
         session.attach(tmp_path / "state")
         session.configure(lr=0.01)

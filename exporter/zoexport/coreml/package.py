@@ -95,7 +95,7 @@ def _load(folder: Path) -> Any:
             f"package {folder}",
             found="no coremltools",
             expected="the Python package that reads it",
-            fix="Install it: pip install coremltools==9.0.",
+            fix="Install it: pip install 'zoexport[ios-coreml]'.",
         ) from error
     if not (folder / "Manifest.json").is_file():
         raise _damaged(folder, "no Manifest.json" if folder.is_dir() else "no such folder")
