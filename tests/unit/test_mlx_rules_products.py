@@ -88,7 +88,7 @@ def test_the_gradient_of_a_label_that_is_all_but_certain_has_its_digits() -> Non
     args = (CERTAIN, LABELS, LABEL_WEIGHTS)
     *_, found = by_rule(zo.label_gradient.default, args, {})
     *_, expected = zo.label_gradient(*args)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=0)
 
 
 @pytest.mark.parametrize(("operator", "args", "kwargs"), OF_CODES)
@@ -152,7 +152,7 @@ def test_a_large_vocabulary_loses_no_digits() -> None:
     *_, gradient = labels()[zo.label_gradient](to_mlx(logits[0]), to_mlx(tokens), to_mlx(weights))
     onehot = torch.nn.functional.one_hot(tokens, VOCABULARY)
     truth = weights[:, None].double() * (onehot - exact[0].exp())
-    torch.testing.assert_close(to_torch(gradient).double(), truth, rtol=2e-6, atol=0)
+    torch.testing.assert_close(to_torch(gradient).double(), truth, rtol=4e-6, atol=0)
 
 
 @pytest.mark.parametrize("quantize", [None, int4.quantize_int4, int4.quantize_int8])

@@ -105,37 +105,40 @@ def _attention(
 
 def _label_logprobs(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array]:
     """logits (C, M, V), tokens (M) -> log-probabilities and whether the label is the argmax, (C, M)."""
-    shifted = logits - mx.max(logits, axis=-1, keepdims=True)
-    return _scores(shifted, tokens, _sum_in_parts(mx.exp(shifted)))
+    return _scores(logits, tokens, _in_parts(mx.logsumexp, logits))
 
 
-def _scores(shifted: mx.array, tokens: mx.array, total: mx.array) -> tuple[mx.array, mx.array]:
-    """Logits (..., M, V) less their greatest, tokens (M), sum of the exponentials (..., M) -> as above."""
-    index = mx.broadcast_to(tokens[:, None], (*shifted.shape[:-1], 1))
-    chosen = mx.take_along_axis(shifted, index, axis=-1)[..., 0]
-    hit = mx.argmax(shifted, axis=-1).astype(tokens.dtype) == tokens
-    return chosen - mx.log(total), hit.astype(mx.float32)
+def _scores(logits: mx.array, tokens: mx.array, scale: mx.array) -> tuple[mx.array, mx.array]:
+    """As above, of logits (..., M, V) with the logarithm of the sum of their exponentials (..., M)."""
+    index = mx.broadcast_to(tokens[:, None], (*logits.shape[:-1], 1))
+    chosen = mx.take_along_axis(logits, index, axis=-1)[..., 0]
+    hit = mx.argmax(logits, axis=-1).astype(tokens.dtype) == tokens
+    return chosen - scale, hit.astype(mx.float32)
 
 
 def _label_gradient(
     logits: mx.array, tokens: mx.array, weights: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
     """logits (M, V) -> the results of :func:`_label_logprobs` (M), and weight * (onehot - softmax) (M, V)."""
-    shifted = logits - mx.max(logits, axis=-1, keepdims=True)
-    parts = mx.exp(shifted)
-    total = _sum_in_parts(parts)
+    scale = _in_parts(mx.logsumexp, logits)
     is_label = mx.arange(logits.shape[-1], dtype=tokens.dtype)[None] == tokens[:, None]
-    others = mx.where(is_label, 0, parts)
+    others = mx.where(is_label, 0, mx.exp(logits - scale[:, None]))
     # 1 - softmax would lose the digits of a label that is all but certain.
-    gradient = mx.where(is_label, _sum_in_parts(others)[:, None], -others)
-    return *_scores(shifted, tokens, total), (weights / total)[:, None] * gradient
+    of_label = weights * _in_parts(mx.sum, others)
+    gradient = mx.where(is_label, of_label[:, None], others * -weights[:, None])
+    return *_scores(logits, tokens, scale), gradient
 
 
-def _sum_in_parts(x: mx.array) -> mx.array:
-    """The sum over the last axis, of sums of :data:`_PART` elements.
+def _in_parts(reduce: operators.Rule, x: mx.array) -> mx.array:
+    """A reduction of the last axis, of those of :data:`_PART` elements.
 
-    MLX's CPU adds element after element, so that a vocabulary of positive numbers loses 1e-5 of their sum.
+    MLX's CPU takes element after element, so that a sum of a vocabulary of positive numbers loses 1e-5 of it.
     """
     whole = x.shape[-1] // _PART * _PART
-    parts = mx.sum(mx.reshape(x[..., :whole], (*x.shape[:-1], -1, _PART)), axis=-1)
-    return mx.sum(parts, axis=-1) + mx.sum(x[..., whole:], axis=-1)
+    if whole == 0:
+        return reduce(x, -1)
+    parts = reduce(mx.reshape(x[..., :whole], (*x.shape[:-1], -1, _PART)), -1)
+    if whole < x.shape[-1]:
+        rest = reduce(x[..., whole:], -1, keepdims=True)
+        parts = mx.concatenate([parts, rest], axis=-1)
+    return reduce(parts, -1)
