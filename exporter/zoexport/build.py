@@ -238,8 +238,7 @@ def _fill(
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
-    names = frozen.bound_weights(graph) if graph.stages else lowered.weights
-    if names:
+    if names := outer_weights(graph, lowered):
         reader = loaded.weights if graph.stages else None
         frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
@@ -258,6 +257,13 @@ def _fill(
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
     }
+
+
+def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
+    """The frozen tensors that programs take as inputs."""
+    from zoexport.ir import frozen
+
+    return frozen.bound_weights(graph) if graph.stages else lowered.weights
 
 
 def calibration_rows(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Any:
@@ -306,7 +312,7 @@ def _description(
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
         "notes": lowered.notes,
-        **({"weights": {"file": WEIGHTS}} if graph.stages or lowered.weights else {}),
+        **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
         "tolerances": tolerances.bounds(settings),

@@ -245,7 +245,10 @@ void read_split(const JsonNode& root, Manifest& manifest) {
   }
   manifest.seq_len = manifest.lengths.back();
   manifest.label_rows = static_cast<uint32_t>(root.member("label_rows").integer(1, 1 << 20));
-  if (manifest.weights.empty()) {
+  const auto& programs = manifest.programs;
+  const bool reads = std::any_of(programs.begin(), programs.end(),
+                                 [](const ProgramSpec& program) { return program.input("weight") != nullptr; });
+  if (manifest.weights.empty() && reads) {
     root.member("weights").problem("the file of the frozen weights");
   }
   if (manifest.copies != 1) {

@@ -61,7 +61,9 @@ Status Stages::open_weights() {
       }
     }
   }
-  ZO_TRY(weights_.open(reads));
+  if (!reads.empty()) {
+    ZO_TRY(weights_.open(reads));
+  }
   opened_ = true;
   return {};
 }

@@ -20,3 +20,8 @@ def feature_name(name: str) -> str:
     """
     plain = re.sub("[^A-Za-z0-9_]", "_", name)
     return plain if plain[:1].isalpha() and plain not in _RESERVED else f"v_{plain}"
+
+
+def result_name(name: str) -> str:
+    """The name in a package of the output ``name``, which may be an input's too: there they must differ."""
+    return feature_name(f"out.{name}")

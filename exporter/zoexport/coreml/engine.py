@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.core import manifest
-from zoexport.core.coreml_names import feature_name
+from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError, nearest
 from zoexport.coreml.package import Package
 from zoexport.coreml.values import BY_NAME
@@ -28,7 +28,7 @@ class PackageEngine:
 
     The file of a program is a .mlpackage folder of the bundle or a file in one (a session takes a file that the
     manifest lists), its method a function there, and its values are the function's by
-    :func:`zoexport.core.coreml_names.feature_name`. A package is opened when a program of it first runs.
+    ``zoexport.core.coreml_names``. A package is opened when a program of it first runs.
 
     Raises:
         BundleError: no bundle; when it runs, no such program, a damaged package, values that its function does not
@@ -48,10 +48,10 @@ class PackageEngine:
         where = f"{package.folder}, function {function!r}"
         types = {feature.name: feature.dtype for feature in package.inputs(function)}
         given = {}
-        for name, tensor in _by_feature(where, inputs).items():
+        for name, tensor in _renamed(where, inputs, feature_name).items():
             # What the function does not have, the package refuses by name.
             given[name] = _array(f"{where}, input {name!r}", tensor, types.get(name, ""))
-        wanted = _by_feature(where, outputs)
+        wanted = _renamed(where, outputs, result_name)
         for name, values in package.run(function, given, wanted).items():
             _fill(f"{where}, output {name!r}", wanted[name], values)
 
@@ -75,8 +75,10 @@ def _package_folder(file: str) -> PurePosixPath:
     return next((part for part in (path, *path.parents) if part.suffix == ".mlpackage"), path)
 
 
-def _by_feature(where: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    named = {feature_name(name): tensor for name, tensor in tensors.items()}
+def _renamed(
+    where: str, tensors: Mapping[str, Tensor], rule: Callable[[str], str]
+) -> dict[str, Tensor]:
+    named = {rule(name): tensor for name, tensor in tensors.items()}
     if len(named) != len(tensors):
         raise BundleError(
             where,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoexport.core import int4
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
-from zoexport.core.types import Pack, Progress, RowReader, TrainingGraph
+from zoexport.core.types import Pack, Progress, RowReader, Stage, TrainingGraph
 
 _PIECE = 1 << 23
 """Elements that are read at a time: 32 MB of float32."""
@@ -71,6 +71,15 @@ def values(graph: TrainingGraph, reader: RowReader, names: Iterable[str]) -> dic
             rows = [rows for owner, _, rows in pieces if owner == part]
             found[part] = torch.cat(rows) if len(rows) > 1 else rows[0]
     return found
+
+
+def stage_values(graph: TrainingGraph, stage: Stage) -> dict[str, Tensor]:
+    """The values of the weights that a stage binds, by their own names."""
+    slots = {slot.name for slot in graph.slots}
+    names = [name for name in dict.fromkeys(stage.bind.values()) if name not in slots]
+    if graph.source is None:
+        return {name: graph.weights[name] for name in names}
+    return values(graph, graph.source, names)
 
 
 def _pieces(

@@ -181,3 +181,14 @@ def close_sizes(graph: TrainingGraph, program: Program, length: int | None = Non
 def _closed(value: Value, labels: int) -> Value:
     shape = tuple(labels if isinstance(size, Dim) else size for size in value.shape)
     return dataclasses.replace(value, shape=shape)
+
+
+def longest_rows_alone(graph: TrainingGraph) -> None:
+    """Leave the programs for rows of seq_len tokens: each length would hold all weights once more."""
+    longest = graph.lengths[-1]
+    graph.programs = {
+        name: program
+        for name, program in graph.programs.items()
+        if program.length in (None, longest)
+    }
+    graph.lengths = [longest]

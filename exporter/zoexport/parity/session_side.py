@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zoexport.core import manifest
 from zoexport.data import Example
 from zoexport.session import Dataset, Session
 from zoexport.session import normals as runtime_normals
+
+if TYPE_CHECKING:
+    from zoexport.coreml import PackageEngine
+
+
+def evaluator(bundle: Path) -> PackageEngine | None:
+    """The engine of a bundle that no engine here runs: Core ML's packages, evaluated op by op."""
+    if manifest.read(bundle)["engine"] != "coreml":
+        return None
+    from zoexport.coreml import PackageEngine
+
+    return PackageEngine(bundle)
 
 
 class SessionSide:
     """The bundle in the C++ session, step by step, with nothing kept on disk."""
 
     def __init__(self, bundle: Path, loss: str, *, eps: float | None = None) -> None:
-        self.session = Session.open(bundle)
+        self.session = Session.open(bundle, engine=evaluator(bundle))
         self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
 

@@ -16,9 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
-from zoexport.ir import frozen
 from zoexport.ir.capture import quiet
+from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import identifier
+from zoexport.ir.lengths import longest_rows_alone
 from zoexport.targets.executorch import qnn_library
 from zoexport.targets.executorch.exported import (
     delegates_of,
@@ -55,30 +56,11 @@ def lower_qnn_split(graph: TrainingGraph, soc: str, folder: Path, progress: Prog
     stages = [first]
     for number, stage in enumerate(others):
         progress(f"lowering to the NPU of {soc}", number / len(others))
-        own, programs = stage_programs(graph, stage, _values(graph, stage))
+        own, programs = stage_programs(graph, stage, stage_values(graph, stage))
         lowered += [_lower(program, weights, soc, folder) for program, weights in programs]
         stages.append(own)
     graph.stages = stages
     return _together(lowered)
-
-
-def longest_rows_alone(graph: TrainingGraph) -> None:
-    """Leave the programs for rows of seq_len tokens: each length would hold all weights once more."""
-    longest = graph.lengths[-1]
-    graph.programs = {
-        name: program
-        for name, program in graph.programs.items()
-        if program.length in (None, longest)
-    }
-    graph.lengths = [longest]
-
-
-def _values(graph: TrainingGraph, stage: Stage) -> dict[str, Tensor]:
-    slots = {slot.name for slot in graph.slots}
-    names = [name for name in dict.fromkeys(stage.bind.values()) if name not in slots]
-    if graph.source is None:
-        return {name: graph.weights[name] for name in names}
-    return frozen.values(graph, graph.source, names)
 
 
 def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path) -> Lowered:

@@ -1,0 +1,183 @@
+"""Programs as functions of a Core ML package, built operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import coremltools as ct
+import torch
+from coremltools.converters.mil.mil import Builder as mb
+from coremltools.converters.mil.mil import Function, Var, types
+from torch.fx import Node
+
+from zoexport.core.coreml_names import feature_name, result_name
+from zoexport.core.errors import LoweringError, first_line
+from zoexport.core.types import Program, Value
+from zoexport.ir.graphs import output_node, placeholders, zo
+from zoexport.targets.coreml import elementwise, products, shapes
+from zoexport.targets.coreml.values import FP16, FP32, cast, constant, is_float
+from zoexport.targets.coreml.weights import Packed
+
+_FLOATS = {
+    **elementwise.elementwise(),
+    **shapes.shapes(),
+    **shapes.reductions(),
+    zo.label_logprobs: products.label_logprobs,
+}
+_STORAGE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "dtype")
+_LEAST = 1e-30
+
+
+class FunctionBuilder:
+    """Builds one function.
+
+    Args:
+        program: with numbers for sizes.
+        weights: values of its weight inputs by their names in the program.
+        names: what these are called in the package, by the same; functions store what they share once.
+        half: whether the function computes in fp16.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, torch.Tensor],
+        names: Mapping[str, str],
+        *,
+        half: bool,
+    ) -> None:
+        self.program = program
+        self.weights = weights
+        self.names = names
+        self.kind = FP16 if half else FP32
+        self.rules = {**_FLOATS, **products.products(self.kind), zo.label_gradient: self._gradient}
+        self.scale: Var | None = None
+
+    def build(self) -> Function:
+        """The function: every argument and result under its :func:`feature_name`.
+
+        Raises:
+            LoweringError: an operator without a rule, or with arguments that its rule does not take.
+        """
+        arguments = self.program.arguments()
+        inputs = {
+            feature_name(value.name): mb.placeholder(value.sizes(), dtype=_taken(value))
+            for value in arguments
+        }
+        with Function(inputs, opset_version=ct.target.iOS18) as function:
+            given = {value.name: function.inputs[feature_name(value.name)] for value in arguments}
+            results = self._results(self._scaled(given))
+            function.set_outputs(
+                [
+                    mb.identity(x=result, name=result_name(value.name))
+                    for value, result in zip(self.program.outputs, results, strict=True)
+                ]
+            )
+        return function
+
+    def _results(self, given: dict[str, Var]) -> list[Var]:
+        values: dict[Node, Any] = {}
+        for name, node in placeholders(self.program).items():
+            values[node] = given[name] if name in given else self._weight(name)
+        for node in self.program.module.graph.nodes:
+            if node.op == "call_function":
+                values[node] = self._call(node, values)
+        returned: Any = output_node(self.program.module).args[0]
+        found = []
+        for value, node in zip(self.program.outputs, returned, strict=True):
+            result = cast(values[node], FP32)
+            if self.scale is not None and value.role.endswith("_gradient"):
+                result = mb.mul(x=result, y=self.scale)
+            found.append(mb.reshape(x=result, shape=list(value.sizes())))
+        return found
+
+    def _weight(self, name: str) -> Any:
+        weight, _, part = name.rpartition(".")
+        if part == "codes" and f"{weight}.scales" in self.weights:
+            owner = self.names[name].removesuffix(".codes")
+            scales = self.weights[f"{weight}.scales"]
+            return Packed.of(owner, self.weights[name], scales, self.kind)
+        if part == "scales" and f"{weight}.codes" in self.weights:
+            return None
+        return constant(self.weights[name], self.kind, shared=self.names[name])
+
+    def _scaled(self, given: dict[str, Var]) -> dict[str, Var]:
+        """Numbers as the function computes; gradients over their largest element, which fp16 reaches always.
+
+        A backward program is linear in the gradients that it is given, so its results are multiplied by that again.
+        """
+        roles = {value.name: value.role for value in self.program.inputs}
+        gradients = [name for name in given if roles[name] == "output_gradient"]
+        if self.kind == FP16 and gradients:
+            self.scale = _largest([given[name] for name in gradients])
+        return {
+            name: self._narrow(
+                mb.real_div(x=value, y=self.scale)
+                if self.scale is not None and name in gradients
+                else value,
+                roles[name],
+            )
+            for name, value in given.items()
+        }
+
+    def _narrow(self, value: Var, role: str) -> Var:
+        """States and scalars of an update stay fp32: a step changes their last digits."""
+        return cast(value, self.kind) if is_float(value) and role in _NARROWED else value
+
+    def _gradient(self, logits: Var, tokens: Var, weights: Var) -> tuple[Var, Var, Var]:
+        logprobs, hit, gradient = products.label_gradient(logits, tokens, weights)
+        if self.kind == FP16:
+            self.scale = _largest([gradient])
+            gradient = mb.real_div(x=gradient, y=self.scale)
+        return logprobs, hit, gradient
+
+    def _call(self, node: Node, values: dict[Node, Any]) -> Any:
+        target: Any = node.target
+        packet = getattr(target, "overloadpacket", target)
+        rule = self.rules.get(packet)
+        if rule is None:
+            raise self._refused(
+                node,
+                f"the operator {target}",
+                "an operator that zoexport has a rule for in Core ML",
+            )
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: values[arg])
+        meant = {key: value for key, value in kwargs.items() if key not in _STORAGE}
+        try:
+            return rule(*args, **meant)
+        except (
+            TypeError,
+            ValueError,
+            NotImplementedError,
+            KeyError,
+            RuntimeError,
+            AttributeError,
+        ) as error:
+            raise self._refused(
+                node, first_line(error), f"arguments that the rule of {packet} takes"
+            ) from error
+
+    def _refused(self, node: Node, found: str, expected: str) -> LoweringError:
+        return LoweringError(
+            f"program {self.program.name}, {node.format_node()}",
+            found=found,
+            expected=expected,
+            fix="Report the model's architecture, or compile for another target.",
+        )
+
+
+_NARROWED = ("activation", "output_gradient")
+
+
+def _largest(gradients: list[Var]) -> Var:
+    """The largest magnitude of all elements, and never zero."""
+    found = [mb.reduce_max(x=mb.abs(x=one), keep_dims=False) for one in gradients]
+    most = found[0]
+    for one in found[1:]:
+        most = mb.maximum(x=most, y=one)
+    return mb.maximum(x=most, y=_LEAST)
+
+
+def _taken(value: Value) -> Any:
+    return types.int32 if value.dtype == "int64" else FP32
