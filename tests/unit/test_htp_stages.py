@@ -12,8 +12,8 @@ from torch.fx import Interpreter, Node
 from tests.support.splits import arguments, difference, tiny_graph
 from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.graphs import aten, is_call, zo
-from zoexport.targets.executorch.htp_stages import stage_programs
 from zoexport.ir.lengths import longest_rows_alone
+from zoexport.targets.executorch.htp_stages import stage_programs
 
 
 def graph_of(name: str, weights: str) -> TrainingGraph:

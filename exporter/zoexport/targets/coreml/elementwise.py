@@ -23,13 +23,12 @@ def elementwise() -> dict[Any, Rule]:
     """Operators on each element alone."""
     return {
         **_BINARY,
-        **{
-            aten.add: _add,
-            aten.add_: _add,
-            aten.sub: _sub,
-            aten.rsub: lambda a, b, alpha=1: _sub(b, a, alpha),
-        },
-        **{aten.to: _to, aten._to_copy: lambda x, dtype=None, **_: _to(x, dtype)},
+        aten.add: _add,
+        aten.add_: _add,
+        aten.sub: _sub,
+        aten.rsub: lambda a, b, alpha=1: _sub(b, a, alpha),
+        aten.to: _to,
+        aten._to_copy: lambda x, dtype=None, **_: _to(x, dtype),
         aten.abs: lambda x: mb.abs(x=x),
         aten.clamp: _clamp,
         aten.cos: lambda x: mb.cos(x=x),

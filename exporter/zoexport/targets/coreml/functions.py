@@ -51,7 +51,11 @@ class FunctionBuilder:
         self.weights = weights
         self.names = names
         self.kind = FP16 if half else FP32
-        self.rules = {**_FLOATS, **products.products(self.kind), zo.label_gradient: self._gradient}
+        self.rules: dict[Any, elementwise.Rule] = {
+            **_FLOATS,
+            **products.products(self.kind),
+            zo.label_gradient: self._gradient,
+        }
         self.scale: Var | None = None
 
     def build(self) -> Function:

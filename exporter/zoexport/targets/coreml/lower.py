@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import logging
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import coremltools as ct
 import torch
-
-# It says on every import which of its optional parts it could not load.
-logging.getLogger("coremltools").setLevel(logging.CRITICAL)
-
-import coremltools as ct  # noqa: E402
-from coremltools.converters.mil.mil import Program as Package  # noqa: E402
+from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
@@ -60,16 +57,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     package.export_as_multifunction = len(entries) > 1
     progress("writing the package", None)
     try:
-        model = ct.convert(
-            package,
-            source="milinternal",
-            convert_to="mlprogram",
-            minimum_deployment_target=ct.target.iOS18,
-            compute_precision=ct.precision.FLOAT32,
-            # What was built is what is written: nothing is folded, fused or stored twice.
-            pass_pipeline=ct.PassPipeline.EMPTY,
-            skip_model_load=True,
-        )
+        model = _converted(package)
         model.save(str(folder / PACKAGE))
     except Exception as error:
         raise LoweringError(
@@ -88,6 +76,21 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         notes=[_NOTE],
         tools=("coremltools",),
     )
+
+
+def _converted(package: Package) -> Any:
+    # Its progress bars would stand among our own.
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        return ct.convert(
+            package,
+            source="milinternal",
+            convert_to="mlprogram",
+            minimum_deployment_target=ct.target.iOS18,
+            compute_precision=ct.precision.FLOAT32,
+            # What was built is what is written: nothing is folded, fused or stored twice.
+            pass_pipeline=ct.PassPipeline.EMPTY,
+            skip_model_load=True,
+        )
 
 
 def _whole(graph: TrainingGraph) -> Iterator[_Part]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
@@ -24,7 +26,7 @@ def shapes() -> dict[Any, Rule]:
         aten.chunk: _chunk,
         aten.expand: _expand,
         aten.flatten: _flatten,
-        aten.full: lambda sizes, value, **_: constant(np.full(sizes, value, np.float32)),
+        aten.full: lambda sizes, value, **_: constant(torch.full(sizes, float(value))),
         aten.index: _index,
         aten.index_put: _index_put,
         aten.index_select: lambda x, dim, index: _gather(x, index, dim),
@@ -169,7 +171,7 @@ def _split(x: Var, sizes: int | Sequence[int], dim: int = 0) -> list[Var]:
     if isinstance(sizes, int):
         sizes = [min(sizes, total - begin) for begin in range(0, total, sizes)]
     places = np.cumsum([0, *sizes]).tolist()
-    return [_cut(x, dim, begin, end) for begin, end in zip(places, places[1:], strict=False)]
+    return [_cut(x, dim, begin, end) for begin, end in itertools.pairwise(places)]
 
 
 def _chunk(x: Var, chunks: int, dim: int = 0) -> list[Var]:
@@ -201,7 +203,7 @@ def _index_put(x: Var, indices: Sequence[Var | None], values: Var, accumulate: b
     ones[index.val, np.arange(len(index.val))] = 1
     order = [axis for axis in range(x.rank) if axis != dim] + [dim]
     moved = mb.transpose(x=cast(values, FP32), perm=order)
-    added = mb.matmul(x=moved, y=constant(ones.T))
+    added = mb.matmul(x=moved, y=constant(torch.from_numpy(ones.T.copy())))
     back = [order.index(axis) for axis in range(x.rank)]
     a, b = together(x, mb.transpose(x=added, perm=back))
     return mb.add(x=a, y=b)

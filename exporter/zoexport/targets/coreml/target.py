@@ -65,9 +65,9 @@ class CoremlTarget:
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What the tensors of each program take: an estimate, as Core ML does not say what it plans."""
-        from zoexport.ir.liveness import footprint
+        from zoexport.ir.liveness import live_footprint
 
-        return {name: footprint(program) for name, program in graph.programs.items()}
+        return {name: live_footprint(program) for name, program in graph.programs.items()}
 
 
 targets.register("ios-coreml", CoremlTarget())

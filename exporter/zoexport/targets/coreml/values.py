@@ -1,7 +1,7 @@
 """Values of a function in the making: types, and the conversions between them.
 
-Numbers are of the type that a function computes in (fp32 or fp16). What leaves fp16's range, squares and what is made of
-them, stays fp32 until a product, a root or a result needs it narrow.
+Numbers are of the type that a function computes in (fp32 or fp16). What leaves fp16's range, squares and what is made
+of them, stays fp32 until a product, a root or a result needs it narrow.
 """
 
 from __future__ import annotations

@@ -32,7 +32,12 @@ class Packed:
 
     @staticmethod
     def of(name: str, codes: torch.Tensor, scales: torch.Tensor, kind: object) -> Packed:
-        """Of what the passes give (docs/int4.md): uint8 (N, K/2) and bfloat16 (N, K/G), or int8 (N, K) and float32 (N)."""
+        """Of what the passes give (docs/int4.md).
+
+        Args:
+            name: of the tensor. kind: fp32 or fp16.
+            codes, scales: uint8 (N, K/2) and bfloat16 (N, K/G), or int8 (N, K) and float32 (N).
+        """
         numbers = scales.float().numpy()
         if codes.dtype == torch.int8:
             return Packed(name, codes.numpy(), numbers[:, None], False, kind)

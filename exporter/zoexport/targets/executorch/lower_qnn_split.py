@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
+from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import identifier
