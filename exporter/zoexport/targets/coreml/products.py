@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
 from zoexport.ir.graphs import aten, zo
 from zoexport.targets.coreml.elementwise import Rule
-from zoexport.targets.coreml.values import FP32, cast, together
+from zoexport.targets.coreml.values import FP32, cast, constant, together
 from zoexport.targets.coreml.weights import Packed
 
 
@@ -28,8 +29,9 @@ def products(kind: Any) -> dict[Any, Rule]:
         if not isinstance(weight, Packed) and right.val is None:
             made = mb.matmul(x=left, y=right, transpose_y=True)
             return made if bias is None else mb.add(x=made, y=narrow(bias))
-        given = {} if bias is None else {"bias": narrow(bias)}
-        return mb.linear(x=left, weight=right, **given)
+        # Without one, coremltools stores zeros for each weight.
+        added = _zeros(right.shape[0], kind) if bias is None else narrow(bias)
+        return mb.linear(x=left, weight=right, bias=added)
 
     def plus(bias: Var, a: Var, b: Var, beta: float = 1, alpha: float = 1) -> Var:
         made = matmul(a, b)
@@ -60,6 +62,10 @@ def products(kind: Any) -> dict[Any, Rule]:
         zo.linear_int8: ignoring_scales(linear),
         zo.linear_int8_input_gradient: ignoring_scales(matmul),
     }
+
+
+def _zeros(count: int, kind: Any) -> Var:
+    return constant(torch.zeros(count), kind, shared=f"zeros.{count}")
 
 
 def _number(value: float, like: Var) -> Any:

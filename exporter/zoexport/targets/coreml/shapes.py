@@ -26,7 +26,7 @@ def shapes() -> dict[Any, Rule]:
         aten.chunk: _chunk,
         aten.expand: _expand,
         aten.flatten: _flatten,
-        aten.full: lambda sizes, value, **_: constant(torch.full(sizes, float(value))),
+        aten.full: lambda sizes, value, **_: _full(sizes, value),
         aten.index: _index,
         aten.index_put: _index_put,
         aten.index_select: lambda x, dim, index: _gather(x, index, dim),
@@ -69,6 +69,13 @@ def reductions() -> dict[Any, Rule]:
             x=_wide(x), axes=_axes(x, dim), keep_dims=keepdim
         ),
     }
+
+
+def _full(sizes: Sequence[int], value: float) -> Var:
+    """Made when it is read: as a constant it would be stored."""
+    if not sizes:
+        return constant(float(value))
+    return mb.fill(shape=list(sizes), value=np.float32(value))
 
 
 def _same(x: Var, *_: Any, **__: Any) -> Var:
@@ -155,14 +162,17 @@ def _slice_scatter(
     step: int = 1,
 ) -> Var:
     begin, stop, step = slice(start, end, step).indices(x.shape[dim])
+    x = cast(x, part.dtype)
     if step != 1:
-        raise NotImplementedError(f"a step of {step}")
+        begins, ends, steps = [0] * x.rank, list(x.shape), [1] * x.rank
+        begins[dim], ends[dim], steps[dim] = begin, stop, step
+        return mb.slice_update(x=x, update=part, begin=begins, end=ends, stride=steps)
     pieces = [
         _cut(x, dim, 0, begin) if begin else None,
         part,
         _cut(x, dim, stop, x.shape[dim]) if stop < x.shape[dim] else None,
     ]
-    found = _alike([piece for piece in pieces if piece is not None])
+    found = [piece for piece in pieces if piece is not None]
     return mb.concat(values=found, axis=dim) if len(found) > 1 else part
 
 
