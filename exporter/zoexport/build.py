@@ -312,6 +312,7 @@ def _description(
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
         "notes": lowered.notes,
+        **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
         **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),

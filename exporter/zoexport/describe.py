@@ -38,6 +38,7 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
         "bundle": str(bundle),
         **{key: found[key] for key in copied},
         "notes": found.get("notes", []),
+        "minimum_os": found.get("minimum_os", {}),
         "trainable_slots": len(trainable),
         "trainable_parameters": sum(math.prod(slot["shape"]) for slot in trainable),
         "slots": [slot["name"] for slot in found["state"]],

@@ -208,6 +208,7 @@ class Lowered:
         distinct_weights: whether no two weights have the same codes and different scales.
         packing: how the target stores the weights, where it does not keep the graph's packing.
         notes: what a user must know of these programs, one sentence each.
+        minimum_os: the least version, by system, on which the programs run: {"ios": "18.0"}.
         tools: packages, beside those of every target, whose versions the programs depend on.
         weights: names of the frozen tensors that whole programs take as inputs, which are then in a file of their own.
         pack: codes and scales of a quantized weight -> its parts as the programs read them; None: codes and scales.
@@ -224,6 +225,7 @@ class Lowered:
     distinct_weights: bool = True
     packing: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    minimum_os: dict[str, str] = dataclasses.field(default_factory=dict)
     tools: tuple[str, ...] = ()
     weights: list[str] = dataclasses.field(default_factory=list)
     pack: Pack | None = None

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,11 +42,12 @@ class _Comparison:
 
     def add(self, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         for mine, reference in zip(ours["losses"], theirs["losses"], strict=True):
-            self.loss = max(self.loss, abs(mine - reference) / max(abs(reference), 1e-12))
-        self.state = max(self.state, state_error(ours["after"], theirs["after"]))
+            error = abs(mine - reference) / max(abs(reference), 1e-12)
+            self.loss = worse(self.loss, error)
+        self.state = worse(self.state, state_error(ours["after"], theirs["after"]))
         if isinstance(theirs["gradients"], dict):
             error = state_error(ours["gradients"], theirs["gradients"])
-            self.gradient = max(self.gradient or 0.0, error)
+            self.gradient = worse(self.gradient or 0.0, error)
 
     def within(self, bounds: Mapping[str, float]) -> bool:
         """Whether no error exceeds its bound."""
@@ -55,14 +58,20 @@ class _Comparison:
         )
 
 
+def worse(a: float, b: float) -> float:
+    """The larger error; one that is not a number is larger than any."""
+    return max(math.inf if math.isnan(error) else error for error in (a, b))
+
+
 def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
     """The norm of the difference over the norm of the reference, largest over the tensors."""
-    return max(
+    errors = [
         float(np.linalg.norm(ours[name] - reference) / max(float(np.linalg.norm(reference)), 1e-12))
         if reference.any()
         else float(np.linalg.norm(ours[name]))
         for name, reference in theirs.items()
-    )
+    ]
+    return functools.reduce(worse, errors)
 
 
 def parity(
@@ -120,7 +129,7 @@ def parity(
                 dump_step(folder, step, batch, sides, settings)
         if rounds and not first_order:
             reference.follow(session.tensors(), gradients, settings["lr"])
-        compared.state = max(
+        compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
     bounds = tolerances.bounds(settings)

@@ -14,7 +14,7 @@ from torch.fx import Node
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Program, Value
-from zoexport.ir.graphs import output_node, placeholders, zo
+from zoexport.ir.graphs import is_call, output_node, placeholders, zo
 from zoexport.targets.coreml import elementwise, products, shapes
 from zoexport.targets.coreml.values import FP16, FP32, cast, constant, is_float
 from zoexport.targets.coreml.weights import Packed
@@ -103,8 +103,16 @@ class FunctionBuilder:
             scales = self.weights[f"{weight}.scales"]
             return Packed.of(owner, self.weights[name], scales, self.kind)
         if part == "scales" and f"{weight}.codes" in self.weights:
-            return None
+            return self._scales(name)
         return constant(self.weights[name], self.kind, shared=self.names[name])
+
+    def _scales(self, name: str) -> Var | None:
+        """Of a packed weight, whose rows are scaled already: ones where a program scales rows of a table itself."""
+        readers = placeholders(self.program)[name].users
+        if all(is_call(node, *products.READ_PACKED) for node in readers):
+            return None
+        count = self.weights[name].shape[0]
+        return constant(torch.ones(count), self.kind, shared=f"ones.{count}")
 
     def _scaled(self, given: dict[str, Var]) -> dict[str, Var]:
         """Numbers as the function computes; gradients over their largest element, which fp16 reaches always.
@@ -126,8 +134,14 @@ class FunctionBuilder:
         }
 
     def _narrow(self, value: Var, role: str) -> Var:
-        """States and scalars of an update stay fp32: a step changes their last digits."""
-        return cast(value, self.kind) if is_float(value) and role in _NARROWED else value
+        """Activations go forward as the function computes.
+
+        Backward they stay fp32 but for products: times their gradients they leave fp16's range. So do states and
+        scalars of an update: a step changes their last digits.
+        """
+        backward = any(value.role.endswith("_gradient") for value in self.program.outputs)
+        narrow = is_float(value) and role == "activation" and not backward
+        return cast(value, self.kind) if narrow else value
 
     def _gradient(self, logits: Var, tokens: Var, weights: Var) -> tuple[Var, Var, Var]:
         logprobs, hit, gradient = products.label_gradient(logits, tokens, weights)
@@ -169,9 +183,6 @@ class FunctionBuilder:
             expected=expected,
             fix="Report the model's architecture, or compile for another target.",
         )
-
-
-_NARROWED = ("activation", "output_gradient")
 
 
 def _largest(gradients: list[Var]) -> Var:

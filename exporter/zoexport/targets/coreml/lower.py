@@ -74,6 +74,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         fallback_ops={entry["name"]: {} for entry in entries},
         packing=_packing(graph, half),
         notes=[_NOTE],
+        minimum_os={"ios": "18.0", "macos": "15.0"},
         tools=("coremltools",),
     )
 

@@ -14,6 +14,13 @@ from zoexport.targets.coreml.elementwise import Rule
 from zoexport.targets.coreml.values import FP32, cast, constant, together
 from zoexport.targets.coreml.weights import Packed
 
+READ_PACKED = (
+    *(zo.dequantize_int4, zo.dequantize_int8, zo.embedding_int4),
+    *(zo.linear_int4, zo.linear_int4_input_gradient),
+    *(zo.linear_int8, zo.linear_int8_input_gradient),
+)
+"""Operators that read codes with their scales."""
+
 
 def products(kind: Any) -> dict[Any, Rule]:
     """Products, which compute in ``kind``, fp32 or fp16; a weight may be :class:`Packed`."""

@@ -35,7 +35,8 @@ def constant(tensor: torch.Tensor | float | bool, kind: Any = FP32, shared: str 
 
     Args:
         tensor: any number or tensor.
-        kind: fp32 or fp16; what fp16 does not reach becomes its largest number.
+        kind: fp32 or fp16; what fp16 does not reach, as masks, becomes half its largest number, to which a score can be
+            added.
         shared: a name by which functions store it once.
     """
     values = torch.as_tensor(tensor)
@@ -43,7 +44,8 @@ def constant(tensor: torch.Tensor | float | bool, kind: Any = FP32, shared: str 
         array = values.numpy()
     elif values.dtype.is_floating_point:
         wide = values.detach().float().numpy()
-        array = np.clip(wide, -_LARGEST, _LARGEST) if kind == FP16 else wide
+        outside = np.abs(wide) > _LARGEST
+        array = np.where(outside, np.sign(wide) * _LARGEST / 2, wide) if kind == FP16 else wide
         array = array.astype(_NUMPY[kind])
     else:
         array = values.numpy().astype(np.int32)

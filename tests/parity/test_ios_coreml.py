@@ -1,0 +1,160 @@
+"""Core ML packages, read back from disk and evaluated, in the session: the same steps as the methods' references."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import BundleError, ConfigError, ZoExportError
+from zoexport.core.files import sha256
+from zoexport.coreml import Package
+from zoexport.parity import parity
+from zoexport.session import Session
+
+pytestmark = pytest.mark.parity
+TARGET = "ios-coreml"
+ALL = {"lora__targets": "all-linear", "weights": "int4"}
+EXACT = {**ALL, "compute": "fp32"}
+ARCHITECTURES = ("llama_tied", "olmo2", "phi3", "gemma3", "gpt2", "falcon", "cohere")
+PACKAGE = "model.mlpackage"
+WEIGHTS = f"{PACKAGE}/Data/com.apple.CoreML/weights/weight.bin"
+
+
+def compare(bundle: Path, steps: int = 3) -> dict[str, Any]:
+    """Parity without progress; it passes."""
+    report = parity(bundle, steps=steps, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    assert report["runner"] == "session (coreml)"
+    return report
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_mebp_in_fp32(compiler: Compiler, name: str) -> None:
+    """Every tensor of every adapter against autograd over the same dequantized weights, over the whole schedule."""
+    report = compare(compiler.bundle(name, "mebp", TARGET, **EXACT))
+    assert report["max_relative_gradient_error"] <= 1e-4
+    assert report["max_relative_loss_error"] <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "olmo2", "phi3", "gemma2", "falcon"])
+def test_mebp_in_fp16(compiler: Compiler, name: str) -> None:
+    bundle = compiler.bundle(name, "mebp", TARGET, **ALL)
+    assert json.loads((bundle / "manifest.json").read_text())["settings"]["compute"] == "fp16"
+    assert compare(bundle)["max_relative_gradient_error"] <= 2e-2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weights": "fp32", "lora__targets": "attention", "lora__layers": "last:1"},
+        {"weights": "int8", "loss": "choices", "batch": 2},
+        {"group_size": 64, "checkpoint_every": 2, "accumulate": 2},
+    ],
+    ids=lambda settings: ",".join(settings),
+)
+def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
+    compare(compiler.bundle("qwen2", "mebp", TARGET, **{**EXACT, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings"),
+    [
+        ("llama_tied", "prge", {}),
+        ("olmo2", "prge", {"weights": "int8"}),
+        ("phi3", "mezo", {"queries": 2}),
+        ("qwen2", "prge", {"split": "layers", "queries": 2}),
+    ],
+)
+def test_zeroth_order(compiler: Compiler, name: str, method: str, settings: dict[str, Any]) -> None:
+    values = {"weights": "int4", "compute": "fp32", **settings}
+    report = compare(compiler.bundle(name, method, TARGET, **values), steps=5)
+    assert report["max_relative_loss_error"] <= 1e-4
+
+
+def test_every_weight_is_stored_once(compiler: Compiler) -> None:
+    """Both directions read the same bytes, and the tied table is the output head."""
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    functions = Package(bundle / PACKAGE).functions
+    assert {"model_layers_0_24", "model_layers_0_backward_24", "head_backward"} <= {*functions}
+    # The same codes and scales as the file of another target, which has nothing else but norms and tables.
+    other = compiler.bundle("llama_tied", "mebp", "host", **ALL)
+    packed = (other / "weights.safetensors").stat().st_size
+    assert (bundle / WEIGHTS).stat().st_size <= 1.05 * packed
+
+
+def test_the_manifest_says_what_a_phone_must_know(compiler: Compiler) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    manifest = manifests.read(bundle, verify_files=True)
+    assert manifest["minimum_os"] == {"ios": "18.0", "macos": "15.0"}
+    assert manifest["engine"] == "coreml" and "weights" not in manifest
+    package = Package(bundle / PACKAGE)
+    assert {program["method"] for program in manifest["programs"]} == {*package.functions}
+    for program in manifest["programs"]:
+        assert len(package.inputs(program["method"])) == len(program["inputs"])
+        assert len(package.outputs(program["method"])) == len(program["outputs"])
+
+
+def test_no_engine_here_runs_it(compiler: Compiler) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    with pytest.raises(BundleError, match="engine coreml"):
+        Session.open(bundle)
+
+
+def altered(bundle: Path, folder: Path, change: Any) -> Path:
+    """A copy of a bundle whose manifest is changed, and right again."""
+    shutil.copytree(bundle, folder)
+    path = folder / manifests.FILE
+    content = json.loads(path.read_text("utf-8"))
+    change(content)
+    for name, entry in content["files"].items():
+        entry.update(bytes=(folder / name).stat().st_size, sha256=sha256(folder / name))
+    content["bundle_id"] = manifests.bundle_id(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def widen(manifest: dict[str, Any]) -> None:
+    """Another vocabulary's labels: two of them more in a call than the head was built for."""
+    manifest["label_rows"] += 2
+    for program in manifest["programs"]:
+        for value in program["inputs"] + program["outputs"]:
+            if program["name"].startswith("head") and value["role"] not in ("state", "weight"):
+                value["shape"][0] += 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["programs"][1].update(method="nothing"), "nothing.*model_layers_0_24"),
+        (widen, "head"),
+    ],
+    ids=["missing function", "wrong shape"],
+)
+def test_what_the_package_does_not_have(
+    compiler: Compiler, tmp_path: Path, change: Any, message: str
+) -> None:
+    bundle = altered(compiler.bundle("llama_tied", "mebp", TARGET, **ALL), tmp_path / "b", change)
+    with pytest.raises(ZoExportError, match=message):
+        parity(bundle, steps=1, progress=lambda *_: None)
+
+
+def test_a_package_altered_on_disk(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(compiler.bundle("llama_tied", "mebp", TARGET, **ALL), bundle)
+    content = bytearray((bundle / WEIGHTS).read_bytes())
+    content[-100] ^= 1
+    (bundle / WEIGHTS).write_bytes(content)
+    with pytest.raises(BundleError, match=r"weight.bin.*SHA-256"):
+        parity(bundle, steps=1, progress=lambda *_: None)
+
+
+@pytest.mark.parametrize("settings", [{"activations": "int8"}, {"soc": "SM8650"}])
+def test_what_it_does_not_do(compiler: Compiler, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        compiler.bundle("llama", "prge", TARGET, **settings)
