@@ -29,12 +29,20 @@ def save(path: Path, functions: Mapping[str, tuple[Specs, Build]]) -> Path:
 
     Without coremltools' passes what is built is what is saved: nothing is folded, fused or removed.
     """
-    program = Program()
+    made = {}
     for name, (specs, build) in functions.items():
         inputs = {key: mb.placeholder(shape, dtype=kind) for key, (shape, kind) in specs.items()}
         with Function(inputs, opset_version=ct.target.iOS18) as function:
             built = build(function.inputs)
             function.set_outputs([mb.identity(x=value, name=key) for key, value in built.items()])
+        made[name] = function
+    return save_functions(path, made)
+
+
+def save_functions(path: Path, functions: Mapping[str, Function]) -> Path:
+    """Save a package with functions that are built."""
+    program = Program()
+    for name, function in functions.items():
         program.add_function(name, function)
     program.default_function_name = next(iter(functions))
     program.export_as_multifunction = len(functions) > 1

@@ -18,7 +18,7 @@ class PrgeConfig(LoraSettings):
     labels: int | None = setting(
         None,
         at_least=1,
-        help="label tokens in one call; a batch with more takes several (all; android-npu, ios-mlx: 8 a row)",
+        help="label tokens in one call; a batch with more takes several (all; android-npu, ios-*: 8 a row)",
     )
     split: str = setting(
         "whole",

@@ -16,7 +16,7 @@ from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import is_call, output_node, placeholders, zo
 from zoexport.targets.coreml import elementwise, products, shapes
-from zoexport.targets.coreml.values import FP16, FP32, cast, constant, is_float
+from zoexport.targets.coreml.values import FP16, FP32, cast, constant
 from zoexport.targets.coreml.weights import Packed
 
 _FLOATS = {
@@ -115,7 +115,7 @@ class FunctionBuilder:
         return constant(torch.ones(count), self.kind, shared=f"ones.{count}")
 
     def _scaled(self, given: dict[str, Var]) -> dict[str, Var]:
-        """Numbers as the function computes; gradients over their largest element, which fp16 reaches always.
+        """In fp16, gradients over their largest element, which it reaches always.
 
         A backward program is linear in the gradients that it is given, so its results are multiplied by that again.
         """
@@ -124,24 +124,11 @@ class FunctionBuilder:
         if self.kind == FP16 and gradients:
             self.scale = _largest([given[name] for name in gradients])
         return {
-            name: self._narrow(
-                mb.real_div(x=value, y=self.scale)
-                if self.scale is not None and name in gradients
-                else value,
-                roles[name],
-            )
+            name: mb.real_div(x=value, y=self.scale)
+            if self.scale is not None and name in gradients
+            else value
             for name, value in given.items()
         }
-
-    def _narrow(self, value: Var, role: str) -> Var:
-        """Activations go forward as the function computes.
-
-        Backward they stay fp32 but for products: times their gradients they leave fp16's range. So do states and
-        scalars of an update: a step changes their last digits.
-        """
-        backward = any(value.role.endswith("_gradient") for value in self.program.outputs)
-        narrow = is_float(value) and role == "activation" and not backward
-        return cast(value, self.kind) if narrow else value
 
     def _gradient(self, logits: Var, tokens: Var, weights: Var) -> tuple[Var, Var, Var]:
         logprobs, hit, gradient = products.label_gradient(logits, tokens, weights)

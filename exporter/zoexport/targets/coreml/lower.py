@@ -16,7 +16,7 @@ from coremltools.converters.mil.mil import Program as Package
 from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
 from zoexport.ir.frozen import stage_values
-from zoexport.ir.graphs import copy_program, identifier
+from zoexport.ir.graphs import aten, copy_program, identifier, is_call
 from zoexport.ir.lengths import close_sizes, longest_rows_alone
 from zoexport.ir.noise import take_noise
 from zoexport.targets.coreml.functions import FunctionBuilder
@@ -24,6 +24,9 @@ from zoexport.targets.coreml.functions import FunctionBuilder
 PACKAGE = "model.mlpackage"
 SPECIFICATION = f"{PACKAGE}/Data/com.apple.CoreML/model.mlmodel"
 _NOTE = "A Core ML package for iOS 18 and macOS 15; compared op by op by an evaluator, and not run by Core ML"
+
+_WIDE = "Layers with ReLU compute in fp32: rounding across its kink changes gradients by percents"
+_KINKS = (aten.relu, aten.leaky_relu, aten.hardtanh, aten.le, aten.gt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +50,13 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     parts = _stages(graph) if graph.stages else _whole(graph)
     package = Package()
     entries = []
+    wide = False
     for number, part in enumerate(parts):
         progress("building functions", number / total)
         name = identifier(part.program.name)
-        builder = FunctionBuilder(part.program, part.weights, part.names, half=half)
+        kinked = has_kink(part.program)
+        wide = wide or (half and kinked)
+        builder = FunctionBuilder(part.program, part.weights, part.names, half=half and not kinked)
         package.add_function(name, builder.build())
         entries.append(_entry(part.program, name))
     package.default_function_name = entries[0]["method"]
@@ -73,7 +79,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         delegates={entry["name"]: [] for entry in entries},
         fallback_ops={entry["name"]: {} for entry in entries},
         packing=_packing(graph, half),
-        notes=[_NOTE],
+        notes=[_NOTE, *([_WIDE] if wide else [])],
         minimum_os={"ios": "18.0", "macos": "15.0"},
         tools=("coremltools",),
     )
@@ -92,6 +98,11 @@ def _converted(package: Package) -> Any:
             pass_pipeline=ct.PassPipeline.EMPTY,
             skip_model_load=True,
         )
+
+
+def has_kink(program: Program) -> bool:
+    """Whether a program, or what it is the gradient of, has an operator whose slope jumps."""
+    return any(is_call(node, *_KINKS) for node in program.module.graph.nodes)
 
 
 def _whole(graph: TrainingGraph) -> Iterator[_Part]:
