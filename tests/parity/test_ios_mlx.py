@@ -53,7 +53,8 @@ def data() -> Dataset:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_mebp(compiler: Compiler, name: str) -> None:
     """Every tensor of every adapter against autograd over the same dequantized weights; batches of unequal rows."""
-    report = compare(compiler.bundle(name, "mebp", TARGET, **ALL))
+    steps = 20 if name in ("llama_tied", "olmo2", "phi3") else 5
+    report = compare(compiler.bundle(name, "mebp", TARGET, **ALL), steps)
     assert report["max_relative_gradient_error"] <= 1e-4
 
 
@@ -73,7 +74,7 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
     compare(compiler.bundle("qwen2", "mebp", TARGET, **{**ALL, **settings}), steps=4)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "olmo2", "phi3", "gemma2", "gpt2"])
+@pytest.mark.parametrize("name", ["llama_tied", "olmo2", "phi3", "gpt2"])
 def test_prge(compiler: Compiler, name: str) -> None:
     compare(compiler.bundle(name, "prge", TARGET, weights="int4"))
 
@@ -81,12 +82,13 @@ def test_prge(compiler: Compiler, name: str) -> None:
 @pytest.mark.parametrize("weights", ["fp32", "int8"])
 @pytest.mark.parametrize("method", ["prge", "mezo"])
 def test_zeroth_order_over_other_weights(compiler: Compiler, method: str, weights: str) -> None:
-    compare(compiler.bundle("qwen2", method, TARGET, queries=2, weights=weights))
+    compare(compiler.bundle("qwen2", method, TARGET, queries=2, weights=weights), steps=8)
 
 
 @pytest.mark.parametrize("method", ["prge", "mezo"])
 def test_zeroth_order_over_layers(compiler: Compiler, method: str) -> None:
-    compare(compiler.bundle("llama", method, TARGET, split="layers", weights="int4", queries=2))
+    bundle = compiler.bundle("llama", method, TARGET, split="layers", weights="int4", queries=2)
+    compare(bundle, steps=8)
 
 
 def test_a_batch_with_many_labels_takes_several_calls(compiler: Compiler) -> None:
