@@ -74,7 +74,7 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
     compare(compiler.bundle("qwen2", "mebp", TARGET, **{**ALL, **settings}), steps=4)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "olmo2", "phi3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama_tied", "olmo2", "phi3", "mpt"])
 def test_prge(compiler: Compiler, name: str) -> None:
     compare(compiler.bundle(name, "prge", TARGET, weights="int4"))
 

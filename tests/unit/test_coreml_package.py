@@ -311,7 +311,7 @@ def test_without_coremltools_the_error_says_what_to_install(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "coremltools", None)
-    with pytest.raises(ConfigError, match="pip install .zoexport.ios-coreml"):
+    with pytest.raises(ConfigError, match=r"zoexport\[ios-coreml\]"):
         Package(path)
 
 

@@ -6,6 +6,7 @@ weight. A file has a trace for each length of a family.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ class Function:
 
     def _stored(self, value: Value) -> list[Value]:
         weight, _, part = value.name.rpartition(".")
+        if value.dtype == "bool":
+            # A session has no tensors of booleans.
+            return [dataclasses.replace(value, dtype="uint8")]
         if weight not in self.quantized or part not in ("codes", "scales"):
             return [value]
         if part == "scales":
@@ -81,7 +85,8 @@ class Function:
         """What the program reads as the input ``name``; scales are with their codes."""
         weight, _, part = name.rpartition(".")
         if weight not in self.quantized or part != "codes":
-            return arrays[name]
+            is_bool = self.nodes[name].meta["val"].dtype == torch.bool
+            return arrays[name].astype(mx.bool_) if is_bool else arrays[name]
         parts = {name: arrays[f"{weight}.{name}"] for name in self.quantized[weight]}
         return Packed(parts["codes"], parts["scales"], parts.get("biases"))
 

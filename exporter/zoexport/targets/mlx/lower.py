@@ -94,7 +94,10 @@ def _weights(entry: dict[str, Any]) -> list[str]:
 
 
 def _store_packed(graph: TrainingGraph) -> None:
-    """State the quantized weights as they are stored; in a whole graph they have values, which are packed here."""
+    """State weights as they are stored; in a whole graph they have values, which are packed here."""
+    for name, tensor in graph.weights.items():
+        if tensor.dtype == torch.bool:
+            graph.weights[name] = tensor.to(torch.uint8)
     for name in [name for name in graph.weights if name.endswith(".codes")]:
         weight = name.removesuffix(".codes")
         parts = pack(graph.weights[name], graph.weights[f"{weight}.scales"])
