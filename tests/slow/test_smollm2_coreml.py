@@ -15,9 +15,9 @@ WEIGHTS = "model.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
 
 @pytest.mark.parametrize(("compute", "most"), [("fp32", 1e-4), ("fp16", 2e-2)])
 def test_a_step_of_all_layers(folder: Path, compute: str, most: float) -> None:
-    """Thirty layers forward and backward, 64 tokens."""
+    """Thirty layers forward and backward, 32 tokens."""
     bundle = folder / compute
-    settings = ("--set", f"compute={compute}", "--set", "seq_len=64")
+    settings = ("--set", f"compute={compute}", "--set", "seq_len=32")
     verb("compile", MODEL, "--target", "ios-coreml", *settings, "-o", bundle)
     # 134.5 million weights: codes of 4 bits, and a scale for each 32.
     scale = 2 if compute == "fp16" else 4
