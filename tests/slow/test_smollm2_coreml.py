@@ -13,16 +13,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 WEIGHTS = "model.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
 
 
-@pytest.mark.parametrize(("compute", "most"), [("fp32", 1e-4), ("fp16", 2e-2)])
-def test_a_step_of_all_layers(folder: Path, compute: str, most: float) -> None:
-    """Thirty layers forward and backward, 32 tokens."""
-    bundle = folder / compute
-    settings = ("--set", f"compute={compute}", "--set", "seq_len=32")
-    verb("compile", MODEL, "--target", "ios-coreml", *settings, "-o", bundle)
-    # 134.5 million weights: codes of 4 bits, and a scale for each 32.
-    scale = 2 if compute == "fp16" else 4
-    packed = 134.5e6 * (0.5 + scale / 32)
-    assert (bundle / WEIGHTS).stat().st_size <= 1.05 * packed
+def test_a_step_of_all_layers(folder: Path) -> None:
+    """Thirty layers forward and backward in fp16, 32 tokens; tiny models have fp32."""
+    bundle = folder / "package"
+    verb("compile", MODEL, "--target", "ios-coreml", "--set", "seq_len=32", "-o", bundle)
+    # 134.5 million weights: codes of 4 bits, and a scale of 2 bytes for each 32.
+    assert (bundle / WEIGHTS).stat().st_size <= 1.05 * 134.5e6 * (0.5 + 2 / 32)
     report = verb("parity", bundle, "--steps", 1)
     assert report["passed"] is True
-    assert 0 < report["max_relative_gradient_error"] <= most
+    # Not 0: gradients that are no numbers, or all zero, would be.
+    assert 0 < report["max_relative_gradient_error"] <= 2e-2
