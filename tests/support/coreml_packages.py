@@ -15,7 +15,9 @@ logging.getLogger("coremltools").setLevel(logging.CRITICAL)
 
 import coremltools as ct  # noqa: E402
 from coremltools.converters.mil.mil import Builder as mb  # noqa: E402
-from coremltools.converters.mil.mil import Function, Program, types  # noqa: E402
+from coremltools.converters.mil.mil import Function, types  # noqa: E402
+
+from zoexport.targets.coreml.lower import write_package  # noqa: E402
 
 FP16, FP32, INT32 = types.fp16, types.fp32, types.int32
 
@@ -41,21 +43,7 @@ def save(path: Path, functions: Mapping[str, tuple[Specs, Build]]) -> Path:
 
 def save_functions(path: Path, functions: Mapping[str, Function]) -> Path:
     """Save a package with functions that are built."""
-    program = Program()
-    for name, function in functions.items():
-        program.add_function(name, function)
-    program.default_function_name = next(iter(functions))
-    program.export_as_multifunction = len(functions) > 1
-    model = ct.convert(
-        program,
-        source="milinternal",
-        convert_to="mlprogram",
-        minimum_deployment_target=ct.target.iOS18,
-        compute_precision=ct.precision.FLOAT32,
-        pass_pipeline=ct.PassPipeline.EMPTY,
-        skip_model_load=True,
-    )
-    model.save(str(path))
+    write_package(path, functions)
     return path
 
 

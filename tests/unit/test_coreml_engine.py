@@ -15,7 +15,7 @@ from tests.support.bundles import FROZEN, HIDDEN, RANK, SLOT, VOCAB, LinearModel
 from tests.support.coreml_packages import FP32, INT32, mb, save
 from tests.support.sessions import make_dataset
 from zoexport.core import manifest as manifests
-from zoexport.core.coreml_names import feature_name
+from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError
 from zoexport.coreml import PackageEngine
 from zoexport.session import Session, Tensor
@@ -39,8 +39,8 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
     found = mb.gather_along_axis(x=picked, indices=mb.expand_dims(x=labels, axes=[1]), axis=1)
     most = mb.equal(x=mb.reduce_argmax(x=picked, axis=-1, keep_dims=False), y=labels)
     return {
-        "logprobs": mb.reshape(x=found, shape=[1, ENTRIES]),
-        "is_argmax": mb.expand_dims(x=mb.cast(x=most, dtype="fp32"), axes=[0]),
+        result_name("logprobs"): mb.reshape(x=found, shape=[1, ENTRIES]),
+        result_name("is_argmax"): mb.expand_dims(x=mb.cast(x=most, dtype="fp32"), axes=[0]),
     }
 
 
@@ -142,7 +142,7 @@ def test_values_that_the_function_does_not_take_are_refused(
 
 def test_an_output_of_another_shape_is_refused(packaged: Path) -> None:
     wanted = tensor("logprobs", [0.0], (1, 1), "f")
-    with pytest.raises(BundleError, match=r"output 'logprobs': found float32 \(1, 10\)"):
+    with pytest.raises(BundleError, match=r"output 'out_logprobs': found float32 \(1, 10\)"):
         PackageEngine(packaged)("evaluate", program_inputs(), {"logprobs": wanted})
 
 

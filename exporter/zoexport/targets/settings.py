@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from zoexport.core.config import as_dict, with_values
 from zoexport.core.types import Problem
 
 _LABELS_A_ROW = 8
+
+
+def filled(config: Any, preferred: Mapping[str, Any]) -> Any:
+    """``config`` with what a target prefers where the user said nothing; keys that a method lacks are left out."""
+    settings = as_dict(config)
+    return with_values(
+        config, {key: value for key, value in preferred.items() if settings.get(key, "") is None}
+    )
+
+
+def needs_package(target: str, package: str) -> list[Problem]:
+    """Of a target that an extra of its name installs ``package`` for."""
+    if importlib.util.find_spec(package) is not None:
+        return []
+    return [
+        Problem(
+            f"target {target}",
+            f"the package {package} is not installed",
+            f"pip install 'zoexport[{target}]'.",
+        )
+    ]
 
 
 def refuse_chip(target: str, settings: Mapping[str, Any]) -> list[Problem]:

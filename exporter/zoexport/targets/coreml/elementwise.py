@@ -15,8 +15,7 @@ from coremltools.converters.mil.mil import Var, types
 
 from zoexport.ir.graphs import aten
 from zoexport.targets.coreml.values import FP32, cast, is_float, together
-
-Rule = Callable[..., Any]
+from zoexport.targets.rules import Rule
 
 
 def elementwise() -> dict[Any, Rule]:

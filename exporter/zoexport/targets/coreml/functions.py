@@ -12,12 +12,12 @@ from coremltools.converters.mil.mil import Function, Var, types
 from torch.fx import Node
 
 from zoexport.core.coreml_names import feature_name, result_name
-from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import is_call, output_node, placeholders, zo
 from zoexport.targets.coreml import elementwise, products, shapes
 from zoexport.targets.coreml.values import FP16, FP32, cast, constant
 from zoexport.targets.coreml.weights import Packed
+from zoexport.targets.rules import Rule, apply_rule
 
 _FLOATS = {
     **elementwise.elementwise(),
@@ -25,7 +25,6 @@ _FLOATS = {
     **shapes.reductions(),
     zo.label_logprobs: products.label_logprobs,
 }
-_STORAGE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "dtype")
 _LEAST = 1e-30
 
 
@@ -51,7 +50,7 @@ class FunctionBuilder:
         self.weights = weights
         self.names = names
         self.kind = FP16 if half else FP32
-        self.rules: dict[Any, elementwise.Rule] = {
+        self.rules: dict[Any, Rule] = {
             **_FLOATS,
             **products.products(self.kind),
             zo.label_gradient: self._gradient,
@@ -86,7 +85,9 @@ class FunctionBuilder:
             values[node] = given[name] if name in given else self._weight(name)
         for node in self.program.module.graph.nodes:
             if node.op == "call_function":
-                values[node] = self._call(node, values)
+                values[node] = apply_rule(
+                    self.program, node, self.rules, values.__getitem__, "Core ML"
+                )
         returned: Any = output_node(self.program.module).args[0]
         found = []
         for value, node in zip(self.program.outputs, returned, strict=True):
@@ -136,40 +137,6 @@ class FunctionBuilder:
             self.scale = _largest([gradient])
             gradient = mb.real_div(x=gradient, y=self.scale)
         return logprobs, hit, gradient
-
-    def _call(self, node: Node, values: dict[Node, Any]) -> Any:
-        target: Any = node.target
-        packet = getattr(target, "overloadpacket", target)
-        rule = self.rules.get(packet)
-        if rule is None:
-            raise self._refused(
-                node,
-                f"the operator {target}",
-                "an operator that zoexport has a rule for in Core ML",
-            )
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: values[arg])
-        meant = {key: value for key, value in kwargs.items() if key not in _STORAGE}
-        try:
-            return rule(*args, **meant)
-        except (
-            TypeError,
-            ValueError,
-            NotImplementedError,
-            KeyError,
-            RuntimeError,
-            AttributeError,
-        ) as error:
-            raise self._refused(
-                node, first_line(error), f"arguments that the rule of {packet} takes"
-            ) from error
-
-    def _refused(self, node: Node, found: str, expected: str) -> LoweringError:
-        return LoweringError(
-            f"program {self.program.name}, {node.format_node()}",
-            found=found,
-            expected=expected,
-            fix="Report the model's architecture, or compile for another target.",
-        )
 
 
 def _largest(gradients: list[Var]) -> Var:

@@ -11,6 +11,7 @@ from typing import Any
 
 import coremltools as ct
 import torch
+from coremltools.converters.mil.mil import Function
 from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
@@ -48,7 +49,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     """
     total = 2 * len(graph.stages) if graph.stages else len(graph.programs)
     parts = _stages(graph) if graph.stages else _whole(graph)
-    package = Package()
+    functions = {}
     entries = []
     wide = False
     for number, part in enumerate(parts):
@@ -57,14 +58,11 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         kinked = has_kink(part.program)
         wide = wide or (half and kinked)
         builder = FunctionBuilder(part.program, part.weights, part.names, half=half and not kinked)
-        package.add_function(name, builder.build())
+        functions[name] = builder.build()
         entries.append(_entry(part.program, name))
-    package.default_function_name = entries[0]["method"]
-    package.export_as_multifunction = len(entries) > 1
     progress("writing the package", None)
     try:
-        model = _converted(package)
-        model.save(str(folder / PACKAGE))
+        write_package(folder / PACKAGE, functions)
     except Exception as error:
         raise LoweringError(
             "writing the Core ML package",
@@ -85,19 +83,25 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     )
 
 
-def _converted(package: Package) -> Any:
+def write_package(path: Path, functions: Mapping[str, Function]) -> None:
+    """Write functions as they were built: without coremltools' passes nothing is folded, fused or stored twice."""
+    package = Package()
+    for name, function in functions.items():
+        package.add_function(name, function)
+    package.default_function_name = next(iter(functions))
+    package.export_as_multifunction = len(functions) > 1
     # Its progress bars would stand among our own.
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        return ct.convert(
+        model = ct.convert(
             package,
             source="milinternal",
             convert_to="mlprogram",
             minimum_deployment_target=ct.target.iOS18,
             compute_precision=ct.precision.FLOAT32,
-            # What was built is what is written: nothing is folded, fused or stored twice.
             pass_pipeline=ct.PassPipeline.EMPTY,
             skip_model_load=True,
         )
+    model.save(str(path))
 
 
 def has_kink(program: Program) -> bool:

@@ -10,9 +10,9 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
 from zoexport.ir.graphs import aten, zo
-from zoexport.targets.coreml.elementwise import Rule
 from zoexport.targets.coreml.values import FP32, cast, constant, together
 from zoexport.targets.coreml.weights import Packed
+from zoexport.targets.rules import Rule
 
 READ_PACKED = (
     *(zo.dequantize_int4, zo.dequantize_int8, zo.embedding_int4),

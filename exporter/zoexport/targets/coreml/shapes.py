@@ -13,8 +13,8 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
 from zoexport.ir.graphs import aten
-from zoexport.targets.coreml.elementwise import Rule
 from zoexport.targets.coreml.values import FP32, cast, constant, is_float, together
+from zoexport.targets.rules import Rule
 
 
 def shapes() -> dict[Any, Rule]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.config import as_dict, with_values
+from zoexport.core.config import as_dict
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
-from zoexport.targets.settings import few_labels, refuse_activations, refuse_chip
+from zoexport.targets.settings import (
+    few_labels,
+    filled,
+    needs_package,
+    refuse_activations,
+    refuse_chip,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,24 +31,12 @@ class CoremlTarget:
 
     def check_available(self) -> list[Problem]:
         """Whether coremltools is installed."""
-        if importlib.util.find_spec("coremltools") is not None:
-            return []
-        return [
-            Problem(
-                f"target {self.name}",
-                "the package coremltools is not installed",
-                "pip install 'zoexport[ios-coreml]'.",
-            )
-        ]
+        return needs_package(self.name, "coremltools")
 
     def defaults(self, config: Any) -> Any:
         """Arithmetic is fp16 unless the user says fp32; the number of labels of a whole program is fixed."""
         preferred = {"activations": "fp32", "compute": "fp16", "labels": few_labels(config)}
-        settings = as_dict(config)
-        return with_values(
-            config,
-            {key: value for key, value in preferred.items() if settings.get(key, "") is None},
-        )
+        return filled(config, preferred)
 
     def programs_config(self, config: Any) -> Any:
         """Quantization is the passes' work."""

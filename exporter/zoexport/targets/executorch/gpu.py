@@ -7,9 +7,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.config import as_dict, with_values
+from zoexport.core.config import as_dict
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
-from zoexport.targets.settings import refuse_activations, refuse_chip
+from zoexport.targets.settings import filled, refuse_activations, refuse_chip
 
 _DELEGATE = "executorch.backends.vulkan"
 
@@ -38,9 +38,7 @@ class VulkanTarget:
 
     def defaults(self, config: Any) -> Any:
         """Activations are fp32, and so is arithmetic unless the user says fp16."""
-        settings = as_dict(config)
-        missing = [key for key in ("activations", "compute") if settings[key] is None]
-        return with_values(config, dict.fromkeys(missing, "fp32"))
+        return filled(config, {"activations": "fp32", "compute": "fp32"})
 
     def programs_config(self, config: Any) -> Any:
         """Quantization is the passes' work."""

@@ -10,7 +10,7 @@ from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import nearest
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets.executorch import qnn_library
-from zoexport.targets.settings import few_labels
+from zoexport.targets.settings import few_labels, filled
 
 _SOC = "SM8650"
 
@@ -37,11 +37,7 @@ class QnnTarget:
             "soc": _SOC,
             "labels": few_labels(config),
         }
-        settings = as_dict(config)
-        return with_values(
-            config,
-            {key: value for key, value in preferred.items() if settings.get(key, "") is None},
-        )
+        return filled(config, preferred)
 
     def supports(self, config: Any) -> list[Problem]:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""

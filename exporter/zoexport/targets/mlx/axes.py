@@ -9,7 +9,8 @@ import mlx.core as mx
 import torch
 
 from zoexport.ir.graphs import aten
-from zoexport.targets.mlx.operators import Rule, cast
+from zoexport.targets.mlx.operators import cast
+from zoexport.targets.rules import Rule
 
 
 def reductions() -> dict[Any, Rule]:

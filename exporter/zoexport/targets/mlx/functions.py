@@ -21,9 +21,10 @@ from zoexport.ir.graphs import output_node, placeholders
 from zoexport.targets.mlx.operators import DTYPES
 from zoexport.targets.mlx.packing import Packed, dtype_name, pack
 from zoexport.targets.mlx.products import of_packed, rules
+from zoexport.targets.rules import apply_rule, packet_of
 
-_RULES = rules()
 _OF_PACKED = of_packed()
+_RULES = {**rules(), **_OF_PACKED}
 
 
 class Function:
@@ -91,40 +92,13 @@ class Function:
         return Packed(parts["codes"], parts["scales"], parts.get("biases"))
 
     def _call(self, node: Node, values: dict[Node, Any]) -> Any:
-        target: Any = node.target
-        packet = getattr(target, "overloadpacket", target)
-        rule = _OF_PACKED.get(packet) or _RULES.get(packet)
-        if rule is None:
-            raise self._refused(
-                node, f"the operator {target}", "an operator that zoexport has a rule for in MLX"
-            )
+        reads_packed = packet_of(node) in _OF_PACKED
 
         def value_of(argument: Node) -> Any:
             value = values[argument]
-            if packet in _OF_PACKED or not isinstance(value, Packed):
-                return value
-            return value.numbers()
+            return value.numbers() if isinstance(value, Packed) and not reads_packed else value
 
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
-        # Where and how torch stores a tensor means nothing here.
-        meant = {key: given for key, given in kwargs.items() if key not in _STORAGE}
-        try:
-            return rule(*args, **meant)
-        except (TypeError, ValueError, NotImplementedError, KeyError, RuntimeError) as error:
-            raise self._refused(
-                node, first_line(error), f"arguments that the rule of {packet} takes"
-            ) from error
-
-    def _refused(self, node: Node, found: str, expected: str) -> LoweringError:
-        return LoweringError(
-            f"program {self.program.name}, {node.format_node()}",
-            found=found,
-            expected=expected,
-            fix="Report the model's architecture, or compile for another target.",
-        )
-
-
-_STORAGE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "copy")
+        return apply_rule(self.program, node, _RULES, value_of, "MLX")
 
 
 def _quantized(program: Program) -> dict[str, dict[str, torch.Tensor]]:

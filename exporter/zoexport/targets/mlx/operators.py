@@ -7,15 +7,14 @@ whole axes are in ``axes``; products, and what reads quantized weights, in ``pro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import torch
 
 from zoexport.ir.graphs import aten
-
-Rule = Callable[..., Any]
+from zoexport.targets.rules import Rule
 
 DTYPES = {
     torch.float32: mx.float32,

@@ -10,11 +10,12 @@ import mlx.core as mx
 from zoexport.ir.graphs import aten, zo
 from zoexport.targets.mlx import axes, operators
 from zoexport.targets.mlx.packing import Packed, matmul
+from zoexport.targets.rules import Rule
 
 _PART = 256
 
 
-def products() -> dict[Any, operators.Rule]:
+def products() -> dict[Any, Rule]:
     """Matrix products of numbers."""
     return {
         aten.addmm: lambda bias, a, b, beta=1, alpha=1: beta * bias + alpha * (a @ b),
@@ -26,7 +27,7 @@ def products() -> dict[Any, operators.Rule]:
     }
 
 
-def of_packed() -> dict[Any, operators.Rule]:
+def of_packed() -> dict[Any, Rule]:
     """Operators that read a weight as codes and scales: an argument may be :class:`Packed`."""
     return {
         aten.embedding: _embedding,
@@ -41,12 +42,12 @@ def of_packed() -> dict[Any, operators.Rule]:
     }
 
 
-def labels() -> dict[Any, operators.Rule]:
+def labels() -> dict[Any, Rule]:
     """The log-probabilities of labels, and the gradient that the loss gives the logits."""
     return {zo.label_logprobs: _label_logprobs, zo.label_gradient: _label_gradient}
 
 
-def rules() -> dict[Any, operators.Rule]:
+def rules() -> dict[Any, Rule]:
     """Every operator whose arguments are arrays and numbers."""
     return {
         **operators.elementwise(),
@@ -129,7 +130,7 @@ def _label_gradient(
     return *_scores(logits, tokens, scale), gradient
 
 
-def _in_parts(reduce: operators.Rule, x: mx.array) -> mx.array:
+def _in_parts(reduce: Rule, x: mx.array) -> mx.array:
     """A reduction of the last axis, of those of :data:`_PART` elements.
 
     MLX's CPU takes element after element, so that a sum of a vocabulary of positive numbers loses 1e-5 of it.
