@@ -16,6 +16,7 @@ from zoexport.core.files import sha256
 from zoexport.coreml import Package
 from zoexport.parity import parity
 from zoexport.session import Session
+from zoexport.targets.coreml.functions import FunctionBuilder
 
 pytestmark = pytest.mark.parity
 TARGET = "ios-coreml"
@@ -86,6 +87,23 @@ def test_every_weight_is_stored_once(compiler: Compiler) -> None:
     other = compiler.bundle("llama_tied", "mebp", "host", **ALL)
     packed = (other / "weights.safetensors").stat().st_size
     assert (bundle / WEIGHTS).stat().st_size <= 1.05 * packed
+
+
+def test_layers_of_one_shape_are_converted_once(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are copies with their own weights, as the gradients above show."""
+    built = []
+    build = FunctionBuilder.build
+
+    def counted(builder: FunctionBuilder) -> Any:
+        built.append(builder.program.name)
+        return build(builder)
+
+    monkeypatch.setattr(FunctionBuilder, "build", counted)
+    bundle = compiler.bundle("llama", "mebp", TARGET, **ALL)
+    assert built == ["embedding@24", "model.layers.0@24", "model.layers.0.backward@24", *built[3:]]
+    assert len(built) < len(Package(bundle / PACKAGE).functions)
 
 
 def test_the_manifest_says_what_a_phone_must_know(compiler: Compiler) -> None:

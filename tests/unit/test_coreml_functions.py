@@ -19,6 +19,8 @@ from zoexport.coreml import Package
 from zoexport.ir.graphs import aten
 from zoexport.targets.coreml.functions import FunctionBuilder
 from zoexport.targets.coreml.lower import has_kink
+from zoexport.targets.coreml.values import FP16, FP32
+from zoexport.targets.coreml.weights import Weights
 
 X, Y = fixed("x", (2, 3, 8)), fixed("y", (2, 3, 8))
 POSITIVE = X.abs() + 0.5
@@ -61,14 +63,16 @@ CASES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
 
 
 def build(function: Callable[..., Any], *inputs: torch.Tensor, half: bool = False) -> Any:
-    return FunctionBuilder(program(function, *inputs), {}, {}, half=half).build()
+    return FunctionBuilder(
+        program(function, *inputs), Weights({}, {}, FP16 if half else FP32)
+    ).build()
 
 
 def test_rules_give_what_torch_gives(tmp_path: Path) -> None:
     """All cases as functions of one package: converting is what takes time."""
     made = {f"case_{n}": program(function, *inputs) for n, (function, inputs) in enumerate(CASES)}
     functions = {
-        name: FunctionBuilder(one, {}, {}, half=False).build() for name, one in made.items()
+        name: FunctionBuilder(one, Weights({}, {}, FP32)).build() for name, one in made.items()
     }
     path = coreml_packages.save_functions(tmp_path / "package.mlpackage", functions)
     package = Package(path)

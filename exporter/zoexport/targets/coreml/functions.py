@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import coremltools as ct
@@ -16,7 +15,7 @@ from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import is_call, output_node, placeholders, zo
 from zoexport.targets.coreml import elementwise, products, shapes
 from zoexport.targets.coreml.values import FP16, FP32, cast, constant
-from zoexport.targets.coreml.weights import Packed
+from zoexport.targets.coreml.weights import Packed, Place, Weights
 from zoexport.targets.rules import Rule, apply_rule
 
 _FLOATS = {
@@ -33,23 +32,18 @@ class FunctionBuilder:
 
     Args:
         program: with numbers for sizes.
-        weights: values of its weight inputs by their names in the program.
-        names: what these are called in the package, by the same; functions store what they share once.
-        half: whether the function computes in fp16.
+        weights: of the program; the function computes in their type.
+
+    Attributes:
+        places: of the weights, once the function is built.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        weights: Mapping[str, torch.Tensor],
-        names: Mapping[str, str],
-        *,
-        half: bool,
-    ) -> None:
+    def __init__(self, program: Program, weights: Weights) -> None:
         self.program = program
         self.weights = weights
-        self.names = names
-        self.kind = FP16 if half else FP32
+        self.kind = weights.kind
+        self.places: list[Place] = []
+        self.count = 0
         self.rules: dict[Any, Rule] = {
             **_FLOATS,
             **products.products(self.kind),
@@ -98,21 +92,25 @@ class FunctionBuilder:
         return found
 
     def _weight(self, name: str) -> Any:
-        weight, _, part = name.rpartition(".")
-        if part == "codes" and f"{weight}.scales" in self.weights:
-            owner = self.names[name].removesuffix(".codes")
-            scales = self.weights[f"{weight}.scales"]
-            return Packed.of(owner, self.weights[name], scales, self.kind)
-        if part == "scales" and f"{weight}.codes" in self.weights:
+        """A weight under a name that no other operation has, by which it is found in the package."""
+        if self.weights.is_scales(name):
             return self._scales(name)
-        return constant(self.weights[name], self.kind, shared=self.names[name])
+        self.count += 1
+        operation = f"frozen_{self.count}"
+        if self.weights.is_codes(name):
+            return Packed(self.weights, name, operation, self.places)
+        array = self.weights.stored(name)
+        made = mb.const(val=array if array.ndim else array[()], name=operation)
+        made.op.weight_id = self.weights.identity(name)
+        self.places.append(Place(operation, "val", name))
+        return made
 
     def _scales(self, name: str) -> Var | None:
         """Of a packed weight, whose rows are scaled already: ones where a program scales rows of a table itself."""
         readers = placeholders(self.program)[name].users
         if all(is_call(node, *products.READ_PACKED) for node in readers):
             return None
-        count = self.weights[name].shape[0]
+        count = self.weights.values[name].shape[0]
         return constant(torch.ones(count), self.kind, shared=f"ones.{count}")
 
     def _scaled(self, given: dict[str, Var]) -> dict[str, Var]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import aten, copy_program, identifier, is_call
 from zoexport.ir.lengths import close_sizes, longest_rows_alone
 from zoexport.ir.noise import take_noise
+from zoexport.targets.coreml.filling import Converted, PackageFiller
 from zoexport.targets.coreml.functions import FunctionBuilder
+from zoexport.targets.coreml.values import FP16, FP32
+from zoexport.targets.coreml.weights import Weights
 
 PACKAGE = "model.mlpackage"
 SPECIFICATION = f"{PACKAGE}/Data/com.apple.CoreML/model.mlmodel"
@@ -32,11 +36,28 @@ _KINKS = (aten.relu, aten.leaky_relu, aten.hardtanh, aten.le, aten.gt)
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A function to be: a program with the values of its weights, and what these are called in the package."""
+    """A function to be.
+
+    Attributes:
+        program: with numbers for sizes.
+        like: the program of the graph that it is; parts of one are alike but for their weights.
+        names: what its weights are called in the package.
+        values: gives their values, by the same names.
+    """
 
     program: Program
-    weights: Mapping[str, torch.Tensor]
+    like: str
     names: Mapping[str, str]
+    values: Callable[[], Mapping[str, torch.Tensor]]
+
+    @property
+    def function(self) -> str:
+        return identifier(self.program.name)
+
+    def weights(self, half: bool) -> Weights:
+        values = self.values()
+        given = {local: values[name] for local, name in self.names.items() if name in values}
+        return Weights(given, self.names, FP16 if half else FP32)
 
 
 def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool) -> Lowered:
@@ -47,29 +68,21 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     Raises:
         LoweringError: an operator that has no form in Core ML, or coremltools refused the package.
     """
-    total = 2 * len(graph.stages) if graph.stages else len(graph.programs)
     parts = _stages(graph) if graph.stages else _whole(graph)
-    functions = {}
-    entries = []
-    wide = False
-    for number, part in enumerate(parts):
-        progress("building functions", number / total)
-        name = identifier(part.program.name)
-        kinked = has_kink(part.program)
-        wide = wide or (half and kinked)
-        builder = FunctionBuilder(part.program, part.weights, part.names, half=half and not kinked)
-        functions[name] = builder.build()
-        entries.append(_entry(part.program, name))
-    progress("writing the package", None)
-    try:
-        write_package(folder / PACKAGE, functions)
-    except Exception as error:
-        raise LoweringError(
-            "writing the Core ML package",
-            found=f"{type(error).__name__}: {first_line(error)}",
-            expected="a package that coremltools can write",
-            fix="Report the model's architecture and the settings.",
-        ) from error
+    narrow = {part.like: half and not has_kink(part.program) for part in parts}
+    package = folder / PACKAGE
+    converted = _convert(parts, narrow, package, progress)
+    others = [part for part in parts if part.function != converted[part.like].name]
+    if others:
+        filler = PackageFiller(package)
+        for one in converted.values():
+            filler.keep(one)
+        for number, part in enumerate(others):
+            progress("filling in the layers' weights", number / len(others))
+            filler.add(part.function, converted[part.like], part.weights(narrow[part.like]))
+        filler.save()
+    entries = [_entry(part) for part in parts]
+    wide = half and not all(narrow.values())
     return Lowered(
         "coreml",
         entries,
@@ -81,6 +94,34 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         minimum_os={"ios": "18.0", "macos": "15.0"},
         tools=("coremltools",),
     )
+
+
+def _convert(
+    parts: Sequence[_Part], narrow: Mapping[str, bool], package: Path, progress: Progress
+) -> dict[str, Converted]:
+    """Write the package with the first function of each kind; returns these by what they are like."""
+    first: dict[str, _Part] = {}
+    for part in parts:
+        first.setdefault(part.like, part)
+    converted, functions = {}, {}
+    for number, (like, part) in enumerate(first.items()):
+        progress("building functions", number / len(first))
+        weights = part.weights(narrow[like])
+        builder = FunctionBuilder(part.program, weights)
+        functions[part.function] = builder.build()
+        identities = {place.weight: weights.identity(place.weight) for place in builder.places}
+        converted[like] = Converted(part.function, builder.places, identities)
+    progress("writing the package", None)
+    try:
+        write_package(package, functions)
+    except Exception as error:
+        raise LoweringError(
+            "writing the Core ML package",
+            found=f"{type(error).__name__}: {first_line(error)}",
+            expected="a package that coremltools can write",
+            fix="Report the model's architecture and the settings.",
+        ) from error
+    return converted
 
 
 def write_package(path: Path, functions: Mapping[str, Function]) -> None:
@@ -109,23 +150,30 @@ def has_kink(program: Program) -> bool:
     return any(is_call(node, *_KINKS) for node in program.module.graph.nodes)
 
 
-def _whole(graph: TrainingGraph) -> Iterator[_Part]:
+def _whole(graph: TrainingGraph) -> list[_Part]:
+    parts = []
     for name, program in graph.programs.items():
         made = copy_program(program, name)
         take_noise(graph, made)
         close_sizes(graph, made)
-        names = [value.name for value in made.weights()]
-        yield _Part(made, graph.weights, {name: name for name in names})
+        names = {value.name: value.name for value in made.weights()}
+        parts.append(_Part(made, name, names, lambda: graph.weights))
+    return parts
 
 
-def _stages(graph: TrainingGraph) -> Iterator[_Part]:
-    """The functions of one stage after another, so that the values of one alone are read at a time."""
+def _stages(graph: TrainingGraph) -> list[_Part]:
+    """The functions of one stage after another; the values of a stage are read for its own functions alone."""
     longest_rows_alone(graph)
     programs = {program.family: program for program in graph.programs.values()}
     slots = {slot.name for slot in graph.slots}
-    for number, stage in enumerate(graph.stages):
-        values = stage_values(graph, stage)
-        weights = {local: values[name] for local, name in stage.bind.items() if name in values}
+    stages = list(graph.stages)
+
+    @functools.lru_cache(maxsize=1)
+    def values(number: int) -> Mapping[str, torch.Tensor]:
+        return stage_values(graph, stages[number])
+
+    parts = []
+    for number, stage in enumerate(stages):
         own = Stage(
             stage.name,
             stage.name,
@@ -137,18 +185,21 @@ def _stages(graph: TrainingGraph) -> Iterator[_Part]:
                 program = programs[family]
                 name = called if program.length is None else f"{called}@{program.length}"
                 made = dataclasses.replace(program, name=name, family=called)
-                yield _Part(made, weights, stage.bind)
+                read = functools.partial(values, number)
+                parts.append(_Part(made, program.name, stage.bind, read))
         graph.stages[number] = own
+    return parts
 
 
-def _entry(program: Program, function: str) -> dict[str, Any]:
+def _entry(part: _Part) -> dict[str, Any]:
     """How a session calls a function."""
+    program = part.program
     return {
         "name": program.name,
         **({"family": program.family} if program.family else {}),
         **({} if program.length is None else {"length": program.length}),
         "file": SPECIFICATION,
-        "method": function,
+        "method": part.function,
         "inputs": [value.as_dict() for value in program.arguments()],
         "outputs": [value.as_dict() for value in program.outputs],
     }

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
+from numpy.typing import NDArray
 
 FP32, FP16 = types.fp32, types.fp16
 _FLOATS = (FP32, FP16)
@@ -30,25 +31,28 @@ def cast(value: Var, kind: Any) -> Var:
     return value if value.dtype == kind else mb.cast(x=value, dtype=NAMES[kind])
 
 
-def constant(tensor: torch.Tensor | float | bool, kind: Any = FP32, shared: str = "") -> Var:
-    """A constant: numbers as ``kind``, integers as int32.
+def numbers(tensor: torch.Tensor | float | bool, kind: Any = FP32) -> NDArray[Any]:
+    """What a constant holds: numbers as ``kind``, integers as int32.
 
     Args:
         tensor: any number or tensor.
         kind: fp32 or fp16; what fp16 does not reach, as masks, becomes half its largest number, to which a score can be
             added.
-        shared: a name by which functions store it once.
     """
     values = torch.as_tensor(tensor)
     if values.dtype == torch.bool:
-        array = values.numpy()
-    elif values.dtype.is_floating_point:
-        wide = values.detach().float().numpy()
-        outside = np.abs(wide) > _LARGEST
-        array = np.where(outside, np.sign(wide) * _LARGEST / 2, wide) if kind == FP16 else wide
-        array = array.astype(_NUMPY[kind])
-    else:
-        array = values.numpy().astype(np.int32)
+        return values.numpy()
+    if not values.dtype.is_floating_point:
+        return values.numpy().astype(np.int32)
+    wide = values.detach().float().numpy()
+    outside = np.abs(wide) > _LARGEST
+    array = np.where(outside, np.sign(wide) * _LARGEST / 2, wide) if kind == FP16 else wide
+    return array.astype(_NUMPY[kind])
+
+
+def constant(tensor: torch.Tensor | float | bool, kind: Any = FP32, shared: str = "") -> Var:
+    """A constant of :func:`numbers`; functions store those of one name ``shared`` once."""
+    array = numbers(tensor, kind)
     made = mb.const(val=array if array.ndim else array[()])
     if shared:
         made.op.weight_id = f"{shared}.{NAMES[kind]}"

@@ -1,55 +1,108 @@
-"""Quantized weights of a function: packed constants that both directions of a stage read."""
+"""Weights of a function: constants by name, which both directions of a stage read and a package stores once."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
+from numpy.typing import NDArray
 
-from zoexport.targets.coreml.values import FP16
+from zoexport.targets.coreml.values import FP16, numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a function holds a weight.
+
+    Attributes:
+        operation: by name. argument: of it, ``val`` of a plain constant.
+        weight: the name of the program's input.
+    """
+
+    operation: str
+    argument: str
+    weight: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """The weights of a function.
+
+    Attributes:
+        values: by the names of the program's inputs.
+        names: what these are called in the package, by the same; functions store what they share once.
+        kind: fp32 or fp16, that products compute in.
+    """
+
+    values: Mapping[str, torch.Tensor]
+    names: Mapping[str, str]
+    kind: Any
+
+    def stored(self, name: str) -> NDArray[Any]:
+        """What is stored of an input: of int4, codes of 4 bits (N, K) and scales (N, K/G); of int8, scales (N, 1)."""
+        value = self.values[name]
+        if self.is_codes(name):
+            return _unpacked(value)
+        if self.is_scales(name):
+            scales = value.float().numpy()
+            scales = scales[:, None] if scales.ndim == 1 else scales
+            return scales.astype(np.float16 if self.kind == FP16 else np.float32)
+        return numbers(value, self.kind)
+
+    def identity(self, name: str) -> str:
+        """By which a package knows what it has stored."""
+        return f"{self.names[name]}.{types.builtin_to_string(self.kind)}"
+
+    def is_codes(self, name: str) -> bool:
+        """Whether an input is the codes of a quantized weight (docs/int4.md)."""
+        weight, _, part = name.rpartition(".")
+        return part == "codes" and f"{weight}.scales" in self.values
+
+    def is_scales(self, name: str) -> bool:
+        """Whether an input is the scales of a quantized weight."""
+        weight, _, part = name.rpartition(".")
+        return part == "scales" and f"{weight}.codes" in self.values
 
 
 @dataclasses.dataclass
 class Packed:
-    """A quantized weight (N, K).
+    """A quantized weight (N, K) of the function that is being built.
 
     Attributes:
-        name: of the tensor; functions that read it store it once.
-        codes: int8 (N, K), of int4 from -8 to 7. scales: float32 (N, K/group), or (N, 1).
-        four_bits: whether the codes are int4.
-        kind: fp32 or fp16, that products compute in.
+        weights: of the function. name: of the input that has its codes. operation: what it is to be called.
+        places: to which its own are added when it is read.
     """
 
+    weights: Weights
     name: str
-    codes: np.ndarray
-    scales: np.ndarray
-    four_bits: bool
-    kind: object
+    operation: str
+    places: list[Place]
     made: Var | None = None
 
-    @staticmethod
-    def of(name: str, codes: torch.Tensor, scales: torch.Tensor, kind: object) -> Packed:
-        """Of what the passes give (docs/int4.md).
-
-        Args:
-            name: of the tensor. kind: fp32 or fp16.
-            codes, scales: uint8 (N, K/2) and bfloat16 (N, K/G), or int8 (N, K) and float32 (N).
-        """
-        numbers = scales.float().numpy()
-        if codes.dtype == torch.int8:
-            return Packed(name, codes.numpy(), numbers[:, None], False, kind)
-        pairs = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
-        return Packed(name, (pairs.to(torch.int8) - 8).numpy(), numbers, True, kind)
-
     def var(self) -> Var:
-        """The weight in the function that is being built, one constant however many read it."""
+        """The weight, one constant however many read it."""
         if self.made is None:
-            codes = self.codes.astype(types.np_int4_dtype) if self.four_bits else self.codes
-            scale = self.scales.astype(np.float16 if self.kind == FP16 else np.float32)
-            self.made = mb.constexpr_blockwise_shift_scale(data=codes, scale=scale)
-            self.made.op.data.op.weight_id = f"{self.name}.codes"
-            self.made.op.scale.op.weight_id = f"{self.name}.scales.{scale.dtype}"
+            scales = f"{self.name.removesuffix('.codes')}.scales"
+            self.made = mb.constexpr_blockwise_shift_scale(
+                data=self.weights.stored(self.name),
+                scale=self.weights.stored(scales),
+                name=self.operation,
+            )
+            self.made.op.data.op.weight_id = self.weights.identity(self.name)
+            self.made.op.scale.op.weight_id = self.weights.identity(scales)
+            self.places.append(Place(self.operation, "data", self.name))
+            self.places.append(Place(self.operation, "scale", scales))
         return self.made
+
+
+def _unpacked(codes: torch.Tensor) -> NDArray[Any]:
+    """int8 (N, K) as it is; uint8 (N, K/2), two codes of int4 in each byte, as (N, K)."""
+    if codes.dtype == torch.int8:
+        return codes.numpy()
+    pairs = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
+    return (pairs.to(torch.int8) - 8).numpy().astype(types.np_int4_dtype)
