@@ -1,0 +1,122 @@
+"""The mask file: which of a model's linear weights are trained (SensZOQ, definition 3).
+
+A safetensors file. For each linear weight, by its parameter's name, the places of its chosen elements: int64 (k),
+ascending, ``row * columns + column``. The metadata are ``format`` and ``facts``, the fields of :class:`MaskFacts` as
+JSON. docs/masks.md describes both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.errors import ConfigError, first_line
+from zoexport.core.files import atomic_file
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = "zoexport-mask/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskFacts:
+    """Where a mask comes from.
+
+    Attributes:
+        kind: how the weights were chosen: sensitive, random, largest, smallest or grasp.
+        model: name of the model. model_sha256: as the bundle's manifest has it.
+        corpus: name of the text whose gradients chose; empty where none did.
+        corpus_sha256: of the file. sequences: of the text. seq_len: tokens of the longest.
+        density: chosen share of the linear weights.
+        scope: ``model``, the best of all weights, or ``layer``, the best of each.
+        seed: of a random choice.
+        shapes: of every linear weight (rows, columns), by its parameter's name.
+    """
+
+    kind: str
+    model: str
+    model_sha256: str
+    corpus: str
+    corpus_sha256: str
+    sequences: int
+    seq_len: int
+    density: float
+    scope: str
+    seed: int
+    shapes: dict[str, list[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """Chosen elements by parameter, int64 (k) each, ascending; none have an empty tensor."""
+
+    facts: MaskFacts
+    places: Mapping[str, torch.Tensor]
+
+    def count(self) -> int:
+        """How many weights are chosen."""
+        return sum(places.numel() for places in self.places.values())
+
+
+def write_mask(path: Path, mask: Mask) -> None:
+    """Write a mask file: whole, or not at all."""
+    from safetensors.torch import save
+
+    metadata = {"format": FORMAT, "facts": json.dumps(dataclasses.asdict(mask.facts))}
+    content = save(dict(mask.places), metadata=metadata)
+    with atomic_file(path) as file:
+        file.write_bytes(content)
+
+
+def read_mask(path: Path) -> Mask:
+    """Read a mask file and check it.
+
+    Raises:
+        ConfigError: no such file, another format, or places outside their weights.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            places = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _unusable(path, first_line(error)) from error
+    if metadata.get("format") != FORMAT:
+        raise _unusable(path, f"the format {metadata.get('format')!r}")
+    try:
+        facts = MaskFacts(**json.loads(metadata["facts"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unusable(path, f"metadata that cannot be read ({first_line(error)})") from error
+    for name, shape in facts.shapes.items():
+        if problem := _problem(places.get(name), shape):
+            raise _unusable(path, f"{problem} for {name}")
+    mask = Mask(facts, {name: places[name] for name in facts.shapes})
+    if mask.count() == 0:
+        raise _unusable(path, "no chosen weight")
+    return mask
+
+
+def _problem(places: Any, shape: list[int]) -> str:
+    import torch
+
+    if places is None:
+        return "no places"
+    if places.dtype != torch.int64 or places.dim() != 1:
+        return f"{places.dtype} {tuple(places.shape)}"
+    if places.numel() and not 0 <= int(places[0]) <= int(places[-1]) < shape[0] * shape[1]:
+        return f"places outside {shape[0]} x {shape[1]}"
+    return "places that do not ascend" if bool((places[1:] <= places[:-1]).any()) else ""
+
+
+def _unusable(path: Path, found: str) -> ConfigError:
+    return ConfigError(
+        f"mask {path}",
+        found=found,
+        expected="a file that `zoexport sensitivity` wrote",
+        fix="Write it with `zoexport sensitivity MODEL -o MASK`.",
+    )
