@@ -13,11 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from zoexport import __version__
+from zoexport.chosen import check_mask, mask_of, ranges
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse, read_recipe
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.files import atomic_folder
-from zoexport.core.types import Lowered, Method, Problem, Progress, Target, TrainingGraph
+from zoexport.core.mask import Mask
+from zoexport.core.types import (
+    Lowered,
+    Method,
+    Problem,
+    Progress,
+    RowReader,
+    Target,
+    TrainingGraph,
+)
 from zoexport.methods import methods
 from zoexport.targets import targets
 
@@ -53,7 +63,9 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
     chosen_target = targets.get(target)
     chosen_method = methods.get(method or default_method(target))
     config = chosen_target.defaults(parse(chosen_method.config, settings))
-    _raise_problems([*chosen_target.check_available(), *chosen_target.supports(config)])
+    _raise_problems(
+        [*config.problems(), *chosen_target.check_available(), *chosen_target.supports(config)]
+    )
     return Plan(chosen_method, chosen_target, config)
 
 
@@ -99,6 +111,7 @@ def compile_bundle(
             expected="android-npu with activations=int8 or int16",
             fix="Leave --calibration out.",
         )
+    mask = mask_of(planned.config)
     if planned.target.notice:
         progress(planned.target.notice, None)
     # torch and transformers load only once the settings are known to be good.
@@ -109,7 +122,9 @@ def compile_bundle(
     with atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.split == "layers")
-        content = _fill(folder, planned, loaded, allow_fallback, calibration, progress)
+        if mask is not None:
+            check_mask(mask, loaded)
+        content = _fill(folder, planned, loaded, mask, allow_fallback, calibration, progress)
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
         written = manifest.write(folder, content, files)
@@ -129,22 +144,38 @@ def compile_bundle(
     }
 
 
-def training_graph(planned: Plan, model: Any, progress: Progress) -> TrainingGraph:
+def training_graph(
+    planned: Plan,
+    model: Any,
+    progress: Progress,
+    *,
+    source: RowReader | None = None,
+    chosen: Mapping[str, Any] | None = None,
+) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
     Its programs take rows of any length where the model allows it (``ir.lengths``), else of seq_len tokens.
+
+    Args:
+        planned: method, target and settings. model: a causal language model. progress: see ``core.types.Progress``.
+        source, chosen: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
     config = planned.config
+
+    def passed(length: int, *, any_length: bool) -> TrainingGraph:
+        graph = captured(model, length, config.seq_len, progress)
+        graph.any_length = any_length
+        graph.source = source
+        graph.chosen = None if chosen is None else dict(chosen)
+        return _passed(planned, model, graph, progress)
+
     length = capture_length(planned, model)
     if length is not None:
         with contextlib.suppress(FixedLength):
-            graph = captured(model, length, config.seq_len, progress)
-            graph.any_length = True
-            return _passed(planned, model, graph, progress)
-    graph = captured(model, config.seq_len, config.seq_len, progress)
-    return _passed(planned, model, graph, progress)
+            return passed(length, any_length=True)
+    return passed(config.seq_len, any_length=False)
 
 
 def capture_length(planned: Plan, model: Any) -> int | None:
@@ -211,7 +242,7 @@ def _passed(
     from zoexport.passes.pipeline import run_passes
 
     config = planned.target.programs_config(planned.config)
-    modules = models.adapter_targets(model, config.lora_targets, config.lora_layers)
+    modules = models.adapter_targets(model, *config.modules)
     passes = planned.method.passes(config, modules)
     return run_passes(graph, [p for p in passes if values or not p.reads_values], progress)
 
@@ -220,6 +251,7 @@ def _fill(
     folder: Path,
     planned: Plan,
     loaded: Any,
+    mask: Mask | None,
     allow_fallback: bool,
     calibration: Path | None,
     progress: Progress,
@@ -231,20 +263,23 @@ def _fill(
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
-    graph = training_graph(planned, loaded.model, progress)
+    chosen = None if mask is None else mask.places
+    graph = training_graph(planned, loaded.model, progress, source=loaded.weights, chosen=chosen)
+    if graph.chosen is not None:
+        graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:
         graph.calibration = calibration_rows(calibration, folder, graph.seq_len, loaded.vocab_size)
-    graph.source = loaded.weights
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
     if names := outer_weights(graph, lowered):
-        reader = loaded.weights if graph.stages else None
+        reader = graph.source if graph.stages else None
         frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
-    adapters.write_peft_config(folder, graph.slots, settings, loaded)
+    if graph.chosen is None:
+        adapters.write_peft_config(folder, graph.slots, settings, loaded)
     return {
         **_description(planned, lowered, graph, settings),
         "model": {
@@ -316,6 +351,7 @@ def _description(
         **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
+        **({} if graph.chosen is None else {"chosen": ranges(graph)}),
         "tolerances": tolerances.bounds(settings),
     }
 

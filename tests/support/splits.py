@@ -139,7 +139,7 @@ def by_autograd(
     reference: FirstOrderReference, length: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The same by the reference, rounded to fp32."""
-    with reference.adapted.hooked(reference.factors()):
+    with reference.adapted.hooked(reference.added()):
         logits = reference.adapted.model(
             input_ids=fixed_tokens(ROWS, length), use_cache=False
         ).logits

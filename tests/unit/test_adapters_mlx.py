@@ -23,7 +23,7 @@ from tests.support.mlx_models import mlx_logits, mlx_model
 from tests.support.tiny_models import fixed, fixed_tokens, save_tiny, tiny
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.methods.adapted import AdaptedModel
+from zoexport.methods.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 
@@ -51,8 +51,8 @@ def _shapes(slots: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 def _expected(model: Any, slots: dict[str, torch.Tensor]) -> np.ndarray:
     """Logits of the transformers model with the adapters beside its layers."""
     modules = [name.removeprefix("lora_A.") for name in slots if name.startswith("lora_A.")]
-    factors = {m: (slots[f"lora_A.{m}"], slots[f"lora_B.{m}"]) for m in modules}
-    with torch.no_grad(), AdaptedModel(model, ALPHA / RANK).hooked(factors):
+    added = {m: low_rank(slots[f"lora_A.{m}"], slots[f"lora_B.{m}"], ALPHA / RANK) for m in modules}
+    with torch.no_grad(), AdaptedModel(model).hooked(added):
         logits: np.ndarray = model(input_ids=fixed_tokens(2, 20), use_cache=False).logits.numpy()
     return logits
 

@@ -64,9 +64,9 @@ def build(
     return graph, reference, inputs
 
 
-def label_logprobs(reference: Any, b: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What the model itself says of the labels, with these B."""
-    with torch.no_grad(), reference.adapted.hooked(reference.factors(b)):
+def label_logprobs(reference: Any, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What the model itself says of the labels, with these masters."""
+    with torch.no_grad(), reference.adapted.hooked(reference.added(values)):
         logits = reference.adapted.model(input_ids=fixed_tokens(ROWS, SEQ), use_cache=False).logits
     logprobs = torch.log_softmax(logits, -1).reshape(ROWS * SEQ, -1)
     return logprobs[POSITIONS].gather(1, LABELS[:, None])[:, 0]
@@ -99,29 +99,25 @@ CASES = [
 def test_programs_are_the_reference(name: str, method: str, weights: str) -> None:
     graph, reference, inputs = build(name, method, weights=weights, activations="fp32")
     evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]
-    torch.testing.assert_close(evaluated, label_logprobs(reference, reference.b))
+    torch.testing.assert_close(evaluated, label_logprobs(reference, reference.masters))
 
     copies, outputs = run_train(graph, method, inputs)
     reference.pending, reference.step_number = (PENDING, RATE), STEP
     reference.finish()
-    for module in reference.modules:
-        torch.testing.assert_close(
-            outputs[f"lora_B.{module}"], reference.b[module], rtol=1e-6, atol=1e-8
-        )
+    for name, value in reference.masters.items():
+        torch.testing.assert_close(outputs[name], value, rtol=1e-6, atol=1e-8)
     for copy, ours in enumerate(copies):
         query, sign = copy // 2, (1.0, -1.0)[copy % 2]
-        perturbed = {
-            module: reference.b[module] + sign * EPS * reference.noise(number, query, module)
-            for number, module in enumerate(reference.modules)
-        }
-        torch.testing.assert_close(ours, label_logprobs(reference, perturbed))
+        torch.testing.assert_close(
+            ours, label_logprobs(reference, reference.perturbed(query, sign))
+        )
 
 
 @pytest.mark.parametrize("name", ["llama_tied", "qwen2", "phi3"])
 def test_int8_activations_are_the_reference(name: str) -> None:
     graph, reference, inputs = build(name, "prge", weights="int4", activations="int8")
     evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]
-    expected = label_logprobs(reference, reference.b)
+    expected = label_logprobs(reference, reference.masters)
     # A value at a rounding boundary may fall on either side, and in so small a model one such step moves
     # single labels by a percent; a fault in the arithmetic would move their mean as well.
     torch.testing.assert_close(evaluated, expected, rtol=2e-2, atol=2e-2)
@@ -132,7 +128,7 @@ def test_last_layers_alone_leave_the_first_ones_at_one_copy() -> None:
     graph, reference, inputs = build(
         "llama", "prge", weights="fp32", activations="fp32", **{"lora.layers": "last:1"}
     )
-    assert all("layers.1." in module for module in reference.modules)
+    assert all("layers.1." in name for name in reference.masters)
     rows = {
         node.meta["val"].shape[0]
         for node in graph.programs["train"].module.graph.nodes
@@ -141,4 +137,4 @@ def test_last_layers_alone_leave_the_first_ones_at_one_copy() -> None:
     # Those of the copies have their label rows alone, a copy after another.
     assert rows == {ROWS, 2 * QUERIES}
     evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]
-    torch.testing.assert_close(evaluated, label_logprobs(reference, reference.b))
+    torch.testing.assert_close(evaluated, label_logprobs(reference, reference.masters))

@@ -139,7 +139,9 @@ class TrainingGraph:
         stages: of a split graph, in forward order, the output head last; its weights are bound by stage.
         lengths: of a split graph, the tokens of a row for which there are programs, ascending.
         label_rows: of a split graph, the label entries in one call of the output head.
-        source: where the values of ``parameters`` and ``quantized`` are read from, for targets that need them.
+        source: where the values of ``parameters`` and ``quantized`` are read from, for who needs them.
+        chosen: by parameter, the elements that are trained while the others are frozen: int64 (k), ascending, ``row *
+            columns + column``. Frozen weights have zeros there.
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
@@ -162,6 +164,7 @@ class TrainingGraph:
     lengths: list[int] = dataclasses.field(default_factory=list)
     label_rows: int = 0
     source: RowReader | None = None
+    chosen: dict[str, torch.Tensor] | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 

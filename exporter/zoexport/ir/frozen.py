@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -71,6 +71,51 @@ def values(graph: TrainingGraph, reader: RowReader, names: Iterable[str]) -> dic
             rows = [rows for owner, _, rows in pieces if owner == part]
             found[part] = torch.cat(rows) if len(rows) > 1 else rows[0]
     return found
+
+
+def chosen_values(reader: RowReader, name: str, weight: Tensor, places: Tensor) -> Tensor:
+    """Elements of a parameter, a few of its rows in memory at a time.
+
+    Args:
+        reader: of the model's parameters. name: of the parameter. weight: for its shape (rows, width).
+        places: int64 (k), ascending, ``row * width + column``.
+
+    Returns:
+        float32 (k).
+    """
+    width = weight.shape[1]
+    found = []
+    for begin, end in _ranges(weight):
+        first, last = torch.searchsorted(places, torch.tensor([begin * width, end * width]))
+        if first < last:
+            rows = reader.read_rows(name, begin, end)
+            found.append(rows.reshape(-1)[places[first:last] - begin * width])
+    return torch.cat(found) if found else torch.empty(0)
+
+
+class RowsWithoutChosen:
+    """A :class:`RowReader` with zeros at the chosen elements, which are trained and not frozen.
+
+    Args:
+        reader: of the model's parameters.
+        chosen: by parameter, int64 (k), ascending.
+    """
+
+    def __init__(self, reader: RowReader, chosen: Mapping[str, Tensor]) -> None:
+        self.reader = reader
+        self.chosen = chosen
+
+    def read_rows(self, name: str, begin: int, end: int) -> Tensor:
+        """Rows ``begin`` to ``end`` of a parameter, float32."""
+        rows = self.reader.read_rows(name, begin, end)
+        places = self.chosen.get(name)
+        if places is None:
+            return rows
+        width = rows.shape[1]
+        first, last = torch.searchsorted(places, torch.tensor([begin * width, end * width]))
+        rows = rows.clone()
+        rows.view(-1)[places[first:last] - begin * width] = 0
+        return rows
 
 
 def stage_values(graph: TrainingGraph, stage: Stage) -> dict[str, Tensor]:

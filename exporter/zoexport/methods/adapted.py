@@ -1,64 +1,66 @@
-"""A Hugging Face model with LoRA adapters beside some of its layers, in plain PyTorch: what references run."""
+"""A Hugging Face model with something trained beside some of its layers, in plain PyTorch: what references run."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Factors = Mapping[str, tuple[Tensor, Tensor]]
-"""By module, A (in, rank) and B (rank, out)."""
+Added = Mapping[str, Callable[[Tensor], Tensor]]
+"""By module, what is added to its output as a function of its input."""
+
+
+def low_rank(a: Tensor, b: Tensor, scaling: float) -> Callable[[Tensor], Tensor]:
+    """What LoRA adds: scaling * x A B, with A (in, rank), B (rank, out), and alpha / rank for scaling."""
+    return lambda x: scaling * (x @ a @ b)
 
 
 class AdaptedModel:
-    """The model with y = W x + scaling * x A B at every adapted layer.
+    """The model with y = W x + added(x) at some layers.
 
     Args:
         model: its forward hooks are used, nothing else changes.
-        scaling: alpha / rank.
     """
 
-    def __init__(self, model: nn.Module, scaling: float) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.scaling = scaling
 
-    def loss(self, example: Any, kind: str, factors: Factors) -> Tensor:
+    def loss(self, example: Any, kind: str, added: Added) -> Tensor:
         """The loss of one example (``candidates`` and ``target``), float64.
 
         ``full``: minus the mean over the right candidate's labels. ``choices``: the cross-entropy over the candidates.
         """
         if kind == "full":
-            return -self.label_logprobs(example.candidates[example.target], factors).mean()
-        scores = [self.label_logprobs(one, factors).sum() for one in example.candidates]
+            return -self.label_logprobs(example.candidates[example.target], added).mean()
+        scores = [self.label_logprobs(one, added).sum() for one in example.candidates]
         return -torch.log_softmax(torch.stack(scores), 0)[example.target]
 
-    def label_logprobs(self, candidate: Any, factors: Factors) -> Tensor:
+    def label_logprobs(self, candidate: Any, added: Added) -> Tensor:
         """Log-probability of each label of a candidate, float64 (labels,)."""
         tokens = torch.tensor([candidate.tokens])
         labels = torch.tensor(candidate.labels)
-        with self.hooked(factors):
+        with self.hooked(added):
             logits = self.model(input_ids=tokens, use_cache=False).logits[0]
         chosen = labels >= 0
         logprobs = torch.log_softmax(logits[chosen].double(), -1)
         return logprobs.gather(1, labels[chosen][:, None])[:, 0]
 
     @contextlib.contextmanager
-    def hooked(self, factors: Factors) -> Iterator[None]:
-        """While inside, ``model`` has the adapters."""
+    def hooked(self, added: Added) -> Iterator[None]:
+        """While inside, ``model`` has what is trained beside it."""
         handles = []
-        for name, (a, b) in factors.items():
+        for name, of in added.items():
 
             def add(
                 _: nn.Module,
                 inputs: tuple[Any, ...],
                 output: Tensor,
-                a: Tensor = a,
-                b: Tensor = b,
+                of: Callable[[Tensor], Tensor] = of,
             ) -> Tensor:
-                return output + self.scaling * (inputs[0] @ a @ b)
+                return output + of(inputs[0])
 
             handles.append(self.model.get_submodule(name).register_forward_hook(add))
         try:

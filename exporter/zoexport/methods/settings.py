@@ -1,14 +1,15 @@
-"""Settings that every method over LoRA adapters has, with the defaults of the zeroth-order ones."""
+"""Settings that every method has, with the defaults of the zeroth-order ones, and those of LoRA."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from zoexport.core.config import setting
+from zoexport.core.types import Problem
 
 
 @dataclasses.dataclass(frozen=True)
-class LoraSettings:
+class TrainingSettings:
     """What ``--set`` and recipes take whatever the method."""
 
     seq_len: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
@@ -26,16 +27,6 @@ class LoraSettings:
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
-    lora_rank: int = setting(16, key="lora.rank", at_least=1, help="inner size of an adapter")
-    lora_alpha: float = setting(
-        16.0, key="lora.alpha", above=0, help="adapters are scaled by alpha / rank"
-    )
-    lora_targets: str = setting(
-        "attention",
-        key="lora.targets",
-        help="layers to adapt: attention (query and value), all-linear, or names",
-    )
-    lora_layers: str = setting("all", key="lora.layers", help="all, or last:K decoder layers")
     accumulate: int = setting(1, at_least=1, runtime=True, help="batches for one update")
     lr: float = setting(5e-3, above=0, runtime=True, help="learning rate")
     lr_schedule: str = setting(
@@ -51,3 +42,33 @@ class LoraSettings:
         help="over the whole vocabulary, or over an example's choices",
     )
     seed: int = setting(0, at_least=0, runtime=True, help="of adapters, noise and batches")
+
+    @property
+    def modules(self) -> tuple[str, str]:
+        """Which linear layers are trained, as ``models.adapter_targets`` takes it."""
+        return "all-linear", "all"
+
+    def problems(self) -> list[Problem]:
+        """Why no target can run these settings."""
+        return []
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraSettings(TrainingSettings):
+    """What methods over LoRA adapters take."""
+
+    lora_rank: int = setting(16, key="lora.rank", at_least=1, help="inner size of an adapter")
+    lora_alpha: float = setting(
+        16.0, key="lora.alpha", above=0, help="adapters are scaled by alpha / rank"
+    )
+    lora_targets: str = setting(
+        "attention",
+        key="lora.targets",
+        help="layers to adapt: attention (query and value), all-linear, or names",
+    )
+    lora_layers: str = setting("all", key="lora.layers", help="all, or last:K decoder layers")
+
+    @property
+    def modules(self) -> tuple[str, str]:
+        """The layers with adapters."""
+        return self.lora_targets, self.lora_layers

@@ -8,7 +8,7 @@ from zoexport.core.types import Pass
 
 if TYPE_CHECKING:
     from zoexport.core.types import TrainingGraph
-    from zoexport.methods.settings import LoraSettings
+    from zoexport.methods.settings import LoraSettings, TrainingSettings
 
 _LOGITS = 5 << 20
 """Elements of the logits of one call of the output head, beside as many of their gradient."""
@@ -16,26 +16,15 @@ _LABEL_ROWS = (8, 64)
 """Least and most label rows of one call: a product of few rows spends its time on reading weights."""
 
 
-def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool) -> list[Pass]:
-    """The rewrites, in order.
+def lora_passes(config: LoraSettings, targets: list[str], *, first_order: bool) -> list[Pass]:
+    """The rewrites of a method over adapters, in order.
 
     Args:
         config: the method's settings.
         targets: modules to adapt.
         first_order: whether both matrices of an adapter are trained, by their gradients.
     """
-    from zoexport.ir.lengths import row_lengths
-    from zoexport.passes.bind_rows import bind_rows
-    from zoexport.passes.check_stages import check_stages
-    from zoexport.passes.choose_sizes import choose_sizes
-    from zoexport.passes.cleanup import cleanup
-    from zoexport.passes.differentiate import differentiate
-    from zoexport.passes.find_linears import find_linears
-    from zoexport.passes.fold_constants import fold_constants
     from zoexport.passes.lora_inject import lora_inject
-    from zoexport.passes.quantize_stages import quantize_stages
-    from zoexport.passes.score_labels import score_labels
-    from zoexport.passes.split_layers import HEAD, split_layers
 
     def inject(graph: TrainingGraph) -> TrainingGraph:
         return lora_inject(
@@ -47,16 +36,43 @@ def split_passes(config: LoraSettings, targets: list[str], *, first_order: bool)
             train_a=first_order,
         )
 
+    train = Pass("lora_inject", inject, "finds weights by the model's names, which stages rename")
+    return split_passes(config, train, first_order=first_order)
+
+
+def split_passes(
+    config: TrainingSettings, train: Pass, *, first_order: bool, copies: int = 1
+) -> list[Pass]:
+    """The rewrites, in order.
+
+    Args:
+        config: the method's settings.
+        train: puts what is trained into the programs.
+        first_order: whether it is trained by its gradients.
+        copies: perturbed copies of a batch that a call of the programs holds.
+    """
+    from zoexport.ir.lengths import row_lengths
+    from zoexport.passes.bind_rows import bind_rows
+    from zoexport.passes.check_stages import check_stages
+    from zoexport.passes.choose_sizes import choose_sizes
+    from zoexport.passes.cleanup import cleanup
+    from zoexport.passes.differentiate import differentiate
+    from zoexport.passes.find_linears import find_linears
+    from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.quantize_stages import quantize_stages
+    from zoexport.passes.score_labels import score_labels
+    from zoexport.passes.split_layers import HEAD, split_layers
+
     def size(graph: TrainingGraph) -> TrainingGraph:
         lengths = row_lengths(config.seq_len) if graph.any_length else [config.seq_len]
         vocabulary = graph.programs[HEAD].outputs[0].sizes()[-1]
         rows = label_rows(vocabulary, config.batch * config.seq_len)
-        return choose_sizes(graph, rows=config.batch, lengths=lengths, label_rows=rows)
+        return choose_sizes(graph, rows=copies * config.batch, lengths=lengths, label_rows=rows)
 
     order = [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
         Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
-        Pass("lora_inject", inject, "finds weights by the model's names, which stages rename"),
+        train,
         Pass(
             "bind_rows",
             lambda graph: bind_rows(graph, _telling_rows(graph)),

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.config import parse
@@ -170,12 +171,16 @@ def load_reference(
             expected=f"the weights that the bundle was compiled from, {manifest['model']['sha256'][:16]}...",
             fix="Pass the original model with --model.",
         )
+    chosen = places_of(bundle, manifest)
+    for name, places in chosen.items():
+        loaded.model.get_parameter(name).data.view(-1)[places] = 0
     quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
     method = methods.get(manifest["method"])
     config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
     # The file sorts its names; the noise numbers the slots in the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
+    slots |= {f"places.{name}": places for name, places in chosen.items()}
     return method.reference(loaded.model, config, slots)
 
 
@@ -200,10 +205,7 @@ def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndar
     queries = session.session.info.queries
     return {
         slot.name: np.stack(
-            [
-                reference.noise(slot.tensor_id, query, slot.module, step).numpy()
-                for query in range(queries)
-            ]
+            [reference.noise(slot.name, query, step).numpy() for query in range(queries)]
         )
         for slot in session.slots
         if queries

@@ -66,13 +66,16 @@ def _values(graph: TrainingGraph, program: Program, value: Value) -> torch.Tenso
     if value.role == "tokens":
         highest = min([_TOKENS, *(shape_of(table)[0] for table in tables)])
         return torch.randint(highest, shape, generator=generator)
+    if value.role in ("epsilon", "seed", "step"):
+        return torch.zeros(shape, dtype=getattr(torch, value.dtype))
     stage = next(stage for stage in graph.stages if stage.forward == program.family)
     name = stage.bind.get(value.name, "")
     if value.role == "weight" and name not in graph.parameters:
         return graph.weights[name]
     if placeholders(program)[value.name] in tables:
         shape[0] = min(shape[0], _TOKENS)
-    return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
+    random = torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
+    return random.to(getattr(torch, value.dtype))
 
 
 def _token_tables(program: Program) -> list[Node]:

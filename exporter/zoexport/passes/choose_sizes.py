@@ -51,7 +51,7 @@ def choose_sizes(
     """Replace each program by its sized ones.
 
     Args:
-        rows: sequences in one call. lengths: tokens of a row, ascending; the last is the longest.
+        rows: sequences in one call, those of all copies. lengths: tokens of a row, ascending; the last is the longest.
         label_rows: label entries in one call of the output head.
     """
     captured = (graph.rows, graph.length)
@@ -73,7 +73,7 @@ def choose_sizes(
     graph.programs = programs
     graph.rows, graph.length = rows, lengths[-1]
     graph.lengths, graph.label_rows = list(lengths), label_rows
-    graph.max_labels = rows * lengths[-1]
+    graph.max_labels = rows // graph.copies * lengths[-1]
     return graph
 
 

@@ -176,7 +176,9 @@ class _Part:
             self.copied[node] = call(self.graph, aten.ne.Scalar, copied, 0)
 
     def _local(self, value: Value) -> Value:
-        """A weight or slot under the name that it has in every stage of the family."""
+        """A weight or slot under the name that it has in every stage of the family; what is no tensor as it is."""
+        if value.role not in ("weight", "state"):
+            return value
         name = value.name
         if self.prefix:
             # Tables bear numbers that count through all layers.

@@ -72,6 +72,19 @@ def refuse_compute(target: str, settings: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
+def refuse_chosen(target: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Of a target without a product of chosen weights beside the frozen ones."""
+    if "mask" not in settings:
+        return []
+    return [
+        Problem(
+            "setting mask",
+            f"target {target} has no sparse product for single weights that are trained",
+            "Compile for host or android-cpu, or train adapters (prge, mebp).",
+        )
+    ]
+
+
 def few_labels(config: Any) -> int:
     """``labels`` where the user does not say, for programs whose number of labels is fixed.
 

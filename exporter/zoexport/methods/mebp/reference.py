@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoexport.methods.adapted import AdaptedModel, Factors
+from zoexport.methods.adapted import AdaptedModel, Added, low_rank
 from zoexport.methods.mebp.config import MebpConfig
 
 
@@ -28,9 +28,7 @@ class FirstOrderReference:
     """
 
     def __init__(self, model: nn.Module, config: MebpConfig, slots: Mapping[str, Tensor]) -> None:
-        self.adapted = AdaptedModel(
-            model.requires_grad_(False).double(), config.lora_alpha / config.lora_rank
-        )
+        self.adapted = AdaptedModel(model.requires_grad_(False).double())
         self.config = config
         self.slots = {
             name: value.detach().to(torch.float64, copy=True).requires_grad_()
@@ -100,12 +98,13 @@ class FirstOrderReference:
 
     def loss(self, example: Any) -> Tensor:
         """The loss of one example, float64."""
-        return self.adapted.loss(example, self.config.loss, self.factors())
+        return self.adapted.loss(example, self.config.loss, self.added())
 
-    def factors(self) -> Factors:
-        """Both matrices of every adapter."""
+    def added(self) -> Added:
+        """The adapter of every layer."""
+        scaling = self.config.lora_alpha / self.config.lora_rank
         return {
-            name: (self.slots[f"lora_A.{name}"], self.slots[f"lora_B.{name}"])
+            name: low_rank(self.slots[f"lora_A.{name}"], self.slots[f"lora_B.{name}"], scaling)
             for name in self.modules
         }
 

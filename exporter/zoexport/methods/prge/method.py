@@ -16,7 +16,7 @@ from zoexport.methods.prge.config import PrgeConfig
 if TYPE_CHECKING:
     import torch
 
-    from zoexport.methods.prge.reference import ZerothOrderReference
+    from zoexport.methods.prge.reference import PrgeReference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +31,9 @@ class ZerothOrderMethod:
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
         if config.split == "layers":
-            from zoexport.methods.split import split_passes
+            from zoexport.methods.split import lora_passes
 
-            return split_passes(config, targets, first_order=False)
+            return lora_passes(config, targets, first_order=False)
         return self._whole(config, targets)
 
     def _whole(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
@@ -123,11 +123,11 @@ class ZerothOrderMethod:
 
     def reference(
         self, model: torch.nn.Module, config: PrgeConfig, slots: Mapping[str, torch.Tensor]
-    ) -> ZerothOrderReference:
+    ) -> PrgeReference:
         """The method in plain PyTorch; P-RGE and MeZO differ in schedule only, not in numbers."""
-        from zoexport.methods.prge.reference import ZerothOrderReference
+        from zoexport.methods.prge.reference import PrgeReference
 
-        return ZerothOrderReference(model, config, slots)
+        return PrgeReference(model, config, slots)
 
 
 methods.register(

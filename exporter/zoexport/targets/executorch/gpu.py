@@ -9,7 +9,7 @@ from typing import Any
 
 from zoexport.core.config import as_dict
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
-from zoexport.targets.settings import filled, refuse_activations, refuse_chip
+from zoexport.targets.settings import filled, refuse_activations, refuse_chip, refuse_chosen
 
 _DELEGATE = "executorch.backends.vulkan"
 
@@ -49,6 +49,7 @@ class VulkanTarget:
         settings = as_dict(config)
         problems = [
             *refuse_chip(self.name, settings),
+            *refuse_chosen(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
         ]
         if config.split == "whole" and settings["weights"] == "int8":

@@ -1,0 +1,74 @@
+"""Chosen weights: the mask that a method trains by, and what a bundle says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.config import as_dict
+from zoexport.core.errors import ConfigError
+from zoexport.core.mask import Mask, read_mask
+
+if TYPE_CHECKING:
+    import torch
+
+    from zoexport.core.types import TrainingGraph
+
+def mask_of(config: Any) -> Mask | None:
+    """The mask that settings name; None where the method has none.
+
+    Raises:
+        ConfigError: the settings name none, or a file that is no mask.
+    """
+    if "mask" not in as_dict(config):
+        return None
+    if config.mask is None:
+        raise ConfigError(
+            "setting 'mask'",
+            found="nothing",
+            expected="the file that says which weights are trained",
+            fix="Write it with `zoexport sensitivity MODEL -o MASK`, then pass --set mask=MASK.",
+        )
+    return read_mask(Path(config.mask))
+
+
+def check_mask(mask: Mask, loaded: Any) -> None:
+    """Refuse a mask of another model.
+
+    Args:
+        loaded: the :class:`~zoexport.models.LoadedModel`.
+
+    Raises:
+        ConfigError: the weights' SHA-256 differ.
+    """
+    if mask.facts.model_sha256 != loaded.sha256:
+        raise ConfigError(
+            "setting 'mask'",
+            found=f"a mask of {mask.facts.model} with SHA-256 {mask.facts.model_sha256[:16]}...",
+            expected=f"one of {loaded.name}, {loaded.sha256[:16]}...",
+            fix="Write one with `zoexport sensitivity` for this model.",
+        )
+
+
+def ranges(graph: TrainingGraph) -> dict[str, list[int]]:
+    """By parameter, where its chosen elements begin and end among all of them."""
+    found: dict[str, list[int]] = {}
+    end = 0
+    for name, places in (graph.chosen or {}).items():
+        begin, end = end, end + len(places)
+        found[name] = [begin, end]
+    return found
+
+
+def places_of(bundle: Path, manifest: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """By parameter, the chosen elements of a bundle: int64 (k), in the order of its slot; empty of other methods."""
+    from safetensors import safe_open
+
+    from zoexport.passes.sparse_split import PLACES
+
+    if "chosen" not in manifest:
+        return {}
+    with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
+        places = file.get_tensor(PLACES).long()
+    named = sorted(manifest["chosen"].items(), key=lambda item: item[1])
+    return {name: places[begin:end] for name, (begin, end) in named}

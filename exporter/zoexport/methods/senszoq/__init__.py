@@ -1,0 +1,1 @@
+"""SensZOQ: zeroth-order training of the most sensitive weights over quantized ones."""

@@ -1,0 +1,59 @@
+"""SensZOQ: its passes and its reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from zoexport.core.types import Pass
+from zoexport.methods import methods
+from zoexport.methods.senszoq.config import SenszoqConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from zoexport.methods.senszoq.reference import SenszoqReference
+
+DENSITY = 1e-3
+"""The paper's share of trained weights, by which sizes are estimated where there is no mask."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SenszoqMethod:
+    """Zeroth-order training of chosen weights; all 2q perturbed copies go through a layer together."""
+
+    name: str = "senszoq"
+    summary: str = "zeroth-order training of the 0.1 % most sensitive weights, in fp16 over quantized ones (SensZOQ)"
+    config: type = SenszoqConfig
+
+    def passes(self, config: SenszoqConfig, targets: list[str]) -> list[Pass]:
+        """The rewrites, in order. ``targets`` are the modules whose weights are chosen from."""
+        from zoexport.methods.split import split_passes
+        from zoexport.passes.sparse_split import sparse_split
+        from zoexport.passes.update_program import update_program
+
+        train = Pass(
+            "sparse_split",
+            lambda graph: sparse_split(graph, targets, queries=config.queries, density=DENSITY),
+            "finds weights by the model's names, which stages rename, and takes from them before they are quantized",
+        )
+        return [
+            *split_passes(config, train, first_order=False, copies=2 * config.queries),
+            Pass(
+                "update_program",
+                lambda graph: update_program(graph, config.queries),
+                "has no sizes to choose and belongs to no stage",
+            ),
+        ]
+
+    def reference(
+        self, model: torch.nn.Module, config: SenszoqConfig, slots: Mapping[str, torch.Tensor]
+    ) -> SenszoqReference:
+        """The method in plain PyTorch."""
+        from zoexport.methods.senszoq.reference import SenszoqReference
+
+        return SenszoqReference(model, config, slots)
+
+
+methods.register("senszoq", SenszoqMethod())
