@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from zoexport.core.types import TrainingGraph
 
+
 def mask_of(config: Any) -> Mask | None:
     """The mask that settings name; None where the method has none.
 

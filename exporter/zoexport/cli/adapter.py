@@ -11,7 +11,9 @@ from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
 
 _FORMAT = click.option(
-    "--format", "kind", default="peft", show_default=True, help="Whose files: peft or mlx."
+    "--format",
+    "kind",
+    help="Whose files: peft (the default) or mlx; of chosen weights sparse (the default) or hf, a whole model.",
 )
 
 
@@ -28,7 +30,7 @@ def adapter() -> None:
 @options.force
 @options.common
 def export(
-    bundle: Path, state: Path | None, kind: str, output: Path, force: bool, as_json: bool
+    bundle: Path, state: Path | None, kind: str | None, output: Path, force: bool, as_json: bool
 ) -> None:
     """Write the adapter of a state of BUNDLE, the pending update applied.
 
@@ -40,7 +42,7 @@ def export(
     with output_of_libraries():
         result = export_adapter(bundle, state=state, kind=kind, output=output, force=force)
     rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
-    emit(result, [f"Exported as {kind}.", *table(rows)], as_json=as_json)
+    emit(result, [f"Exported as {result['format']}.", *table(rows)], as_json=as_json)
 
 
 @adapter.command("import")
@@ -52,7 +54,9 @@ def export(
 @click.option("--state", type=options.PATH, required=True, help="The state folder to create.")
 @options.force
 @options.common
-def import_(bundle: Path, source: Path, kind: str, state: Path, force: bool, as_json: bool) -> None:
+def import_(
+    bundle: Path, source: Path, kind: str | None, state: Path, force: bool, as_json: bool
+) -> None:
     """Create a state of BUNDLE that starts from an adapter.
 
     \b

@@ -42,12 +42,18 @@ class Stages:
         graph: after the passes; every weight has its values.
         slots: the values of the state slots by name.
         length: which programs, of ``graph.lengths``.
+        scalars: what programs read that is no tensor of the model, by role (epsilon, seed, step).
     """
 
     def __init__(
-        self, graph: TrainingGraph, slots: Mapping[str, torch.Tensor], length: int
+        self,
+        graph: TrainingGraph,
+        slots: Mapping[str, torch.Tensor],
+        length: int,
+        scalars: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.graph = graph
+        self.scalars = scalars or {}
         self.values = {**graph.weights, **slots}
         self.programs = {
             program.family: program
@@ -126,10 +132,15 @@ class Stages:
     def _run(self, family: str, stage: Stage, given: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         program = self.programs[family]
         rest = iter(given)
-        values = [
-            self.values[stage.bind[value.name]] if value.name in stage.bind else next(rest)
-            for value in program.inputs
-        ]
+        values = []
+        for value in program.inputs:
+            bound = stage.bind.get(value.name)
+            if bound is not None:
+                values.append(self.values[bound])
+            else:
+                values.append(
+                    self.scalars[value.role] if value.role in self.scalars else next(rest)
+                )
         with torch.no_grad():
             results = program.module(*values)
         return dict(zip((value.name for value in program.outputs), results, strict=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from zoexport.models.blank import BlankModel, blank
 from zoexport.models.load import LoadedModel, fingerprint, load
+from zoexport.models.original import load_original
 from zoexport.models.source import REGISTRY, ModelSource, resolve
 from zoexport.models.targets import adapter_targets, linear_names
 from zoexport.models.weights import WeightReader
@@ -22,5 +23,6 @@ __all__ = [
     "fingerprint",
     "linear_names",
     "load",
+    "load_original",
     "resolve",
 ]

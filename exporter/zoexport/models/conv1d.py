@@ -40,6 +40,21 @@ def linear_from_conv1d(
     return paths
 
 
+def conv1d_from_linear(model: torch.nn.Module, paths: list[str]) -> None:
+    """What :func:`linear_from_conv1d` did to these modules, undone: the model is as its class made it."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    for path in paths:
+        linear: Any = model.get_submodule(path)
+        conv = Conv1D(0, 0)
+        conv.nf, conv.nx = linear.weight.shape
+        conv.weight = torch.nn.Parameter(linear.weight.detach().T.contiguous())
+        conv.bias = linear.bias
+        parent, _, leaf = path.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, conv)
+
+
 def conv1d_paths(model: torch.nn.Module) -> list[str]:
     """The paths of the layers that :func:`linear_from_conv1d` replaces."""
     from transformers.pytorch_utils import Conv1D

@@ -59,8 +59,7 @@ class LoadedModel:
         vocab_size: token ids are below it.
         sha256: of the weights file; of the lines "sha256  name" where there are several.
         config: transformers' configuration.
-        fan_in_fan_out: whether the original model keeps the adapted layers' weights transposed (GPT-2's
-            Conv1D); adapters for it must say so.
+        transposed: paths of the layers whose weights the original model keeps transposed (GPT-2's Conv1D).
     """
 
     model: torch.nn.Module
@@ -75,8 +74,13 @@ class LoadedModel:
     vocab_size: int
     sha256: str
     config: Any
-    fan_in_fan_out: bool
+    transposed: list[str]
     _folder: tempfile.TemporaryDirectory[str] = dataclasses.field(repr=False)
+
+    @property
+    def fan_in_fan_out(self) -> bool:
+        """Whether adapters for it must say that weights are transposed."""
+        return bool(self.transposed)
 
 
 def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> LoadedModel:
@@ -346,7 +350,7 @@ def _finish(
         vocab_size=int(model.config.get_text_config().vocab_size),
         sha256=_digest(files),
         config=model.config,
-        fan_in_fan_out=bool(replaced),
+        transposed=replaced,
         _folder=folder,
     )
 

@@ -22,7 +22,6 @@ from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.config import parse
-from zoexport.core.errors import ModelError
 from zoexport.core.files import atomic_folder
 from zoexport.methods import methods
 from zoexport.parity.batches import make_batch
@@ -163,14 +162,7 @@ def load_reference(
     from zoexport.quantized_reference import quantize_model
 
     progress("loading the original model", None)
-    loaded = models.load(models.resolve(model or manifest["model"]["source"]))
-    if loaded.sha256 != manifest["model"]["sha256"]:
-        raise ModelError(
-            f"model {loaded.name}",
-            found=f"weights with SHA-256 {loaded.sha256[:16]}...",
-            expected=f"the weights that the bundle was compiled from, {manifest['model']['sha256'][:16]}...",
-            fix="Pass the original model with --model.",
-        )
+    loaded = models.load_original(manifest, model)
     chosen = places_of(bundle, manifest)
     for name, places in chosen.items():
         loaded.model.get_parameter(name).data.view(-1)[places] = 0

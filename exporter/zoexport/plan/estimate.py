@@ -13,6 +13,7 @@ from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops
 
 _FLOAT = 4
+_BYTES = {"float32": _FLOAT, "float16": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +110,11 @@ class _Parts:
         self.copies = self.passes if together else 1
         self.tokenizer = tokenizer
         self.threads = threads
-        self.sizes = {slot.name: _product(slot.shape) for slot in graph.slots}
+        self.sizes = {slot.name: _BYTES[slot.dtype] * _product(slot.shape) for slot in graph.slots}
         trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
         self.trainable = {name: self.sizes[name] for name in trainable}
-        self.adapter = _FLOAT * sum(self.sizes.values())
-        self.values = _FLOAT * sum(self.trainable.values())
+        self.adapter = sum(self.sizes.values())
+        self.values = sum(self.trainable.values())
 
     def programs(self) -> int:
         """Bytes of the arena that programs share, one after another."""
@@ -172,14 +173,15 @@ class _Split(_Parts):
         anonymous = {"programs": self.programs(), "kernels": self.kernels()}
         anonymous["label rows"] = (1 + first_order) * _FLOAT * self._head_elements()
         mapped = {"weights": weights, "adapter file": self.adapter, "activations": activations}
-        most = max(sum(self._stage_slots(stage.bind)) for stage in self.graph.stages) * _FLOAT
+        most = max(sum(self._stage_slots(stage.bind)) for stage in self.graph.stages)
         if first_order:
             gradients = self.values + most
             kept = self.values * (1 + _moments(self.settings))
             mapped |= {"gradients": gradients, "adapters and moments": 2 * kept}
             state = (2 + _SNAPSHOTS) * kept
         else:
-            anonymous["adapters"] = 2 * self.values + most
+            # Programs that hold all copies perturb by themselves; others are given a stage's slots perturbed.
+            anonymous["adapters"] = 2 * self.values + (0 if self.graph.copies > 1 else most)
             state = _SNAPSHOTS * self.values
         flops, moved = self._step(first_order)
         return Estimate(
@@ -222,14 +224,15 @@ class _Split(_Parts):
     def _activations(self) -> int:
         region = self._region()
         if self.passes:
-            return 2 * self.copies * region
+            return 2 * (1 if self.graph.copies > 1 else self.copies) * region
         every, kept = self._groups()
         return (2 + every + kept) * (-(-region // _PAGES) * _PAGES)
 
     def _step(self, first_order: bool) -> tuple[int, int]:
         """Operations and moved bytes of a step."""
         *layers, head = self.graph.stages
-        chunks = -(-self.graph.rows * self.graph.seq_len // self.graph.label_rows)
+        copies = self.graph.copies
+        chunks = -(-self.graph.rows // copies * self.graph.seq_len // self.graph.label_rows)
         runs: dict[str, int] = {}
 
         def run(family: str | None, times: int) -> None:
@@ -239,7 +242,7 @@ class _Split(_Parts):
 
         scored = self.passes or (1 if self.settings["loss"] == "choices" else 0)
         for stage in layers:
-            run(stage.forward, scored + first_order)
+            run(stage.forward, scored // copies + first_order)
             run(stage.backward, int(first_order))
         run(head.forward, scored * chunks)
         run(head.backward, chunks * first_order)
