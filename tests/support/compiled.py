@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.support.masks import write_random_mask
 from tests.support.tiny_models import save_tiny
 from zoexport.build import compile_bundle
+from zoexport.core.config import fields
+from zoexport.methods import methods
 
 SEQ = 24
 
@@ -23,6 +26,11 @@ class Compiler:
         folder = self.folder / "models" / name
         return folder if folder.exists() else save_tiny(name, folder)
 
+    def mask(self, name: str) -> Path:
+        """A mask file of a tiny model, the chosen weights at random."""
+        path = self.folder / "masks" / f"{name}.safetensors"
+        return path if path.exists() else write_random_mask(self.model(name), path)
+
     def bundle(
         self, name: str, method: str = "prge", target: str = "host", **settings: Any
     ) -> Path:
@@ -33,7 +41,10 @@ class Compiler:
         self, name: str, method: str = "prge", target: str = "host", **settings: Any
     ) -> dict[str, Any]:
         """What compile said of :meth:`bundle`."""
-        values = {"seq_len": SEQ, "batch": 3, "lora.rank": 4, "weights": "fp32"}
+        values: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32"}
+        known = fields(methods.get(method).config)
+        values |= {"lora.rank": 4} if "lora.rank" in known else {}
+        values |= {"mask": self.mask(name)} if "mask" in known else {}
         values |= {key.replace("__", "."): value for key, value in settings.items()}
         key = (name, method, target, *sorted(values.items()))
         if key not in self.results:

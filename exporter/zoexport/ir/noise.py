@@ -10,6 +10,8 @@ After, with z of the step before and of this one, each (q, *B)::
     B'     = B - (lr / q) * (g[0] * previous_noise[0] + g[1] * previous_noise[1] + ...)
     copies = stack(B' + eps * noise, B' - eps * noise)
 
+Products with chosen weights (``zoexport.sparse_add_mm``) are given it as ``zoexport.sparse_add_mm_given``.
+
 The operations and their order are those of the operators, each rounded by itself, so the bits are the same wherever an
 engine rounds as IEEE 754 says. ``previous_noise`` is zero where nothing is pending.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
@@ -31,7 +34,13 @@ from zoexport.ir.graphs import (
     zo,
 )
 
-_OPERATORS = (zo.zo_update, zo.zo_perturb, zo.zo_perturb_one)
+_OPERATORS = (
+    zo.zo_update,
+    zo.zo_perturb,
+    zo.zo_perturb_one,
+    zo.zo_update_half,
+    zo.sparse_add_mm,
+)
 _OF_THE_GENERATOR = ("seed", "step", "query")
 
 
@@ -66,6 +75,12 @@ class _Rewrite:
             return self._update(*arguments(node))
         if is_call(node, zo.zo_perturb):
             return self._perturb(*arguments(node))
+        if is_call(node, zo.zo_update_half):
+            master, *rest = arguments(node)
+            wide = self._call(aten.to.dtype, master, torch.float32)
+            return self._call(aten.to.dtype, self._update(wide, *rest), torch.float16)
+        if is_call(node, zo.sparse_add_mm):
+            return self._sparse_add_mm(*arguments(node))
         return self._perturb_one(*arguments(node))
 
     def _update(
@@ -106,10 +121,16 @@ class _Rewrite:
         move = self._call(aten.mul.Tensor, signed, self._noise("noise", tensor_id, 1))
         return self._call(aten.add.Tensor, master, move)
 
+    def _sparse_add_mm(self, *given: Any) -> Node:
+        *tensors, epsilon, _seed, _step, tensor_id, queries, most = given
+        noise = self._noise("noise", tensor_id, queries)
+        return self._call(zo.sparse_add_mm_given.default, *tensors, epsilon, noise, most)
+
     def _noise(self, role: str, tensor_id: int, queries: int) -> Node:
         slot = self.slots[tensor_id]
-        value = Value(f"{role}.{slot.name}", role, slot.dtype, (queries, *slot.shape))
-        return add_input(self.program, value)
+        value = Value(f"{role}.{slot.name}", role, "float32", (queries, *slot.shape))
+        known = placeholders(self.program).get(value.name)
+        return add_input(self.program, value) if known is None else known
 
     def _call(self, operator: Any, *args: Any) -> Node:
         return call(self.program.module.graph, operator, *args)

@@ -80,7 +80,7 @@ def refuse_chosen(target: str, settings: Mapping[str, Any]) -> list[Problem]:
         Problem(
             "setting mask",
             f"target {target} has no sparse product for single weights that are trained",
-            "Compile for host or android-cpu, or train adapters (prge, mebp).",
+            "Compile for host, android-cpu or ios-mlx, or train adapters (prge, mebp).",
         )
     ]
 

@@ -25,6 +25,8 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     Raises:
         LoweringError: an operator that has no form in MLX.
     """
+    for program in graph.programs.values() if graph.stages else ():
+        take_noise(graph, program)
     if not graph.stages:
         graph.lengths = row_lengths(graph.seq_len) if graph.any_length else [graph.seq_len]
     programs = graph.programs.values() if graph.stages else _whole(graph)

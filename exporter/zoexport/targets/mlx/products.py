@@ -13,6 +13,8 @@ from zoexport.targets.mlx.packing import Packed, matmul
 from zoexport.targets.rules import Rule
 
 _PART = 256
+_CHOSEN = 1024
+"""Chosen weights whose products are held at a time."""
 
 
 def products() -> dict[Any, Rule]:
@@ -56,6 +58,7 @@ def rules() -> dict[Any, Rule]:
         **axes.indexing(),
         **products(),
         **labels(),
+        zo.sparse_add_mm_given: _sparse_add_mm,
         operator.getitem: operator.getitem,
     }
 
@@ -74,6 +77,33 @@ def _linear(x: mx.array, weight: mx.array | Packed, bias: mx.array | None = None
 
 def _input_gradient(dy: mx.array, weight: Packed, _scales: Any) -> mx.array:
     return weight.product(dy, transpose=False)
+
+
+def _sparse_add_mm(
+    y: mx.array,
+    x: mx.array,
+    values: mx.array,
+    places: mx.array,
+    span: mx.array,
+    epsilon: mx.array,
+    noise: mx.array,
+    most: int,
+) -> mx.array:
+    """As ``ir.sparse_ops`` has it. Sizes are fixed: a layer with fewer than ``most`` chosen weights adds zeros."""
+    copies, width = 2 * noise.shape[0], x.shape[-1]
+    rows = mx.reshape(x, (copies, -1, width))
+    total = mx.reshape(y, (copies, -1, y.shape[-1]))
+    for first in range(0, most, _CHOSEN):
+        index = span[0] + mx.arange(first, min(first + _CHOSEN, most))
+        inside = index < span[1]
+        index = mx.minimum(index, values.shape[0] - 1)
+        place = mx.where(inside, places[index], 0)
+        value = mx.where(inside, values[index].astype(mx.float32), 0)
+        move = mx.where(inside, epsilon * noise[:, index], 0)
+        perturbed = mx.reshape(mx.stack([value + move, value - move], axis=1), (copies, 1, -1))
+        terms = rows[..., place % width] * perturbed
+        total = total.at[..., place // width].add(terms)
+    return mx.reshape(total, y.shape)
 
 
 def _attention(

@@ -15,7 +15,6 @@ from zoexport.targets.settings import (
     needs_package,
     refuse_activations,
     refuse_chip,
-    refuse_chosen,
     refuse_compute,
 )
 
@@ -47,7 +46,6 @@ class MlxTarget:
         settings = as_dict(config)
         return [
             *refuse_chip(self.name, settings),
-            *refuse_chosen(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
             *refuse_compute(self.name, settings),
         ]

@@ -1,0 +1,216 @@
+"""SensZOQ over tiny models: the session's steps against the reference's, and what comes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.support.compiled import Compiler
+from tests.support.masks import write_random_mask
+from tests.support.tiny_models import fixed_tokens
+from zoexport import models
+from zoexport.chosen import places_of
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ConfigError, StateError
+from zoexport.exchange import export_adapter, import_adapter
+from zoexport.parity import parity
+from zoexport.parity.batches import make_batch
+from zoexport.session import Dataset, Session
+
+pytestmark = pytest.mark.parity
+ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")
+INT4 = {"weights": "int4", "lr": 1e-3}
+
+
+def compare(bundle: Path, steps: int = 20) -> dict[str, Any]:
+    """Parity without progress; it passes."""
+    report = parity(bundle, steps=steps, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    return report
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("queries", [1, 4])
+def test_twenty_steps_over_int4(compiler: Compiler, name: str, queries: int) -> None:
+    report = compare(compiler.bundle(name, "senszoq", queries=queries, **INT4))
+    assert report["max_relative_loss_error"] <= 1e-4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weights": "fp32"},
+        {"weights": "int8", "loss": "choices", "batch": 2},
+        {"accumulate": 3, "batch": 1, "weights": "int4"},
+    ],
+    ids=lambda settings: ",".join(settings),
+)
+def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
+    compare(compiler.bundle("gemma3", "senszoq", queries=2, lr=1e-3, **settings), steps=6)
+
+
+def train(session: Session, bundle: Path, steps: int) -> None:
+    """Steps over the batches of parity."""
+    settings = json.loads((bundle / "manifest.json").read_text())["settings"]
+    batch = make_batch(settings, 320, 0)
+    with Dataset() as dataset:
+        for example in batch:
+            dataset.add([(one.tokens, one.labels) for one in example.candidates], example.target)
+        for _ in range(steps):
+            session.step(dataset, range(len(batch)))
+
+
+def trained(bundle: Path, state: Path, *steps: int) -> Path:
+    """A state after so many steps, each part by a session of its own."""
+    for count in steps:
+        with Session.open(bundle) as session:
+            session.attach(state)
+            train(session, bundle, count)
+            session.save()
+    return state
+
+
+def test_a_resumed_run_is_the_same_run(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    once = trained(bundle, tmp_path / "once", 6)
+    parts = trained(bundle, tmp_path / "parts", 1, 2, 3)
+    for file in ("trajectory.log",):
+        assert (once / file).read_bytes() == (parts / file).read_bytes()
+    files = []
+    for state in (once, parts):
+        output = tmp_path / f"{state.name}-out"
+        export_adapter(bundle, state=state, kind=None, output=output, force=False)
+        files.append((output / "sparse_model.safetensors").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_the_state_is_small(compiler: Compiler, tmp_path: Path) -> None:
+    """Two copies of fp16 in memory and an index of 32 bits: at most 10 bytes a chosen weight."""
+    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    manifest = manifests.read(bundle)
+    (slot,) = manifest["state"]
+    count = sum(len(places) for places in places_of(bundle, manifest).values())
+    assert (slot["dtype"], slot["shape"]) == ("float16", [count])
+    values = load_file(bundle / "adapter.safetensors")["sparse.values"]
+    places = load_file(bundle / "weights.safetensors")["sparse.places"]
+    assert 2 * values.nbytes + places.nbytes == 8 * count
+    state = trained(bundle, tmp_path / "state", 2)
+    (snapshot,) = state.glob("snapshot-*.safetensors")
+    assert load_file(snapshot)["sparse.values"].dtype == np.float16
+
+
+def test_dense_weights_are_zero_where_weights_are_chosen(compiler: Compiler) -> None:
+    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, lr=1e-3)
+    dense = load_file(bundle / "weights.safetensors")
+    loaded = models.load(models.resolve(str(compiler.model("llama_tied"))))
+    values = load_file(bundle / "adapter.safetensors")["sparse.values"]
+    end = 0
+    for name, places in places_of(bundle, manifests.read(bundle)).items():
+        original = loaded.model.get_parameter(name).detach().numpy().reshape(-1)
+        begin, end = end, end + len(places)
+        assert not dense[name].reshape(-1)[places.numpy()].any()
+        np.testing.assert_array_equal(
+            values[begin:end], original[places.numpy()].astype(np.float16)
+        )
+        kept = np.ones(original.size, bool)
+        kept[places.numpy()] = False
+        np.testing.assert_array_equal(dense[name].reshape(-1)[kept], original[kept])
+    assert end == len(values)
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "gpt2"])
+def test_a_merged_model_has_the_trained_weights(
+    compiler: Compiler, tmp_path: Path, name: str
+) -> None:
+    """Over fp32 it says what the session says."""
+    bundle = compiler.bundle(name, "senszoq", queries=2, lr=1e-2)
+    state = trained(bundle, tmp_path / "state", 5)
+    export_adapter(bundle, state=state, kind="hf", output=tmp_path / "hf", force=False)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    original = AutoModelForCausalLM.from_pretrained(compiler.model(name)).eval()
+    tokens = fixed_tokens(2, 20)
+    with Session.open(bundle) as session, Dataset() as dataset:
+        session.attach(state, read_only=True)
+        for row in tokens.tolist():
+            dataset.add([(row[:-1], row[1:])], 0)
+        ours = session.evaluate(dataset).loss
+    losses = []
+    for model in (merged, original):
+        with torch.no_grad():
+            losses.append(float(model(input_ids=tokens, labels=tokens).loss))
+    assert abs(losses[0] - ours) <= 1e-3 * ours
+    assert abs(losses[0] - losses[1]) > 1e-3 * ours
+
+
+def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    state = trained(bundle, tmp_path / "state", 5)
+    out = tmp_path / "out"
+    assert (
+        export_adapter(bundle, state=state, kind=None, output=out, force=False)["format"]
+        == "sparse"
+    )
+    import_adapter(bundle, adapter=out, kind=None, state=tmp_path / "again", force=False)
+    again = tmp_path / "out-again"
+    export_adapter(bundle, state=tmp_path / "again", kind=None, output=again, force=False)
+    first, second = (load_file(folder / "sparse_model.safetensors") for folder in (out, again))
+    assert first.keys() == second.keys()
+    changed = 0
+    for name, tensor in first.items():
+        if not name.endswith(".delta"):
+            np.testing.assert_array_equal(tensor, second[name])
+        else:
+            changed += int(np.count_nonzero(tensor))
+    assert changed
+
+
+def test_what_cannot_come_in(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    out = tmp_path / "out"
+    export_adapter(bundle, state=None, kind="sparse", output=out, force=False)
+    other = compiler.bundle("llama", "senszoq", queries=2, **INT4)
+    with pytest.raises(StateError, match="weights of the model"):
+        import_adapter(other, adapter=out, kind="sparse", state=tmp_path / "s", force=False)
+    with pytest.raises(ConfigError, match="a whole model"):
+        import_adapter(bundle, adapter=out, kind="hf", state=tmp_path / "s", force=False)
+    with pytest.raises(ConfigError, match="senszoq, which trains chosen weights"):
+        export_adapter(bundle, state=None, kind="peft", output=tmp_path / "p", force=False)
+    (out / "sparse_model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(StateError, match="no readable file"):
+        import_adapter(bundle, adapter=out, kind="sparse", state=tmp_path / "s", force=False)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_mask_of_another_model(compiler: Compiler, tmp_path: Path) -> None:
+    mask = write_random_mask(compiler.model("llama"), tmp_path / "mask.safetensors")
+    with pytest.raises(ConfigError, match=r"a mask of llama with SHA-256.*one of llama_tied"):
+        compiler.bundle("llama_tied", "senszoq", mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mask": "nowhere.safetensors"}, "mask nowhere.safetensors.*zoexport sensitivity"),
+        ({"master": "bf16"}, "bf16.*7 bits of mantissa"),
+        ({"activations": "int8"}, "activations"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_what_cannot_be_compiled(
+    compiler: Compiler, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compiler.bundle("llama", "senszoq", **settings)
+
+
+@pytest.mark.parametrize("target", ["android-npu", "android-gpu", "ios-coreml"])
+def test_targets_without_sparse_products_say_so(compiler: Compiler, target: str) -> None:
+    with pytest.raises(ConfigError, match=f"target {target} has no sparse product"):
+        compiler.bundle("llama", "senszoq", target)
