@@ -44,6 +44,8 @@ _LABELS = (8, 64)
 """Least and most label entries of one call."""
 _OF_THE_CPU = {
     "zoexport::zo_update": "a kernel of ours: noise has the same bits everywhere",
+    "zoexport::zo_update_half": "a kernel of ours: noise has the same bits everywhere",
+    "zoexport::sparse_add_mm": "a kernel of ours: noise has the same bits everywhere",
     "zoexport::zo_perturb": "a kernel of ours: noise has the same bits everywhere",
     "zoexport::zo_perturb_one": "a kernel of ours: noise has the same bits everywhere",
     "zoexport::label_logprobs": "a kernel of ours: adds up in double precision, which the delegate lacks",
