@@ -36,14 +36,16 @@ from zoexport.core.errors import (
 from zoexport.core.native import library_path
 
 VERSION = 2
-#: How a tensor of each dtype is viewed; bfloat16 by its bits.
-FORMATS: dict[int, Literal["f", "q", "B", "H", "b", "I"]] = {
+#: How a tensor of each dtype is viewed; bfloat16 and float16 by their bits.
+FORMATS: dict[int, Literal["f", "q", "B", "H", "b", "I", "i"]] = {
     0: "f",
     1: "q",
     2: "B",
     3: "H",
     4: "b",
     5: "I",
+    6: "H",
+    7: "i",
 }
 SLOT_CURRENT, SLOT_FINISHED, SLOT_GRADIENT = 0, 1, 2
 _OK = 0

@@ -136,8 +136,8 @@ class Memory:
 class Tensor:
     """A program's input or output during one call.
 
-    ``data`` is a flat view of float32 ("f"), int64 ("q"), uint8 ("B"), int8 ("b"), uint32 ("I") or the bits of
-    bfloat16 ("H").
+    ``data`` is a flat view of float32 ("f"), int64 ("q"), uint8 ("B"), int8 ("b"), uint32 ("I"), int32 ("i") or the
+    bits of bfloat16 or float16 ("H").
     """
 
     name: str

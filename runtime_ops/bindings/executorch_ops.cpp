@@ -16,8 +16,12 @@ using namespace ops;
 using executorch::runtime::EValue;
 using executorch::runtime::Span;
 
-Tensor& zo_update_out(
+// Of a master of elements T, which ExecuTorch calls `type`.
+template <typename T, typename Kernel>
+Tensor& update_out(
     KernelRuntimeContext& ctx,
+    ScalarType type,
+    Kernel kernel,
     const Tensor& master,
     const Tensor& gradients,
     const Tensor& learning_rate,
@@ -25,7 +29,7 @@ Tensor& zo_update_out(
     const Tensor& step,
     int64_t tensor_id,
     Tensor& out) {
-  ZO_CHECK(ctx, is_dense(master, ScalarType::Float), out, "master must be dense float32");
+  ZO_CHECK(ctx, is_dense(master, type), out, "master must be dense and of the operator's type");
   ZO_CHECK(
       ctx,
       is_dense(gradients, ScalarType::Float) && gradients.numel() > 0,
@@ -38,11 +42,11 @@ Tensor& zo_update_out(
   ZO_CHECK(ctx, is_u32(tensor_id), out, "tensor_id must be in [0, 2^32)");
   ZO_CHECK(
       ctx,
-      resize(out, std::nullopt, master, 0, std::nullopt) && is_dense(out, ScalarType::Float),
+      resize(out, std::nullopt, master, 0, std::nullopt) && is_dense(out, type),
       out,
-      "out must be float32 with room for master");
-  const bool done = kernels::zo_update(
-      master.const_data_ptr<float>(),
+      "out must be of master's type with room for it");
+  const bool done = kernel(
+      static_cast<const T*>(master.const_data_ptr()),
       static_cast<size_t>(master.numel()),
       gradients.const_data_ptr<float>(),
       static_cast<size_t>(gradients.numel()),
@@ -50,9 +54,36 @@ Tensor& zo_update_out(
       as_seed(seed),
       *step_number,
       static_cast<uint32_t>(tensor_id),
-      out.mutable_data_ptr<float>());
+      static_cast<T*>(out.mutable_data_ptr()),
+      rng::fastest().normal_blocks);
   ZO_CHECK(ctx, done, out, "no gradient can be pending at step 0");
   return out;
+}
+
+Tensor& zo_update_out(
+    KernelRuntimeContext& ctx,
+    const Tensor& master,
+    const Tensor& gradients,
+    const Tensor& learning_rate,
+    const Tensor& seed,
+    const Tensor& step,
+    int64_t tensor_id,
+    Tensor& out) {
+  return update_out<float>(
+      ctx, ScalarType::Float, kernels::zo_update, master, gradients, learning_rate, seed, step, tensor_id, out);
+}
+
+Tensor& zo_update_half_out(
+    KernelRuntimeContext& ctx,
+    const Tensor& master,
+    const Tensor& gradients,
+    const Tensor& learning_rate,
+    const Tensor& seed,
+    const Tensor& step,
+    int64_t tensor_id,
+    Tensor& out) {
+  return update_out<uint16_t>(
+      ctx, ScalarType::Half, kernels::zo_update_half, master, gradients, learning_rate, seed, step, tensor_id, out);
 }
 
 Tensor& zo_perturb_out(
@@ -241,6 +272,7 @@ void label_gradient_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
 }
 
 EXECUTORCH_LIBRARY(zoexport, "zo_update.out", zo_update_out);
+EXECUTORCH_LIBRARY(zoexport, "zo_update_half.out", zo_update_half_out);
 EXECUTORCH_LIBRARY(zoexport, "zo_perturb.out", zo_perturb_out);
 EXECUTORCH_LIBRARY(zoexport, "zo_perturb_one.out", zo_perturb_one_out);
 const auto registered = {

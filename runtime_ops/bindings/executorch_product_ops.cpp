@@ -28,14 +28,6 @@ bool has_rows(const Tensor& x, size_t width) {
   return is_dense(x, ScalarType::Float) && x.dim() >= 1 && static_cast<size_t>(x.size(x.dim() - 1)) == width;
 }
 
-size_t rows_of(const Tensor& x) {
-  size_t rows = 1;
-  for (ssize_t axis = 0; axis + 1 < x.dim(); ++axis) {
-    rows *= static_cast<size_t>(x.size(axis));
-  }
-  return rows;
-}
-
 template <typename Matrix>
 Tensor& linear_out(
     KernelRuntimeContext& ctx,

@@ -57,6 +57,15 @@ inline bool is_u32(int64_t value) {
   return value >= 0 && value <= int64_t{UINT32_MAX};
 }
 
+// Of (..., width).
+inline size_t rows_of(const Tensor& x) {
+  size_t rows = 1;
+  for (ssize_t axis = 0; axis + 1 < x.dim(); ++axis) {
+    rows *= static_cast<size_t>(x.size(axis));
+  }
+  return rows;
+}
+
 inline constexpr size_t kMaxDim = executorch::runtime::kTensorDimensionLimit;
 
 // Resizes `out` to (first?, like's sizes without the last `drop`, last?).

@@ -78,6 +78,10 @@ ScalarType scalar_type(int32_t dtype) {
       return ScalarType::BFloat16;
     case ZO_INT8:
       return ScalarType::Char;
+    case ZO_FLOAT16:
+      return ScalarType::Half;
+    case ZO_INT32:
+      return ScalarType::Int;
     default:
       return ScalarType::Float;
   }

@@ -46,6 +46,10 @@ mx::Dtype dtype_of(int32_t dtype) {
       return mx::int8;
     case ZO_UINT32:
       return mx::uint32;
+    case ZO_FLOAT16:
+      return mx::float16;
+    case ZO_INT32:
+      return mx::int32;
     default:
       return mx::float32;
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sparse_kernels.h"
+
 namespace zoexport {
 namespace kernels {
 namespace {
@@ -10,14 +12,17 @@ std::vector<ProductVariant> list() {
 #if defined(__x86_64__)
   // Asks the processor and, as wide registers must be saved, the system.
   __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  // Sparse products with AVX-512 were no faster: they wait for memory. With rows a power of two apart they were slower,
+  // as transposing sixteen of them asks for more lines than a set of the cache has.
   return {
-      {"avx512", __builtin_cpu_supports("avx512f") != 0, &products_avx512},
-      {"avx2", __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0, &products_avx2},
-      {"portable", true, &products_portable}};
+      {"avx512", avx2 && __builtin_cpu_supports("avx512f") != 0, &products_avx512, &sparse_avx2},
+      {"avx2", avx2, &products_avx2, &sparse_avx2},
+      {"portable", true, &products_portable, &sparse_portable}};
 #elif defined(__aarch64__)
-  return {{"neon", true, &products_neon}, {"portable", true, &products_portable}};
+  return {{"neon", true, &products_neon, &sparse_neon}, {"portable", true, &products_portable, &sparse_portable}};
 #else
-  return {{"portable", true, &products_portable}};
+  return {{"portable", true, &products_portable, &sparse_portable}};
 #endif
 }
 

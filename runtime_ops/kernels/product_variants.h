@@ -58,6 +58,8 @@ struct ProductKernels {
 
 inline constexpr size_t kSlack = 16;
 
+struct SparseKernels; // sparse_kernels.h
+
 // One file each, named by the instruction set; which of them exist depends on the architecture.
 extern const ProductKernels products_avx512;
 extern const ProductKernels products_avx2;
@@ -68,6 +70,7 @@ struct ProductVariant {
   const char* name;
   bool runs_here; // whether this processor and system can run it
   const ProductKernels* kernels;
+  const SparseKernels* sparse;
 };
 
 // The fastest first. The last is "portable", which runs everywhere.

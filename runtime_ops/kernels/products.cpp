@@ -1,10 +1,9 @@
 #include "products.h"
 
 #include <algorithm>
-#include <memory>
-#include <new>
 
 #include "product_variants.h"
+#include "scratch.h"
 
 namespace zoexport {
 namespace kernels {
@@ -13,7 +12,6 @@ namespace {
 constexpr size_t kUnit = 32; // groups of INT4 weights are multiples of it
 constexpr size_t kRows = 280; // of A at a time: at most kRows * kMaxDepth floats are packed
 constexpr size_t kWidth = 32; // of every variant, at most
-constexpr size_t kLine = 64; // bytes of a cache line
 constexpr size_t kFewPanels = 8; // with fewer the rows are dealt over threads, and not the columns
 constexpr size_t kRowsOfTask = 32;
 constexpr size_t kWorthAThread = size_t{1} << 18; // multiply-adds
@@ -38,28 +36,6 @@ Split split_of(const Product& product, const ProductKernels& kernels) {
 struct Range {
   size_t begin;
   size_t end;
-};
-
-// Memory of one thread, kept for its next products: new pages would cost a hundredth of a product's time.
-class Scratch {
- public:
-  // Room for so many floats, or null. Lines are aligned, so that no vector of a panel lies in two.
-  float* floats(size_t count) {
-    if (count > size_) {
-      size_ = 0;
-      memory_.reset(new (std::nothrow) float[count + kLine / sizeof(float)]);
-      if (memory_ == nullptr) {
-        return nullptr;
-      }
-      size_ = count;
-    }
-    const size_t past = reinterpret_cast<uintptr_t>(memory_.get()) % kLine;
-    return memory_.get() + (kLine - past) % kLine / sizeof(float);
-  }
-
- private:
-  std::unique_ptr<float[]> memory_;
-  size_t size_ = 0;
 };
 
 // A panel of matrix `batch` of B: where it begins, and the stride of its rows.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "half.h"
+
 namespace zoexport {
 namespace kernels {
 namespace {
@@ -18,10 +20,10 @@ void for_pieces(size_t n, Body body) {
   }
 }
 
-} // namespace
-
-bool zo_update(
-    const float* master,
+// zo_update of elements that moved(element, by how much) takes and gives.
+template <typename T, typename Moved>
+bool update(
+    const T* master,
     size_t n,
     const float* gradients,
     size_t q,
@@ -29,15 +31,16 @@ bool zo_update(
     uint64_t seed,
     uint32_t step,
     uint32_t tensor_id,
-    float* out,
-    rng::NormalBlocks normal_blocks) {
+    T* out,
+    rng::NormalBlocks normal_blocks,
+    Moved moved) {
   if (q == 0) {
     return false;
   }
   if (std::all_of(gradients, gradients + q, [](float g) { return g == 0.0f; })) {
     // A copy, not arithmetic: x - 0 would turn a signalling NaN or depend on lr being finite.
     if (n > 0) {
-      std::memmove(out, master, n * sizeof(float));
+      std::memmove(out, master, n * sizeof(T));
     }
     return true;
   }
@@ -61,10 +64,44 @@ bool zo_update(
       }
     }
     for (size_t i = 0; i < count; ++i) {
-      out[begin + i] = master[begin + i] - scale * sum[i];
+      out[begin + i] = moved(master[begin + i], scale * sum[i]);
     }
   });
   return true;
+}
+
+} // namespace
+
+bool zo_update(
+    const float* master,
+    size_t n,
+    const float* gradients,
+    size_t q,
+    float lr,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t tensor_id,
+    float* out,
+    rng::NormalBlocks normal_blocks) {
+  return update(
+      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks,
+      [](float master, float move) { return master - move; });
+}
+
+bool zo_update_half(
+    const uint16_t* master,
+    size_t n,
+    const float* gradients,
+    size_t q,
+    float lr,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t tensor_id,
+    uint16_t* out,
+    rng::NormalBlocks normal_blocks) {
+  return update(
+      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks,
+      [](uint16_t master, float move) { return float_to_half(half_to_float(master) - move); });
 }
 
 void zo_perturb(

@@ -31,6 +31,20 @@ bool zo_update(
     float* out,
     rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
 
+// zo_update of a master in half (half.h), whose elements are rounded to nearest even in the end; a copy where nothing
+// is pending.
+bool zo_update_half(
+    const uint16_t* master,
+    size_t n,
+    const float* gradients,
+    size_t q,
+    float lr,
+    uint64_t seed,
+    uint32_t step,
+    uint32_t tensor_id,
+    uint16_t* out,
+    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+
 // out (2q, n), row-major: copy 2i = master + eps * z(step, i), copy 2i+1 = master - eps * z(step, i).
 // master and out must not overlap.
 void zo_perturb(

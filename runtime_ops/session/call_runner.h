@@ -17,7 +17,7 @@ struct CallScalars {
   float sign = 1;
   float learning_rate = 0;
   float epsilon = 0;
-  const float* gradients = nullptr;  // one for each query; null: zeros, nothing is pending
+  const std::vector<float>* gradients = nullptr;  // one for each query; null: zeros, nothing is pending
 };
 
 // The value of a slot that a call reads.

@@ -3,26 +3,6 @@
 #include "session/files.h"
 
 namespace zoexport {
-namespace {
-
-const char* tensor_dtype(int32_t dtype) {
-  switch (dtype) {
-    case ZO_INT64:
-      return "I64";
-    case ZO_UINT8:
-      return "U8";
-    case ZO_BFLOAT16:
-      return "BF16";
-    case ZO_INT8:
-      return "I8";
-    case ZO_UINT32:
-      return "U32";
-    default:
-      return "F32";
-  }
-}
-
-}  // namespace
 
 Status FrozenWeights::open(const std::vector<Read>& reads) {
   const std::string path = join(bundle_, manifest_.weights);
@@ -33,7 +13,7 @@ Status FrozenWeights::open(const std::vector<Read>& reads) {
   }
   for (const Read& read : reads) {
     const TensorBytes* tensor = file_->find(read.name);
-    const bool fits = tensor != nullptr && tensor->dtype == tensor_dtype(read.value->dtype) &&
+    const bool fits = tensor != nullptr && tensor->dtype == safetensors_dtype(read.value->dtype) &&
                       read.value->has_shape(tensor->shape) &&
                       reinterpret_cast<uintptr_t>(tensor->data) % dtype_bytes(read.value->dtype) == 0;
     if (!fits) {

@@ -30,14 +30,11 @@ ValueSpec read_value(const JsonNode& node) {
   value.name = node.member("name").text();
   value.role = node.member("role").text();
   const JsonNode dtype = node.member("dtype");
-  static const std::map<std::string, int32_t> dtypes = {
-      {"float32", ZO_FLOAT32},   {"int64", ZO_INT64}, {"uint8", ZO_UINT8},
-      {"bfloat16", ZO_BFLOAT16}, {"int8", ZO_INT8},   {"uint32", ZO_UINT32}};
-  const auto known = dtypes.find(dtype.text());
-  if (known == dtypes.end()) {
-    dtype.problem("float32, int64, uint8, bfloat16, int8 or uint32");
+  const int32_t known = dtype_from_text(dtype.text());
+  if (known < 0) {
+    dtype.problem(dtype_texts());
   } else {
-    value.dtype = known->second;
+    value.dtype = known;
   }
   for (const JsonNode& size : node.member("shape").items()) {
     Dimension dimension;
@@ -215,20 +212,6 @@ Status check_id(const Manifest& manifest, const std::string& text, const std::st
 }
 
 }  // namespace
-
-size_t dtype_bytes(int32_t dtype) {
-  switch (dtype) {
-    case ZO_INT64:
-      return 8;
-    case ZO_UINT8:
-    case ZO_INT8:
-      return 1;
-    case ZO_BFLOAT16:
-      return 2;
-    default:
-      return 4;
-  }
-}
 
 bool ValueSpec::has_shape(const std::vector<int64_t>& sizes) const {
   return std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end(),

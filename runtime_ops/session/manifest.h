@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "session/dtypes.h"
 #include "session/result.h"
 
 namespace zoexport {
@@ -28,9 +29,6 @@ struct ValueSpec {
   // Whether every size is fixed, and these are the sizes.
   bool has_shape(const std::vector<int64_t>& sizes) const;
 };
-
-// Bytes of one element of a ZO_* dtype.
-size_t dtype_bytes(int32_t dtype);
 
 struct ProgramSpec {
   std::string name;

@@ -1,9 +1,8 @@
 #include "session/program_runner.h"
 
-#include <algorithm>
 #include <set>
 
-#include "rng/variants.h"
+#include "session/call_inputs.h"
 
 namespace zoexport {
 namespace {
@@ -11,35 +10,6 @@ namespace {
 Failure unusable(const ProgramSpec& program, const std::string& found, const std::string& expected) {
   return {ZO_BUNDLE_ERROR, "manifest.json, program " + program.name, found, expected,
           "Use the zoexport version that compiled this bundle, or compile it again."};
-}
-
-// Inputs of one value, with their dtype.
-int32_t scalar_dtype(const std::string& role) {
-  if (role == "seed" || role == "step" || role == "query") {
-    return ZO_INT64;
-  }
-  return role == "sign" || role == "learning_rate" || role == "epsilon" ? ZO_FLOAT32 : -1;
-}
-
-bool is_noise(const ValueSpec& value) { return value.role == "noise" || value.role == "previous_noise"; }
-
-// The slot whose noise a value is: "noise.lora_B.layers.0" is that of lora_B.layers.0.
-std::string slot_of(const ValueSpec& value) { return value.name.substr(value.role.size() + 1); }
-
-// Float32 (n, *slot): n is q, or 1 where a call perturbs one copy.
-bool fits_slot(const Manifest& manifest, const ValueSpec& value) {
-  if (value.name.compare(0, value.role.size() + 1, value.role + ".") != 0 || value.shape.empty()) {
-    return false;
-  }
-  const bool all = value.shape[0].max == int64_t{manifest.queries};
-  for (const SlotSpec& slot : manifest.slots) {
-    if (slot.name == slot_of(value)) {
-      std::vector<int64_t> shape = slot.shape;
-      shape.insert(shape.begin(), value.shape[0].max);
-      return value.dtype == ZO_FLOAT32 && value.has_shape(shape) && (all || (value.role == "noise" && shape[0] == 1));
-    }
-  }
-  return false;
 }
 
 Status check_values(const Manifest& manifest, const ProgramSpec& program) {
@@ -50,7 +20,7 @@ Status check_values(const Manifest& manifest, const ProgramSpec& program) {
     if (value.role == "weight" && !manifest.weights.empty()) {
       continue;
     }
-    if (is_noise(value) && !fits_slot(manifest, value)) {
+    if (is_noise(value) && !fits_noise(manifest, value)) {
       return unusable(program, "the input " + value.name + " of another name, dtype or shape",
                       value.role + ".SLOT, float32 (queries, *SLOT)");
     }
@@ -121,37 +91,12 @@ Result<Tensor> ProgramRunner::bind_input(const ValueSpec& value, const Call& cal
     return make_tensor(value, sizes_of(value), weights_->data(value.name));
   }
   if (is_noise(value)) {
-    return make_tensor(value, sizes_of(value), noise(value, slots.spec(slots.find(slot_of(value)))));
+    return make_tensor(value, sizes_of(value), noise_.values(value, slots.spec(slots.find(noise_slot(value))), scalars_));
   }
   if (role == "projected_gradients") {
     return make_tensor(value, {static_cast<int64_t>(gradients_.size())}, gradients_.data());
   }
-  const void* data = role == "seed"            ? static_cast<const void*>(&seed_)
-                     : role == "step"          ? static_cast<const void*>(&step_)
-                     : role == "query"         ? static_cast<const void*>(&query_)
-                     : role == "sign"          ? static_cast<const void*>(&sign_)
-                     : role == "learning_rate" ? static_cast<const void*>(&learning_rate_)
-                                               : static_cast<const void*>(&epsilon_);
-  return make_tensor(value, {1}, data);
-}
-
-const float* ProgramRunner::noise(const ValueSpec& value, const SlotSpec& slot) {
-  const bool previous = value.role == "previous_noise";
-  const auto queries = static_cast<uint32_t>(value.shape[0].max);
-  std::vector<float>& values = noise_[value.name];
-  values.resize(queries * slot.elements);
-  if (previous && !pending_) {
-    // Zeros, so that the update leaves every bit of the slot.
-    std::fill(values.begin(), values.end(), 0.0f);
-    return values.data();
-  }
-  const auto first = queries == 1 ? static_cast<uint32_t>(query_) : 0;
-  for (uint32_t i = 0; i < queries; ++i) {
-    rng::normals({static_cast<uint64_t>(seed_), slot.tensor_id, previous ? i : first + i,
-                  static_cast<uint32_t>(step_ - (previous ? 1 : 0))},
-                 0, slot.elements, values.data() + i * slot.elements, rng::fastest().normal_blocks);
-  }
-  return values.data();
+  return make_tensor(value, {1}, scalar_value(scalars_, role));
 }
 
 Status ProgramRunner::open_weights() {
@@ -188,16 +133,10 @@ Status ProgramRunner::run(const Call& call, const CallScalars& scalars, Slots& s
   if (!opened_) {
     ZO_TRY(open_weights());
   }
-  seed_ = static_cast<int64_t>(scalars.seed);
-  step_ = scalars.step;
-  query_ = scalars.query;
-  sign_ = scalars.sign;
-  learning_rate_ = scalars.learning_rate;
-  epsilon_ = scalars.epsilon;
+  scalars_ = scalars;
   for (size_t i = 0; i < gradients_.size(); ++i) {
-    gradients_[i] = scalars.gradients == nullptr ? 0.0f : scalars.gradients[i];
+    gradients_[i] = scalars.gradients == nullptr ? 0.0f : (*scalars.gradients)[i];
   }
-  pending_ = std::any_of(gradients_.begin(), gradients_.end(), [](float g) { return g != 0.0f; });
   entries_ = call.label_tokens.size();
   std::vector<Tensor> inputs;
   for (const ValueSpec& value : program_->inputs) {

@@ -1,11 +1,10 @@
 // Scores calls with one program of the whole model: binds its inputs and outputs by role.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
-#include "session/call_runner.h"
+#include "session/call_inputs.h"
 #include "session/frozen_weights.h"
 #include "session/manifest.h"
 #include "session/programs.h"
@@ -35,8 +34,6 @@ class ProgramRunner : public CallRunner {
   Result<Tensor> bind_input(const ValueSpec& value, const Call& call, const Slots& slots, const StateValues& state);
   Result<Tensor> bind_output(const ValueSpec& value, Slots& slots, bool next);
   Status open_weights();
-  // The noise of a step for a slot, of a program that does not make it itself.
-  const float* noise(const ValueSpec& value, const SlotSpec& slot);
 
   const ProgramSpec* program_ = nullptr;
   Programs* programs_ = nullptr;
@@ -47,16 +44,9 @@ class ProgramRunner : public CallRunner {
   size_t entries_ = 0;  // of the call, with filling
   std::vector<float> logprobs_;
   std::vector<float> is_argmax_;
-  // What scalar inputs point to during a call.
-  int64_t seed_ = 0;
-  int64_t step_ = 0;
-  int64_t query_ = 0;
-  float sign_ = 1;
-  float learning_rate_ = 0;
-  float epsilon_ = 0;
+  CallScalars scalars_;  // what inputs point to during a call
   std::vector<float> gradients_;
-  bool pending_ = false;                           // whether a gradient is to be applied
-  std::map<std::string, std::vector<float>> noise_;  // by input
+  NoiseInputs noise_;
 };
 
 }  // namespace zoexport

@@ -33,7 +33,7 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
       continue;
     }
     const SlotSpec& spec = slots.spec(i);
-    const float* gradients = scalars.gradients != nullptr ? scalars.gradients : none.data();
+    const float* gradients = (scalars.gradients != nullptr ? *scalars.gradients : none).data();
     if (!kernels::zo_update(state(i), spec.elements, gradients, queries_, scalars.learning_rate, scalars.seed,
                             static_cast<uint32_t>(scalars.step), spec.tensor_id, slots.next(i))) {
       return Failure{ZO_STATE_ERROR, "step " + std::to_string(scalars.step), "gradients of a step before the first",

@@ -27,7 +27,7 @@ class ZerothOrderTrainer : public Trainer {
     scalars.step = input.step;
     scalars.epsilon = static_cast<float>(input.run.eps);
     if (input.pending != nullptr) {
-      scalars.gradients = input.pending->gradients.data();
+      scalars.gradients = &input.pending->gradients;
       scalars.learning_rate = input.pending->lr;
     }
     const uint32_t copies = train_->copies();

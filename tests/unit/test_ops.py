@@ -201,6 +201,10 @@ CALLS = [
         "zo_update",
         lambda: (values(3, 4), values(2), one(1e-2, F32), one(1), one(2), 3),
     ),
+    (
+        "zo_update_half",
+        lambda: (values(3, 4).half(), values(2), one(1e-2, F32), one(1), one(2), 3),
+    ),
     ("zo_perturb", lambda: (values(3, 4), one(1e-2, F32), one(1), one(2), 3, 2)),
     (
         "zo_perturb_one",
@@ -224,6 +228,14 @@ CALLS = [
     ),
     ("matmul", lambda: (values(2, 5, 8), values(2, 9, 8), False, True)),
     ("matmul", lambda: (values(2, 3, 8, 5), values(2, 3, 8, 9), True, False)),
+    (
+        "sparse_add_mm",
+        lambda: (
+            *(values(4, 8), values(4, 5), values(6).half()),
+            *(torch.tensor([9, 0, 7, 20, 39, 1], dtype=torch.int32), torch.tensor([1, 5])),
+            *(one(1e-2, F32), one(1), one(2), 3, 2, 4),
+        ),
+    ),
     (
         "embedding_int4",
         lambda: (*int4.quantize_int4(values(8, 64)), torch.tensor([[1, 7], [0, 2]])),

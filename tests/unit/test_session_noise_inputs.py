@@ -25,6 +25,8 @@ SHAPE = (bundles.RANK, bundles.VOCAB)
 WEIGHTS = {
     "codes": torch.arange(6, dtype=torch.int64).view(2, 3).to(torch.uint32),
     "scales": torch.tensor([[1.5], [-2.0]], dtype=torch.bfloat16),
+    "halves": torch.tensor([0.1, -65504.0], dtype=torch.float16),
+    "columns": torch.tensor([5, -1, 2**31 - 1], dtype=torch.int32),
 }
 
 
@@ -76,8 +78,13 @@ def write(folder: Path, *, method: str = "prge", queries: int = 2, **changes: An
     content = json.loads((folder / manifests.FILE).read_text("utf-8"))
     content |= {"weights": {"file": "weights.safetensors"}, "lengths": [4, 8]}
     weights = [
-        {"name": "codes", "role": "weight", "dtype": "uint32", "shape": [2, 3]},
-        {"name": "scales", "role": "weight", "dtype": "bfloat16", "shape": [2, 1]},
+        {
+            "name": name,
+            "role": "weight",
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+        }
+        for name, tensor in WEIGHTS.items()
     ]
     for program in content["programs"]:
         kept = [v for v in program["inputs"] if v["role"] not in ("seed", "step", "query")]
@@ -130,9 +137,9 @@ def test_weights_arrive_as_they_are_in_the_file(tmp_path: Path) -> None:
     run(write(tmp_path / "bundle"), model, steps=1)
     assert {program for program, _ in model.given} == {"train", "evaluate"}
     for _, arrays in model.given:
-        np.testing.assert_array_equal(arrays["codes"], WEIGHTS["codes"].numpy())
-        bits = WEIGHTS["scales"].view(torch.uint16).numpy()
-        np.testing.assert_array_equal(arrays["scales"], bits)
+        for name, tensor in WEIGHTS.items():
+            bits = tensor.view(torch.uint16) if tensor.is_floating_point() else tensor
+            np.testing.assert_array_equal(arrays[name], bits.numpy())
 
 
 def test_rows_have_the_smallest_length_that_fits(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The schemas of namespace ``zoexport``, declared to torch when this module is imported, and how to implement them.
 
-``ops`` and ``product_ops`` have the implementations. ``runtime_ops/bindings`` implements :data:`DEVICE` on devices,
-under the same schemas.
+``ops``, ``product_ops`` and ``sparse_ops`` have the implementations. ``runtime_ops/bindings`` implements :data:`DEVICE`
+on devices, under the same schemas.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
     "zo_update": (
+        "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id",
+        ("out",),
+    ),
+    "zo_update_half": (
         "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id",
         ("out",),
     ),
@@ -40,6 +44,11 @@ DEVICE = {
     "linear_int8": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
     "linear_int8_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
     "matmul": ("Tensor a, Tensor b, bool transpose_a, bool transpose_b", ("out",)),
+    "sparse_add_mm": (
+        "Tensor y, Tensor x, Tensor values, Tensor places, Tensor range, Tensor epsilon, Tensor seed, Tensor step, "
+        "int tensor_id, int queries, int most",
+        ("out",),
+    ),
     "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
     "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
 }

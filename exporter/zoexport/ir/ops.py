@@ -12,6 +12,7 @@ import torch
 from zoexport.core import hadamard, int4, rng
 from zoexport.ir import product_ops as _products  # noqa: F401  (registers its operators)
 from zoexport.ir import row_ops as _rows  # noqa: F401  (registers its operators)
+from zoexport.ir import sparse_ops as _sparse  # noqa: F401  (registers its operators)
 from zoexport.ir.op_arguments import array_of, check_labels, float_of, seed_of, u32
 from zoexport.ir.op_schemas import cpu, fake
 
@@ -60,6 +61,31 @@ def zo_update(
         total = total + g[query] * z
     scale = lr / np.float32(g.size)
     return torch.from_numpy(flat - scale * total).reshape(master.shape)
+
+
+@cpu("zo_update_half")
+def zo_update_half(
+    master: torch.Tensor,
+    gradients: torch.Tensor,
+    learning_rate: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+) -> torch.Tensor:
+    """:func:`zo_update` of a master in float16, whose elements are rounded to nearest even in the end.
+
+    Returns:
+        float16, shape of master; a copy where nothing is pending.
+
+    Raises:
+        ValueError: as :func:`zo_update`.
+    """
+    if master.dtype != torch.float16:
+        raise ValueError(f"master is {master.dtype}; expected float16")
+    updated = zo_update(master.float(), gradients, learning_rate, seed, step, tensor_id)
+    if not gradients.any():
+        return master.clone(memory_format=torch.contiguous_format)
+    return updated.half()
 
 
 @cpu("zo_perturb")
@@ -129,6 +155,7 @@ def zo_perturb_one(
 
 
 @fake("zo_update")
+@fake("zo_update_half")
 def _(
     master: torch.Tensor,
     gradients: torch.Tensor,

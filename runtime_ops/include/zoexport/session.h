@@ -59,7 +59,16 @@ ZO_API uint32_t zo_abi_version(void);
 
 /* ---- engines ------------------------------------------------------------------------------------------------- */
 
-enum { ZO_FLOAT32 = 0, ZO_INT64 = 1, ZO_UINT8 = 2, ZO_BFLOAT16 = 3, ZO_INT8 = 4, ZO_UINT32 = 5 };
+enum {
+  ZO_FLOAT32 = 0,
+  ZO_INT64 = 1,
+  ZO_UINT8 = 2,
+  ZO_BFLOAT16 = 3,
+  ZO_INT8 = 4,
+  ZO_UINT32 = 5,
+  ZO_FLOAT16 = 6,
+  ZO_INT32 = 7
+};
 
 /* A contiguous row-major tensor; all pointers belong to the session and are valid during the call only. */
 typedef struct zo_tensor {

@@ -1,60 +1,9 @@
-// Products with AVX2 and FMA: tiles of 6 by 16. Compiled with -mavx2 -mfma; see vector_products.h.
-#include <immintrin.h>
-
+// Products with AVX2 and FMA. Compiled with -mavx2 -mfma; see vector_products.h.
+#include "kernels/avx2/vectors.h"
 #include "kernels/vector_products.h"
 
 namespace zoexport {
 namespace kernels {
-namespace {
-
-struct Avx2 {
-  static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2, kNarrowRows = 8;
-  typedef float Float __attribute__((vector_size(32)));
-  typedef uint32_t Word __attribute__((vector_size(32)));
-
-  static Float load(const float* from) { return _mm256_loadu_ps(from); }
-  static void store(float* to, Float value) { _mm256_storeu_ps(to, value); }
-  static Float broadcast(float value) { return _mm256_set1_ps(value); }
-  static Float multiply_add(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
-  static Float to_float(Word word) { return _mm256_cvtepi32_ps((__m256i)word); }
-
-  static __m256i load_two(const char* const* rows, size_t offset) {
-    const auto half = [&](size_t row) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset));
-    };
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(half(0)), half(4), 1);
-  }
-
-  static void load_columns(const char* const (&rows)[kLanes], size_t offset, Word (&out)[4]) {
-    // Rows i and i+4 in the halves of a vector, so that transposing 4x4 within each half is all.
-    const __m256i r0 = load_two(rows, offset);
-    const __m256i r1 = load_two(rows + 1, offset);
-    const __m256i r2 = load_two(rows + 2, offset);
-    const __m256i r3 = load_two(rows + 3, offset);
-    const __m256i low01 = _mm256_unpacklo_epi32(r0, r1);
-    const __m256i high01 = _mm256_unpackhi_epi32(r0, r1);
-    const __m256i low23 = _mm256_unpacklo_epi32(r2, r3);
-    const __m256i high23 = _mm256_unpackhi_epi32(r2, r3);
-    out[0] = (Word)_mm256_unpacklo_epi64(low01, low23);
-    out[1] = (Word)_mm256_unpackhi_epi64(low01, low23);
-    out[2] = (Word)_mm256_unpacklo_epi64(high01, high23);
-    out[3] = (Word)_mm256_unpackhi_epi64(high01, high23);
-  }
-
-  static Float int4_values(Word word) { return to_float((word & 15u) - 8u); }
-
-  static Word spread_int4(const uint8_t* codes) {
-    int four;
-    __builtin_memcpy(&four, codes, sizeof(four));
-    return (Word)_mm256_srlv_epi32(_mm256_set1_epi32(four), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
-  }
-
-  static Word spread_int8(const int8_t* codes) {
-    return (Word)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
-  }
-};
-
-} // namespace
 
 constexpr ProductKernels products_avx2 = vector_kernels<Avx2>();
 

@@ -12,7 +12,7 @@ public protocol Engine: AnyObject, Sendable {
 /// A program's input or output during one call: contiguous, row-major.
 public struct Tensor {
     public enum DType: Int32, Sendable {
-        case float32, int64, uint8, bfloat16, int8, uint32
+        case float32, int64, uint8, bfloat16, int8, uint32, float16, int32
     }
 
     public let name: String

@@ -1,0 +1,22 @@
+// The dtypes of session.h, ZO_FLOAT32 and so on, as manifests and safetensors name them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace zoexport {
+
+// Bytes of one element.
+size_t dtype_bytes(int32_t dtype);
+
+// The dtype that a manifest names "float32" and so on; -1 for another word.
+int32_t dtype_from_text(const std::string& text);
+
+// All words that dtype_from_text knows, for messages.
+std::string dtype_texts();
+
+// "F32" and so on.
+const char* safetensors_dtype(int32_t dtype);
+
+}  // namespace zoexport
