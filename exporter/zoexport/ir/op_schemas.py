@@ -59,6 +59,9 @@ SEMANTIC = {
     "dequantize_int8": "Tensor codes, Tensor scales",
     "fake_quantize_int8_rows": "Tensor x",
     "rotate_rows": "Tensor x",
+    "sparse_add_mm_given": (
+        "Tensor y, Tensor x, Tensor values, Tensor places, Tensor range, Tensor epsilon, Tensor noise, int most"
+    ),
 }
 
 

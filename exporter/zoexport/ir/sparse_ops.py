@@ -6,7 +6,7 @@ It gives the same bits here and on devices (``runtime_ops/kernels/sparse.h``).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -53,29 +53,11 @@ def sparse_add_mm(
     """
     begin, end = _check(y, x, values, places, range, queries, most)
     eps, seed_number, step_number = float_of("epsilon", epsilon), seed_of(seed), u32("step", step)
-    count, columns, width = math.prod(y.shape[:-1]), y.shape[-1], x.shape[-1]
-    out, rows = array_of("y", y).reshape(count, columns), array_of("x", x).reshape(count, width)
-    out = out.copy()
-    place = places[begin:end].numpy().astype(np.int64)
-    if place.size and not (
-        place[0] >= 0 and bool((np.diff(place) > 0).all()) and place[-1] < columns * width
-    ):
-        raise ValueError(f"places do not ascend in [0, {columns * width})")
-    n, k = np.divmod(place, max(width, 1))
-    weight = values[begin:end].float().numpy()
-    if eps == 0:
-        _add(out, rows, weight, n, k)
-        return torch.from_numpy(out).reshape(y.shape)
-    if count % (2 * queries):
-        raise ValueError(f"{count} rows; expected 2 * {queries} copies of as many")
-    for copy, (part, given) in enumerate(
-        zip(np.split(out, 2 * queries), np.split(rows, 2 * queries), strict=True)
-    ):
-        move = eps * rng.normals(
-            seed_number, tensor_id, copy // 2, step_number, end - begin, start=begin
-        )
-        _add(part, given, weight + move if copy % 2 == 0 else weight - move, n, k)
-    return torch.from_numpy(out).reshape(y.shape)
+
+    def noise(query: int) -> NDArray[np.float32]:
+        return rng.normals(seed_number, tensor_id, query, step_number, end - begin, start=begin)
+
+    return _added(y, x, values[begin:end], places[begin:end], eps, queries, noise)
 
 
 @fake("sparse_add_mm")
@@ -90,6 +72,45 @@ def _(
     step: torch.Tensor,
     tensor_id: int,
     queries: int,
+    most: int,
+) -> torch.Tensor:
+    return y.new_empty(y.shape)
+
+
+@cpu("sparse_add_mm_given")
+def sparse_add_mm_given(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    values: torch.Tensor,
+    places: torch.Tensor,
+    range: torch.Tensor,
+    epsilon: torch.Tensor,
+    noise: torch.Tensor,
+    most: int,
+) -> torch.Tensor:
+    """:func:`sparse_add_mm` with the noise of all values, float32 (q, S), for who cannot make it."""
+    if noise.dtype != torch.float32 or noise.dim() != 2 or noise.shape[1:] != values.shape:
+        raise ValueError(
+            f"noise is {noise.dtype} {tuple(noise.shape)}; expected float32 (q, {values.numel()})"
+        )
+    queries = noise.shape[0]
+    begin, end = _check(y, x, values, places, range, queries, most)
+    own = array_of("noise", noise).reshape(noise.shape)[:, begin:end]
+    eps = float_of("epsilon", epsilon)
+    return _added(
+        y, x, values[begin:end], places[begin:end], eps, queries, lambda query: own[query]
+    )
+
+
+@fake("sparse_add_mm_given")
+def _(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    values: torch.Tensor,
+    places: torch.Tensor,
+    range: torch.Tensor,
+    epsilon: torch.Tensor,
+    noise: torch.Tensor,
     most: int,
 ) -> torch.Tensor:
     return y.new_empty(y.shape)
@@ -125,6 +146,39 @@ def _check(
             f"range is [{begin}, {end}); expected at most {most} entries of {values.numel()}"
         )
     return begin, end
+
+
+def _added(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    values: torch.Tensor,
+    places: torch.Tensor,
+    eps: np.float32,
+    queries: int,
+    noise: Callable[[int], NDArray[np.float32]],
+) -> torch.Tensor:
+    """y with the products of one W's entries, in every copy."""
+    count, columns, width = math.prod(y.shape[:-1]), y.shape[-1], x.shape[-1]
+    out, rows = array_of("y", y).reshape(count, columns), array_of("x", x).reshape(count, width)
+    out = out.copy()
+    place = places.numpy().astype(np.int64)
+    if place.size and not (
+        place[0] >= 0 and bool((np.diff(place) > 0).all()) and place[-1] < columns * width
+    ):
+        raise ValueError(f"places do not ascend in [0, {columns * width})")
+    n, k = np.divmod(place, max(width, 1))
+    weight = values.float().numpy()
+    if eps == 0:
+        _add(out, rows, weight, n, k)
+        return torch.from_numpy(out).reshape(y.shape)
+    if count % (2 * queries):
+        raise ValueError(f"{count} rows; expected 2 * {queries} copies of as many")
+    for copy, (part, given) in enumerate(
+        zip(np.split(out, 2 * queries), np.split(rows, 2 * queries), strict=True)
+    ):
+        move = eps * noise(copy // 2)
+        _add(part, given, weight + move if copy % 2 == 0 else weight - move, n, k)
+    return torch.from_numpy(out).reshape(y.shape)
 
 
 def _add(
