@@ -12,8 +12,6 @@ namespace kernels {
 inline float half_to_float(uint16_t half) {
   const uint32_t magnitude = half & 0x7FFFu;
   const uint32_t normal = (magnitude << 13) + (112u << 23);
-  // Infinity or NaN, whose exponent is all ones here too.
-  const uint32_t special = (normal + (112u << 23)) | (magnitude > 0x7C00u ? 1u << 22 : 0u);
   // Subnormal: the bits of 2^-14 (1 + m 2^-10), so taking away 2^-14 leaves m 2^-24.
   const uint32_t shifted = normal + (1u << 23);
   float value;
@@ -21,9 +19,12 @@ inline float half_to_float(uint16_t half) {
   value = value - 0x1p-14f;
   uint32_t subnormal;
   std::memcpy(&subnormal, &value, sizeof(subnormal));
-  // Without branches, so that loops become vectors.
-  const uint32_t finite = magnitude < 0x0400u ? subnormal : normal;
-  const uint32_t bits = (magnitude >= 0x7C00u ? special : finite) | static_cast<uint32_t>(half & 0x8000u) << 16;
+  // Masks, not branches, so that loops become vectors.
+  const uint32_t small = 0u - static_cast<uint32_t>(magnitude < 0x0400u);
+  const uint32_t special = 0u - static_cast<uint32_t>(magnitude >= 0x7C00u); // an exponent of ones, here too
+  const uint32_t nan = static_cast<uint32_t>(magnitude > 0x7C00u);
+  uint32_t bits = (subnormal & small) | (normal & ~small);
+  bits = (bits + ((112u << 23) & special)) | (nan << 22) | (static_cast<uint32_t>(half & 0x8000u) << 16);
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
