@@ -81,7 +81,8 @@ class ProgramCheck {
       const bool fixed =
           std::none_of(value.shape.begin(), value.shape.end(), [](const Dimension& size) { return size.dynamic(); });
       const int32_t dtype = value.role == "tokens" || value.role == "label_tokens" ? ZO_INT64 : ZO_FLOAT32;
-      if (!fixed || (value.role != "weight" && value.dtype != dtype)) {
+      const bool any = value.role == "weight" || value.role == "state";  // that of what is bound to it
+      if (!fixed || (!any && value.dtype != dtype)) {
         return fail("another dtype or a range of sizes of " + value.name, "the dtype of docs/bundle.md, and fixed sizes");
       }
     }
@@ -145,8 +146,8 @@ class ProgramCheck {
         continue;
       }
       const SlotSpec* found = slot(value);
-      if (found == nullptr || !value.has_shape(found->shape)) {
-        return fail("the state " + value.name, "a slot of its shape bound to it under bind");
+      if (found == nullptr || value.dtype != found->dtype || !value.has_shape(found->shape)) {
+        return fail("the state " + value.name, "a slot of its dtype and shape bound to it under bind");
       }
       if (!slots.insert(found->name).second) {
         return fail("two values bound to the slot " + found->name, "one");
@@ -257,6 +258,11 @@ void read_split(const JsonNode& root, Manifest& manifest) {
 }
 
 void check_split(const Manifest& manifest, JsonProblems& problems) {
+  for (const SlotSpec& slot : manifest.slots) {
+    if (slot.role == "trainable" && slot.dtype == ZO_FLOAT16) {
+      problems.add("state", "the trainable float16 slot " + slot.name, "float32, as the session perturbs it");
+    }
+  }
   for (size_t i = 0; i < manifest.stages.size(); ++i) {
     const StageSpec& stage = manifest.stages[i];
     const bool head = i + 1 == manifest.stages.size();

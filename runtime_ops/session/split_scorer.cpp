@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/zeroth_order.h"
+#include "session/slot_values.h"
 
 namespace zoexport {
 
@@ -17,10 +18,11 @@ StateValues SplitScorer::perturbed(size_t stage, uint32_t copy, const CallScalar
   for (size_t i = 0; i < slots.size(); ++i) {
     const SlotSpec& spec = stages_.slots().spec(slots[i]);
     perturbed_[i].resize(std::max<size_t>(perturbed_[i].size(), spec.elements));
-    kernels::zo_perturb_one(state(slots[i]), spec.elements, sign * scalars.epsilon, scalars.seed,
+    const auto* values = static_cast<const float*>(state(slots[i]));  // as the manifest was checked for
+    kernels::zo_perturb_one(values, spec.elements, sign * scalars.epsilon, scalars.seed,
                             static_cast<uint32_t>(scalars.step), query, spec.tensor_id, perturbed_[i].data());
   }
-  return [this, &slots, &state](size_t slot) -> const float* {
+  return [this, &slots, &state](size_t slot) -> const void* {
     const auto found = std::find(slots.begin(), slots.end(), slot);
     return found == slots.end() ? state(slot) : perturbed_[static_cast<size_t>(found - slots.begin())].data();
   };
@@ -33,15 +35,16 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
       continue;
     }
     const SlotSpec& spec = slots.spec(i);
-    const float* gradients = (scalars.gradients != nullptr ? *scalars.gradients : none).data();
-    if (!kernels::zo_update(state(i), spec.elements, gradients, queries_, scalars.learning_rate, scalars.seed,
-                            static_cast<uint32_t>(scalars.step), spec.tensor_id, slots.next(i))) {
+    const std::vector<float>& gradients = scalars.gradients != nullptr ? *scalars.gradients : none;
+    const SlotUpdate update{gradients.data(), queries_, scalars.learning_rate, scalars.seed,
+                            static_cast<uint32_t>(scalars.step)};
+    if (!update_values(spec, update, state(i), slots.next(i))) {
       return Failure{ZO_STATE_ERROR, "step " + std::to_string(scalars.step), "gradients of a step before the first",
                      "none", "Start again in another state folder."};
     }
   }
-  const StateValues master = [&](size_t slot) {
-    return next && slots.trainable(slot) ? static_cast<const float*>(slots.next(slot)) : state(slot);
+  const StateValues master = [&](size_t slot) -> const void* {
+    return next && slots.trainable(slot) ? slots.next(slot) : state(slot);
   };
   // Copy c reads and writes regions 2c and 2c + 1 in turn.
   const size_t region = stages_.activation_bytes(call.length);

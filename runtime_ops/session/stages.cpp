@@ -93,7 +93,7 @@ Status Stages::run(size_t stage, uint32_t length, const StageValues& values, boo
       continue;
     }
     const void* data = role == "weight"         ? weights_.data(spec.bind.at(value.name))
-                       : role == "state"        ? static_cast<const void*>((*values.state)(slot(value)))
+                       : role == "state"        ? (*values.state)(slot(value))
                        : role == "tokens"       ? static_cast<const void*>(values.tokens)
                        : role == "label_tokens" ? static_cast<const void*>(values.label_tokens)
                                                 : static_cast<const void*>(values.label_weights);

@@ -40,8 +40,8 @@ class Trainer {
   // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss
   // that is not finite is returned with the next values untouched.
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
-  // Applies a record's update to one slot of `elements` values; `in` may be `out`.
-  virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const float* in, float* out) = 0;
+  // Applies a record's update to the values of one slot; `in` may be `out`.
+  virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
   // The gradient of the last step by a slot, as long as its values; null where there is none.
   virtual const float* gradient(size_t slot) const = 0;
 };
