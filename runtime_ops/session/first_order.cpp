@@ -15,7 +15,7 @@ namespace {
 class FirstOrderTrainer : public Trainer {
  public:
   FirstOrderTrainer(Stages& stages, Optimizer optimizer)
-      : stages_(stages), optimizer_(optimizer), sums_(stages), scorer_(stages, SplitScorer::Copies::kPlain, 0) {}
+      : stages_(stages), optimizer_(optimizer), sums_(stages), scorer_(stages) {}
 
   Status prepare() {
     ZO_ASSIGN(gradient, SplitGradient::create(stages_, sums_));

@@ -66,7 +66,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (known.split()) {
     session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
                                                 session->scratch_folder_);
-    session->evaluator_ = std::make_unique<SplitScorer>(*session->stages_, SplitScorer::Copies::kPlain, 0);
+    session->evaluator_ = std::make_unique<SplitScorer>(*session->stages_);
   } else {
     ZO_ASSIGN(evaluator, ProgramRunner::create(known, "evaluate", *session->programs_, *session->weights_));
     if (evaluator.copies() != 1 || evaluator.spec().output("label_is_argmax") == nullptr) {
@@ -76,7 +76,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     session->evaluator_ = std::make_unique<ProgramRunner>(std::move(evaluator));
   }
   ZO_ASSIGN(trainer, first_order     ? make_first_order(known, *session->stages_)
-                     : known.split() ? make_split_zeroth_order(known, *session->stages_)
+                     : known.split() ? make_split_zeroth_order(known, *session->stages_, *session->programs_)
                                      : make_trainer(known, *session->programs_, *session->weights_));
   session->trainer_ = std::move(trainer);
   session->run_ = known.settings;

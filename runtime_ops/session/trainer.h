@@ -49,8 +49,9 @@ class Trainer {
 // The trainer of a bundle of whole-model programs, chosen by the roles of its train program.
 Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs, FrozenWeights& weights);
 
-// The zeroth-order trainer of a split bundle, prge or mezo by its method. All references outlive it.
-Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages);
+// The zeroth-order trainer of a split bundle: over stacked copies where it has them, else as prge or mezo by its method.
+// All references outlive it.
+Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages, Programs& programs);
 
 // The trainer of a split bundle whose manifest names an optimizer.
 Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages);

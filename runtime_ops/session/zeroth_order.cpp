@@ -129,18 +129,22 @@ Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs
       std::make_unique<ZerothOrderTrainer>(std::make_unique<ProgramRunner>(std::move(train)), queries));
 }
 
-Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages) {
+Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages, Programs& programs) {
+  const bool stacked = manifest.copies > 1;
   const bool together = manifest.method == "prge";
-  if (!together && manifest.method != "mezo") {
+  if (!stacked && !together && manifest.method != "mezo") {
     return Failure{ZO_BUNDLE_ERROR, "manifest.json, method", manifest.method + ", with stages and without an optimizer",
-                   "prge or mezo", "Use the zoexport version that compiled this bundle."};
+                   "prge or mezo, or programs that perturb copies", "Use the zoexport version that compiled this bundle."};
   }
   if (manifest.queries == 0) {
     return Failure{ZO_BUNDLE_ERROR, "manifest.json, settings.queries", "nothing", "a number of at least 1",
                    "Compile the bundle again."};
   }
-  auto scorer = std::make_unique<SplitScorer>(stages, together ? SplitScorer::Copies::kAll : SplitScorer::Copies::kOne,
-                                              manifest.queries);
+  ZO_ASSIGN(update, UpdateRunner::create(manifest, programs));
+  const auto copies = stacked    ? SplitScorer::Copies::kStacked
+                      : together ? SplitScorer::Copies::kAll
+                                 : SplitScorer::Copies::kOne;
+  auto scorer = std::make_unique<SplitScorer>(stages, copies, std::move(update));
   return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(std::move(scorer), manifest.queries));
 }
 
