@@ -299,7 +299,7 @@ class Session:
     def read_slot(
         self, name: str, *, finished: bool = True, gradient: bool = False
     ) -> array.array[float]:
-        """A slot's values, row-major.
+        """A slot's values, row-major; exact where the slot is float16.
 
         Args:
             name: the slot.
@@ -328,7 +328,8 @@ class Session:
 
         Args:
             name: the slot.
-            values: contiguous float32 values that offer a buffer (array, numpy), row-major.
+            values: contiguous float32 values that offer a buffer (array, numpy), row-major; a float16 slot
+                rounds them to nearest, ties to even.
 
         Raises:
             ConfigError: another number of values, or a run that has begun.

@@ -20,8 +20,8 @@ struct CallScalars {
   const std::vector<float>* gradients = nullptr;  // one for each query; null: zeros, nothing is pending
 };
 
-// The value of a slot that a call reads.
-using StateValues = std::function<const float*(size_t slot)>;
+// The values of a slot that a call reads, in the slot's dtype.
+using StateValues = std::function<const void*(size_t slot)>;
 
 class CallRunner {
  public:

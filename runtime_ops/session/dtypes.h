@@ -10,10 +10,11 @@ namespace zoexport {
 // Bytes of one element.
 size_t dtype_bytes(int32_t dtype);
 
-// The dtype that a manifest names "float32" and so on; -1 for another word.
+// What a manifest calls it: "float32" and so on.
+const char* dtype_text(int32_t dtype);
+// The dtype of such a word; -1 for another.
 int32_t dtype_from_text(const std::string& text);
-
-// All words that dtype_from_text knows, for messages.
+// All the words, for messages.
 std::string dtype_texts();
 
 // "F32" and so on.

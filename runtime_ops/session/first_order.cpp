@@ -15,7 +15,7 @@ namespace {
 class FirstOrderTrainer : public Trainer {
  public:
   FirstOrderTrainer(Stages& stages, Optimizer optimizer)
-      : stages_(stages), optimizer_(optimizer), sums_(stages), scorer_(stages, SplitScorer::Copies::kPlain, 0) {}
+      : stages_(stages), optimizer_(optimizer), sums_(stages), scorer_(stages) {}
 
   Status prepare() {
     ZO_ASSIGN(gradient, SplitGradient::create(stages_, sums_));
@@ -95,7 +95,7 @@ class FirstOrderTrainer : public Trainer {
     return output;
   }
 
-  Status apply(const Record& record, uint64_t, const SlotSpec&, const float*, float*) override {
+  Status apply(const Record& record, uint64_t, const SlotSpec&, const void*, void*) override {
     return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(record.step), "a step of a first-order method",
                    "one that can be repeated from its record", "Read a snapshot of the state instead."};
   }
@@ -106,7 +106,9 @@ class FirstOrderTrainer : public Trainer {
   void update(const UpdateSettings& settings, size_t slot, Slots& slots) {
     // From here on the next values are no longer those of an earlier step.
     slots.copies().set_next_steps(WorkFile::kNoSteps);
-    UpdateArrays arrays{slots.spec(slot).elements, sums_.sum(slot), slots.current(slot), {}, slots.next(slot), {}};
+    const auto* value = static_cast<const float*>(slots.current(slot));
+    auto* next = static_cast<float*>(slots.next(slot));
+    UpdateArrays arrays{slots.spec(slot).elements, sums_.sum(slot), value, {}, next, {}};
     for (uint32_t m = 0; m < slots.moments(); ++m) {
       arrays.moments[m] = slots.moment(m, slot);
       arrays.next_moments[m] = slots.next_moment(m, slot);

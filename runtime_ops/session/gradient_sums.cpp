@@ -9,15 +9,15 @@ Status GradientSums::begin() {
   if (!file_) {
     size_t most = 0;
     for (size_t stage = 0; stage < stages_.count(); ++stage) {
-      size_t elements = 0;
+      size_t bytes = 0;
       for (size_t slot : stages_.trainable(stage)) {
-        elements += slots.spec(slot).elements;
+        bytes += slots.spec(slot).bytes();
       }
-      most = std::max(most, elements);
+      most = std::max(most, bytes);
     }
     const std::string& folder = stages_.folder();
     ZO_ASSIGN(file, SharedFile::unnamed(folder.empty() ? temporary_folder() : folder,
-                                        (slots.trainable_elements() + most) * sizeof(float)));
+                                        slots.trainable_bytes() + most));
     file_.emplace(std::move(file));
   }
   begun_.assign(slots.size(), false);
@@ -29,17 +29,17 @@ Status GradientSums::begin() {
 float* GradientSums::target(size_t slot) {
   if (!begun_[slot]) {
     begun_[slot] = true;
-    return data() + stages_.slots().offset(slot);
+    return at(stages_.slots().offset(slot));
   }
-  float* room = data() + stages_.slots().trainable_elements() + used_;
-  used_ += stages_.slots().spec(slot).elements;
+  float* room = at(stages_.slots().trainable_bytes() + used_);
+  used_ += stages_.slots().spec(slot).bytes();
   waiting_.push_back({slot, room});
   return room;
 }
 
 void GradientSums::add() {
   for (const Waiting& waiting : waiting_) {
-    float* sum = data() + stages_.slots().offset(waiting.slot);
+    float* sum = at(stages_.slots().offset(waiting.slot));
     for (size_t i = 0; i < stages_.slots().spec(waiting.slot).elements; ++i) {
       sum[i] += waiting.values[i];
     }
@@ -48,6 +48,6 @@ void GradientSums::add() {
   used_ = 0;
 }
 
-const float* GradientSums::sum(size_t slot) const { return data() + stages_.slots().offset(slot); }
+const float* GradientSums::sum(size_t slot) const { return at(stages_.slots().offset(slot)); }
 
 }  // namespace zoexport

@@ -30,13 +30,13 @@ class GradientSums {
     size_t slot;
     const float* values;
   };
-  float* data() const { return reinterpret_cast<float*>(file_->data()); }
+  float* at(size_t offset) const { return reinterpret_cast<float*>(file_->data() + offset); }
 
   const Stages& stages_;
   std::optional<SharedFile> file_;  // the sums, then room for the gradients of one stage
   std::vector<bool> begun_;
   std::vector<Waiting> waiting_;
-  size_t used_ = 0;  // of the room, in floats
+  size_t used_ = 0;  // bytes of the room
 };
 
 }  // namespace zoexport

@@ -79,8 +79,10 @@ SlotSpec read_slot(const JsonNode& node) {
   slot.name = node.member("name").text();
   slot.role = node.member("role").text();
   slot.module = node.has("module") ? node.member("module").text() : "";
-  if (node.member("dtype").text() != "float32") {
-    node.member("dtype").problem("float32");
+  slot.dtype = dtype_from_text(node.member("dtype").text());
+  if (slot.dtype != ZO_FLOAT32 && slot.dtype != ZO_FLOAT16) {
+    node.member("dtype").problem("float32 or float16");
+    slot.dtype = ZO_FLOAT32;
   }
   slot.tensor_id = static_cast<uint32_t>(node.member("tensor_id").integer(0, UINT32_MAX - 1));
   slot.elements = 1;
@@ -178,8 +180,8 @@ void check_program(Manifest& manifest, const ProgramSpec& program, JsonProblems&
       }
       const auto slot = std::find_if(manifest.slots.begin(), manifest.slots.end(),
                                      [&](const SlotSpec& candidate) { return candidate.name == value.name; });
-      if (slot == manifest.slots.end() || !value.has_shape(slot->shape)) {
-        problems.add(where, "the state " + value.name, "a slot of that name and shape under state");
+      if (slot == manifest.slots.end() || value.dtype != slot->dtype || !value.has_shape(slot->shape)) {
+        problems.add(where, "the state " + value.name, "a slot of that name, dtype and shape under state");
       }
     }
   }
@@ -189,6 +191,10 @@ void check_names(const Manifest& manifest, JsonProblems& problems) {
   std::set<std::string> names;
   std::set<uint32_t> ids;
   for (const SlotSpec& slot : manifest.slots) {
+    if (slot.dtype == ZO_FLOAT16 && !manifest.optimizer.empty()) {
+      problems.add("state", "the float16 slot " + slot.name + " with settings.optimizer",
+                   "float32, as first-order methods keep their values");
+    }
     if (!names.insert(slot.name).second || !ids.insert(slot.tensor_id).second) {
       problems.add("state", "two slots that share the name " + slot.name + " or a tensor_id", "distinct ones");
     }

@@ -48,9 +48,12 @@ struct SlotSpec {
   std::string name;
   std::string role;
   std::string module;
+  int32_t dtype = ZO_FLOAT32;  // or ZO_FLOAT16
   std::vector<int64_t> shape;
   uint32_t tensor_id = 0;
   uint64_t elements = 0;
+
+  size_t bytes() const { return elements * dtype_bytes(dtype); }
 };
 
 // One part of a split model. Stages are applied in order; the last is the head.

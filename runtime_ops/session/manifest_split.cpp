@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "session/call_inputs.h"
+
 namespace zoexport {
 namespace {
 
@@ -42,7 +44,7 @@ class ProgramCheck {
         problems_(problems) {}
 
   void run() {
-    if (roles() && labels() && activations() && bound()) {
+    if (roles() && labels() && activations() && bound() && perturbs()) {
       gradients();
     }
   }
@@ -69,9 +71,15 @@ class ProgramCheck {
       }
     } else if (!head_) {
       outputs.insert("activation");
+      if (stacked()) {
+        inputs.insert({"epsilon", "seed", "step", "noise"});
+      }
     }
     return allowed(program_.inputs, inputs) && allowed(program_.outputs, outputs);
   }
+
+  // Whether programs perturb, and take the rows of all copies.
+  bool stacked() const { return manifest_.copies > 1; }
 
   bool allowed(const std::vector<ValueSpec>& values, const std::set<std::string>& roles) {
     for (const ValueSpec& value : values) {
@@ -80,8 +88,11 @@ class ProgramCheck {
       }
       const bool fixed =
           std::none_of(value.shape.begin(), value.shape.end(), [](const Dimension& size) { return size.dynamic(); });
-      const int32_t dtype = value.role == "tokens" || value.role == "label_tokens" ? ZO_INT64 : ZO_FLOAT32;
-      if (!fixed || (value.role != "weight" && value.dtype != dtype)) {
+      const bool scalar = scalar_dtype(value.role) >= 0;
+      const bool tokens = value.role == "tokens" || value.role == "label_tokens";
+      const int32_t dtype = scalar ? scalar_dtype(value.role) : tokens ? ZO_INT64 : ZO_FLOAT32;
+      const bool any = value.role == "weight" || value.role == "state";  // that of what is bound to it
+      if (!fixed || (!any && value.dtype != dtype) || (scalar && !value.has_shape({1}))) {
         return fail("another dtype or a range of sizes of " + value.name, "the dtype of docs/bundle.md, and fixed sizes");
       }
     }
@@ -145,12 +156,42 @@ class ProgramCheck {
         continue;
       }
       const SlotSpec* found = slot(value);
-      if (found == nullptr || !value.has_shape(found->shape)) {
-        return fail("the state " + value.name, "a slot of its shape bound to it under bind");
+      if (found == nullptr || value.dtype != found->dtype || !value.has_shape(found->shape)) {
+        return fail("the state " + value.name, "a slot of its dtype and shape bound to it under bind");
       }
       if (!slots.insert(found->name).second) {
         return fail("two values bound to the slot " + found->name, "one");
       }
+    }
+    return true;
+  }
+
+  // Where programs perturb, one that reads a trainable slot is told how far, and along what.
+  bool perturbs() {
+    std::set<std::string> given, wanted;
+    for (const ValueSpec& value : program_.inputs) {
+      if (value.role == "noise") {
+        if (!fits_noise(manifest_, value) || value.shape[0].max != int64_t{manifest_.queries}) {
+          return fail("the input " + value.name + " of another name, dtype or shape",
+                      "noise.SLOT, float32 (queries, *SLOT)");
+        }
+        given.insert(noise_slot(value));
+      } else if (stacked() && value.role == "state" && slot(value)->role == "trainable") {
+        wanted.insert(slot(value)->name);
+      }
+    }
+    if (wanted.empty()) {
+      return true;
+    }
+    if (head_) {
+      return fail("a head that reads the trainable slot " + *wanted.begin(),
+                  "stages before it that do, as a head perturbs nothing");
+    }
+    const bool makes = program_.input("seed") != nullptr && program_.input("step") != nullptr;
+    const bool has = makes || std::includes(given.begin(), given.end(), wanted.begin(), wanted.end());
+    if (program_.input("epsilon") == nullptr || !has) {
+      return fail("the trainable slot " + *wanted.begin() + " without what perturbs it",
+                  "the roles epsilon, and seed and step, or noise of each trainable slot that it reads");
     }
     return true;
   }
@@ -251,12 +292,20 @@ void read_split(const JsonNode& root, Manifest& manifest) {
   if (manifest.weights.empty() && reads) {
     root.member("weights").problem("the file of the frozen weights");
   }
-  if (manifest.copies != 1) {
-    root.member("copies").problem("1, as the session makes the copies of a split model");
+  if (manifest.copies != 1 && manifest.copies != 2 * manifest.queries) {
+    root.member("copies").problem("1, or 2 * settings.queries where the programs perturb");
+  } else if (manifest.rows % manifest.copies != 0) {
+    root.member("rows").problem("a multiple of copies");
   }
 }
 
 void check_split(const Manifest& manifest, JsonProblems& problems) {
+  for (const SlotSpec& slot : manifest.slots) {
+    if (manifest.copies == 1 && slot.role == "trainable" && slot.dtype == ZO_FLOAT16) {
+      problems.add("state", "the trainable float16 slot " + slot.name + " with copies 1",
+                   "float32, or 2 * settings.queries copies, which programs perturb");
+    }
+  }
   for (size_t i = 0; i < manifest.stages.size(); ++i) {
     const StageSpec& stage = manifest.stages[i];
     const bool head = i + 1 == manifest.stages.size();

@@ -1,9 +1,11 @@
 #include "session/safetensors.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
 #include "session/crc32.h"
+#include "session/dtypes.h"
 #include "session/json_reader.h"
 
 namespace zoexport {
@@ -105,16 +107,20 @@ std::string crc_text(uint32_t crc) {
   return text;
 }
 
-Status write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+Status write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                          std::map<std::string, std::string> metadata) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
+    return dtype_bytes(a.dtype) > dtype_bytes(b.dtype);
+  });
   uint32_t crc = 0;
   size_t offset = 0;
   nlohmann::json header = nlohmann::json::object();
   for (const TensorToWrite& tensor : tensors) {
-    const size_t bytes = tensor.elements * sizeof(float);
-    crc = crc32(tensor.data, bytes, crc);
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
-    offset += bytes;
+    const size_t end = offset + tensor.bytes;
+    crc = crc32(tensor.data, tensor.bytes, crc);
+    header[tensor.name] = {
+        {"dtype", safetensors_dtype(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
   }
   metadata["crc32"] = crc_text(crc);
   header["__metadata__"] = metadata;
@@ -127,7 +133,7 @@ Status write_safetensors(const std::string& path, const std::vector<TensorToWrit
   return write_file(path, [&](int descriptor) {
     bool written = write_all(descriptor, prefix.data(), prefix.size()) && write_all(descriptor, text.data(), text.size());
     for (const TensorToWrite& tensor : tensors) {
-      written = written && write_all(descriptor, tensor.data, tensor.elements * sizeof(float));
+      written = written && write_all(descriptor, tensor.data, tensor.bytes);
     }
     return written;
   });

@@ -39,16 +39,18 @@ class SafeTensors {
   std::map<std::string, std::string> metadata_;
 };
 
-// A fp32 tensor to be written; borrows name and data.
+// A tensor to be written; borrows the data. `dtype` is one of ZO_*.
 struct TensorToWrite {
   std::string name;
+  int32_t dtype;
   std::vector<int64_t> shape;
-  const float* data;
-  size_t elements;
+  const void* data;
+  size_t bytes;
 };
 
-// Writes atomically. The metadata gets an entry "crc32" of the data, in 8 hexadecimal digits.
-Status write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+// Writes atomically, wide elements first, so that all are aligned. The metadata gets an entry "crc32" of the data, in 8
+// hexadecimal digits.
+Status write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                          std::map<std::string, std::string> metadata);
 
 // `crc` as the metadata states it.

@@ -7,6 +7,7 @@
 #include "rng/philox.h"
 #include "session/optimizer.h"
 #include "session/program_runner.h"
+#include "session/slot_values.h"
 #include "session/split_scorer.h"
 
 namespace zoexport {
@@ -40,7 +41,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   ZO_ASSIGN(slots, Slots::load(known.slots, join(bundle, kAdapter), moments));
   session->slots_.emplace(std::move(slots));
   if (!first_order) {
-    session->slots_->hold(TwoCopies(session->slots_->copy_floats()), /*keep=*/false);
+    session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
   }
   if (options.engine) {
     session->engine_ = make_callback_engine(*options.engine);
@@ -65,7 +66,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (known.split()) {
     session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
                                                 session->scratch_folder_);
-    session->evaluator_ = std::make_unique<SplitScorer>(*session->stages_, SplitScorer::Copies::kPlain, 0);
+    session->evaluator_ = std::make_unique<SplitScorer>(*session->stages_);
   } else {
     ZO_ASSIGN(evaluator, ProgramRunner::create(known, "evaluate", *session->programs_, *session->weights_));
     if (evaluator.copies() != 1 || evaluator.spec().output("label_is_argmax") == nullptr) {
@@ -75,7 +76,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     session->evaluator_ = std::make_unique<ProgramRunner>(std::move(evaluator));
   }
   ZO_ASSIGN(trainer, first_order     ? make_first_order(known, *session->stages_)
-                     : known.split() ? make_split_zeroth_order(known, *session->stages_)
+                     : known.split() ? make_split_zeroth_order(known, *session->stages_, *session->programs_)
                                      : make_trainer(known, *session->programs_, *session->weights_));
   session->trainer_ = std::move(trainer);
   session->run_ = known.settings;
@@ -192,11 +193,14 @@ Status Session::read_slot(size_t slot, int32_t which, float* values) {
     std::memcpy(values, gradient, slots_->spec(slot).elements * sizeof(float));
     return {};
   }
+  const SlotSpec& spec = slots_->spec(slot);
   const Record* record = pending();
-  if (which == ZO_SLOT_FINISHED && record != nullptr && slots_->trainable(slot)) {
-    return trainer_->apply(*record, run_.seed, slots_->spec(slot), slots_->current(slot), values);
+  const bool finish = which == ZO_SLOT_FINISHED && record != nullptr && slots_->trainable(slot);
+  if (finish) {
+    // Between steps the next values are free.
+    ZO_TRY(trainer_->apply(*record, run_.seed, spec, slots_->current(slot), slots_->next(slot)));
   }
-  std::memcpy(values, slots_->current(slot), slots_->spec(slot).elements * sizeof(float));
+  read_values(spec, finish ? slots_->next(slot) : slots_->current(slot), values);
   return {};
 }
 
@@ -207,8 +211,10 @@ Status Session::write_slot(size_t slot, const float* values) {
                     "a run that has not begun", "Import an adapter into a new state.");
   }
   ZO_TRY(make_room());
-  written_.emplace_back(slot, std::vector<float>(values, values + slots_->spec(slot).elements));
-  slots_->set(slot, values);
+  const SlotSpec& spec = slots_->spec(slot);
+  auto& [index, written] = written_.emplace_back(slot, std::vector<uint8_t>(spec.bytes()));
+  write_values(spec, values, written.data());
+  slots_->set(index, written.data());
   initial_changed_ = true;
   return {};
 }
@@ -232,7 +238,7 @@ Status Session::replay_slot(size_t slot, uint64_t updates, float* values) {
                     "Pass a smaller number.");
   }
   const SlotSpec& spec = slots_->spec(slot);
-  const float* initial = slots_->bundled(slot);
+  const void* initial = slots_->bundled(slot);
   std::optional<SafeTensors> imported;
   if (state_ && exists(state_->initial_path())) {
     ZO_ASSIGN(file, SafeTensors::open(state_->initial_path(), ZO_STATE_ERROR));
@@ -243,10 +249,16 @@ Status Session::replay_slot(size_t slot, uint64_t updates, float* values) {
   for (const auto& [written, replacement] : written_) {
     initial = written == slot ? replacement.data() : initial;
   }
-  std::memcpy(values, initial, spec.elements * sizeof(float));
-  for (uint64_t i = 0; slots_->trainable(slot) && i < updates; ++i) {
-    ZO_TRY(trainer_->apply(records_[i], run_.seed, spec, values, values));
+  if (!slots_->trainable(slot)) {
+    read_values(spec, initial, values);
+    return {};
   }
+  void* room = slots_->next(slot);  // free between steps
+  std::memcpy(room, initial, spec.bytes());
+  for (uint64_t i = 0; i < updates; ++i) {
+    ZO_TRY(trainer_->apply(records_[i], run_.seed, spec, room, room));
+  }
+  read_values(spec, room, values);
   return {};
 }
 

@@ -58,7 +58,7 @@ class Session {
   Result<size_t> find_slot(const std::string& name) const;
   // Likewise, of one that has so many elements.
   Result<size_t> slot(const std::string& name, size_t elements) const;
-  // `which` is one of ZO_SLOT_*.
+  // Values as float32, whatever the slot's dtype. `which` is one of ZO_SLOT_*.
   Status read_slot(size_t slot, int32_t which, float* values);
   Status write_slot(size_t slot, const float* values);
   Status replay_slot(size_t slot, uint64_t updates, float* values);
@@ -117,7 +117,7 @@ class Session {
   DivergenceGuard guard_;
 
   // Slots that the host wrote; index -> values. They replace the bundle's initial ones.
-  std::vector<std::pair<size_t, std::vector<float>>> written_;
+  std::vector<std::pair<size_t, std::vector<uint8_t>>> written_;
   bool initial_changed_ = false;
 
   // The order of the epoch that was last used.

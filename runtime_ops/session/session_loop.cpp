@@ -189,7 +189,7 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
       ZO_TRY(trainer_->apply(*record, run_.seed, slots_->spec(i), slots_->current(i), slots_->next(i)));
     }
   }
-  const auto state = [&](size_t slot) {
+  const auto state = [&](size_t slot) -> const void* {
     return record != nullptr && slots_->trainable(slot) ? slots_->next(slot) : slots_->current(slot);
   };
   double loss = 0;

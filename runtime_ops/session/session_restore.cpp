@@ -74,7 +74,7 @@ Status Session::replay(uint64_t from, uint64_t to) {
 
 Status Session::make_room() {
   if (!slots_->held()) {
-    ZO_ASSIGN(file, WorkFile::unnamed(temporary_folder(), slots_->copy_floats()));
+    ZO_ASSIGN(file, WorkFile::unnamed(temporary_folder(), slots_->copy_bytes()));
     slots_->hold(TwoCopies(std::move(file), 0), /*keep=*/false);
     slots_->copies().set_current_steps(0);
   }
@@ -92,7 +92,7 @@ Status Session::drop_records_after(uint64_t steps) {
 Status Session::resume_copies() {
   scratch_folder_ = state_->path();
   const uint64_t steps = records_.size();
-  auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, slots_->copy_floats(), /*writable=*/true);
+  auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes(), /*writable=*/true);
   // Without a step the copies may hold an adapter whose import was cut short.
   for (int copy = 0; work && steps > 0 && copy < 2; ++copy) {
     if (work->steps(copy) == steps) {
@@ -102,7 +102,7 @@ Status Session::resume_copies() {
     }
   }
   if (!work) {
-    ZO_ASSIGN(made, WorkFile::create(state_->work_path(), manifest_.bundle_id, slots_->copy_floats()));
+    ZO_ASSIGN(made, WorkFile::create(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes()));
     work.emplace(std::move(made));
   }
   slots_->hold(TwoCopies(std::move(*work), 0), /*keep=*/true);
@@ -114,17 +114,17 @@ Status Session::resume_copies() {
 
 Status Session::read_copies() {
   constexpr int kTries = 5;
-  const uint64_t floats = slots_->copy_floats();
+  const size_t bytes = slots_->copy_bytes();
   slots_->drop_moments();
-  ZO_ASSIGN(room, WorkFile::unnamed(temporary_folder(), slots_->copy_floats()));
+  ZO_ASSIGN(room, WorkFile::unnamed(temporary_folder(), slots_->copy_bytes()));
   slots_->hold(TwoCopies(std::move(room), 0), /*keep=*/true);
   for (int i = 0; i < kTries; ++i) {
     const uint64_t steps = records_.size();
-    const auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, floats, /*writable=*/false);
+    const auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, bytes, /*writable=*/false);
     bool copied = false;
     for (int copy = 0; work && steps > 0 && !copied && copy < 2; ++copy) {
       if (work->steps(copy) == steps) {
-        std::memcpy(slots_->copies().current(), work->copy(copy), slots_->copy_floats() * sizeof(float));
+        std::memcpy(slots_->copies().current(), work->copy(copy), slots_->copy_bytes());
         copied = true;
       }
     }

@@ -11,19 +11,22 @@ std::string moment_name(uint32_t moment, const std::string& slot) {
   return "optimizer." + std::to_string(moment) + "." + slot;
 }
 
+size_t aligned(size_t offset, size_t element) { return (offset + element - 1) / element * element; }
+
 }  // namespace
 
-Result<const float*> slot_values(const SafeTensors& file, const std::string& name, const SlotSpec& spec,
-                                 const std::string& path, zo_status code) {
+Result<const void*> slot_values(const SafeTensors& file, const std::string& name, const SlotSpec& spec,
+                                const std::string& path, zo_status code) {
   const TensorBytes* tensor = file.find(name);
-  // Copied or read in place as floats, so the bytes must lie on their boundary, as the format recommends.
-  const bool fits = tensor != nullptr && tensor->dtype == "F32" && tensor->shape == spec.shape &&
-                    reinterpret_cast<uintptr_t>(tensor->data) % alignof(float) == 0;
+  // Copied or read in place, so the bytes must lie on their boundary, as the format recommends.
+  const bool fits = tensor != nullptr && tensor->dtype == safetensors_dtype(spec.dtype) && tensor->shape == spec.shape &&
+                    reinterpret_cast<uintptr_t>(tensor->data) % dtype_bytes(spec.dtype) == 0;
   if (!fits) {
     return Failure{code, path, (tensor == nullptr ? "no tensor " : "another dtype, shape or alignment of ") + name,
-                   "the float32 value of that slot", "Copy the file again from where it was made."};
+                   std::string("the ") + dtype_text(spec.dtype) + " value of that slot",
+                   "Copy the file again from where it was made."};
   }
-  return reinterpret_cast<const float*>(tensor->data);
+  return static_cast<const void*>(tensor->data);
 }
 
 Result<Slots> Slots::load(const std::vector<SlotSpec>& specs, const std::string& path, uint32_t moments) {
@@ -35,8 +38,8 @@ Result<Slots> Slots::load(const std::vector<SlotSpec>& specs, const std::string&
     value.fixed = values;
     if (spec.role == "trainable") {
       value.trainable = true;
-      value.offset = slots.elements_;
-      slots.elements_ += spec.elements;
+      value.offset = aligned(slots.bytes_, dtype_bytes(spec.dtype));
+      slots.bytes_ = value.offset + spec.bytes();
     }
     slots.values_.push_back(std::move(value));
   }
@@ -54,45 +57,44 @@ size_t Slots::find(const std::string& name) const {
 void Slots::hold(TwoCopies copies, bool keep) {
   for (size_t i = 0; !keep && i < size(); ++i) {
     if (trainable(i)) {
-      std::memcpy(copies.current() + values_[i].offset, current(i), spec(i).elements * sizeof(float));
+      std::memcpy(copies.current() + values_[i].offset, current(i), spec(i).bytes());
     }
   }
   copies_.emplace(std::move(copies));
 }
 
-const float* Slots::current(size_t index) const {
+const void* Slots::current(size_t index) const {
   const bool in_copy = copies_ && trainable(index);
   return in_copy ? copies_->current() + values_[index].offset : values_[index].fixed;
 }
 
 const float* Slots::moment(uint32_t moment, size_t index) const {
-  return copies_->current() + (1 + moment) * elements_ + values_[index].offset;
+  const void* values = copies_->current() + (1 + moment) * bytes_ + values_[index].offset;
+  return static_cast<const float*>(values);
 }
 
 float* Slots::next_moment(uint32_t moment, size_t index) {
-  return copies_->next() + (1 + moment) * elements_ + values_[index].offset;
+  void* values = copies_->next() + (1 + moment) * bytes_ + values_[index].offset;
+  return static_cast<float*>(values);
 }
 
-void Slots::clear_moments() {
-  float* current = copies_->current();
-  std::fill(current + elements_, current + copy_floats(), 0.0f);
-}
+void Slots::clear_moments() { std::fill(copies_->current() + bytes_, copies_->current() + copy_bytes(), 0); }
 
-void Slots::set(size_t index, const float* values) {
-  const size_t elements = spec(index).elements;
+void Slots::set(size_t index, const void* values) {
+  const auto* bytes = static_cast<const uint8_t*>(values);
   if (trainable(index)) {
-    std::memcpy(mutable_current(index), values, elements * sizeof(float));
+    std::memcpy(mutable_current(index), bytes, spec(index).bytes());
     return;
   }
   Value& value = values_[index];
-  value.owned.assign(values, values + elements);
+  value.owned.assign(bytes, bytes + spec(index).bytes());
   value.fixed = value.owned.data();
 }
 
 Status Slots::set_from(const SafeTensors& file, SlotKind kind, const std::string& path) {
   // All is found before anything is set.
-  std::vector<const float*> found(size(), nullptr);
-  std::vector<const float*> moments(size() * moments_, nullptr);
+  std::vector<const void*> found(size(), nullptr);
+  std::vector<const void*> moments(size() * moments_, nullptr);
   const bool with_moments = kind == SlotKind::kTrainable;
   for (size_t i = 0; i < size(); ++i) {
     if (kind != SlotKind::kAll && (kind == SlotKind::kTrainable) != trainable(i)) {
@@ -110,25 +112,25 @@ Status Slots::set_from(const SafeTensors& file, SlotKind kind, const std::string
       set(i, found[i]);
     }
     for (uint32_t m = 0; with_moments && trainable(i) && m < moments_; ++m) {
-      std::memcpy(copies_->current() + (1 + m) * elements_ + offset(i), moments[i * moments_ + m],
-                  spec(i).elements * sizeof(float));
+      std::memcpy(copies_->current() + (1 + m) * bytes_ + offset(i), moments[i * moments_ + m], spec(i).bytes());
     }
   }
   return {};
 }
 
-const float* Slots::bundled(size_t index) const {
-  return reinterpret_cast<const float*>(file_.find(spec(index).name)->data);
-}
+const void* Slots::bundled(size_t index) const { return file_.find(spec(index).name)->data; }
 
 std::vector<TensorToWrite> Slots::to_write(SlotKind kind) const {
   std::vector<TensorToWrite> tensors;
+  const auto add = [&](size_t i, std::string name, const void* values) {
+    tensors.push_back({std::move(name), spec(i).dtype, spec(i).shape, values, spec(i).bytes()});
+  };
   for (size_t i = 0; i < size(); ++i) {
     if (kind == SlotKind::kAll || (kind == SlotKind::kTrainable) == trainable(i)) {
-      tensors.push_back({spec(i).name, spec(i).shape, current(i), spec(i).elements});
+      add(i, spec(i).name, current(i));
     }
     for (uint32_t m = 0; kind == SlotKind::kTrainable && trainable(i) && m < moments_; ++m) {
-      tensors.push_back({moment_name(m, spec(i).name), spec(i).shape, moment(m, i), spec(i).elements});
+      add(i, moment_name(m, spec(i).name), moment(m, i));
     }
   }
   return tensors;

@@ -6,8 +6,21 @@
 
 namespace zoexport {
 
+uint32_t SplitScorer::copies() const {
+  return mode_ == Copies::kAll || mode_ == Copies::kStacked ? 2 * update_->queries() : 1;
+}
+
+CallLimits SplitScorer::limits() const {
+  CallLimits limits = stages_.limits();
+  if (mode_ == Copies::kStacked) {
+    limits.rows /= copies();
+    limits.max_labels = stages_.manifest().max_labels;
+  }
+  return limits;
+}
+
 StateValues SplitScorer::perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state) {
-  if (mode_ == Copies::kPlain) {
+  if (mode_ == Copies::kPlain || mode_ == Copies::kStacked) {
     return state;
   }
   const uint32_t query = mode_ == Copies::kAll ? copy / 2 : static_cast<uint32_t>(scalars.query);
@@ -17,45 +30,43 @@ StateValues SplitScorer::perturbed(size_t stage, uint32_t copy, const CallScalar
   for (size_t i = 0; i < slots.size(); ++i) {
     const SlotSpec& spec = stages_.slots().spec(slots[i]);
     perturbed_[i].resize(std::max<size_t>(perturbed_[i].size(), spec.elements));
-    kernels::zo_perturb_one(state(slots[i]), spec.elements, sign * scalars.epsilon, scalars.seed,
+    const auto* values = static_cast<const float*>(state(slots[i]));  // as the manifest was checked for
+    kernels::zo_perturb_one(values, spec.elements, sign * scalars.epsilon, scalars.seed,
                             static_cast<uint32_t>(scalars.step), query, spec.tensor_id, perturbed_[i].data());
   }
-  return [this, &slots, &state](size_t slot) -> const float* {
+  return [this, &slots, &state](size_t slot) -> const void* {
     const auto found = std::find(slots.begin(), slots.end(), slot);
     return found == slots.end() ? state(slot) : perturbed_[static_cast<size_t>(found - slots.begin())].data();
   };
 }
 
 Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next) {
-  const std::vector<float> none(queries_, 0.0f);
-  for (size_t i = 0; next && i < slots.size(); ++i) {
-    if (!slots.trainable(i)) {
-      continue;
-    }
-    const SlotSpec& spec = slots.spec(i);
-    const float* gradients = (scalars.gradients != nullptr ? *scalars.gradients : none).data();
-    if (!kernels::zo_update(state(i), spec.elements, gradients, queries_, scalars.learning_rate, scalars.seed,
-                            static_cast<uint32_t>(scalars.step), spec.tensor_id, slots.next(i))) {
-      return Failure{ZO_STATE_ERROR, "step " + std::to_string(scalars.step), "gradients of a step before the first",
-                     "none", "Start again in another state folder."};
-    }
+  if (next) {
+    ZO_TRY(update_->run(scalars, state, slots));
   }
-  const StateValues master = [&](size_t slot) {
-    return next && slots.trainable(slot) ? static_cast<const float*>(slots.next(slot)) : state(slot);
+  const StateValues master = [&](size_t slot) -> const void* {
+    return next && slots.trainable(slot) ? slots.next(slot) : state(slot);
   };
-  // Copy c reads and writes regions 2c and 2c + 1 in turn.
+  // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all.
+  const bool stacked = mode_ == Copies::kStacked;
+  const uint32_t passes = stacked ? 1 : copies();
   const size_t region = stages_.activation_bytes(call.length);
-  const size_t total = 2 * copies() * region;
+  const size_t total = 2 * passes * region;
   Scratch& scratch = stages_.scratch();
   ZO_TRY(scratch.reserve(total));
-  const auto place = [&](uint32_t copy, size_t stage) { return scratch.data() + (2 * copy + stage % 2) * region; };
+  const auto place = [&](uint32_t pass, size_t stage) { return scratch.data() + (2 * pass + stage % 2) * region; };
+  std::vector<int64_t> tokens;
+  for (uint32_t copy = 0; copy < (stacked ? copies() : 1); ++copy) {
+    tokens.insert(tokens.end(), call.tokens.begin(), call.tokens.end());
+  }
   for (size_t stage = 0; stage < stages_.head(); ++stage) {
-    for (uint32_t copy = 0; copy < copies(); ++copy) {
-      const StateValues seen = perturbed(stage, copy, scalars, master);
+    for (uint32_t pass = 0; pass < passes; ++pass) {
+      const StateValues seen = perturbed(stage, pass, scalars, master);
       StageValues values;
-      values.tokens = call.tokens.data();
-      values.activations = place(copy, stage);
-      values.next_activations = place(copy, stage + 1);
+      values.scalars = &scalars;
+      values.tokens = tokens.data();
+      values.activations = place(pass, stage);
+      values.next_activations = place(pass, stage + 1);
       values.state = &seen;
       ZO_TRY(stages_.forward(stage, call.length, values));
     }
@@ -65,7 +76,8 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   is_argmax_.resize(entries_);
   for (uint32_t copy = 0; copy < copies(); ++copy) {
     const StateValues seen = perturbed(stages_.head(), copy, scalars, master);
-    const auto* activation = reinterpret_cast<const float*>(place(copy, stages_.head()));
+    const auto* activation = reinterpret_cast<const float*>(place(stacked ? 0 : copy, stages_.head()));
+    activation += stacked ? copy * call.tokens.size() * stages_.hidden() : 0;
     ZO_TRY(head_.score(call, activation, seen, logprobs_.data() + copy * entries_, is_argmax_.data()));
   }
   scratch.release(0, total);

@@ -1,10 +1,12 @@
 // Scores calls of a split model: stage by stage, under one or more perturbations of its trainable slots, or under none.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "session/split_head.h"
 #include "session/stages.h"
+#include "session/update_runner.h"
 
 namespace zoexport {
 
@@ -14,14 +16,16 @@ class SplitScorer : public CallRunner {
     kPlain,   // one, as it is
     kOne,     // one, perturbed along the scalars' query and sign
     kAll,     // 2 * queries: copy 2i along +z_i, copy 2i+1 along -z_i; all go through a stage before the next
+    kStacked  // likewise, as rows of one call of programs that perturb
   };
 
-  // `stages` outlives this object. `queries` is 0 for Copies::kPlain.
-  SplitScorer(Stages& stages, Copies copies, uint32_t queries)
-      : stages_(stages), head_(stages), mode_(copies), queries_(queries) {}
+  // Of Copies::kPlain. `stages` outlives this object.
+  explicit SplitScorer(Stages& stages) : stages_(stages), head_(stages) {}
+  SplitScorer(Stages& stages, Copies copies, UpdateRunner update)
+      : stages_(stages), head_(stages), mode_(copies), update_(std::move(update)) {}
 
-  CallLimits limits() const override { return stages_.limits(); }
-  uint32_t copies() const override { return mode_ == Copies::kAll ? 2 * queries_ : 1; }
+  CallLimits limits() const override;
+  uint32_t copies() const override;
   Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next) override;
   const float* logprobs(uint32_t copy) const override { return logprobs_.data() + copy * entries_; }
   const std::vector<float>& is_argmax() const override { return is_argmax_; }
@@ -32,8 +36,8 @@ class SplitScorer : public CallRunner {
 
   Stages& stages_;
   SplitHead head_;
-  Copies mode_;
-  uint32_t queries_;
+  Copies mode_ = Copies::kPlain;
+  std::optional<UpdateRunner> update_;  // of all but kPlain
   size_t entries_ = 0;
   std::vector<float> logprobs_;  // (copies, entries)
   std::vector<float> is_argmax_;

@@ -32,7 +32,10 @@ Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs,
 }
 
 CallLimits Stages::limits() const {
-  return {manifest_.rows, manifest_.seq_len, manifest_.lengths.front(), manifest_.max_labels, 1, manifest_.lengths};
+  // The manifest's are the labels of one copy; the head takes any number, some at a time.
+  const auto labels = std::min<uint64_t>(uint64_t{manifest_.max_labels} * manifest_.copies, UINT32_MAX);
+  return {manifest_.rows, manifest_.seq_len, manifest_.lengths.front(), static_cast<uint32_t>(labels), 1,
+          manifest_.lengths};
 }
 
 size_t Stages::activation_bytes(uint32_t length) const {
@@ -92,11 +95,14 @@ Status Stages::run(size_t stage, uint32_t length, const StageValues& values, boo
       inputs.push_back(following(role == "activation" ? activations : output_gradients, value));
       continue;
     }
-    const void* data = role == "weight"         ? weights_.data(spec.bind.at(value.name))
-                       : role == "state"        ? static_cast<const void*>((*values.state)(slot(value)))
-                       : role == "tokens"       ? static_cast<const void*>(values.tokens)
-                       : role == "label_tokens" ? static_cast<const void*>(values.label_tokens)
-                                                : static_cast<const void*>(values.label_weights);
+    const auto noise = [&] { return noise_.values(value, slots_.spec(slots_.find(noise_slot(value))), *values.scalars); };
+    const void* data = role == "weight"          ? weights_.data(spec.bind.at(value.name))
+                       : role == "state"         ? (*values.state)(slot(value))
+                       : role == "noise"         ? noise()
+                       : scalar_dtype(role) >= 0 ? scalar_value(*values.scalars, role)
+                       : role == "tokens"        ? static_cast<const void*>(values.tokens)
+                       : role == "label_tokens"  ? static_cast<const void*>(values.label_tokens)
+                                                 : static_cast<const void*>(values.label_weights);
     inputs.push_back(make_tensor(value, sizes_of(value), data));
   }
   for (const ValueSpec& value : program.outputs) {

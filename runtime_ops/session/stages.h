@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "session/call_inputs.h"
 #include "session/call_runner.h"
 #include "session/frozen_weights.h"
 #include "session/manifest.h"
@@ -17,7 +18,8 @@ namespace zoexport {
 // What one run of a stage reads and writes; what its program has no role for stays null. Activations and their gradients
 // are float32 and lie one after another, each at a multiple of kAlignment bytes.
 struct StageValues {
-  const int64_t* tokens = nullptr;  // (rows, length)
+  const CallScalars* scalars = nullptr;  // of programs that perturb
+  const int64_t* tokens = nullptr;       // (rows, length)
   const uint8_t* activations = nullptr;
   const uint8_t* output_gradients = nullptr;
   const int64_t* label_tokens = nullptr;  // (label_rows), as are the others of labels
@@ -45,7 +47,7 @@ class Stages {
   // For what passes between stages, of whoever runs a call.
   Scratch& scratch() { return scratch_; }
   const std::string& folder() const { return folder_; }
-  // Calls of split programs.
+  // Calls whose rows all differ.
   CallLimits limits() const;
   // Floats of one row of the last activation.
   size_t hidden() const { return hidden_; }
@@ -70,6 +72,7 @@ class Stages {
   bool opened_ = false;  // the weights, when a program first runs
   const std::string& folder_;
   Scratch scratch_;
+  NoiseInputs noise_;
   std::vector<std::map<std::string, size_t>> slot_of_;  // by stage: local name -> slot
   std::vector<std::vector<size_t>> trainable_;
   size_t hidden_ = 0;

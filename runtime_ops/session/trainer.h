@@ -40,8 +40,8 @@ class Trainer {
   // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss
   // that is not finite is returned with the next values untouched.
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
-  // Applies a record's update to one slot of `elements` values; `in` may be `out`.
-  virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const float* in, float* out) = 0;
+  // Applies a record's update to the values of one slot; `in` may be `out`.
+  virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
   // The gradient of the last step by a slot, as long as its values; null where there is none.
   virtual const float* gradient(size_t slot) const = 0;
 };
@@ -49,8 +49,9 @@ class Trainer {
 // The trainer of a bundle of whole-model programs, chosen by the roles of its train program.
 Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs, FrozenWeights& weights);
 
-// The zeroth-order trainer of a split bundle, prge or mezo by its method. All references outlive it.
-Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages);
+// The zeroth-order trainer of a split bundle: over stacked copies where it has them, else as prge or mezo by its method.
+// All references outlive it.
+Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages, Programs& programs);
 
 // The trainer of a split bundle whose manifest names an optimizer.
 Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages);

@@ -1,4 +1,4 @@
-// Two copies of an array of floats: the current one, and the next one that a step writes while the current one stays.
+// Two copies of an array of bytes: the current one, and the next one that a step writes while the current one stays.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@ namespace zoexport {
 class TwoCopies {
  public:
   // In the heap, zeros.
-  explicit TwoCopies(size_t floats) : heap_{std::vector<float>(floats), std::vector<float>(floats)} {}
+  explicit TwoCopies(size_t bytes) : heap_{std::vector<uint8_t>(bytes), std::vector<uint8_t>(bytes)} {}
   // In a mapped file; `current` is 0 or 1.
   TwoCopies(WorkFile file, int current) : file_(std::move(file)), current_(current) {}
 
-  float* current() { return copy(current_); }
-  const float* current() const { return const_cast<TwoCopies*>(this)->copy(current_); }
-  float* next() { return copy(1 - current_); }
+  uint8_t* current() { return copy(current_); }
+  const uint8_t* current() const { return const_cast<TwoCopies*>(this)->copy(current_); }
+  uint8_t* next() { return copy(1 - current_); }
   void flip() { current_ = 1 - current_; }
 
   // What a file says of its copies; the heap says nothing, and needs not, as it ends with the process.
@@ -32,14 +32,14 @@ class TwoCopies {
   }
 
  private:
-  float* copy(int copy) { return file_ ? file_->copy(copy) : heap_[copy].data(); }
+  uint8_t* copy(int copy) { return file_ ? file_->copy(copy) : heap_[copy].data(); }
   void set_steps(int copy, uint64_t steps) {
     if (file_) {
       file_->set_steps(copy, steps);
     }
   }
 
-  std::vector<float> heap_[2];
+  std::vector<uint8_t> heap_[2];
   std::optional<WorkFile> file_;
   int current_ = 0;
 };

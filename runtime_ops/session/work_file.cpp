@@ -22,7 +22,7 @@ void store(T& place, T value) {
   __atomic_store_n(&place, value, __ATOMIC_SEQ_CST);
 }
 
-size_t file_bytes(uint64_t floats) { return kHeaderBytes + 2 * static_cast<size_t>(floats) * sizeof(float); }
+size_t file_bytes(size_t bytes) { return kHeaderBytes + 2 * bytes; }
 
 template <size_t N>
 bool holds(const char (&field)[N], const std::string& text) {
@@ -59,13 +59,13 @@ std::string boot_id() {
 #endif
 }
 
-Result<SharedFile> WorkFile::filled(Result<SharedFile> file, const std::string& bundle_id, uint64_t floats) {
+Result<SharedFile> WorkFile::filled(Result<SharedFile> file, const std::string& bundle_id, size_t bytes) {
   if (file.ok()) {
     auto& header = *reinterpret_cast<Header*>(file->data());
     std::memcpy(header.bundle_id, bundle_id.data(), std::min(bundle_id.size(), sizeof(header.bundle_id)));
     const std::string boot = boot_id();
     std::memcpy(header.boot_id, boot.data(), std::min(boot.size(), sizeof(header.boot_id)));
-    header.floats = floats;
+    header.floats = bytes / sizeof(float);
     header.device = file->device();
     header.number = file->number();
     header.steps[0] = header.steps[1] = kNoSteps;
@@ -73,33 +73,33 @@ Result<SharedFile> WorkFile::filled(Result<SharedFile> file, const std::string& 
   return file;
 }
 
-Result<WorkFile> WorkFile::create(const std::string& path, const std::string& bundle_id, uint64_t floats) {
-  ZO_ASSIGN(file, filled(SharedFile::create(path, file_bytes(floats)), bundle_id, floats));
-  return WorkFile(std::move(file), floats);
+Result<WorkFile> WorkFile::create(const std::string& path, const std::string& bundle_id, size_t bytes) {
+  ZO_ASSIGN(file, filled(SharedFile::create(path, file_bytes(bytes)), bundle_id, bytes));
+  return WorkFile(std::move(file), bytes);
 }
 
-Result<WorkFile> WorkFile::unnamed(const std::string& folder, uint64_t floats) {
-  ZO_ASSIGN(file, filled(SharedFile::unnamed(folder, file_bytes(floats)), "", floats));
-  return WorkFile(std::move(file), floats);
+Result<WorkFile> WorkFile::unnamed(const std::string& folder, size_t bytes) {
+  ZO_ASSIGN(file, filled(SharedFile::unnamed(folder, file_bytes(bytes)), "", bytes));
+  return WorkFile(std::move(file), bytes);
 }
 
-std::optional<WorkFile> WorkFile::reopen(const std::string& path, const std::string& bundle_id, uint64_t floats,
+std::optional<WorkFile> WorkFile::reopen(const std::string& path, const std::string& bundle_id, size_t bytes,
                                          bool writable) {
   Result<SharedFile> file = SharedFile::open(path, writable);
-  if (!file.ok() || file->size() != file_bytes(floats)) {
+  if (!file.ok() || file->size() != file_bytes(bytes)) {
     return std::nullopt;
   }
-  WorkFile work(std::move(*file), floats);
+  WorkFile work(std::move(*file), bytes);
   const Header& header = work.header();
   const std::string boot = boot_id();
   const bool trusted = header.magic == kMagic && holds(header.bundle_id, bundle_id) && !boot.empty() &&
-                       holds(header.boot_id, boot) && header.floats == floats &&
+                       holds(header.boot_id, boot) && header.floats == bytes / sizeof(float) &&
                        header.device == work.file_.device() && header.number == work.file_.number();
   return trusted ? std::optional<WorkFile>(std::move(work)) : std::nullopt;
 }
 
-float* WorkFile::copy(int copy) const {
-  return reinterpret_cast<float*>(file_.data() + kHeaderBytes) + static_cast<uint64_t>(copy) * floats_;
+uint8_t* WorkFile::copy(int copy) const {
+  return file_.data() + kHeaderBytes + static_cast<size_t>(copy) * bytes_;
 }
 
 uint64_t WorkFile::steps(int copy) const { return __atomic_load_n(&header().steps[copy], __ATOMIC_SEQ_CST); }

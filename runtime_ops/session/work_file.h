@@ -18,17 +18,17 @@ class WorkFile {
  public:
   static constexpr uint64_t kNoSteps = UINT64_MAX;
 
-  // A file with two copies of `floats` zeros, in place of what is at `path`; not valid yet.
-  static Result<WorkFile> create(const std::string& path, const std::string& bundle_id, uint64_t floats);
+  // A file with two copies of `bytes` zeros, whole floats, in place of what is at `path`; not valid yet.
+  static Result<WorkFile> create(const std::string& path, const std::string& bundle_id, size_t bytes);
   // Likewise one without a name, in `folder`.
-  static Result<WorkFile> unnamed(const std::string& folder, uint64_t floats);
+  static Result<WorkFile> unnamed(const std::string& folder, size_t bytes);
   // One that a process left behind since the system started: whole, of this bundle, and no copy of another file. Nothing
   // where that is not certain.
-  static std::optional<WorkFile> reopen(const std::string& path, const std::string& bundle_id, uint64_t floats,
+  static std::optional<WorkFile> reopen(const std::string& path, const std::string& bundle_id, size_t bytes,
                                         bool writable);
 
-  // `floats` values; copy is 0 or 1.
-  float* copy(int copy) const;
+  // Copy 0 or 1.
+  uint8_t* copy(int copy) const;
   // The steps whose result a copy is; kNoSteps while it is written.
   uint64_t steps(int copy) const;
   void set_steps(int copy, uint64_t steps);
@@ -37,12 +37,12 @@ class WorkFile {
 
  private:
   struct Header;
-  WorkFile(SharedFile file, uint64_t floats) : file_(std::move(file)), floats_(floats) {}
+  WorkFile(SharedFile file, size_t bytes) : file_(std::move(file)), bytes_(bytes) {}
   Header& header() const { return *reinterpret_cast<Header*>(file_.data()); }
-  static Result<SharedFile> filled(Result<SharedFile> file, const std::string& bundle_id, uint64_t floats);
+  static Result<SharedFile> filled(Result<SharedFile> file, const std::string& bundle_id, size_t bytes);
 
   SharedFile file_;
-  uint64_t floats_;
+  size_t bytes_;  // of a copy
 };
 
 }  // namespace zoexport

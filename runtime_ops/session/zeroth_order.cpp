@@ -2,9 +2,9 @@
 #include <numeric>
 #include <string>
 
-#include "kernels/zeroth_order.h"
 #include "session/loss.h"
 #include "session/program_runner.h"
+#include "session/slot_values.h"
 #include "session/split_scorer.h"
 #include "session/trainer.h"
 
@@ -37,7 +37,7 @@ class ZerothOrderTrainer : public Trainer {
         scalars.query = copy / 2;
         scalars.sign = copy % 2 == 0 ? 1.0f : -1.0f;
         // The first call applies the pending update; the others start from its result.
-        const auto state = [&](size_t slot) {
+        const auto state = [&](size_t slot) -> const void* {
           return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
         };
         ZO_TRY(train_->run(call, scalars, slots, state, first));
@@ -51,10 +51,9 @@ class ZerothOrderTrainer : public Trainer {
     return reduce(scores, input);
   }
 
-  Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const float* in, float* out) override {
-    const bool applied = kernels::zo_update(in, slot.elements, record.gradients.data(), record.gradients.size(),
-                                            record.lr, seed, record.step + 1, slot.tensor_id, out);
-    if (!applied) {
+  Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) override {
+    const SlotUpdate update{record.gradients.data(), record.gradients.size(), record.lr, seed, record.step + 1};
+    if (!update_values(slot, update, in, out)) {
       return Failure{ZO_STATE_ERROR, "record " + std::to_string(record.step), "no gradients", "one for each query",
                      "Restore the state from a copy, or start again in another folder."};
     }
@@ -130,18 +129,22 @@ Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs
       std::make_unique<ZerothOrderTrainer>(std::make_unique<ProgramRunner>(std::move(train)), queries));
 }
 
-Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages) {
+Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages, Programs& programs) {
+  const bool stacked = manifest.copies > 1;
   const bool together = manifest.method == "prge";
-  if (!together && manifest.method != "mezo") {
+  if (!stacked && !together && manifest.method != "mezo") {
     return Failure{ZO_BUNDLE_ERROR, "manifest.json, method", manifest.method + ", with stages and without an optimizer",
-                   "prge or mezo", "Use the zoexport version that compiled this bundle."};
+                   "prge or mezo, or programs that perturb copies", "Use the zoexport version that compiled this bundle."};
   }
   if (manifest.queries == 0) {
     return Failure{ZO_BUNDLE_ERROR, "manifest.json, settings.queries", "nothing", "a number of at least 1",
                    "Compile the bundle again."};
   }
-  auto scorer = std::make_unique<SplitScorer>(stages, together ? SplitScorer::Copies::kAll : SplitScorer::Copies::kOne,
-                                              manifest.queries);
+  ZO_ASSIGN(update, UpdateRunner::create(manifest, programs));
+  const auto copies = stacked    ? SplitScorer::Copies::kStacked
+                      : together ? SplitScorer::Copies::kAll
+                                 : SplitScorer::Copies::kOne;
+  auto scorer = std::make_unique<SplitScorer>(stages, copies, std::move(update));
   return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(std::move(scorer), manifest.queries));
 }
 

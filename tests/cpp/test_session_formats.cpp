@@ -155,18 +155,27 @@ void test_safetensors() {
   const Folder folder;
   const std::string path = folder.file("a");
   const float values[6] = {0, 1, 2, 3, 4, -0.0f};
-  CHECK(write_safetensors(path, {{"x", {2, 2}, values, 4}, {"y", {2}, values + 4, 2}}, {{"steps", "7"}}).ok());
+  const uint16_t halves[3] = {0x3C00, 0x8000, 0x7BFF};
+  CHECK(write_safetensors(path,
+                          {{"h", ZO_FLOAT16, {3}, halves, 6},
+                           {"x", ZO_FLOAT32, {2, 2}, values, 16},
+                           {"y", ZO_FLOAT32, {2}, values + 4, 8}},
+                          {{"steps", "7"}})
+            .ok());
   {
     const auto file = SafeTensors::open(path, ZO_STATE_ERROR);
     if (!CHECK(file.ok())) {
       return;
     }
-    CHECK(file->tensors().size() == 2 && file->metadata("steps") == "7" && file->metadata("none").empty());
+    CHECK(file->tensors().size() == 3 && file->metadata("steps") == "7" && file->metadata("none").empty());
     CHECK(file->metadata("crc32") == crc_text(file->data_crc()));
     const TensorBytes* y = file->find("y");
     CHECK(y != nullptr && y->dtype == "F32" && y->shape == std::vector<int64_t>{2} && y->bytes == 8);
     CHECK(y != nullptr && std::memcmp(y->data, values + 4, 8) == 0);
+    // Behind an odd number of halves in the list, and aligned all the same.
     CHECK(reinterpret_cast<uintptr_t>(y->data) % 4 == 0);
+    const TensorBytes* h = file->find("h");
+    CHECK(h != nullptr && h->dtype == "F16" && h->bytes == 6 && std::memcmp(h->data, halves, 6) == 0);
   }
   const std::string whole = *read_file(path, ZO_STATE_ERROR);
   for (size_t size = 0; size < whole.size(); ++size) {
@@ -243,6 +252,11 @@ void test_manifest() {
       {R"("lr":0.005)", R"("lr":0)", "manifest, settings.lr"},
       {R"("file":"model.pte")", R"("file":"../model.pte")", "manifest, programs[0].file"},
       {R"("file":"model.pte")", R"("file":"other.pte")", "manifest, program evaluate"},
+      {R"("dtype":"float32","shape":[2,3],"tensor_id")", R"("dtype":"float16","shape":[2,3],"tensor_id")",
+       "manifest, program evaluate"},
+      {R"("dtype":"float32","shape":[2,3],"tensor_id")", R"("dtype":"bfloat16","shape":[2,3],"tensor_id")",
+       "manifest, state[0].dtype"},
+      {R"("dtype":"int64","shape":[2,8])", R"("dtype":"int65","shape":[2,8])", "manifest, programs[0].inputs[0].dtype"},
       {R"("dtype":"float32","shape":[1)", R"("dtype":"int64","shape":[1)", "manifest, program evaluate"},
       {R"("schema_version":1)", R"("schema_version":7)", "manifest"},
       {R"("target":"android-cpu")", R"("target":["android-cpu"])", "manifest, target"},
@@ -261,6 +275,40 @@ void test_manifest() {
                    refused.ok() ? "accepted" : refused.failure().where.c_str());
     }
   }
+}
+
+// A slot of halves, which programs read as such; no first-order method keeps them.
+void test_half_slots() {
+  std::string body = manifest_body();
+  for (size_t at = body.find(R"("float32","shape":[2,3])"); at != std::string::npos;
+       at = body.find(R"("float32","shape":[2,3])", at)) {
+    body.replace(at, 9, R"("float16")");
+  }
+  const auto manifest = parse_manifest(with_id(body), "manifest");
+  CHECK(manifest.ok() && manifest->slots[0].dtype == ZO_FLOAT16 && manifest->slots[0].bytes() == 12);
+  const std::string settings = R"("settings":{)";
+  const auto refused = parse_manifest(
+      with_id(body.replace(body.find(settings), settings.size(), settings + R"("optimizer":"sgd",)")), "manifest");
+  CHECK(!refused.ok() && refused.failure().where == "manifest, state");
+  CHECK(!refused.ok() && refused.failure().found == "the float16 slot b with settings.optimizer");
+}
+
+void test_dtypes() {
+  const struct {
+    const char* text;
+    int32_t dtype;
+    size_t bytes;
+    const char* stored;
+  } known[] = {{"float32", ZO_FLOAT32, 4, "F32"}, {"int64", ZO_INT64, 8, "I64"},  {"uint8", ZO_UINT8, 1, "U8"},
+               {"bfloat16", ZO_BFLOAT16, 2, "BF16"}, {"int8", ZO_INT8, 1, "I8"}, {"uint32", ZO_UINT32, 4, "U32"},
+               {"float16", ZO_FLOAT16, 2, "F16"}, {"int32", ZO_INT32, 4, "I32"}};
+  for (const auto& dtype : known) {
+    CHECK(dtype_from_text(dtype.text) == dtype.dtype && dtype_bytes(dtype.dtype) == dtype.bytes);
+    CHECK(dtype_text(dtype.dtype) == std::string(dtype.text));
+    CHECK(safetensors_dtype(dtype.dtype) == std::string(dtype.stored));
+  }
+  CHECK(dtype_from_text("float64") == -1 && dtype_from_text("") == -1);
+  CHECK(dtype_texts() == "float32, int64, uint8, bfloat16, int8, uint32, float16 or int32");
 }
 
 void test_damaged_manifest() {
@@ -306,6 +354,8 @@ int main() {
   test_log_file();
   test_safetensors();
   test_manifest();
+  test_half_slots();
+  test_dtypes();
   test_damaged_manifest();
   test_write_file();
   return check::result();

@@ -20,6 +20,7 @@ using namespace zoexport;
 namespace {
 
 const std::string kBundle(64, 'a');
+constexpr size_t kBytes = 40;  // of a copy
 
 struct Folder {
   Folder() { path = ::mkdtemp(name); }
@@ -66,32 +67,32 @@ void test_scratch() {
 void test_work_file() {
   const Folder folder;
   const std::string path = folder.file("work.bin");
-  CHECK(!WorkFile::reopen(path, kBundle, 10, true));
+  CHECK(!WorkFile::reopen(path, kBundle, kBytes, true));
   {
-    auto made = WorkFile::create(path, kBundle, 10);
+    auto made = WorkFile::create(path, kBundle, kBytes);
     if (!CHECK(made.ok())) {
       return;
     }
     CHECK(made->steps(0) == WorkFile::kNoSteps && made->steps(1) == WorkFile::kNoSteps);
-    made->copy(0)[9] = 1.5f;
-    made->copy(1)[0] = 2.5f;
+    made->copy(0)[39] = 15;
+    made->copy(1)[0] = 25;
     made->set_steps(1, 3);
-    CHECK(!WorkFile::reopen(path, kBundle, 10, true));  // not valid yet
+    CHECK(!WorkFile::reopen(path, kBundle, kBytes, true));  // not valid yet
     made->set_valid(true);
   }
   for (const bool writable : {false, true}) {
-    const auto work = WorkFile::reopen(path, kBundle, 10, writable);
-    CHECK(work && work->copy(0)[9] == 1.5f && work->copy(1)[0] == 2.5f && work->steps(1) == 3);
+    const auto work = WorkFile::reopen(path, kBundle, kBytes, writable);
+    CHECK(work && work->copy(0)[39] == 15 && work->copy(1)[0] == 25 && work->steps(1) == 3);
   }
   CHECK(!boot_id().empty());
-  CHECK(!WorkFile::reopen(path, std::string(64, 'b'), 10, true));
-  CHECK(!WorkFile::reopen(path, kBundle, 11, true));
+  CHECK(!WorkFile::reopen(path, std::string(64, 'b'), kBytes, true));
+  CHECK(!WorkFile::reopen(path, kBundle, kBytes + 4, true));
   // A copy of the file has another number.
   const auto content = read_file(path, ZO_STATE_ERROR);
-  CHECK(content.ok() && content->size() == 4096 + 2 * 10 * 4);
+  CHECK(content.ok() && content->size() == 4096 + 2 * kBytes);
   const std::string copy = folder.file("copy");
   CHECK(write_file(copy, [&](int file) { return write_all(file, content->data(), content->size()); }).ok());
-  CHECK(!WorkFile::reopen(copy, kBundle, 10, true));
+  CHECK(!WorkFile::reopen(copy, kBundle, kBytes, true));
   // Any other byte of the header makes it a file of somebody else; the steps of a copy count for themselves.
   for (size_t at = 0; at < 160; ++at) {
     std::string damaged = *content;
@@ -100,23 +101,23 @@ void test_work_file() {
       std::fwrite(damaged.data(), 1, damaged.size(), file);
       std::fclose(file);
     }
-    CHECK(!WorkFile::reopen(path, kBundle, 10, true));
+    CHECK(!WorkFile::reopen(path, kBundle, kBytes, true));
   }
 }
 
 void test_two_copies() {
   const Folder folder;
-  TwoCopies heap(3);
-  auto file = WorkFile::unnamed(folder.path, 3);
+  TwoCopies heap(12);
+  auto file = WorkFile::unnamed(folder.path, 12);
   if (!CHECK(file.ok())) {
     return;
   }
   TwoCopies mapped(std::move(*file), 1);
   for (TwoCopies* copies : {&heap, &mapped}) {
-    copies->current()[2] = 1;
-    copies->next()[2] = 2;
+    copies->current()[11] = 1;
+    copies->next()[11] = 2;
     copies->flip();
-    CHECK(copies->current()[2] == 2 && copies->next()[2] == 1);
+    CHECK(copies->current()[11] == 2 && copies->next()[11] == 1);
   }
   mapped.set_current_steps(4);
   mapped.set_next_steps(5);

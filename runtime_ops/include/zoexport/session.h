@@ -276,7 +276,10 @@ enum { ZO_SLOT_CURRENT = 0, /* as the last step evaluated it */
        ZO_SLOT_FINISHED = 1, /* with the pending update applied: what export and evaluation use */
        ZO_SLOT_GRADIENT = 2  /* the last step's gradient by a trainable slot, before clipping: first-order methods */ };
 
-/* Copies a slot's fp32 values; `count` must be its number of elements. */
+/* Slots are float32 or float16 in the bundle, in memory and in files; their values pass here as float32. Those of a float16
+ * slot are converted exactly when they are read, and rounded to nearest, ties to even, when they are written. */
+
+/* Copies a slot's values; `count` must be its number of elements. */
 ZO_API zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
                                       zo_error* error);
 

@@ -1,0 +1,163 @@
+// Slots of float32 and float16: where their values lie, what they become as float32, files, and updates.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "rng/variants.h"
+#include "session/files.h"
+#include "session/slot_values.h"
+#include "session/slots.h"
+
+using namespace zoexport;
+
+namespace {
+
+struct Folder {
+  Folder() { path = ::mkdtemp(name); }
+  ~Folder() { (void)std::system(("rm -r " + path).c_str()); }
+  char name[32] = "/tmp/zoexport-slots-XXXXXX";
+  std::string path;
+};
+
+SlotSpec slot(const std::string& name, int32_t dtype, uint64_t elements, const char* role = "trainable") {
+  SlotSpec spec;
+  spec.name = name;
+  spec.role = role;
+  spec.dtype = dtype;
+  spec.shape = {static_cast<int64_t>(elements)};
+  spec.tensor_id = 9;
+  spec.elements = elements;
+  return spec;
+}
+
+// A half by the definition: sign, exponent, fraction.
+double half_value(uint16_t half) {
+  const int exponent = (half >> 10) & 31;
+  const double fraction = half & 1023;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1 + fraction / 1024, exponent - 15);
+  return half >> 15 != 0 ? -magnitude : magnitude;
+}
+
+bool finite(uint16_t half) { return ((half >> 10) & 31) != 31; }
+
+void test_conversions() {
+  const SlotSpec spec = slot("h", ZO_FLOAT16, 65536);
+  std::vector<uint16_t> halves(65536), back(65536);
+  std::vector<float> floats(65536);
+  for (size_t i = 0; i < halves.size(); ++i) {
+    halves[i] = static_cast<uint16_t>(i);
+  }
+  read_values(spec, halves.data(), floats.data());
+  write_values(spec, floats.data(), back.data());
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const auto half = static_cast<uint16_t>(i);
+    if (finite(half)) {
+      CHECK(double{floats[i]} == half_value(half) && back[i] == half);
+    } else {
+      CHECK((half & 1023) == 0 ? std::isinf(floats[i]) && back[i] == half : std::isnan(floats[i]));
+    }
+  }
+  // Half-way between two neighbours: the even one; a little to either side: the nearer one.
+  const SlotSpec one = slot("h", ZO_FLOAT16, 1);
+  for (uint32_t i = 0; i + 1 < 0x7C00; ++i) {
+    const auto low = static_cast<uint16_t>(i);
+    const auto middle = static_cast<float>((half_value(low) + half_value(static_cast<uint16_t>(i + 1))) / 2);
+    const float values[3] = {std::nextafter(middle, 0.0f), middle,
+                             std::nextafter(middle, std::numeric_limits<float>::max())};
+    const uint32_t expected[3] = {i, i + i % 2, i + 1};
+    for (int k = 0; k < 3; ++k) {
+      uint16_t found = 0;
+      write_values(one, &values[k], &found);
+      CHECK(found == expected[k]);
+    }
+  }
+}
+
+void test_memory_and_files() {
+  const Folder folder;
+  const std::string path = join(folder.path, "adapter.safetensors");
+  const std::vector<SlotSpec> specs = {slot("a", ZO_FLOAT16, 3), slot("b", ZO_FLOAT32, 2), slot("c", ZO_FLOAT16, 1001),
+                                       slot("d", ZO_FLOAT16, 4, "frozen")};
+  const std::vector<uint16_t> halves(1001, 0x3555);
+  const float floats[2] = {1.5f, -2.0f};
+  CHECK(write_safetensors(path,
+                          {{"a", ZO_FLOAT16, {3}, halves.data(), 6},
+                           {"b", ZO_FLOAT32, {2}, floats, 8},
+                           {"c", ZO_FLOAT16, {1001}, halves.data(), 2002},
+                           {"d", ZO_FLOAT16, {4}, halves.data(), 8}},
+                          {})
+            .ok());
+  auto loaded = Slots::load(specs, path, 0);
+  if (!CHECK(loaded.ok())) {
+    return;
+  }
+  Slots& slots = *loaded;
+  // Two bytes an element; what follows begins at a multiple of its own elements.
+  CHECK(slots.offset(0) == 0 && slots.offset(1) == 8 && slots.offset(2) == 16);
+  CHECK(slots.copy_bytes() == 16 + 2 * 1001);
+  slots.hold(TwoCopies(slots.copy_bytes()), /*keep=*/false);
+  CHECK(std::memcmp(slots.current(2), halves.data(), 2002) == 0);
+  CHECK(std::memcmp(slots.current(1), floats, 8) == 0);
+  CHECK(static_cast<uint8_t*>(slots.next(2)) - static_cast<uint8_t*>(slots.next(0)) == 16);
+  const uint16_t other[4] = {1, 2, 3, 4};
+  slots.set(0, other);
+  slots.set(3, other);
+  CHECK(std::memcmp(slots.current(0), other, 6) == 0 && std::memcmp(slots.current(3), other, 8) == 0);
+  CHECK(std::memcmp(slots.current(1), floats, 8) == 0 && std::memcmp(slots.bundled(3), halves.data(), 8) == 0);
+
+  const std::string snapshot = join(folder.path, "snapshot");
+  CHECK(write_safetensors(snapshot, slots.to_write(SlotKind::kTrainable), {}).ok());
+  const auto file = SafeTensors::open(snapshot, ZO_STATE_ERROR);
+  CHECK(file.ok() && file->tensors().size() == 3 && file->find("c")->dtype == "F16" && file->find("b")->dtype == "F32");
+  slots.set(0, halves.data());
+  CHECK(file.ok() && slots.set_from(*file, SlotKind::kTrainable, snapshot).ok());
+  CHECK(std::memcmp(slots.current(0), other, 6) == 0);
+
+  std::vector<SlotSpec> wide = specs;
+  wide[2].dtype = ZO_FLOAT32;
+  const auto refused = Slots::load(wide, path, 0);
+  CHECK(!refused.ok() && refused.failure().expected == "the float32 value of that slot");
+  wide = specs;
+  wide[1].dtype = ZO_FLOAT16;
+  CHECK(!Slots::load(wide, path, 0).ok());
+}
+
+// The update of a half is that of its float, rounded once.
+void test_updates() {
+  constexpr size_t kElements = 37;
+  const SlotSpec half = slot("h", ZO_FLOAT16, kElements), full = slot("f", ZO_FLOAT32, kElements);
+  std::vector<float> values(kElements), updated(kElements);
+  std::vector<uint16_t> halves(kElements), expected(kElements), found(kElements);
+  rng::normals({3, 1, 0, 0}, 0, kElements, values.data(), rng::fastest().normal_blocks);
+  write_values(half, values.data(), halves.data());
+  read_values(half, halves.data(), values.data());
+  const std::vector<float> gradients = {0.5f, -1.25f};
+  const SlotUpdate update{gradients.data(), 2, 0.3f, 77, 5};
+  CHECK(update_values(full, update, values.data(), updated.data()));
+  write_values(half, updated.data(), expected.data());
+  CHECK(update_values(half, update, halves.data(), found.data()));
+  CHECK(found == expected && found != halves);
+  CHECK(update_values(half, update, halves.data(), halves.data()) && halves == expected);
+  // Nothing pending: every bit stays, a signalling NaN's too.
+  const std::vector<float> none = {0.0f, -0.0f};
+  halves[0] = 0x7D01;
+  CHECK(update_values(half, {none.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
+  CHECK(!update_values(half, {gradients.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
+  CHECK(!update_values(half, {gradients.data(), 0, 0.3f, 77, 5}, halves.data(), found.data()));
+}
+
+}  // namespace
+
+int main() {
+  test_conversions();
+  test_memory_and_files();
+  test_updates();
+  return check::result();
+}
