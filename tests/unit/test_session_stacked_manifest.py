@@ -86,7 +86,6 @@ def refused(bundle: Path, change: Change, message: str) -> None:
             lambda m: m["state"][2].update(role="trainable"),
             "a head that reads the trainable slot bias",
         ),
-        (lambda m: m["settings"].update(optimizer="sgd"), f"the float16 slot {VALUES} with"),
     ],
 )
 def test_bad_copies(tmp_path: Path, change: Change, message: str) -> None:

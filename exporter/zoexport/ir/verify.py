@@ -112,7 +112,8 @@ def _bound_graphs_are_static(graph: TrainingGraph, program: Program) -> Iterator
 def _families(graph: TrainingGraph) -> dict[str, list[Program]]:
     found: dict[str, list[Program]] = {}
     for program in graph.programs.values():
-        found.setdefault(program.family, []).append(program)
+        if program.family:
+            found.setdefault(program.family, []).append(program)
     return found
 
 

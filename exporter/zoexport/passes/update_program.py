@@ -44,5 +44,5 @@ def update_program(graph: TrainingGraph, queries: int) -> TrainingGraph:
     updated = call(nodes, zo.zo_update_half.default, *taken, slot.tensor_id)
     nodes.output((updated,))
     module = GraphModule(torch.nn.Module(), nodes)
-    graph.programs[UPDATE] = Program(UPDATE, module, inputs, [state], UPDATE)
+    graph.programs[UPDATE] = Program(UPDATE, module, inputs, [state])
     return graph

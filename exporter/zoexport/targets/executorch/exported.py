@@ -107,7 +107,7 @@ def split_entry(program: Program) -> dict[str, Any]:
     """How a session calls a program of single layers, whose weights are inputs."""
     return {
         "name": program.name,
-        "family": program.family,
+        **({"family": program.family} if program.family else {}),
         **({} if program.length is None else {"length": program.length}),
         "file": FILE,
         "method": identifier(program.name),
