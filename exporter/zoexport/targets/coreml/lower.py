@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import coremltools as ct
-import torch
 from coremltools.converters.mil.mil import Function
 from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
-from zoexport.ir.frozen import stage_values
-from zoexport.ir.graphs import aten, copy_program, identifier, is_call
-from zoexport.ir.lengths import close_sizes, longest_rows_alone
-from zoexport.ir.noise import take_noise
+from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
+from zoexport.ir.graphs import aten, identifier, is_call
 from zoexport.targets.coreml.functions import FunctionBuilder
+from zoexport.targets.coreml_parts import MINIMUM_OS, packing_of, parts_of
 
 PACKAGE = "model.mlpackage"
 SPECIFICATION = f"{PACKAGE}/Data/com.apple.CoreML/model.mlmodel"
@@ -28,15 +24,6 @@ _NOTE = "A Core ML package for iOS 18 and macOS 15; compared op by op by an eval
 
 _WIDE = "Layers with ReLU compute in fp32: rounding across its kink changes gradients by percents"
 _KINKS = (aten.relu, aten.leaky_relu, aten.hardtanh, aten.le, aten.gt)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """A function to be: a program with the values of its weights, and what these are called in the package."""
-
-    program: Program
-    weights: Mapping[str, torch.Tensor]
-    names: Mapping[str, str]
 
 
 def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool) -> Lowered:
@@ -47,8 +34,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     Raises:
         LoweringError: an operator that has no form in Core ML, or coremltools refused the package.
     """
-    total = 2 * len(graph.stages) if graph.stages else len(graph.programs)
-    parts = _stages(graph) if graph.stages else _whole(graph)
+    total, parts = parts_of(graph)
     functions = {}
     entries = []
     wide = False
@@ -76,9 +62,9 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         required_ops=[],
         delegates={entry["name"]: [] for entry in entries},
         fallback_ops={entry["name"]: {} for entry in entries},
-        packing=_packing(graph, half),
+        packing=packing_of(graph, "fp16" if half else "fp32"),
         notes=[_NOTE, *([_WIDE] if wide else [])],
-        minimum_os={"ios": "18.0", "macos": "15.0"},
+        minimum_os=MINIMUM_OS,
         tools=("coremltools",),
     )
 
@@ -109,38 +95,6 @@ def has_kink(program: Program) -> bool:
     return any(is_call(node, *_KINKS) for node in program.module.graph.nodes)
 
 
-def _whole(graph: TrainingGraph) -> Iterator[_Part]:
-    for name, program in graph.programs.items():
-        made = copy_program(program, name)
-        take_noise(graph, made)
-        close_sizes(graph, made)
-        names = [value.name for value in made.weights()]
-        yield _Part(made, graph.weights, {name: name for name in names})
-
-
-def _stages(graph: TrainingGraph) -> Iterator[_Part]:
-    """The functions of one stage after another, so that the values of one alone are read at a time."""
-    longest_rows_alone(graph)
-    programs = {program.family: program for program in graph.programs.values()}
-    slots = {slot.name for slot in graph.slots}
-    for number, stage in enumerate(graph.stages):
-        values = stage_values(graph, stage)
-        weights = {local: values[name] for local, name in stage.bind.items() if name in values}
-        own = Stage(
-            stage.name,
-            stage.name,
-            None if stage.backward is None else f"{stage.name}.backward",
-            {local: name for local, name in stage.bind.items() if name in slots},
-        )
-        for family, called in ((stage.forward, own.forward), (stage.backward, own.backward)):
-            if family is not None and called is not None:
-                program = programs[family]
-                name = called if program.length is None else f"{called}@{program.length}"
-                made = dataclasses.replace(program, name=name, family=called)
-                yield _Part(made, weights, stage.bind)
-        graph.stages[number] = own
-
-
 def _entry(program: Program, function: str) -> dict[str, Any]:
     """How a session calls a function."""
     return {
@@ -152,10 +106,3 @@ def _entry(program: Program, function: str) -> dict[str, Any]:
         "inputs": [value.as_dict() for value in program.arguments()],
         "outputs": [value.as_dict() for value in program.outputs],
     }
-
-
-def _packing(graph: TrainingGraph, half: bool) -> str:
-    """Of what is in the package: ``coreml-int4-g32`` is a code of 4 bits and a scale for each 32 inputs."""
-    kind, _, group = graph.packing.removesuffix("/1").partition("-symmetric")
-    scales = "fp16" if half else "fp32"
-    return scales if kind == "fp32" else f"coreml-{kind}{group}-{scales}"
