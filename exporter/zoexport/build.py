@@ -19,7 +19,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import Lowered, Method, Problem, Progress, Target, TrainingGraph
 from zoexport.methods import methods
-from zoexport.targets import targets
+from zoexport.targets import targets, with_engine
 
 INITIAL_STATE = "adapter.safetensors"
 WEIGHTS = "weights.safetensors"
@@ -52,7 +52,9 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
     """
     chosen_target = targets.get(target)
     chosen_method = methods.get(method or default_method(target))
-    config = chosen_target.defaults(parse(chosen_method.config, settings))
+    parsed: Any = parse(chosen_method.config, settings)
+    chosen_target = with_engine(chosen_target, parsed.engine)
+    config = chosen_target.defaults(parsed)
     _raise_problems([*chosen_target.check_available(), *chosen_target.supports(config)])
     return Plan(chosen_method, chosen_target, config)
 

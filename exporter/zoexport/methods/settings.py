@@ -25,6 +25,11 @@ class LoraSettings:
     soc: str | None = setting(
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
+    engine: str | None = setting(
+        None,
+        choices=("coreml", "executorch"),
+        help="what runs the programs, where the target has a choice (ios-coreml: coreml)",
+    )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
     lora_rank: int = setting(16, key="lora.rank", at_least=1, help="inner size of an adapter")
     lora_alpha: float = setting(
