@@ -29,7 +29,7 @@ from zoexport.core.types import (
     TrainingGraph,
 )
 from zoexport.methods import methods
-from zoexport.targets import targets
+from zoexport.targets import targets, with_engine
 
 INITIAL_STATE = "adapter.safetensors"
 WEIGHTS = "weights.safetensors"
@@ -62,7 +62,9 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
     """
     chosen_target = targets.get(target)
     chosen_method = methods.get(method or default_method(target))
-    config = chosen_target.defaults(parse(chosen_method.config, settings))
+    parsed: Any = parse(chosen_method.config, settings)
+    chosen_target = with_engine(chosen_target, parsed.engine)
+    config = chosen_target.defaults(parsed)
     _raise_problems(
         [*config.problems(), *chosen_target.check_available(), *chosen_target.supports(config)]
     )

@@ -26,6 +26,11 @@ class TrainingSettings:
     soc: str | None = setting(
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
+    engine: str | None = setting(
+        None,
+        choices=("coreml", "executorch"),
+        help="what runs the programs, where the target has a choice (ios-coreml: coreml)",
+    )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
     accumulate: int = setting(1, at_least=1, runtime=True, help="batches for one update")
     lr: float = setting(5e-3, above=0, runtime=True, help="learning rate")

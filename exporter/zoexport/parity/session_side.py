@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def evaluator(bundle: Path) -> PackageEngine | None:
     """The engine of a bundle that no engine here runs: Core ML's packages, evaluated op by op."""
-    if manifest.read(bundle)["engine"] != "coreml":
+    found = manifest.read(bundle)
+    if found["engine"] != "coreml" and found["backends"] != ["CoreMLBackend"]:
         return None
     from zoexport.coreml import PackageEngine
 

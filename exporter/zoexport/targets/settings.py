@@ -33,6 +33,33 @@ def needs_package(target: str, package: str) -> list[Problem]:
     ]
 
 
+def needs_executorch(target: str, delegate: str = "") -> list[Problem]:
+    """Of a target that lowers through ExecuTorch, and there through the module ``delegate``."""
+    for module in ("executorch", *([delegate] if delegate else [])):
+        if importlib.util.find_spec(module) is None:
+            return [
+                Problem(
+                    f"target {target}",
+                    f"the package {module} is not installed",
+                    "Run 'make setup', or pip install executorch==1.5.1 after torch.",
+                )
+            ]
+    return []
+
+
+def refuse_engine(target: str, engine: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Of a target that one engine runs."""
+    if settings["engine"] in (None, engine):
+        return []
+    return [
+        Problem(
+            f"setting engine={settings['engine']}",
+            f"the engine of target {target} is {engine}",
+            "Leave engine out, or compile for ios-coreml.",
+        )
+    ]
+
+
 def refuse_chip(target: str, settings: Mapping[str, Any]) -> list[Problem]:
     """Of a target whose programs run on any chip."""
     if settings["soc"] is None:

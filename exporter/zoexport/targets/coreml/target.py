@@ -16,6 +16,7 @@ from zoexport.targets.settings import (
     refuse_activations,
     refuse_chip,
     refuse_chosen,
+    refuse_engine,
 )
 
 
@@ -36,7 +37,12 @@ class CoremlTarget:
 
     def defaults(self, config: Any) -> Any:
         """Arithmetic is fp16 unless the user says fp32; the number of labels of a whole program is fixed."""
-        preferred = {"activations": "fp32", "compute": "fp16", "labels": few_labels(config)}
+        preferred = {
+            "engine": self.engine,
+            "activations": "fp32",
+            "compute": "fp16",
+            "labels": few_labels(config),
+        }
         return filled(config, preferred)
 
     def programs_config(self, config: Any) -> Any:
@@ -47,6 +53,7 @@ class CoremlTarget:
         """What is ExecuTorch's alone."""
         settings = as_dict(config)
         return [
+            *refuse_engine(self.name, self.engine, settings),
             *refuse_chip(self.name, settings),
             *refuse_chosen(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),

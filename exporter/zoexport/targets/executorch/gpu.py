@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.config import as_dict
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
-from zoexport.targets.settings import filled, refuse_activations, refuse_chip, refuse_chosen
-
-_DELEGATE = "executorch.backends.vulkan"
+from zoexport.targets.settings import (
+    filled,
+    needs_executorch,
+    refuse_activations,
+    refuse_chip,
+    refuse_chosen,
+    refuse_engine,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +29,7 @@ class VulkanTarget:
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed with its Vulkan partitioner."""
-        installed = importlib.util.find_spec("executorch") is not None
-        if installed and importlib.util.find_spec(_DELEGATE) is not None:
-            return []
-        return [
-            Problem(
-                f"target {self.name}",
-                f"the package {_DELEGATE if installed else 'executorch'} is not installed",
-                "Run 'make setup', or pip install executorch==1.5.1 after torch.",
-            )
-        ]
+        return needs_executorch(self.name, "executorch.backends.vulkan")
 
     def defaults(self, config: Any) -> Any:
         """Activations are fp32, and so is arithmetic unless the user says fp16."""
@@ -48,6 +43,7 @@ class VulkanTarget:
         """Combinations that Vulkan's partitioner takes only in part."""
         settings = as_dict(config)
         problems = [
+            *refuse_engine(self.name, self.engine, settings),
             *refuse_chip(self.name, settings),
             *refuse_chosen(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),

@@ -10,7 +10,7 @@ from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import nearest
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets.executorch import qnn_library
-from zoexport.targets.settings import few_labels, filled, refuse_chosen
+from zoexport.targets.settings import few_labels, filled, refuse_chosen, refuse_engine
 
 _SOC = "SM8650"
 
@@ -43,6 +43,7 @@ class QnnTarget:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
         settings = as_dict(config)
         problems = [
+            *refuse_engine(self.name, self.engine, settings),
             *refuse_chosen(self.name, settings),
             *self._wrong_chip(settings["soc"], settings["activations"]),
         ]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
-from zoexport.targets import targets
+from zoexport.targets import engines, targets
+from zoexport.targets.executorch.apple import CoremlDelegateTarget
 from zoexport.targets.executorch.gpu import VulkanTarget
 from zoexport.targets.executorch.npu import QnnTarget
-from zoexport.targets.settings import refuse_activations, refuse_chip, refuse_compute
+from zoexport.targets.settings import (
+    needs_executorch,
+    refuse_activations,
+    refuse_chip,
+    refuse_compute,
+    refuse_engine,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +32,7 @@ class XnnpackTarget:
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed."""
-        if importlib.util.find_spec("executorch") is not None:
-            return []
-        return [
-            Problem(
-                f"target {self.name}",
-                "the package executorch is not installed",
-                "Run 'make setup', or pip install executorch==1.5.1 after torch.",
-            )
-        ]
+        return needs_executorch(self.name)
 
     def defaults(self, config: Any) -> Any:
         """Activations of whole programs follow the weights, those of layers are fp32; arithmetic is fp32."""
@@ -56,6 +54,7 @@ class XnnpackTarget:
         settings = as_dict(config)
         pair = settings["weights"], settings["activations"]
         problems = [
+            *refuse_engine(self.name, self.engine, settings),
             *refuse_chip(self.name, settings),
             *refuse_activations(self.name, settings, "fp32", "int8"),
             *refuse_compute(self.name, settings),
@@ -116,3 +115,4 @@ targets.register(
     "host", XnnpackTarget("host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu")
 )
 targets.register("android-gpu", VulkanTarget())
+engines.register("ios-coreml/executorch", CoremlDelegateTarget())

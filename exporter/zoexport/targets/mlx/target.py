@@ -16,6 +16,7 @@ from zoexport.targets.settings import (
     refuse_activations,
     refuse_chip,
     refuse_compute,
+    refuse_engine,
 )
 
 
@@ -45,6 +46,7 @@ class MlxTarget:
         """What is ExecuTorch's alone."""
         settings = as_dict(config)
         return [
+            *refuse_engine(self.name, self.engine, settings),
             *refuse_chip(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
             *refuse_compute(self.name, settings),

@@ -1,0 +1,95 @@
+"""What Core ML is given, whichever engine calls it: programs with their weights inside, and what a manifest says."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import torch
+
+from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.ir.frozen import stage_values
+from zoexport.ir.graphs import copy_program
+from zoexport.ir.lengths import close_sizes, longest_rows_alone
+from zoexport.ir.noise import take_noise
+
+MINIMUM_OS = {"ios": "18.0", "macos": "15.0"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A function to be.
+
+    Attributes:
+        program: with numbers for sizes.
+        like: the program of the graph that it is; parts of one are alike but for their weights.
+        names: what the weight inputs are called in the model, by their names in the program.
+        values: reads the weights, by what they are called in the model.
+    """
+
+    program: Program
+    like: str
+    names: Mapping[str, str]
+    values: Callable[[], Mapping[str, torch.Tensor]]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The values of the weight inputs by their names in the program."""
+        values = self.values()
+        return {local: values[name] for local, name in self.names.items() if name in values}
+
+
+def parts_of(graph: TrainingGraph) -> list[Part]:
+    """The functions that ``graph`` becomes, a stage's one after the other; rows have the longest length.
+
+    Zeroth-order programs take noise as inputs. ``graph`` becomes what the bundle says: its stages name their own
+    programs and bind slots alone.
+    """
+    return _stages(graph) if graph.stages else _whole(graph)
+
+
+def packing_of(graph: TrainingGraph, scales: str) -> str:
+    """Of what Core ML stores: ``coreml-int4-g32-fp16`` is a code of 4 bits, and a scale of fp16 for each 32 inputs."""
+    kind, _, group = graph.packing.removesuffix("/1").partition("-symmetric")
+    return scales if kind == "fp32" else f"coreml-{kind}{group}-{scales}"
+
+
+def _whole(graph: TrainingGraph) -> list[Part]:
+    parts = []
+    for name, program in graph.programs.items():
+        made = copy_program(program, name)
+        take_noise(graph, made)
+        close_sizes(graph, made)
+        names = {value.name: value.name for value in made.weights()}
+        parts.append(Part(made, name, names, lambda: graph.weights))
+    return parts
+
+
+def _stages(graph: TrainingGraph) -> list[Part]:
+    """Parts whose values are read when they are asked for, and those of one stage kept alone."""
+    longest_rows_alone(graph)
+    programs = {program.family: program for program in graph.programs.values()}
+    slots = {slot.name for slot in graph.slots}
+    stages = list(graph.stages)
+
+    @functools.lru_cache(maxsize=1)
+    def values(number: int) -> Mapping[str, torch.Tensor]:
+        return stage_values(graph, stages[number])
+
+    parts = []
+    for number, stage in enumerate(stages):
+        own = Stage(
+            stage.name,
+            stage.name,
+            None if stage.backward is None else f"{stage.name}.backward",
+            {local: name for local, name in stage.bind.items() if name in slots},
+        )
+        for family, called in ((stage.forward, own.forward), (stage.backward, own.backward)):
+            if family is not None and called is not None:
+                program = programs[family]
+                name = called if program.length is None else f"{called}@{program.length}"
+                made = dataclasses.replace(program, name=name, family=called)
+                read = functools.partial(values, number)
+                parts.append(Part(made, program.name, stage.bind, read))
+        graph.stages[number] = own
+    return parts

@@ -1,0 +1,76 @@
+"""The target ios-coreml with the engine executorch: ExecuTorch's Core ML delegate, and what it supports."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.config import as_dict
+from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.targets.settings import (
+    few_labels,
+    filled,
+    needs_executorch,
+    needs_package,
+    refuse_activations,
+    refuse_chip,
+    refuse_chosen,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CoremlDelegateTarget:
+    """ExecuTorch whose programs are one Core ML delegate each."""
+
+    name: str = "ios-coreml"
+    summary: str = (
+        "Apple's phones: ExecuTorch with Core ML; read back and evaluated here, and not run"
+    )
+    engine: str = "executorch"
+    notice: str = ""
+
+    def check_available(self) -> list[Problem]:
+        """Whether coremltools is installed, and ExecuTorch with its Core ML delegate."""
+        delegate = "executorch.backends.apple.coreml.executorchcoreml"
+        return [*needs_package(self.name, "coremltools"), *needs_executorch(self.name, delegate)]
+
+    def defaults(self, config: Any) -> Any:
+        """Arithmetic and activations are fp32; the number of labels of a whole program is fixed."""
+        preferred = {"activations": "fp32", "compute": "fp32", "labels": few_labels(config)}
+        return filled(config, preferred)
+
+    def programs_config(self, config: Any) -> Any:
+        """Quantization is the passes' work."""
+        return config
+
+    def supports(self, config: Any) -> list[Problem]:
+        """What the delegate would do to every operation alike."""
+        settings = as_dict(config)
+        problems = [
+            *refuse_chip(self.name, settings),
+            *refuse_chosen(self.name, settings),
+            *refuse_activations(self.name, settings, "fp32"),
+        ]
+        if settings["compute"] != "fp32":
+            problems.append(
+                Problem(
+                    f"settings engine=executorch, compute={settings['compute']}",
+                    "ExecuTorch's Core ML delegate rounds every operation of a program alike, and sums and squares "
+                    "leave the range of fp16",
+                    "Leave compute at fp32, or choose engine=coreml, which rounds products alone.",
+                )
+            )
+        return problems
+
+    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+        """One .pte with every program as a method."""
+        from zoexport.targets.executorch.lower_coreml_delegate import lower_coreml_delegate
+
+        return lower_coreml_delegate(graph, folder, progress)
+
+    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+        """What the tensors of each program take: an estimate, as Core ML does not say what it plans."""
+        from zoexport.ir.liveness import live_footprint
+
+        return {name: live_footprint(program) for name, program in graph.programs.items()}
