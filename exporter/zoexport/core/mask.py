@@ -35,6 +35,8 @@ class MaskFacts:
         scope: ``model``, the best of all weights, or ``layer``, the best of each.
         seed: of a random choice.
         shapes: of every linear weight (rows, columns), by its parameter's name.
+        loss: what was predicted of the text: ``all tokens``, or the examples' ``label tokens`` alone; empty where no
+            text chose.
     """
 
     kind: str
@@ -48,6 +50,7 @@ class MaskFacts:
     scope: str
     seed: int
     shapes: dict[str, list[int]]
+    loss: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
