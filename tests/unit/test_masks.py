@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,10 +32,12 @@ FACTS = MaskFacts(
 PLACES = {"b.weight": torch.tensor([0, 3, 7]), "a.weight": torch.tensor([], dtype=torch.int64)}
 
 
-def written(path: Path, facts: object = FACTS, **places: torch.Tensor) -> Path:
+TEXT = json.dumps(dataclasses.asdict(FACTS))
+
+
+def written(path: Path, facts: str = TEXT, **places: torch.Tensor) -> Path:
     """A file as :func:`write_mask` would write it, with some places replaced."""
-    content = facts if isinstance(facts, str) else json.dumps(dataclasses.asdict(FACTS))
-    save_file(PLACES | places, path, metadata={"format": FORMAT, "facts": content})
+    save_file(PLACES | places, path, metadata={"format": FORMAT, "facts": facts})
     return path
 
 
@@ -48,6 +52,19 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert found.count() == 3
 
 
+def test_equal_masks_have_equal_bytes_in_every_process(tmp_path: Path) -> None:
+    probe = (
+        "import sys; from pathlib import Path; from tests.unit.test_masks import *\n"
+        "write_mask(Path(sys.argv[1]), Mask(FACTS, PLACES))\n"
+    )
+    paths = [tmp_path / f"{number}.mask" for number in range(3)]
+    for path in paths:
+        subprocess.run(
+            [sys.executable, "-c", probe, path], check=True, cwd=Path(__file__).parents[2]
+        )
+    assert len({path.read_bytes() for path in paths}) == 1
+
+
 @pytest.mark.parametrize(
     ("places", "found"),
     [
@@ -60,9 +77,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ({"b.weight": PLACES["a.weight"]}, "no chosen weight"),
     ],
 )
-def test_places_that_cannot_be(
-    tmp_path: Path, places: dict[str, torch.Tensor], found: str
-) -> None:
+def test_places_that_cannot_be(tmp_path: Path, places: dict[str, torch.Tensor], found: str) -> None:
     path = written(tmp_path / "some.mask", **places)
     with pytest.raises(ConfigError, match="zoexport sensitivity") as error:
         read_mask(path)
@@ -71,8 +86,7 @@ def test_places_that_cannot_be(
 
 def test_a_weight_without_places(tmp_path: Path) -> None:
     path = tmp_path / "some.mask"
-    metadata = {"format": FORMAT, "facts": json.dumps(dataclasses.asdict(FACTS))}
-    save_file({"b.weight": PLACES["b.weight"]}, path, metadata=metadata)
+    save_file({"b.weight": PLACES["b.weight"]}, path, metadata={"format": FORMAT, "facts": TEXT})
     with pytest.raises(ConfigError) as error:
         read_mask(path)
     assert error.value.found == "no places for a.weight"

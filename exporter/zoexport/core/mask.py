@@ -66,13 +66,23 @@ class Mask:
 
 
 def write_mask(path: Path, mask: Mask) -> None:
-    """Write a mask file: whole, or not at all."""
+    """Write a mask file: whole, or not at all. Equal masks have equal bytes."""
     from safetensors.torch import save
 
     metadata = {"format": FORMAT, "facts": json.dumps(dataclasses.asdict(mask.facts))}
     content = save(dict(mask.places), metadata=metadata)
     with atomic_file(path) as file:
-        file.write_bytes(content)
+        file.write_bytes(_in_order(content))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with sorted metadata, whose order is another one in every process."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def read_mask(path: Path) -> Mask:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from zoexport.core.errors import ConfigError, ModelError
-from zoexport.models.weights import row_pieces
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +20,8 @@ Score = Callable[[str, int, int], "torch.Tensor"]
 Shapes = Mapping[str, tuple[int, int]]
 
 _BINS = 1 << 16
+_PIECE = 1 << 21
+"""Elements that are looked at together; random choices depend on it."""
 
 
 def squares_score(squares: Mapping[str, torch.Tensor]) -> Score:
@@ -77,11 +78,12 @@ def choose(shapes: Shapes, score: Score, density: float, scope: str) -> dict[str
         total = sum(rows * columns for rows, columns in shapes.values())
         return top(shapes, score, max(1, round(density * total)))
     counts = {name: round(density * rows * columns) for name, (rows, columns) in shapes.items()}
-    if few := [name for name, count in counts.items() if count == 0]:
-        rows, columns = shapes[few[0]]
+    smallest = min(counts, key=lambda name: shapes[name][0] * shapes[name][1])
+    if counts[smallest] == 0:
+        rows, columns = shapes[smallest]
         raise ConfigError(
             "setting 'scope=layer'",
-            found=f"{few[0]} with {rows} x {columns} weights, of which density {density:g} chooses none",
+            found=f"{smallest} with {rows} x {columns} weights, of which density {density:g} chooses none",
             expected="at least one chosen weight in every layer",
             fix=f"Raise density to {1 / (rows * columns):.1g} or more, or use scope=model.",
         )
@@ -136,7 +138,9 @@ def _pieces(shapes: Shapes, score: Score) -> Iterator[tuple[str, int, torch.Tens
     import torch
 
     for name, (rows, columns) in shapes.items():
-        for begin, end in row_pieces((rows, columns), 0, rows):
+        step = max(1, _PIECE // columns)
+        for begin in range(0, rows, step):
+            end = min(rows, begin + step)
             # Adding zero turns -0 into 0.
             scores = score(name, begin, end).flatten() + 0.0
             if not bool(torch.isfinite(scores).all()):
@@ -161,8 +165,6 @@ def coverage(mask: Mask, squares: Mapping[str, torch.Tensor]) -> float:
     Raises:
         ConfigError: the mask's weights have other names or shapes. ModelError: every gradient is zero.
     """
-    import torch
-
     found = {name: list(square.shape) for name, square in squares.items()}
     if found != mask.facts.shapes:
         raise ConfigError(
@@ -174,8 +176,8 @@ def coverage(mask: Mask, squares: Mapping[str, torch.Tensor]) -> float:
     chosen = total = 0.0
     for name in squares:
         square = squares[name].flatten()
-        chosen += float(square[mask.places[name]].sum(dtype=torch.float64))
-        total += float(square.sum(dtype=torch.float64))
+        chosen += float(square[mask.places[name]].sum())
+        total += float(square.sum())
     if total == 0:
         raise ModelError(
             "gradients",

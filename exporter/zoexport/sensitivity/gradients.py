@@ -53,7 +53,7 @@ def squared_gradients(
         def add(tap: _Tap) -> None:
             gradient = tap.gradient()
             square = gradient.square_()
-            if not bool(torch.isfinite(square.sum(dtype=torch.float64))):
+            if not bool(torch.isfinite(square.sum())):
                 raise _not_finite(f"gradient of {tap.name}")
             squares[tap.name].add_(square.cpu())
 
@@ -101,7 +101,7 @@ def hessian_gradients(
                 tap.pairs.append((dy, x))
                 return
             product = _rows(dy).T @ _rows(x)
-            if not bool(torch.isfinite(product.sum(dtype=torch.float64))):
+            if not bool(torch.isfinite(product.sum())):
                 raise _not_finite(f"Hessian-gradient product of {tap.name}")
             products[tap.name].add_(product.cpu())
 
