@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.support.tiny_models import SENTENCES, VOCAB_SIZE, save_tiny, tiny, tiny_tokenizer
 from tests.support.verbs import run, verb
 from zoexport import corpus, models
+from zoexport.cli import main
 from zoexport.core.errors import ConfigError, ModelError
 from zoexport.core.mask import read_mask
 from zoexport.data import Candidate
@@ -247,6 +248,12 @@ def test_no_device_map_without_accelerate(
         )
 
 
+def test_no_room_for_the_weights_of_a_model_without_files(tmp_path: Path) -> None:
+    loaded = models.load(models.resolve(str(save_tiny("gpt2", tmp_path / "model"))))
+    with pytest.raises(ConfigError, match="scratch file in"):
+        offload(loaded, "disk", tmp_path / "no")
+
+
 # ---- the verb ---------------------------------------------------------------------------------------------------
 
 
@@ -275,12 +282,39 @@ def test_the_verb(data: Path, tmp_path: Path) -> None:
     assert mask.facts.model_sha256 == models.fingerprint(models.resolve(str(folder)))
     assert len(mask.facts.corpus_sha256) == 64
     assert (mask.facts.loss, mask.facts.seed) == ("all tokens", 0)
+    shown = verb("inspect", output)
+    counts = {name: places.numel() for name, places in mask.places.items()}
+    assert (shown["chosen"], shown["weights"], shown["kind"]) == (
+        mask.count(),
+        weights,
+        "sensitive",
+    )
+    assert shown["chosen_by_weight"] == counts
     again = run(*arguments)
     assert again.returncode == 2
     assert json.loads(again.stdout)["error"]["where"] == f"output {output}"
     offloaded = tmp_path / "disk.mask"
     verb("sensitivity", folder, "--data", data, "-o", offloaded, *settings, "--device-map", "disk")
     assert offloaded.read_bytes() == output.read_bytes()
+
+
+def test_what_a_person_reads(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = save_tiny("llama", tmp_path / "model")
+    arguments = ["sensitivity", str(folder), "-o", str(tmp_path / "a.mask")]
+    assert main.run([*arguments, "--data", str(data), "--set", "seq_len=64"]) == 0
+    out, err = capfd.readouterr()
+    assert "chosen  74 of 73,728 weights" in out
+    assert "text    4 sequences of rows.jsonl" in out
+    assert "of the squared gradient norm" in out
+    assert "sensitivity: gradients of 4 sequences" in err.splitlines()
+    assert main.run([*arguments, "--set", "kind=smallest", "--force"]) == 0
+    assert "text" not in capfd.readouterr().out
+    assert main.run(["inspect", str(tmp_path / "a.mask")]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("A mask of 74 of 73,728 weights\n")
+    assert "kind   smallest, scope model, density 0.001" in out
+    assert main.run(["inspect", str(data)]) == 2
+    assert "expected a file that `zoexport sensitivity` wrote" in capfd.readouterr().err
 
 
 def test_without_data_the_brown_corpus_is_read(

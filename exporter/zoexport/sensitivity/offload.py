@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, first_line
 from zoexport.models.weights import StoredTensor, StoredWeights
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def offload(loaded: LoadedModel, device_map: str | Mapping[str, str | int], fold
         device_map: ``cpu``, all weights in memory; ``disk``, all in their files; ``auto``, as accelerate fills the
             GPUs, then the memory that is free, then the disk; or accelerate's own, module paths to devices.
         folder: where weights are written that are in no file that can be read by name (GPT-2's, GGUF).
+
+    Raises:
+        ConfigError: no room for them. ModelError: a weight's file can no longer be read.
     """
     import accelerate
     import torch
@@ -75,13 +78,22 @@ def offload(loaded: LoadedModel, device_map: str | Mapping[str, str | int], fold
 
 def _written(weights: WeightReader, folder: Path) -> WeightReader:
     """The same weights, each in a file of its own."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     stored = {}
     for number, name in enumerate(weights.names()):
         path = folder / f"{number}.safetensors"
         tensor = weights.read(name)
-        save_file({name: tensor}, path)
+        try:
+            save_file({name: tensor}, path)
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"scratch file in {folder}",
+                found=first_line(error),
+                expected="room for the model's weights in float32, while the mask is made",
+                fix="Free space, or choose an output on another disk.",
+            ) from error
         stored[name] = StoredTensor(path, name, tuple(tensor.shape), tensor.is_floating_point())
     return StoredWeights(stored)
 
