@@ -108,7 +108,7 @@ def test_squares_lie_in_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
         assert {name: float(found[name].mean()) for name in found} == {"a": 4, "b": 1026, "c": 2}
         assert list(tmp_path.iterdir()) == []
     with (
-        pytest.raises(ConfigError, match="scratch file in"),
+        pytest.raises(ConfigError, match="scratch files in"),
         mapped.mapped_zeros(shapes, tmp_path / "no"),
     ):
         pass
@@ -250,7 +250,7 @@ def test_no_device_map_without_accelerate(
 
 def test_no_room_for_the_weights_of_a_model_without_files(tmp_path: Path) -> None:
     loaded = models.load(models.resolve(str(save_tiny("gpt2", tmp_path / "model"))))
-    with pytest.raises(ConfigError, match="scratch file in"):
+    with pytest.raises(ConfigError, match="scratch files in"):
         offload(loaded, "disk", tmp_path / "no")
 
 

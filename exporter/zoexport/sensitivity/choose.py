@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zoexport.core.errors import ConfigError, ModelError
@@ -58,28 +58,27 @@ def random_score(shapes: Shapes, seed: int) -> Score:
     return score
 
 
-def choose(shapes: Shapes, score: Score, density: float, scope: str) -> dict[str, torch.Tensor]:
-    """The places of the highest scores, the earlier one where two are equal.
+Counts = Sequence[tuple[Sequence[str], int]]
+"""Groups of weights, and how many places are chosen of each group."""
+
+
+def counts(shapes: Shapes, density: float, scope: str) -> Counts:
+    """How many places are chosen of what.
 
     Args:
-        shapes: (rows, columns) by weight, in the order of their places.
-        score: is called several times for each row.
+        shapes: (rows, columns) by weight.
         density: chosen share.
         scope: ``model``: k = max(1, round(density * all)) of all weights together; ``layer``: round(density * rows *
             columns) of each.
 
-    Returns:
-        int64 (chosen), ascending, for each name.
-
     Raises:
-        ConfigError: with ``layer``, a weight of which none would be chosen. ModelError: a score is not finite.
+        ConfigError: with ``layer``, a weight of which none would be chosen.
     """
+    sizes = {name: rows * columns for name, (rows, columns) in shapes.items()}
     if scope == "model":
-        total = sum(rows * columns for rows, columns in shapes.values())
-        return top(shapes, score, max(1, round(density * total)))
-    counts = {name: round(density * rows * columns) for name, (rows, columns) in shapes.items()}
-    smallest = min(counts, key=lambda name: shapes[name][0] * shapes[name][1])
-    if counts[smallest] == 0:
+        return [(list(shapes), max(1, round(density * sum(sizes.values()))))]
+    smallest = min(sizes, key=lambda name: sizes[name])
+    if round(density * sizes[smallest]) == 0:
         rows, columns = shapes[smallest]
         raise ConfigError(
             "setting 'scope=layer'",
@@ -87,9 +86,26 @@ def choose(shapes: Shapes, score: Score, density: float, scope: str) -> dict[str
             expected="at least one chosen weight in every layer",
             fix=f"Raise density to {1 / (rows * columns):.1g} or more, or use scope=model.",
         )
+    return [([name], round(density * size)) for name, size in sizes.items()]
+
+
+def choose(shapes: Shapes, score: Score, counts: Counts) -> dict[str, torch.Tensor]:
+    """The places of each group's highest scores, the earlier one where two are equal.
+
+    Args:
+        shapes: (rows, columns) by weight, in the order of their places.
+        score: is called several times for each row.
+        counts: of :func:`counts`.
+
+    Returns:
+        int64 (chosen), ascending, for each name.
+
+    Raises:
+        ModelError: a score is not finite.
+    """
     chosen: dict[str, torch.Tensor] = {}
-    for name, count in counts.items():
-        chosen |= top({name: shapes[name]}, score, count)
+    for names, count in counts:
+        chosen |= top({name: shapes[name] for name in names}, score, count)
     return chosen
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -68,13 +68,33 @@ def mapped_zeros(shapes: Mapping[str, tuple[int, int]], folder: Path) -> Iterato
                 file.write(block[: size - start])
             file.flush()
         except OSError as error:
-            raise ConfigError(
-                f"scratch file in {folder}",
-                found=error.strerror or str(error),
-                expected=f"room for {size / 1e9:.1f} GB there, while the mask is made",
-                fix="Free space, or choose an output on another disk.",
-            ) from error
+            raise no_room(folder, error) from error
         yield MappedTensors(file, shapes)
+
+
+@contextlib.contextmanager
+def scratch_folder(beside: Path) -> Iterator[Path]:
+    """A folder in another one, gone when the block is left.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".zoexport-", dir=beside)
+    except OSError as error:
+        raise no_room(beside, error) from error
+    with folder as name:
+        yield Path(name)
+
+
+def no_room(folder: Path, error: Exception) -> ConfigError:
+    """What to say where scratch files cannot be written."""
+    return ConfigError(
+        f"scratch files in {folder}",
+        found=getattr(error, "strerror", None) or first_line(error),
+        expected="a place that can be written, with 4 bytes for each of the model's weights",
+        fix="Free space, or choose an output on another disk. Nothing was written.",
+    )
 
 
 def _layout(shapes: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.core.errors import ConfigError, first_line
+from zoexport.core.errors import ConfigError
 from zoexport.models.weights import StoredTensor, StoredWeights
+from zoexport.sensitivity.mapped import no_room
 
 if TYPE_CHECKING:
     import torch
@@ -88,12 +89,7 @@ def _written(weights: WeightReader, folder: Path) -> WeightReader:
         try:
             save_file({name: tensor}, path)
         except (OSError, SafetensorError) as error:
-            raise ConfigError(
-                f"scratch file in {folder}",
-                found=first_line(error),
-                expected="room for the model's weights in float32, while the mask is made",
-                fix="Free space, or choose an output on another disk.",
-            ) from error
+            raise no_room(folder, error) from error
         stored[name] = StoredTensor(path, name, tuple(tensor.shape), tensor.is_floating_point())
     return StoredWeights(stored)
 

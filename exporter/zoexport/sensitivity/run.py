@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from zoexport.core.errors import ConfigError
 from zoexport.core.mask import Mask, MaskFacts, write_mask
 from zoexport.core.types import Progress
 from zoexport.sensitivity.config import READ_TEXT, MaskConfig, parse_config
-from zoexport.sensitivity.mapped import MappedTensors
+from zoexport.sensitivity.mapped import MappedTensors, scratch_folder
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel
@@ -144,6 +143,7 @@ def choose_mask(
 
     linears = linear_weights(loaded.model)
     sizes = shapes(linears)
+    counts = choose.counts(sizes, config.density, config.scope)
     text = None
     if config.reads_text:
         progress("reading the text", None)
@@ -154,8 +154,7 @@ def choose_mask(
             if device_map is not None:
                 from zoexport.sensitivity.offload import offload
 
-                weights = tempfile.TemporaryDirectory(prefix=".zoexport-", dir=folder)
-                offload(loaded, device_map, Path(stack.enter_context(weights)))
+                offload(loaded, device_map, stack.enter_context(scratch_folder(folder)))
             measured = stack.enter_context(
                 _measured(loaded, linears, text, config.kind, folder, progress)
             )
@@ -167,7 +166,7 @@ def choose_mask(
             "smallest": lambda: choose.smallest_score(loaded.weights),
             "grasp": lambda: choose.grasp_score(loaded.weights, measured),
         }[config.kind]()
-        places = choose.choose(sizes, score, config.density, config.scope)
+        places = choose.choose(sizes, score, counts)
         mask = Mask(_facts(loaded, text, config, sizes), places)
         return mask, choose.coverage(mask, measured) if config.kind == "sensitive" else None
 
