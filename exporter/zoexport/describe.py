@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,26 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
         "programs": [_program(program, found) for program in found["programs"]],
         "files": {name: entry["bytes"] for name, entry in found["files"].items()},
         "bytes": sum(entry["bytes"] for entry in found["files"].values()),
+    }
+
+
+def describe_mask(path: Path) -> dict[str, Any]:
+    """Where a mask comes from, and how many weights of each matrix it chooses.
+
+    Raises:
+        ConfigError: the file is no mask.
+    """
+    from zoexport.core.mask import read_mask
+
+    mask = read_mask(path)
+    facts = dataclasses.asdict(mask.facts)
+    shapes = facts.pop("shapes")
+    return {
+        "mask": str(path),
+        **facts,
+        "chosen": mask.count(),
+        "weights": sum(math.prod(shape) for shape in shapes.values()),
+        "chosen_by_weight": {name: places.numel() for name, places in mask.places.items()},
     }
 
 

@@ -28,6 +28,7 @@ _PACKAGES = {
     "safetensors": "",
     "gguf": "",
     "numpy": "",
+    "accelerate": "offload",
     "mlx": "ios-mlx",
     "peft": "peft",
     "matplotlib": "plot",

@@ -21,6 +21,7 @@ from zoexport.core.errors import BundleError
 HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
 VERBS = [
     ["plan"],
+    ["sensitivity"],
     ["compile"],
     ["train"],
     ["eval"],

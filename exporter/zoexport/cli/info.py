@@ -11,14 +11,44 @@ from zoexport.cli.console import emit, output_of_libraries, size, table
 
 
 @click.command()
-@options.bundle
+@click.argument("path", metavar="BUNDLE | MASK", type=options.PATH)
 @options.common
-def inspect(bundle: Path, as_json: bool) -> None:
-    """Check BUNDLE's files and show what is in it.
+def inspect(path: Path, as_json: bool) -> None:
+    """Check a bundle's files, or a mask file, and show what is in it.
 
     \b
     zoexport inspect model.bundle
+    zoexport inspect smollm2.mask
     """
+    if path.is_file():
+        _inspect_mask(path, as_json)
+    else:
+        _inspect_bundle(path, as_json)
+
+
+def _inspect_mask(path: Path, as_json: bool) -> None:
+    from zoexport.describe import describe_mask
+
+    with output_of_libraries():
+        found = describe_mask(path)
+    rows = [
+        ("kind", f"{found['kind']}, scope {found['scope']}, density {found['density']:g}"),
+        ("model", f"{found['model']} ({found['model_sha256'][:12]})"),
+        ("seed", found["seed"]),
+    ]
+    if found["corpus"]:
+        text = f"{found['sequences']} sequences of {found['corpus']}, {found['seq_len']} tokens or fewer"
+        rows += [("text", f"{text} ({found['corpus_sha256'][:12]})"), ("loss", found["loss"])]
+    lines = [
+        f"A mask of {found['chosen']:,} of {found['weights']:,} weights",
+        *table(rows),
+        "Chosen in each",
+        *table([(name, f"{count:,}") for name, count in found["chosen_by_weight"].items()]),
+    ]
+    emit(found, lines, as_json=as_json)
+
+
+def _inspect_bundle(bundle: Path, as_json: bool) -> None:
     from zoexport.describe import describe_bundle
 
     with output_of_libraries():

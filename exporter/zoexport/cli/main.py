@@ -23,6 +23,7 @@ from zoexport.cli.groups import Verbs
 from zoexport.cli.info import doctor, inspect, methods, targets
 from zoexport.cli.parity import parity
 from zoexport.cli.plan import plan
+from zoexport.cli.sensitivity import sensitivity
 from zoexport.cli.train import evaluate, train
 from zoexport.core.errors import Cancelled, ConfigError, ZoExportError, first_line
 
@@ -42,6 +43,7 @@ def cli() -> None:
 
 for verb in (
     plan,
+    sensitivity,
     compile_verb,
     train,
     evaluate,

@@ -35,6 +35,8 @@ class MaskFacts:
         scope: ``model``, the best of all weights, or ``layer``, the best of each.
         seed: of a random choice.
         shapes: of every linear weight (rows, columns), by its parameter's name.
+        loss: what was predicted of the text: ``all tokens``, or the examples' ``label tokens`` alone; empty where no
+            text chose.
     """
 
     kind: str
@@ -48,6 +50,7 @@ class MaskFacts:
     scope: str
     seed: int
     shapes: dict[str, list[int]]
+    loss: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +66,23 @@ class Mask:
 
 
 def write_mask(path: Path, mask: Mask) -> None:
-    """Write a mask file: whole, or not at all."""
+    """Write a mask file: whole, or not at all. Equal masks have equal bytes."""
     from safetensors.torch import save
 
     metadata = {"format": FORMAT, "facts": json.dumps(dataclasses.asdict(mask.facts))}
     content = save(dict(mask.places), metadata=metadata)
     with atomic_file(path) as file:
-        file.write_bytes(content)
+        file.write_bytes(_in_order(content))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with sorted metadata, whose order is another one in every process."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def read_mask(path: Path) -> Mask:

@@ -191,7 +191,7 @@ def tokenize_records(
     records = iter(records)
     while chunk := list(itertools.islice(records, _CHUNK)):
         for record, sequences in zip(chunk, _encode(chunk, tokenizer), strict=True):
-            _check_vocabulary(record, sequences, tokenizer, vocab_size)
+            check_vocabulary(record, sequences, tokenizer, vocab_size)
             target = record.target if isinstance(record, CompletionRecord) else 0
             yield _example(record, sequences, target, seq_len)
 
@@ -231,9 +231,14 @@ def _encode(chunk: list[Record], tokenizer: Any) -> Iterator[list[_Split]]:
             yield [(tokens[:start], tokens[start:])]
 
 
-def _check_vocabulary(
+def check_vocabulary(
     record: Record, sequences: list[_Split], tokenizer: Any, vocab_size: int
 ) -> None:
+    """Refuse tokens that the model does not have.
+
+    Raises:
+        DataError: a token is at or above ``vocab_size``.
+    """
     for prompt, completion in sequences:
         largest = max(itertools.chain(prompt, completion), default=0)
         if largest >= vocab_size:

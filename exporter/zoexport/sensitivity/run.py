@@ -1,0 +1,245 @@
+"""``zoexport sensitivity``: text, gradients, the choice, the mask file."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.bench.memory import status
+from zoexport.core.errors import ConfigError
+from zoexport.core.mask import Mask, MaskFacts, write_mask
+from zoexport.core.types import Progress
+from zoexport.sensitivity.config import READ_TEXT, MaskConfig, parse_config
+from zoexport.sensitivity.mapped import MappedTensors, scratch_folder
+
+if TYPE_CHECKING:
+    from zoexport.models import LoadedModel
+    from zoexport.sensitivity.linears import Linears
+    from zoexport.sensitivity.text import Text
+
+
+def make_mask(
+    model: str,
+    *,
+    data: Path | None,
+    output: Path,
+    settings: Mapping[str, str],
+    device_map: str | None,
+    force: bool,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Choose weights of a model and write the mask file.
+
+    Args:
+        model: a Hugging Face directory, a GGUF file, a hub id, or a name such as ``smollm2-135m``.
+        data: whose gradients choose; the Brown corpus where None.
+        output: the mask file.
+        settings: of ``--set``, see :class:`~zoexport.sensitivity.config.MaskConfig`.
+        device_map: of :data:`~zoexport.sensitivity.offload.DEVICE_MAPS`; None keeps the model in memory.
+        force: replace a file that is already there.
+        progress: called with the name of each phase, and how much of it is done.
+
+    Returns:
+        The keys of ``sensitivity --json``: mask, model, kind, corpus, density, chosen, weights, sequences, coverage,
+        seconds, peak_rss_mb.
+
+    Raises:
+        ZoExportError: one clear error; nothing is written.
+    """
+    start = time.monotonic()
+    config = parse_config(settings)
+    _check(config, data, output, device_map, force)
+    # torch and transformers load only once the settings are known to be good.
+    from zoexport import models
+    from zoexport.sensitivity import text
+
+    source = models.resolve(model)
+    if config.reads_text:
+        text.data_file(data, config)
+    progress("loading the model", None)
+    loaded = models.load(source, lazy=not config.reads_text or device_map in ("auto", "disk"))
+    # Beside the output and not in the temporary folder, which may be in memory.
+    beside = next(folder for folder in output.absolute().parents if folder.is_dir())
+    mask, coverage = choose_mask(
+        loaded, data, config, beside, progress=progress, device_map=device_map
+    )
+    progress("writing the mask", None)
+    write_mask(output, mask)
+    weights = sum(rows * columns for rows, columns in mask.facts.shapes.values())
+    return {
+        "mask": str(output),
+        "model": mask.facts.model,
+        "kind": config.kind,
+        "corpus": mask.facts.corpus or None,
+        "density": config.density,
+        "chosen": mask.count(),
+        "weights": weights,
+        "sequences": mask.facts.sequences,
+        "coverage": coverage,
+        "seconds": round(time.monotonic() - start, 3),
+        "peak_rss_mb": status("VmHWM"),
+    }
+
+
+def _check(
+    config: MaskConfig, data: Path | None, output: Path, device_map: str | None, force: bool
+) -> None:
+    """What can be refused before anything is loaded."""
+    if not config.reads_text:
+        given = {"data": data, "device-map": device_map}
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(
+                    f"option --{name}",
+                    found=f"{value} with kind={config.kind}, which takes no gradients",
+                    expected=f"this option with kind={' or '.join(READ_TEXT)} only",
+                    fix="Leave it out.",
+                )
+    if output.is_dir() or (output.exists() and not force):
+        raise ConfigError(
+            f"output {output}",
+            found="a folder" if output.is_dir() else "something that is already there",
+            expected="a path that does not exist yet",
+            fix="Choose another path"
+            + ("." if output.is_dir() else ", or pass --force to replace it."),
+        )
+    if device_map is not None:
+        from zoexport.sensitivity.offload import check_installed
+
+        check_installed()
+
+
+def choose_mask(
+    loaded: LoadedModel,
+    data: Path | None,
+    config: MaskConfig,
+    folder: Path,
+    *,
+    progress: Progress,
+    device_map: str | Mapping[str, str | int] | None = None,
+) -> tuple[Mask, float | None]:
+    """Choose weights of a loaded model.
+
+    Args:
+        loaded: may be lazy where no gradients are taken, or with a device map; that changes it.
+        data: as for :func:`make_mask`. config: the settings.
+        folder: for scratch files, as large as the linear weights in float32.
+        progress: called with the name of each phase, and how much of it is done.
+        device_map: of :func:`~zoexport.sensitivity.offload.offload`.
+
+    Returns:
+        The mask, and for kind=sensitive the share of the squared gradient norm that it covers.
+
+    Raises:
+        ZoExportError: the text cannot be used, the model has no linear weights, a gradient is not finite, or there is
+            no room for the file.
+    """
+    from zoexport.sensitivity import choose
+    from zoexport.sensitivity.linears import linear_weights, shapes
+    from zoexport.sensitivity.text import read_text
+
+    linears = linear_weights(loaded.model)
+    sizes = shapes(linears)
+    counts = choose.counts(sizes, config.density, config.scope)
+    text = None
+    if config.reads_text:
+        progress("reading the text", None)
+        text = read_text(data, loaded, config)
+    with contextlib.ExitStack() as stack:
+        measured: Mapping[str, Any] = {}
+        if text is not None:
+            if device_map is not None:
+                from zoexport.sensitivity.offload import offload
+
+                offload(loaded, device_map, stack.enter_context(scratch_folder(folder)))
+            measured = stack.enter_context(
+                _measured(loaded, linears, text, config.kind, folder, progress)
+            )
+        progress("choosing the weights", None)
+        score = {
+            "sensitive": lambda: choose.squares_score(measured),
+            "random": lambda: choose.random_score(sizes, config.seed),
+            "largest": lambda: choose.largest_score(loaded.weights),
+            "smallest": lambda: choose.smallest_score(loaded.weights),
+            "grasp": lambda: choose.grasp_score(loaded.weights, measured),
+        }[config.kind]()
+        places = choose.choose(sizes, score, counts)
+        mask = Mask(_facts(loaded, text, config, sizes), places)
+        return mask, choose.coverage(mask, measured) if config.kind == "sensitive" else None
+
+
+@contextlib.contextmanager
+def averaged_squares(
+    loaded: LoadedModel,
+    data: Path | None,
+    config: MaskConfig,
+    folder: Path,
+    *,
+    progress: Progress,
+) -> Iterator[MappedTensors]:
+    """The averaged squared gradients of a model on a text, for :func:`~zoexport.sensitivity.choose.coverage`.
+
+    Args:
+        loaded: not lazy. data: as for :func:`make_mask`.
+        config: of which ``sequences``, ``seq_len`` and ``seed`` are used.
+        folder: for the scratch file, as large as the linear weights in float32.
+        progress: called with the name of each phase, and how much of it is done.
+
+    Yields:
+        By linear weight's name, float32 (rows, columns), mapped; gone when the block is left.
+
+    Raises:
+        ZoExportError: as :func:`choose_mask`.
+    """
+    from zoexport.sensitivity.linears import linear_weights
+    from zoexport.sensitivity.text import read_text
+
+    linears = linear_weights(loaded.model)
+    text = read_text(data, loaded, config)
+    with _measured(loaded, linears, text, "sensitive", folder, progress) as squares:
+        yield squares
+
+
+@contextlib.contextmanager
+def _measured(
+    loaded: LoadedModel,
+    linears: Linears,
+    text: Text,
+    kind: str,
+    folder: Path,
+    progress: Progress,
+) -> Iterator[MappedTensors]:
+    """What a kind that reads text chooses by."""
+    from zoexport.sensitivity.gradients import hessian_gradients, squared_gradients
+
+    passes = hessian_gradients if kind == "grasp" else squared_gradients
+    phase = f"gradients of {len(text.sequences)} sequences"
+    with passes(
+        loaded.model, linears, text.sequences, folder, lambda share: progress(phase, share)
+    ) as found:
+        yield found
+
+
+def _facts(
+    loaded: LoadedModel,
+    text: Text | None,
+    config: MaskConfig,
+    sizes: Mapping[str, tuple[int, int]],
+) -> MaskFacts:
+    return MaskFacts(
+        kind=config.kind,
+        model=loaded.name,
+        model_sha256=loaded.sha256,
+        corpus=text.name if text else "",
+        corpus_sha256=text.sha256 if text else "",
+        sequences=len(text.sequences) if text else 0,
+        seq_len=max(len(sequence.tokens) for sequence in text.sequences) if text else 0,
+        density=config.density,
+        scope=config.scope,
+        seed=config.seed,
+        shapes={name: list(shape) for name, shape in sizes.items()},
+        loss=text.loss if text else "",
+    )

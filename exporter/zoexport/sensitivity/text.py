@@ -1,0 +1,118 @@
+"""The sequences whose gradients are taken: some of a file's, or of the Brown corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoexport import corpus
+from zoexport.core.errors import ConfigError, ModelError
+from zoexport.core.files import sha256
+from zoexport.data import IGNORED, Candidate
+from zoexport.data.examples import tokenize_records
+from zoexport.data.plain import cut_text
+from zoexport.data.records import Record, read_records
+from zoexport.ir.capture import position_limit
+from zoexport.sensitivity.config import MaskConfig
+
+if TYPE_CHECKING:
+    from zoexport.models import LoadedModel
+
+CORPUS = "brown"
+"""The name of what is read where no file is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Tokenized sequences, and where they come from.
+
+    Attributes:
+        name: of the file, or :data:`CORPUS`. sha256: of the file.
+        loss: ``all tokens`` where every token but the first is predicted in every sequence, else ``label tokens``.
+        sequences: in the file's order.
+    """
+
+    name: str
+    sha256: str
+    loss: str
+    sequences: list[Candidate]
+
+
+def data_file(path: Path | None, config: MaskConfig) -> Path:
+    """``path``, or the training rows of the Brown corpus, fetched at the first call.
+
+    Raises:
+        DataError: nothing to fetch it from, or the file holds no examples.
+    """
+    if path is None:
+        return corpus.rows(config.seq_len).train
+    if path.suffix != ".txt":
+        # A bad file is reported before the model is loaded.
+        next(read_records(path))
+    return path
+
+
+def read_text(path: Path | None, loaded: LoadedModel, config: MaskConfig) -> Text:
+    """Sequences of a data file; more than ``config.sequences`` are drawn from with ``config.seed``.
+
+    Args:
+        path: JSON Lines of the shapes that training takes, of choices the right one; or plain text (``.txt``), cut into
+            pieces of ``seq_len`` tokens. None: see :func:`data_file`.
+        loaded: whose tokenizer is used.
+        config: the settings.
+
+    Raises:
+        DataError: the file cannot be used. ModelError: the model has no tokenizer. ConfigError: it has fewer positions
+            than a sequence.
+    """
+    file = data_file(path, config)
+    if loaded.tokenizer is None:
+        raise ModelError(
+            f"model {loaded.name}",
+            found="no tokenizer",
+            expected="a model with the tokenizer that reads its text",
+            fix="Add its tokenizer's files to the folder, or choose by weights (kind=largest, smallest, random).",
+        )
+    if file.suffix == ".txt":
+        pieces = cut_text(file, loaded.tokenizer, config.seq_len, loaded.vocab_size)
+        sequences = [pieces[place] for place in _drawn(len(pieces), config)]
+    else:
+        sequences = _examples(file, loaded, config)
+    _check_positions(loaded, sequences)
+    labelled = all(IGNORED not in sequence.labels[:-1] for sequence in sequences)
+    return Text(
+        name=CORPUS if path is None else path.name,
+        sha256=sha256(file),
+        loss="all tokens" if labelled else "label tokens",
+        sequences=sequences,
+    )
+
+
+def _examples(file: Path, loaded: LoadedModel, config: MaskConfig) -> list[Candidate]:
+    # Twice over the file: most of a long one is never tokenized.
+    drawn = set(_drawn(sum(1 for _ in read_records(file)), config))
+    records: list[Record] = [r for place, r in enumerate(read_records(file)) if place in drawn]
+    examples = tokenize_records(records, loaded.tokenizer, config.seq_len, loaded.vocab_size)
+    return [example.candidates[example.target] for example, _ in examples]
+
+
+def _drawn(count: int, config: MaskConfig) -> list[int]:
+    """Places of the sequences that are used, ascending: all, or a random choice."""
+    import torch
+
+    generator = torch.Generator().manual_seed(config.seed)
+    order = torch.randperm(count, generator=generator)[: config.sequences]
+    return sorted(order.tolist())
+
+
+def _check_positions(loaded: LoadedModel, sequences: list[Candidate]) -> None:
+    longest = max(len(sequence.tokens) for sequence in sequences)
+    limit = position_limit(loaded.model)
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            "setting 'seq_len'",
+            found=f"a sequence of {longest} tokens",
+            expected=f"at most {limit}, which is how many positions the model has",
+            fix=f"Pass --set seq_len={limit}.",
+        )
