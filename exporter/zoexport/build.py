@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport import __version__
-from zoexport.chosen import check_mask, mask_of, ranges
+from zoexport.chosen import check_mask, counts, mask_of, ranges
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse, read_recipe
 from zoexport.core.errors import ConfigError, LoweringError
@@ -173,14 +173,16 @@ def training_graph(
         graph.chosen = None if chosen is None else dict(chosen)
         return _passed(planned, model, graph, progress)
 
-    length = capture_length(planned, model)
+    length = capture_length(planned, model, chosen)
     if length is not None:
         with contextlib.suppress(FixedLength):
             return passed(length, any_length=True)
     return passed(config.seq_len, any_length=False)
 
 
-def capture_length(planned: Plan, model: Any) -> int | None:
+def capture_length(
+    planned: Plan, model: Any, chosen: Mapping[str, Any] | None = None
+) -> int | None:
     """The tokens of a row by which sizes that follow the sequence are told; None where the model has too few."""
     from zoexport.ir.capture import position_limit
     from zoexport.ir.lengths import telling_length
@@ -188,6 +190,7 @@ def capture_length(planned: Plan, model: Any) -> int | None:
     values = as_dict(planned.config).items()
     sizes = [value for key, value in values if isinstance(value, int) and key != "seq_len"]
     sizes += [size for parameter in model.parameters() for size in parameter.shape]
+    sizes += counts(planned.config, model, chosen)
     return telling_length(planned.config.seq_len, sizes, position_limit(model))
 
 

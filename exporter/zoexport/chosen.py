@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,27 @@ def check_mask(mask: Mask, loaded: Any) -> None:
             expected=f"one of {loaded.name}, {loaded.sha256[:16]}...",
             fix="Write one with `zoexport sensitivity` for this model.",
         )
+
+
+def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[int]:
+    """How many elements of each linear weight are chosen, and of all together; nothing of other methods.
+
+    Args:
+        chosen: places by parameter; None where only sizes are asked for, which the density then decides.
+    """
+    if "mask" not in as_dict(config):
+        return []
+    if chosen is None:
+        from zoexport import models
+        from zoexport.passes.sparse_split import spread_count
+
+        names = models.adapter_targets(model, *config.modules)
+        found = [
+            spread_count(model.get_submodule(name).weight.numel(), config.density) for name in names
+        ]
+    else:
+        found = [len(places) for places in chosen.values()]
+    return [*found, sum(found)]
 
 
 def ranges(graph: TrainingGraph) -> dict[str, list[int]]:

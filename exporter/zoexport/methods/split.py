@@ -117,6 +117,7 @@ def _telling_rows(graph: TrainingGraph) -> int:
     sizes: list[Any] = [graph.length, graph.seq_len]
     sizes += [size for tensor in graph.weights.values() for size in tensor.shape]
     sizes += [size for slot in graph.slots for size in slot.shape]
+    sizes += [len(places) for places in (graph.chosen or {}).values()]
     rows = telling_length(2, sizes, None)
     assert rows is not None
     return rows

@@ -75,10 +75,15 @@ def sparse_split(
     return graph
 
 
+def spread_count(elements: int, density: float) -> int:
+    """Elements of a weight that count as chosen where only sizes are asked for."""
+    return max(1, round(density * elements))
+
+
 def _spread(graph: TrainingGraph, names: list[str], density: float) -> dict[str, torch.Tensor]:
-    """As many elements of every weight, at its beginning."""
+    """As large a share of every weight, at its beginning."""
     return {
-        name: torch.arange(max(1, round(density * graph.weights[name].numel()))) for name in names
+        name: torch.arange(spread_count(graph.weights[name].numel(), density)) for name in names
     }
 
 

@@ -28,6 +28,11 @@ class SenszoqConfig(TrainingSettings):
         """Programs are always those of layers."""
         return "layers"
 
+    @property
+    def density(self) -> float:
+        """The paper's share of trained weights, by which sizes are estimated where there is no mask."""
+        return 1e-3
+
     def problems(self) -> list[Problem]:
         """bf16 masters, with which the paper's losses did not fall (appendix G)."""
         if self.master == "fp16":

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from zoexport.methods.senszoq.reference import SenszoqReference
 
-DENSITY = 1e-3
-"""The paper's share of trained weights, by which sizes are estimated where there is no mask."""
-
 
 @dataclasses.dataclass(frozen=True)
 class SenszoqMethod:
@@ -35,7 +32,9 @@ class SenszoqMethod:
 
         train = Pass(
             "sparse_split",
-            lambda graph: sparse_split(graph, targets, queries=config.queries, density=DENSITY),
+            lambda graph: sparse_split(
+                graph, targets, queries=config.queries, density=config.density
+            ),
             "finds weights by the model's names, which stages rename, and takes from them before they are quantized",
         )
         return [
