@@ -11,6 +11,7 @@ import torch
 from tests.support.masks import random_places
 from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed_tokens, tiny
 from zoexport.build import plan, training_graph
+from zoexport.core.errors import ConfigError
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.frozen import RowsWithoutChosen, materialize
 from zoexport.ir.graphs import is_call, zo
@@ -25,7 +26,9 @@ LABELS = torch.tensor([0, VOCAB_SIZE - 1, 5, 7])
 NAMES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "cohere2")
 
 
-def build(name: str, **settings: str) -> tuple[TrainingGraph, Any]:
+def build(
+    name: str, chosen: dict[str, torch.Tensor] | None = None, **settings: str
+) -> tuple[TrainingGraph, Any]:
     """A tiny model's graph, and the reference with the same chosen weights."""
     model = tiny(name)
     linear_from_conv1d(model)
@@ -33,7 +36,7 @@ def build(name: str, **settings: str) -> tuple[TrainingGraph, Any]:
     values = {"seq_len": str(SEQ), "batch": str(BATCH), "queries": str(QUERIES), **settings}
     planned = plan("senszoq", "host", values)
     weights = LoadedWeights(model)
-    chosen = random_places(model, 0.01)
+    chosen = random_places(model, 0.01) if chosen is None else chosen
     graph = training_graph(planned, model, lambda *_: None, source=weights, chosen=chosen)
     assert graph.chosen is not None
     if graph.quantized:
@@ -96,6 +99,24 @@ def test_programs_are_the_reference(name: str, weights: str) -> None:
     plain = expected(reference, reference.masters)
     for ours in scores(graph, 0.0, tokens):
         torch.testing.assert_close(ours, plain, rtol=2e-6, atol=2e-6)
+
+
+def test_counts_that_look_like_lengths_are_none() -> None:
+    """Programs are captured at a length that tells what follows the sequence; no count may be a multiple of it."""
+    name = "model.layers.{}.mlp.up_proj.weight"
+    chosen = {name.format(layer): torch.arange(0, 6 * SEQ, 3 - layer) for layer in (0, 1)}
+    assert {len(places) % SEQ for places in chosen.values()} == {0}
+    graph, reference = build("llama", chosen, weights="int4")
+    tokens = fixed_tokens(BATCH, SEQ).repeat(2 * QUERIES, 1)
+    for ours in scores(graph, 0.0, tokens):
+        plain = expected(reference, reference.masters)
+        torch.testing.assert_close(ours, plain, rtol=2e-6, atol=2e-6)
+
+
+def test_chosen_weights_elsewhere_are_refused() -> None:
+    elsewhere = {"lm_head.weight": torch.tensor([3])}
+    with pytest.raises(ConfigError, match=r"1 elements of lm_head.weight.*zoexport sensitivity"):
+        build("llama", elsewhere)
 
 
 def test_layers_of_one_shape_are_one_program() -> None:

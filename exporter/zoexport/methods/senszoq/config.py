@@ -22,6 +22,7 @@ class SenszoqConfig(TrainingSettings):
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
     optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
+    lr: float = setting(2e-4, above=0, runtime=True, help="learning rate")
 
     @property
     def split(self) -> str:
