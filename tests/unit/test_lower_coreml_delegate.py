@@ -114,13 +114,13 @@ def test_zeroth_order_training_is_one_delegate_a_program(
 ) -> None:
     graph = whole(name, method)
     expected = {}
-    for part in parts_of(graph)[1]:
+    for part in parts_of(graph):
         program = part.program
         values = sample_inputs(dataclasses.replace(graph, initial=state(graph)), program)
         for value in program.arguments():
             if value.role not in ("state", "tokens", "label_tokens", "label_positions"):
                 values[value.name] = fixed(value.name, value.sizes())
-        named = {**part.weights, **values}
+        named = {**part.weights(), **values}
         results = program.module(*(named[value.name] for value in program.inputs))
         expected[program.name] = ([values[v.name] for v in program.arguments()], results)
     found, file = lowered(graph, tmp_path)

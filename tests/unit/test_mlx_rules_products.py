@@ -60,6 +60,23 @@ LABELED = [
     case(zo.label_gradient.default, TIED[0], LABELS, LABEL_WEIGHTS),
     case(zo.label_gradient.default, CERTAIN, LABELS, LABEL_WEIGHTS),
 ]
+SPARSE_X, SPARSE_Y = fixed("sparse x", (8, 3, 16)), fixed("sparse y", (8, 3, 12))
+VALUES, NOISE = fixed("values", (2000,)).half(), fixed("noise", (2, 2000))
+FEW = torch.randperm(192, generator=torch.Generator().manual_seed(0))[:40].sort()[0].int()
+PLACES = torch.cat([FEW, torch.zeros(1960, dtype=torch.int32)])
+MANY = torch.arange(2000, dtype=torch.int32)
+SPARSE = [
+    case(zo.sparse_add_mm_given.default, SPARSE_Y, SPARSE_X, VALUES, PLACES, span, eps, NOISE, most)
+    for span, most in ((torch.tensor([5, 31]), 30), (torch.tensor([0, 0]), 7))
+    for eps in (torch.tensor([0.1]), torch.tensor([0.0]))
+] + [
+    case(
+        zo.sparse_add_mm_given.default,
+        fixed("many y", (4, 50)),
+        fixed("many x", (4, 40)),
+        *(VALUES, MANY, torch.tensor([0, 2000]), torch.tensor([0.1]), NOISE, 2000),
+    )
+]
 OF_NUMBERS = [
     case(aten.linear.default, X, WEIGHT),
     case(aten.linear.default, X, WEIGHT, OUT_BIAS),
@@ -79,7 +96,9 @@ OF_CODES = [
 ]
 
 
-@pytest.mark.parametrize(("operator", "args", "kwargs"), [*PRODUCTS, *LABELED, *OF_NUMBERS])
+@pytest.mark.parametrize(
+    ("operator", "args", "kwargs"), [*PRODUCTS, *LABELED, *SPARSE, *OF_NUMBERS]
+)
 def test_rule(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     assert_rule(operator, args, kwargs, rounding=3e-6)
 
@@ -115,7 +134,7 @@ def test_a_part_of_several_results() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert covered(PRODUCTS) == set(products())
+    assert covered([*PRODUCTS, *SPARSE]) == set(products())
     assert covered(LABELED) == set(labels())
     assert covered([*OF_NUMBERS, *OF_CODES]) == set(of_packed())
     tables = (operators.elementwise, operators.shapes, axes.reductions, axes.indexing)

@@ -52,6 +52,8 @@ def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
                 candidate = build.plan(name, planned.target.name, {**own, **changes})
             except ConfigError:  # a setting that this method does not take
                 continue
+            if as_dict(candidate.config).get("mask", "") is None and own is everywhere:
+                continue  # needs a file that the user did not speak of
             yield Option(candidate, changes)
 
 

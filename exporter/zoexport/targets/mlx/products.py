@@ -26,6 +26,7 @@ def products() -> dict[Any, Rule]:
         aten.matmul: mx.matmul,
         aten.mm: matmul,
         aten.scaled_dot_product_attention: _attention,
+        zo.sparse_add_mm_given: _sparse_add_mm,
     }
 
 
@@ -58,7 +59,6 @@ def rules() -> dict[Any, Rule]:
         **axes.indexing(),
         **products(),
         **labels(),
-        zo.sparse_add_mm_given: _sparse_add_mm,
         operator.getitem: operator.getitem,
     }
 
