@@ -12,7 +12,6 @@ from typing import Any
 from zoexport import models, train
 from zoexport.bench.bundles import compile_apart, compiler_digest
 from zoexport.bench.mask_cells import Cells, name_of
-from zoexport.bench.mask_gradients import MASKS
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, DivergedError
 from zoexport.core.files import atomic_file, sha256
@@ -209,7 +208,7 @@ class Trainings:
 
     def _choose(self, model: str, case: Case, seed: int, path: Path) -> None:
         """A new mask, of the task's gradients or at random."""
-        reads = case.mask in MASKS[:2]
+        reads = case.mask == "task"
         config = MaskConfig(
             kind="sensitive" if reads else case.mask,
             density=case.density,
