@@ -231,6 +231,8 @@ def test_a_share_of_the_work() -> None:
     assert (sizes.sequences, sizes.task_sequences, sizes.grasp_sequences) == (2, 3, 1)
     assert (sizes.tuning_steps, plan.steps, plan.evaluated, plan.sequences) == (4, 8, 100, 2)
     assert masks.scaled(Sizes(), Plan(), 1) == (Sizes(), Plan())
+    command = masks.command_of("other", 0.02)
+    assert command == 'make report-masks MASKS_ARGS="--model other --share 0.02"'
 
 
 def result(*, trained: bool) -> dict[str, Any]:
@@ -289,6 +291,7 @@ def result(*, trained: bool) -> dict[str, Any]:
         "overlap": {"names": names, "shares": [[[1.0, 0.25], [0.25, 1.0]]] * 2},
         "trained": done if trained else [],
         "conditions": {
+            "command": masks.command_of(masks.MODEL, 1.0),
             "model": {"name": "tiny", "sha256": "0"},
             "date": "2026-01-01",
             "sizes": masks.dataclasses.asdict(Sizes()),
@@ -328,11 +331,11 @@ def test_page(tmp_path: Path) -> None:
     assert "| held-out task | 0.0% ± 1.0% | 0.0% ± 1.0% | 0.1% ± 1.0% | 1.0% ± 1.0% |" in text
     assert "| corpus | 0.001 | 7e-05 | 9 | 1.5 | 1.7000 | 0.6000 | 52.0% | 71.0% |" in text
     assert "| random | 0.001 | 7e-05 | 9 | - | 1.7000 | diverged | 52.0% | - |" in text
-    assert "| task, dynamic | 0.001 | 7e-05 | 9 | 1.5 | 1.7000 | 0.6000 | 52.0% | 69.0% |" in text
+    assert "| task (dynamic) | 0.001 | 7e-05 | 9 | 1.5 | 1.7000 | 0.6000 | 52.0% | 69.0% |" in text
     # Everything of the plan that is not there is named.
     assert (
-        "Of density 0.001: smallest, largest, grasp, random, dynamic; density 0.01: random, task, "
-        "smallest, largest, grasp: not measured yet: run `make report-masks`." in text
+        "not measured yet: density 0.001: smallest, largest, grasp, random (dynamic); density 0.01: "
+        "random, task, smallest, largest, grasp." in text
     )
     assert "from 3.2500 to 1.1250" in text and "4 masks" in text
     folder = tmp_path / "bench-masks"
@@ -351,7 +354,8 @@ def test_page_before_anything_is_trained(tmp_path: Path) -> None:
     masks_page.write(page, result(trained=False))
     text = page.read_text(encoding="utf-8")
     assert "accuracy.png" not in text
-    assert "density 0.001: corpus, random, task," in text
+    assert "Not measured yet: run `make report-masks`." in text
+    assert "- `make report-masks`\n" in text
     assert not (tmp_path / "bench-masks" / "accuracy.png").exists()
 
 

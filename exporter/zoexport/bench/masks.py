@@ -59,6 +59,7 @@ def measure(
     sizes: Sizes,
     plan: Plan,
     *,
+    command: str,
     work: Path,
     may_begin: Callable[[], bool],
     write: Callable[[dict[str, Any]], None],
@@ -69,6 +70,7 @@ def measure(
     Args:
         model: a MODEL argument.
         texts: the files of ``mask_gradients.TEXTS``; the tasks' have choices.
+        command: that measures this, for the page.
         work: where squares, masks and results are kept.
         may_begin: asked before each training run; what it refuses is left out.
         write: called with the result when the gradients are done, and again after each mask that was trained by.
@@ -85,6 +87,7 @@ def measure(
         **found,
         "trained": trained,
         "conditions": {
+            "command": command,
             "model": {"name": source.name, "sha256": gradients.sha256},
             "date": datetime.date.today().isoformat(),
             "sizes": dataclasses.asdict(sizes),
@@ -134,6 +137,13 @@ def texts_of(seq_len: int) -> dict[str, Path]:
     }
 
 
+def command_of(model: str, share: float) -> str:
+    """What to type for the same figures."""
+    options = [f"--model {model}"] if model != MODEL else []
+    options += [f"--share {share:g}"] if share < 1 else []
+    return f'make report-masks MASKS_ARGS="{" ".join(options)}"' if options else "make report-masks"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description="Coverage of masks, and accuracy after training.")
@@ -171,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             texts_of(sizes.seq_len),
             sizes,
             plan,
+            command=command_of(chosen.model, chosen.share),
             work=cache_dir() / "bench" / "masks",
             may_begin=lambda: chosen.minutes is None or minutes() < chosen.minutes,
             write=lambda result: masks_page.write(chosen.page, result),

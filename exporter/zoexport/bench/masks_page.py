@@ -27,7 +27,6 @@ COLORS = {
     "random": "tab:gray",
 }
 """In the order of tables and legends."""
-NOT_MEASURED = "Not measured yet: run `make report-masks`."
 
 _COVERAGE = """**Coverage.** The share of a text's squared gradient norm that lies in a mask, before and after
 fine-tuning (figure 3). `corpus` and `task` are the sensitive masks of these texts; all masks are chosen before
@@ -99,8 +98,10 @@ def markdown(result: Mapping[str, Any], place: str) -> str:
     parts += [overlap(result, density), "", _ACCURACY.format(promises=promises)]
     if result["trained"]:
         parts += [f"![Accuracy after training]({place}accuracy.png)", "", accuracy(result), ""]
-    if missing := _missing(result):
-        parts += [f"Of {missing}: {NOT_MEASURED[0].lower()}{NOT_MEASURED[1:]}", ""]
+        if missing := _missing(result):
+            parts += [f"Some or all runs of these are not measured yet: {missing}.", ""]
+    else:
+        parts += ["Not measured yet: run `make report-masks`.", ""]
     return "\n".join([*parts, *conditions(result)]) + "\n"
 
 
@@ -171,6 +172,7 @@ def conditions(result: Mapping[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     phases = max([run.get("phases", 0) for one in result["trained"] for run in one["runs"]] + [0])
     lines = [
+        f"- `{found['command']}`",
         f"- {found['model']['name']}, {result['weights']:,} linear weights. Corpus: news of the Brown corpus, its last "
         "four texts held out. Task: film sentences (samples.py), the loss of the label alone",
         f"- gradients: {sizes['sequences']} rows of plain text, {sizes['task_sequences']} sentences, "
@@ -222,11 +224,11 @@ def _missing(result: Mapping[str, Any]) -> str:
 
 
 def _name(one: Mapping[str, Any]) -> str:
-    return f"{one['mask']}, dynamic" if one["dynamic"] else str(one["mask"])
+    return f"{one['mask']} (dynamic)" if one["dynamic"] else str(one["mask"])
 
 
 def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.01 else f"{100 * share:.2g}%"
+    return f"{share:.1%}" if share >= 0.00995 else f"{100 * share:.2g}%"
 
 
 def _shares(result: Mapping[str, Any]) -> dict[tuple[str, str, str], Sequence[float]]:
@@ -239,7 +241,7 @@ def draw_coverage(path: Path, result: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: matplotlib is not installed, or the place cannot be written.
     """
-    figure = new_figure(path, 12, 6)
+    figure = new_figure(path, 14, 6)
     grid = figure.subplots(len(TIMES), len(TEXTS), sharex=True, sharey=True)
     shares = _shares(result)
     for row, time in zip(grid, TIMES, strict=True):
@@ -259,7 +261,7 @@ def draw_coverage(path: Path, result: Mapping[str, Any]) -> None:
             if time == TIMES[-1]:
                 axes.set_xlabel("density")
         row[0].set_ylabel("share of ||g||²")
-    grid[0][0].legend(fontsize="small")
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper")
     save_png(figure, path)
 
 
