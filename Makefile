@@ -8,6 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 # --share 0.02 for a short run
 CONVERGENCE_ARGS ?=
+MASKS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,8 +19,8 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence test test-unit test-cpp test-python test-kotlin \
-  test-swift test-aarch64 aarch64-tools check format clean
+.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks test test-unit test-cpp test-python \
+  test-kotlin test-swift test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +44,9 @@ bench-mlx: setup ## Measure MLX's memory in a MeBP step of SmolLM2-135M and rene
 
 report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and renew docs/convergence.md (an hour)
 	$(BIN)/python -m zoexport.bench.convergence docs/convergence.md $(CONVERGENCE_ARGS)
+
+report-masks: setup ## Measure what masks cover and train by them, and renew docs/masks.md (half a day)
+	$(BIN)/python -m zoexport.bench.masks docs/masks.md $(MASKS_ARGS)
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM

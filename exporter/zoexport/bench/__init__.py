@@ -4,5 +4,5 @@
 one variant, ``rounds`` takes turns, ``summary`` makes figures and ratios, ``output`` writes them, ``run`` joins
 these; ``page`` puts a measurement into a page of the documentation. Of split bundles ``programs`` and ``products`` say
 what each program costs and computes, ``kernels`` times their products alone, ``sections`` shows these. ``convergence``
-is the report of ``make report-convergence``.
+is the report of ``make report-convergence``, ``masks`` that of ``make report-masks``.
 """

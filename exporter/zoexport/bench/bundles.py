@@ -100,13 +100,18 @@ def bundle_of(
     except BundleError:  # not there, or damaged
         pass
     progress(f"compiling {variant.method} {variant.weights}, {variant.shape}", None)
-    _compile(bundle, model, planned.method.name, target, chosen)
+    compile_apart(bundle, model, planned.method.name, target, chosen)
     return bundle
 
 
-def _compile(
+def compile_apart(
     bundle: Path, model: str, method: str, target: str, settings: Mapping[str, str]
 ) -> None:
+    """``compile`` in a process of its own; a bundle that is there is replaced.
+
+    Raises:
+        ZoExportError: what ``compile`` said.
+    """
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     arguments = ("compile", model, "--method", method, "--target", target, *sets)
     # In a process of its own, so that what the compiler leaves in memory is gone when steps are measured.

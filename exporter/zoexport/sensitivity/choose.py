@@ -122,7 +122,7 @@ def top(shapes: Shapes, score: Score, count: int) -> dict[str, torch.Tensor]:
 
     def histogram(bins: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         found = torch.zeros(_BINS, dtype=torch.int64)
-        for _, _, keys in _pieces(shapes, score):
+        for _, _, keys in pieces(shapes, score):
             found += torch.bincount(bins(keys), minlength=_BINS)
         return found
 
@@ -133,7 +133,7 @@ def top(shapes: Shapes, score: Score, count: int) -> dict[str, torch.Tensor]:
     threshold = ((upper - _BINS // 2) << 16) + lower
     room = count - above - above_lower  # for scores that equal the threshold
     found: dict[str, list[torch.Tensor]] = {name: [] for name in shapes}
-    for name, first, keys in _pieces(shapes, score):
+    for name, first, keys in pieces(shapes, score):
         places = torch.nonzero(keys >= threshold).flatten()
         equal = keys[places] == threshold
         kept = ~equal | (equal.cumsum(0) <= room)
@@ -149,8 +149,12 @@ def _bin_of(histogram: torch.Tensor, count: int) -> tuple[int, int]:
     return _BINS - 1 - place, int(from_top[place - 1]) if place else 0
 
 
-def _pieces(shapes: Shapes, score: Score) -> Iterator[tuple[str, int, torch.Tensor]]:
-    """Name, place of the first element, and int32 keys (elements) in the order of the scores, piece by piece."""
+def pieces(shapes: Shapes, score: Score) -> Iterator[tuple[str, int, torch.Tensor]]:
+    """Name, place of the first element, and int32 keys (elements) in the order of the scores, piece by piece.
+
+    Raises:
+        ModelError: a score is not finite.
+    """
     import torch
 
     for name, (rows, columns) in shapes.items():

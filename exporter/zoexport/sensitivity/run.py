@@ -167,7 +167,7 @@ def choose_mask(
             "grasp": lambda: choose.grasp_score(loaded.weights, measured),
         }[config.kind]()
         places = choose.choose(sizes, score, counts)
-        mask = Mask(_facts(loaded, text, config, sizes), places)
+        mask = Mask(facts(loaded, text, config, sizes), places)
         return mask, choose.coverage(mask, measured) if config.kind == "sensitive" else None
 
 
@@ -223,12 +223,13 @@ def _measured(
         yield found
 
 
-def _facts(
+def facts(
     loaded: LoadedModel,
     text: Text | None,
     config: MaskConfig,
     sizes: Mapping[str, tuple[int, int]],
 ) -> MaskFacts:
+    """What a mask's file says of it: of ``text``, where gradients on it chose."""
     return MaskFacts(
         kind=config.kind,
         model=loaded.name,

@@ -1,0 +1,199 @@
+"""``make report-masks``: what masks cover of squared gradients, and how well SensZOQ trains by them.
+
+``python -m zoexport.bench.masks PAGE`` takes squared gradients of the corpus, of held-out text and of a task,
+before and after fine-tuning the model a little (``mask_gradients``), sums them over the masks (``mask_coverage``), and
+trains by the masks (``mask_training``). All of it is kept in the cache folder, so the same command goes on where it was
+stopped.
+``masks_page`` writes the page's marked part, the pictures and the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport import corpus, models, samples
+from zoexport.bench import conditions, masks_page
+from zoexport.bench.mask_gradients import Gradients, Sizes
+from zoexport.bench.mask_training import Plan, Trainings, cases
+from zoexport.bench.rounds import usable_cores
+from zoexport.core.errors import ConfigError, ZoExportError
+from zoexport.core.types import Progress
+from zoexport.fetch import cache_dir
+
+MODEL = "smollm2-135m"
+
+
+def scaled(sizes: Sizes, plan: Plan, share: float) -> tuple[Sizes, Plan]:
+    """A share of the sequences, steps and held-out examples, of these 100 at least."""
+
+    def part(count: int, least: int = 1) -> int:
+        return max(least, round(count * share))
+
+    return (
+        dataclasses.replace(
+            sizes,
+            sequences=part(sizes.sequences, 2),
+            task_sequences=part(sizes.task_sequences, 2),
+            grasp_sequences=part(sizes.grasp_sequences),
+            tuning_steps=part(sizes.tuning_steps),
+        ),
+        dataclasses.replace(
+            plan,
+            steps=part(plan.steps),
+            evaluated=part(plan.evaluated, 100),
+            sequences=part(plan.sequences, 2),
+        ),
+    )
+
+
+def measure(
+    model: str,
+    texts: Mapping[str, Path],
+    sizes: Sizes,
+    plan: Plan,
+    *,
+    command: str,
+    work: Path,
+    may_begin: Callable[[], bool],
+    write: Callable[[dict[str, Any]], None],
+    progress: Progress,
+) -> None:
+    """Measure everything; what an earlier call did is not done again.
+
+    Args:
+        model: a MODEL argument.
+        texts: the files of ``mask_gradients.TEXTS``; the tasks' have choices.
+        command: that measures this, for the page.
+        work: where squares, masks and results are kept.
+        may_begin: asked before each training run; what it refuses is left out.
+        write: called with the result when the gradients are done, and again after each mask that was trained by.
+        progress: called with what is being done, and how much of that is done.
+
+    Raises:
+        ZoExportError: the model or a text cannot be used, or something cannot be compiled.
+    """
+    load = conditions.load_average()
+    gradients = Gradients(model, texts, sizes, work, progress)
+    source, found = gradients.source, gradients.result()
+    trained: list[dict[str, Any]] = []
+    result = {
+        **found,
+        "trained": trained,
+        "conditions": {
+            "command": command,
+            "model": {"name": source.name, "sha256": gradients.sha256},
+            "date": datetime.date.today().isoformat(),
+            "sizes": dataclasses.asdict(sizes),
+            "plan": dataclasses.asdict(plan),
+            "load_average": [load, conditions.load_average()],
+            "threads": usable_cores(),
+            **conditions.machine(),
+        },
+    }
+    write(result)
+
+    def share(mask: str, density: float) -> float:
+        (shares,) = (
+            one["shares"]
+            for one in found["coverage"]
+            if (one["mask"], one["text"], one["time"]) == (mask, "task", "before")
+        )
+        return float(shares[sizes.densities.index(density)])
+
+    trainings = Trainings(
+        source.argument,
+        gradients.sha256,
+        texts["task"],
+        texts["held-out task"],
+        plan,
+        mask_file=gradients.mask_file,
+        share=share,
+        work=work,
+        progress=progress,
+    )
+    for case in cases(plan):
+        done = trainings.run(case, may_begin=may_begin)
+        if done is not None:
+            trained.append(done)
+            result["conditions"]["load_average"][1] = conditions.load_average()
+            write(result)
+
+
+def texts_of(seq_len: int) -> dict[str, Path]:
+    """The Brown corpus and the sentence set, fetched at the first call."""
+    text, task = corpus.rows(seq_len), samples.sentences()
+    return {
+        "corpus": text.train,
+        "held-out text": text.test,
+        "task": task.train,
+        "held-out task": task.test,
+    }
+
+
+def command_of(model: str, share: float) -> str:
+    """What to type for the same figures."""
+    options = [f"--model {model}"] if model != MODEL else []
+    options += [f"--share {share:g}"] if share < 1 else []
+    return f'make report-masks MASKS_ARGS="{" ".join(options)}"' if options else "make report-masks"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Coverage of masks, and accuracy after training.")
+    parser.add_argument("page", type=Path, help="whose marked part is renewed")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="of sequences and steps, for a short run"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="after which no further training run begins (default: none)"
+    )
+    chosen = parser.parse_args(arguments)
+    start = time.monotonic()
+
+    def minutes() -> float:
+        return (time.monotonic() - start) / 60
+
+    def progress(phase: str, done: float | None) -> None:
+        share = "" if done is None else f" ({done:.0%} of it)"
+        sys.stderr.write(f"{minutes():5.1f} min  {phase}{share}\n")
+
+    try:
+        if not 0 < chosen.share <= 1:
+            raise ConfigError(
+                "option --share",
+                found=f"{chosen.share:g}",
+                expected="above 0 and at most 1",
+                fix="Pass 0.02 for a short run.",
+            )
+        masks_page.check(chosen.page)
+        models.resolve(chosen.model)
+        sizes, plan = scaled(Sizes(), Plan(), chosen.share)
+        measure(
+            chosen.model,
+            texts_of(sizes.seq_len),
+            sizes,
+            plan,
+            command=command_of(chosen.model, chosen.share),
+            work=cache_dir() / "bench" / "masks",
+            may_begin=lambda: chosen.minutes is None or minutes() < chosen.minutes,
+            write=lambda result: masks_page.write(chosen.page, result),
+            progress=progress,
+        )
+    except ZoExportError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
