@@ -191,8 +191,8 @@ void check_names(const Manifest& manifest, JsonProblems& problems) {
   std::set<std::string> names;
   std::set<uint32_t> ids;
   for (const SlotSpec& slot : manifest.slots) {
-    if (slot.dtype == ZO_FLOAT16 && manifest.queries == 0) {
-      problems.add("state", "the float16 slot " + slot.name + " without settings.queries",
+    if (slot.dtype == ZO_FLOAT16 && !manifest.optimizer.empty() && manifest.queries == 0) {
+      problems.add("state", "the float16 slot " + slot.name + " with settings.optimizer and no queries",
                    "float32, as first-order methods keep their values");
     }
     if (!names.insert(slot.name).second || !ids.insert(slot.tensor_id).second) {
