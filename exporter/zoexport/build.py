@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from zoexport import __version__
-from zoexport.chosen import check_mask, counts, mask_of, ranges
+from zoexport.chosen import check_mask, counts, mask_of
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse, read_recipe
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.files import atomic_folder
-from zoexport.core.mask import Mask
+from zoexport.core.mask import Mask, ranges
 from zoexport.core.types import (
     Lowered,
     Method,
@@ -356,9 +356,14 @@ def _description(
         **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
-        **({} if graph.chosen is None else {"chosen": ranges(graph)}),
+        **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
         "tolerances": tolerances.bounds(settings),
     }
+
+
+def _as_lists(pairs: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
+    """As JSON has them."""
+    return {name: list(pair) for name, pair in pairs.items()}
 
 
 def _refuse_fallback(target: str, lowered: Lowered) -> None:

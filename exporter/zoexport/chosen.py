@@ -13,8 +13,6 @@ from zoexport.core.mask import Mask, read_mask
 if TYPE_CHECKING:
     import torch
 
-    from zoexport.core.types import TrainingGraph
-
 
 def mask_of(config: Any) -> Mask | None:
     """The mask that settings name; None where the method has none.
@@ -71,16 +69,6 @@ def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[in
     else:
         found = [len(places) for places in chosen.values()]
     return [*found, sum(found)]
-
-
-def ranges(graph: TrainingGraph) -> dict[str, list[int]]:
-    """By parameter, where its chosen elements begin and end among all of them."""
-    found: dict[str, list[int]] = {}
-    end = 0
-    for name, places in (graph.chosen or {}).items():
-        begin, end = end, end + len(places)
-        found[name] = [begin, end]
-    return found
 
 
 def places_of(bundle: Path, manifest: dict[str, Any]) -> dict[str, torch.Tensor]:

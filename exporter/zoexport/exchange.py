@@ -43,7 +43,7 @@ def export_adapter(
     manifest = manifests.read(bundle)
     kind = _kind(manifest, kind)
     with Session.open(bundle) as session:
-        initial = _values(session)
+        initial = _values(session) if kind == "sparse" else {}
         if state is not None:
             session.attach(state, read_only=True)
         slots = _values(session)
@@ -116,6 +116,8 @@ def _kind(manifest: Mapping[str, Any], kind: str | None) -> str:
             expected="one of " + ", ".join(known),
             fix="Choose one of them.",
         )
+    if kind not in known:
+        adapter_format(kind)  # says which there are, before anything is opened
     return kind
 
 

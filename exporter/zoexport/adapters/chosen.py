@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from zoexport.adapters.files import refuse, write_json
 from zoexport.core.errors import StateError, first_line
 from zoexport.core.files import atomic_folder
+from zoexport.core.mask import ranges
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel
@@ -55,7 +56,8 @@ def write_sparse(
     from safetensors.numpy import save
 
     tensors: dict[str, NDArray[Any]] = {}
-    for name, part in _parts(places).items():
+    for name, pair in ranges(places).items():
+        part = slice(*pair)
         tensors[f"{name}.places"] = places[name]
         tensors[f"{name}.values"] = values[part].astype(np.float16)
         tensors[f"{name}.delta"] = values[part] - initial[part]
@@ -85,9 +87,11 @@ def write_merged(
 
     from zoexport.models.conv1d import conv1d_from_linear
 
-    for name, part in _parts(places).items():
+    for name, pair in ranges(places).items():
         weight = loaded.model.get_parameter(name).data
-        weight.view(-1)[torch.from_numpy(places[name])] = torch.from_numpy(values[part].copy())
+        weight.view(-1)[torch.from_numpy(places[name])] = torch.from_numpy(
+            values[slice(*pair)].copy()
+        )
     conv1d_from_linear(loaded.model, loaded.transposed)
     model: Any = loaded.model
     with atomic_folder(folder, replace=replace) as output:
@@ -131,15 +135,6 @@ def read_sparse(folder: Path, places: Places, manifest: Mapping[str, Any]) -> ND
             )
         found.append(values.astype(np.float32))
     return np.concatenate(found)
-
-
-def _parts(places: Places) -> dict[str, slice]:
-    """Where each parameter's elements are in the slot."""
-    found, end = {}, 0
-    for name, own in places.items():
-        begin, end = end, end + own.size
-        found[name] = slice(begin, end)
-    return found
 
 
 def _model(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,16 @@ class Mask:
     def count(self) -> int:
         """How many weights are chosen."""
         return sum(places.numel() for places in self.places.values())
+
+
+def ranges(places: Mapping[str, Sized]) -> dict[str, tuple[int, int]]:
+    """By parameter, where its elements begin and end among those of all, one parameter after another."""
+    found = {}
+    end = 0
+    for name, own in places.items():
+        begin, end = end, end + len(own)
+        found[name] = (begin, end)
+    return found
 
 
 def write_mask(path: Path, mask: Mask) -> None:

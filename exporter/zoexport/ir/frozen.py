@@ -83,14 +83,18 @@ def chosen_values(reader: RowReader, name: str, weight: Tensor, places: Tensor) 
     Returns:
         float32 (k).
     """
-    width = weight.shape[1]
     found = []
     for begin, end in _ranges(weight):
-        first, last = torch.searchsorted(places, torch.tensor([begin * width, end * width]))
-        if first < last:
-            rows = reader.read_rows(name, begin, end)
-            found.append(rows.reshape(-1)[places[first:last] - begin * width])
+        within = _within(places, begin, end, weight.shape[1])
+        if len(within):
+            found.append(reader.read_rows(name, begin, end).reshape(-1)[within])
     return torch.cat(found) if found else torch.empty(0)
+
+
+def _within(places: Tensor, begin: int, end: int, width: int) -> Tensor:
+    """The places in rows ``begin`` to ``end`` of a matrix, counted from the first of these rows."""
+    first, last = torch.searchsorted(places, torch.tensor([begin * width, end * width]))
+    return places[first:last] - begin * width
 
 
 class RowsWithoutChosen:
@@ -111,10 +115,8 @@ class RowsWithoutChosen:
         places = self.chosen.get(name)
         if places is None:
             return rows
-        width = rows.shape[1]
-        first, last = torch.searchsorted(places, torch.tensor([begin * width, end * width]))
         rows = rows.clone()
-        rows.view(-1)[places[first:last] - begin * width] = 0
+        rows.view(-1)[_within(places, begin, end, rows.shape[1])] = 0
         return rows
 
 

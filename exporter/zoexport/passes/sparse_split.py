@@ -21,6 +21,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import ConfigError, VerifyError
+from zoexport.core.mask import ranges
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.frozen import chosen_values
 from zoexport.ir.graphs import add_input, aten, call, is_call, keep_path, operand, placeholders, zo
@@ -53,23 +54,20 @@ def sparse_split(
     names = [f"{module}.weight" for module in modules]
     given = _spread(graph, names, density) if graph.chosen is None else graph.chosen
     _check(graph, given, names)
-    chosen = {name: given[name] for name in names if name in given}
-    ranges: dict[str, tuple[int, int]] = {}
-    end = 0
-    for name in names:
-        begin, end = end, end + len(chosen.get(name, ()))
-        ranges[name] = (begin, end)
-    slot = Slot(VALUES, "trainable", "float16", (end,), 0, "")
+    none = torch.empty(0, dtype=torch.int64)
+    chosen = {name: given.get(name, none) for name in names}
+    found = ranges(chosen)
+    slot = Slot(VALUES, "trainable", "float16", (sum(map(len, chosen.values())),), 0, "")
     graph.slots.append(slot)
     graph.initial[VALUES] = torch.cat(
         [_values(graph, name, places) for name, places in chosen.items()]
     )
     graph.weights[PLACES] = torch.cat([*chosen.values()]).int()
-    for name, pair in ranges.items():
+    for name, pair in found.items():
         graph.weights[f"{RANGE}{name}"] = torch.tensor(pair)
     graph.chosen = chosen
     graph.copies = 2 * queries
-    most = max(last - first for first, last in ranges.values())
+    most = max(last - first for first, last in found.values())
     for program in graph.programs.values():
         _rewrite(graph, program, slot, names, queries, most)
     return graph
