@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -145,6 +146,11 @@ class Trainings:
         folder = self._work / f"static-{name_of(key)}"
         bundle = _Once(lambda: self._bundle(folder / "bundle", self._model, case))
         complete = True
+
+        def trained(state: Path, rate: float, label: str) -> dict[str, Any]:
+            plan = self._plan
+            return self._trained(bundle(), state, rate, plan.steps, plan.seed, label)
+
         for rate in self.rates(case):
             of_run = {**key, "rate": rate}
             kept = self._cells.kept("static", of_run)
@@ -158,9 +164,7 @@ class Trainings:
                 self._cells.get(
                     "static",
                     of_run,
-                    lambda rate=rate, state=state, label=label: self._trained(  # type: ignore[misc]
-                        bundle(), state, rate, self._plan.steps, self._plan.seed, label
-                    ),
+                    functools.partial(trained, state, rate, label),
                 )
             )
         if complete:

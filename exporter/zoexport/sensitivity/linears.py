@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError
 from zoexport.models.targets import linear_names
@@ -25,9 +25,8 @@ def linear_weights(model: nn.Module) -> Linears:
     """
     found: dict[int, tuple[str, list[nn.Linear]]] = {}
     for path in linear_names(model):
-        layer = model.get_submodule(path)
-        weight = layer.weight
-        found.setdefault(id(weight), (f"{path}.weight", []))[1].append(layer)  # type: ignore[arg-type]
+        layer: Any = model.get_submodule(path)
+        found.setdefault(id(layer.weight), (f"{path}.weight", []))[1].append(layer)
     if not found:
         raise ModelError(
             f"model {type(model).__name__}",

@@ -58,13 +58,13 @@ def offload(loaded: LoadedModel, device_map: str | Mapping[str, str | int], fold
     if device_map == "cpu":
         accelerate.cpu_offload(model, execution_device=torch.device(device))
         return
-    if device_map == "disk":
-        places: dict[str, Any] = {"": "disk"}
-    elif device_map == "auto":
+    if not isinstance(device_map, str):
+        places: dict[str, Any] = dict(device_map)
+    elif device_map == "disk":
+        places = {"": "disk"}
+    else:
         kept_whole = list(model._no_split_modules or [])
         places = accelerate.infer_auto_device_map(model, no_split_module_classes=kept_whole)
-    else:
-        places = dict(device_map)  # type: ignore[arg-type]
     if not loaded.lazy and "disk" in places.values():
         loaded.weights = _written(loaded.weights, folder)
     accelerate.dispatch_model(
