@@ -14,23 +14,25 @@ SplitHead::SplitHead(Stages& stages)
       logprobs_(chunk_),
       is_argmax_(chunk_) {}
 
-size_t SplitHead::gather(const Call& call, const float* activation, size_t first) {
+size_t SplitHead::gather(const Call& call, const float* activation, uint32_t copies, size_t first) {
   const size_t hidden = stages_.hidden();
-  const size_t count = std::min(chunk_, call.owners.size() - first);
+  const size_t entries = call.owners.size();
+  const size_t count = std::min(chunk_, copies * entries - first);
   for (size_t i = 0; i < count; ++i) {
-    const float* row = activation + static_cast<size_t>(call.label_positions[first + i]) * hidden;
-    std::memcpy(&rows_[i * hidden], row, hidden * sizeof(float));
-    tokens_[i] = call.label_tokens[first + i];
+    const size_t entry = (first + i) % entries;
+    const size_t row = (first + i) / entries * call.tokens.size() + static_cast<size_t>(call.label_positions[entry]);
+    std::memcpy(&rows_[i * hidden], activation + row * hidden, hidden * sizeof(float));
+    tokens_[i] = call.label_tokens[entry];
   }
   std::fill(rows_.begin() + static_cast<std::ptrdiff_t>(count * hidden), rows_.end(), 0.0f);
   std::fill(tokens_.begin() + static_cast<std::ptrdiff_t>(count), tokens_.end(), 0);
   return count;
 }
 
-Status SplitHead::score(const Call& call, const float* activation, const StateValues& state, float* logprobs,
-                        float* is_argmax) {
-  for (size_t first = 0; first < call.owners.size(); first += chunk_) {
-    const size_t count = gather(call, activation, first);
+Status SplitHead::score(const Call& call, const float* activation, uint32_t copies, const StateValues& state,
+                        float* logprobs, float* is_argmax) {
+  for (size_t first = 0; first < copies * call.owners.size(); first += chunk_) {
+    const size_t count = gather(call, activation, copies, first);
     StageValues values;
     values.activations = reinterpret_cast<const uint8_t*>(rows_.data());
     values.label_tokens = tokens_.data();
@@ -51,7 +53,7 @@ Status SplitHead::gradient(const Call& call, const float* activation, const floa
   row_gradients_.resize(rows_.size());
   std::memset(activation_gradient, 0, call.tokens.size() * hidden * sizeof(float));
   for (size_t first = 0; first < call.owners.size(); first += chunk_) {
-    const size_t count = gather(call, activation, first);
+    const size_t count = gather(call, activation, 1, first);
     std::fill(weights_.begin(), weights_.end(), 0.0f);
     std::copy_n(weights + first, count, weights_.begin());
     StageValues values;

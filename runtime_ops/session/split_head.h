@@ -11,9 +11,10 @@ class SplitHead {
  public:
   explicit SplitHead(Stages& stages);
 
-  // Scores every entry of the call from the last activation, (rows, length, hidden) floats. Writes call.owners.size()
-  // values to both.
-  Status score(const Call& call, const float* activation, const StateValues& state, float* logprobs, float* is_argmax);
+  // Scores every entry of the call from the last activation, (copies, rows, length, hidden) floats. Writes
+  // (copies, call.owners.size()) values to both. Entries of all copies share the head's calls.
+  Status score(const Call& call, const float* activation, uint32_t copies, const StateValues& state, float* logprobs,
+               float* is_argmax);
 
   // Likewise, with `weights` (the loss's derivative by each entry's log-probability), and writes the loss's gradient by
   // the activation. `state_gradient` and `done` are called for each chunk of entries: where a slot's gradient goes, and
@@ -23,8 +24,8 @@ class SplitHead {
                   const std::function<void()>& done);
 
  private:
-  // Fills rows_ and tokens_ with the entries from `first`; those beyond the last are zero.
-  size_t gather(const Call& call, const float* activation, size_t first);
+  // Fills rows_ and tokens_ with the entries of all copies from `first`; those beyond the last are zero.
+  size_t gather(const Call& call, const float* activation, uint32_t copies, size_t first);
 
   Stages& stages_;
   size_t chunk_;

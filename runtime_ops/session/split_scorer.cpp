@@ -73,12 +73,14 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   }
   entries_ = call.owners.size();
   logprobs_.resize(copies() * entries_);
-  is_argmax_.resize(entries_);
-  for (uint32_t copy = 0; copy < copies(); ++copy) {
-    const StateValues seen = perturbed(stages_.head(), copy, scalars, master);
-    const auto* activation = reinterpret_cast<const float*>(place(stacked ? 0 : copy, stages_.head()));
-    activation += stacked ? copy * call.tokens.size() * stages_.hidden() : 0;
-    ZO_TRY(head_.score(call, activation, seen, logprobs_.data() + copy * entries_, is_argmax_.data()));
+  is_argmax_.resize(copies() * entries_);
+  // What the head is given of the state is the same for stacked copies, which its programs have perturbed already.
+  const uint32_t together = copies() / passes;
+  for (uint32_t pass = 0; pass < passes; ++pass) {
+    const StateValues seen = perturbed(stages_.head(), pass, scalars, master);
+    const auto* activation = reinterpret_cast<const float*>(place(pass, stages_.head()));
+    ZO_TRY(head_.score(call, activation, together, seen, logprobs_.data() + pass * entries_,
+                          is_argmax_.data() + pass * entries_));
   }
   scratch.release(0, total);
   return {};

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench.output import busy_warning, markdown_table
-from zoexport.bench.sections import COLORS
+from zoexport.bench.sections import color_of
 from zoexport.core.files import atomic_file
 from zoexport.report import check_can_draw as _check_can_draw
 from zoexport.report import new_figure, save_png
@@ -137,7 +137,7 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
                     "o-",
                     markersize=3,
                     label=curve["method"],
-                    color=COLORS.get(curve["method"], "tab:purple"),
+                    color=color_of(curve["method"]),
                 )
             axes.grid(alpha=0.3)
             if row is grid[-1]:

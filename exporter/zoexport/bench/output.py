@@ -138,7 +138,7 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
             [entry["step_seconds"] - entry["step_seconds_least"] for entry in entries],
             [entry["step_seconds_most"] - entry["step_seconds"] for entry in entries],
         ]
-        colors = [sections.COLORS.get(entry["method"], "tab:purple") for entry in entries]
+        colors = [sections.color_of(entry["method"]) for entry in entries]
         places = range(len(entries))
         panel.barh(places, middle, xerr=spread, color=colors, height=0.7)
         panel.set_yticks(places, names)

@@ -29,10 +29,10 @@ def of_variant(bundle: Path, samples: Sequence[Sample]) -> list[dict[str, Any]]:
         samples: one a round.
     """
     manifest = manifests.read(bundle)
-    backward = {stage["backward"] for stage in manifest["stages"]}
+    backward = {stage["backward"] for stage in manifest["stages"]} - {None}
     found = []
     for program in manifest["programs"]:
-        name = program["name"]
+        name, family = program["name"], program.get("family")  # an update belongs to none
         calls = samples[0].calls.get(name, 0)
         if not calls:
             continue
@@ -41,8 +41,8 @@ def of_variant(bundle: Path, samples: Sequence[Sample]) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": name,
-                "family": program["family"],
-                "direction": "backward" if program["family"] in backward else "forward",
+                "family": family,
+                "direction": "backward" if family in backward else "forward",
                 "calls": round(calls, 4),
                 "seconds": round(seconds, 6),
                 "call_seconds": round(seconds / calls, 6),

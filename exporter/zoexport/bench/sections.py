@@ -19,6 +19,7 @@ COLORS = {
     "prge": "tab:blue",
     "mebp": "tab:green",
 }
+"""By method; others share one (:func:`color_of`)."""
 _USUAL_LENGTH = 256
 """The length whose programs are drawn, where it was measured."""
 
@@ -31,6 +32,11 @@ class Section:
     note: str
     header: Sequence[str]
     rows: list[list[Any]]
+
+
+def color_of(method: str) -> str:
+    """A method's color in every picture."""
+    return COLORS.get(method, "tab:purple")
 
 
 def sections(result: Mapping[str, Any]) -> list[Section]:
@@ -142,7 +148,7 @@ def _by_length(axes: Any, result: Mapping[str, Any], key: str, label: str) -> No
             name = f"{entry['method']} {entry['weights']}"
             methods.setdefault(name, []).append((entry["seq_len"], entry[key]))
     for name, points in methods.items():
-        color = COLORS.get(name.split()[0], "tab:purple")
+        color = color_of(name.split()[0])
         axes.plot(*zip(*sorted(points), strict=True), "o-", label=name, color=color)
     axes.set_xlabel("tokens a row")
     axes.set_ylabel(label)
@@ -158,7 +164,7 @@ def _by_program(
     label: str,
 ) -> None:
     bars = [
-        (f"{entry['method']}: {program['name']}", value(program), COLORS.get(entry["method"]))
+        (f"{entry['method']}: {program['name']}", value(program), color_of(entry["method"]))
         for entry in shown
         for program in entry["programs"]
     ]

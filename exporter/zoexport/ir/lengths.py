@@ -28,8 +28,9 @@ _ABOVE_AXES = 11
 """Numbers of axes and parts stand among a graph's numbers too."""
 _FOLLOWING = ("tokens", "activation", "logits")
 """Roles of values whose sizes are rows and tokens."""
-_SHORTEST = 32
-"""Tokens of the shortest rows that programs are made for."""
+_STEPS = {False: (32, 2), True: (16, 8)}
+"""By whether lengths are close: tokens of the shortest rows that programs are made for, and parts of each doubling."""
+_LEAST_STEP = 4
 _TO_THE_END = (1 << 63) - 1
 _CLOSE = 1e-4
 """Relative to the largest log-probability: sums of other lengths round differently."""
@@ -158,12 +159,17 @@ def agrees_at_other_lengths(graph: TrainingGraph, program: str) -> bool:
     return bool((whole - part).abs().max() <= _CLOSE * whole.abs().max())
 
 
-def row_lengths(seq_len: int) -> list[int]:
-    """The lengths that programs are made for: powers of two and what lies halfway between, up to ``seq_len``."""
+def row_lengths(seq_len: int, *, close: bool = False) -> list[int]:
+    """The lengths that programs are made for: powers of two and what lies halfway between, up to ``seq_len``.
+
+    Args:
+        close: eight lengths up to each power of two, at least four tokens apart, for programs in whose calls all
+            rows are as long as the longest.
+    """
+    length, parts = _STEPS[close]
     found = {seq_len}
-    length = _SHORTEST
     while length < seq_len:
-        found |= {size for size in (length, length + length // 2) if size < seq_len}
+        found |= set(range(length, min(2 * length, seq_len), max(_LEAST_STEP, length // parts)))
         length *= 2
     return sorted(found)
 

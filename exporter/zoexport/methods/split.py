@@ -64,7 +64,8 @@ def split_passes(
     from zoexport.passes.split_layers import HEAD, split_layers
 
     def size(graph: TrainingGraph) -> TrainingGraph:
-        lengths = row_lengths(config.seq_len) if graph.any_length else [config.seq_len]
+        made = row_lengths(config.seq_len, close=copies > 1)
+        lengths = made if graph.any_length else [config.seq_len]
         vocabulary = graph.programs[HEAD].outputs[0].sizes()[-1]
         rows = label_rows(vocabulary, config.batch * config.seq_len)
         return choose_sizes(graph, rows=copies * config.batch, lengths=lengths, label_rows=rows)
