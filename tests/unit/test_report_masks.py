@@ -363,7 +363,7 @@ def test_a_page_without_marks_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.md"
-    with pytest.raises(ConfigError, match="no lines that mark"):
+    with pytest.raises(ConfigError, match="No such file"):
         masks_page.check(page)
     page.write_text("<!-- report-masks -->\n", encoding="utf-8")
     assert masks.main([str(page)]) == ConfigError.exit_code

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport import models, train
+from zoexport import models
 from zoexport.bench.bundles import compile_apart, compiler_digest
 from zoexport.bench.mask_cells import Cells, name_of
+from zoexport.bench.trained import evaluated, first_lines, trained
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import BundleError, DivergedError
-from zoexport.core.files import atomic_file, sha256
+from zoexport.core.errors import BundleError
+from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
 from zoexport.core.types import Progress
 from zoexport.exchange import export_adapter
 from zoexport.sensitivity import MaskConfig, choose_mask
-from zoexport.session import StepProgress
 
 ORDER = ("corpus", "random", "task", "smallest", "largest", "grasp")
 """Of the masks; what matters most is trained first."""
@@ -102,7 +102,7 @@ class Trainings:
         progress: Progress,
     ) -> None:
         self._model, self._plan, self._mask_file, self._share = model, plan, mask_file, share
-        self._train, self._test = train_data, _first(test_data, plan.evaluated, work)
+        self._train, self._test = train_data, first_lines(test_data, plan.evaluated, work)
         self._work, self._progress = work, progress
         self._cells = Cells(work / "trained")
         chosen = dataclasses.asdict(plan)
@@ -147,7 +147,7 @@ class Trainings:
         bundle = _Once(lambda: self._bundle(folder / "bundle", self._model, case))
         complete = True
 
-        def trained(state: Path, rate: float, label: str) -> dict[str, Any]:
+        def of_rate(state: Path, rate: float, label: str) -> dict[str, Any]:
             plan = self._plan
             return self._trained(bundle(), state, rate, plan.steps, plan.seed, label)
 
@@ -157,14 +157,16 @@ class Trainings:
             if kept is None and not may_begin():
                 complete = False
                 continue
-            self._cells.get("untrained", key, lambda: self._evaluated(bundle(), None))
+            self._cells.get(
+                "untrained", key, lambda: evaluated(bundle(), None, self._test, self._progress)
+            )
             state = folder / f"state-{rate:g}"
             label = f"{case.mask} {case.density:g}, rate {rate:g}"
             runs.append(
                 self._cells.get(
                     "static",
                     of_run,
-                    functools.partial(trained, state, rate, label),
+                    functools.partial(of_rate, state, rate, label),
                 )
             )
         if complete:
@@ -247,31 +249,17 @@ class Trainings:
     def _trained(
         self, bundle: Path, state: Path, rate: float, steps: int, seed: int, label: str
     ) -> dict[str, Any]:
-        def after(step: StepProgress) -> None:
-            self._progress(f"{label}, loss {step.loss:.3f}", step.step / steps)
-
-        result: dict[str, Any] = {"rate": rate, "steps": steps}
-        try:
-            report = train.train(
-                bundle,
-                data=self._train,
-                state=state,
-                steps=steps,
-                settings={"lr": repr(rate), "seed": str(seed)},
-                progress=after,
-                phase=lambda phase, done: None,
-            )
-        except DivergedError:
-            return {**result, "loss": None, "accuracy": None, "seconds_per_step": None}
-        result["seconds_per_step"] = report["step_seconds_median"]
-        return result | self._evaluated(bundle, state)
-
-    def _evaluated(self, bundle: Path, state: Path | None) -> dict[str, Any]:
-        self._progress("evaluating", None)
-        found = train.evaluate(
-            bundle, data=self._test, state=state, settings={}, phase=lambda phase, done: None
+        return trained(
+            bundle,
+            state,
+            self._train,
+            self._test,
+            rate=rate,
+            steps=steps,
+            seed=seed,
+            label=label,
+            progress=self._progress,
         )
-        return {"loss": found["loss"], "accuracy": found["accuracy"]}
 
 
 def best(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -296,12 +284,3 @@ def _ends(steps: int, phases: int) -> list[int]:
     """Where the phases end; as many as there are steps for."""
     count = min(steps, phases)
     return [steps * (phase + 1) // count for phase in range(count)]
-
-
-def _first(path: Path, count: int, work: Path) -> Path:
-    """A file of the first lines of another."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count]
-    output = work / f"held-out-{count}.jsonl"
-    with atomic_file(output) as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8")
-    return output

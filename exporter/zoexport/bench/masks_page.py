@@ -11,8 +11,7 @@ from typing import Any
 from zoexport.bench.mask_gradients import TEXTS, TIMES
 from zoexport.bench.mask_training import DYNAMIC, ORDER, best
 from zoexport.bench.output import busy_warning, markdown_table
-from zoexport.bench.page import replace
-from zoexport.core.errors import ConfigError
+from zoexport.bench.page import marked, replace
 from zoexport.core.files import atomic_file
 from zoexport.report import check_can_draw, new_figure, save_png
 
@@ -52,17 +51,7 @@ def check(page: Path) -> None:
     Raises:
         ConfigError: the page has no marks, or matplotlib is not installed.
     """
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        text = str(error)
-    if f"<!-- {MARK} -->\n" not in text or f"<!-- /{MARK} -->\n" not in text:
-        raise ConfigError(
-            f"page {page}",
-            found="no lines that mark the report's place",
-            expected=f"the lines <!-- {MARK} --> and <!-- /{MARK} -->",
-            fix="Check the path, or add the lines.",
-        )
+    marked(page, MARK)
     check_can_draw(page.with_suffix(".png"))
 
 

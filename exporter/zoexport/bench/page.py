@@ -44,22 +44,37 @@ def replace(page: Path, mark: str, content: str) -> None:
     Raises:
         ConfigError: the page has no such lines, or cannot be written.
     """
-    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
+    before, after = marked(page, mark)
+    begin, end = _lines(mark)
+    with atomic_file(page) as temporary:
+        temporary.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
+
+
+def marked(page: Path, mark: str) -> tuple[str, str]:
+    """What stands before and after a mark's lines.
+
+    Raises:
+        ConfigError: the page has no such lines.
+    """
+    begin, end = _lines(mark)
     try:
         text = page.read_text(encoding="utf-8")
         before, _, rest = text.partition(begin)
         _, found, after = rest.partition(end)
         if not found:
-            raise ValueError(f"no lines '{begin.strip()}' and '{end.strip()}'")
+            raise ValueError("no lines that mark the report's place")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"page {page}",
             found=str(error),
-            expected="a page with these marks",
+            expected=f"the lines {begin.strip()} and {end.strip()}",
             fix="Check the path, or add the lines.",
         ) from error
-    with atomic_file(page) as temporary:
-        temporary.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
+    return before, after
+
+
+def _lines(mark: str) -> tuple[str, str]:
+    return f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,0 +1,284 @@
+"""``make report-learning``: held-out loss of methods that train on the same sentences with the same rates and seeds.
+
+``python -m zoexport.bench.learning NAME PAGE`` trains the arms of one of :data:`COMPARISONS`, every rate with
+every seed, and evaluates each now and then. Bundles, states and what is done are kept in the cache folder, so the same command goes
+on where it was stopped. ``learning_page`` writes the page's marked part, its picture and the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport import models, samples
+from zoexport.bench import conditions, learning_page
+from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.bench.mask_cells import Cells, name_of
+from zoexport.bench.rounds import usable_cores
+from zoexport.bench.trained import evaluated, first_lines, trained
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import BundleError, ConfigError, ZoExportError
+from zoexport.core.files import sha256
+from zoexport.core.types import Progress
+from zoexport.fetch import cache_dir
+
+MODEL = "smollm2-135m"
+TARGET = "host"
+COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """What is compared: a method with settings of ``compile --set``."""
+
+    label: str
+    method: str
+    settings: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Arms over one grid.
+
+    Attributes:
+        rates: learning rates, the same for all arms. seeds: of noise and order.
+        steps: of a run. every: how many, after which it is evaluated; divides ``steps``.
+        tested: held-out examples, from the beginning of their file.
+        masked: the methods that take ``--mask``.
+    """
+
+    arms: tuple[Arm, ...]
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    steps: int = 100
+    every: int = 50
+    tested: int = 200
+    masked: tuple[str, ...] = ()
+
+
+COMPARISONS = {
+    "senszoq": Comparison(
+        arms=(
+            Arm("SensZOQ", "senszoq", {"weights": "int4"}),
+            Arm("P-RGE", "prge", {"weights": "int4"}),
+        ),
+        rates=(2e-4, 1e-3, 5e-3),
+        masked=("senszoq",),
+    ),
+}
+
+
+def measure(
+    comparison: Comparison,
+    model: str,
+    data: samples.Samples,
+    *,
+    mask: Path | None,
+    command: str,
+    work: Path,
+    may_begin: Callable[[], bool],
+    write: Callable[[dict[str, Any]], None],
+    progress: Progress,
+) -> None:
+    """Train and evaluate every arm; what an earlier call did is not done again.
+
+    Args:
+        model: a MODEL argument.
+        data: examples with choices.
+        mask: for the arms that train chosen weights.
+        command: that measures this, for the page.
+        work: where bundles, states and results are kept.
+        may_begin: asked before each run; what it refuses is left out.
+        write: called with the result after each run.
+        progress: called with what is being done, and how much of that is done.
+
+    Raises:
+        ZoExportError: something cannot be compiled or trained.
+    """
+    load, source = conditions.load_average(), models.resolve(model)
+    test = first_lines(data.test, comparison.tested, work)
+    digest = models.fingerprint(source)
+    arms: list[dict[str, Any]] = []
+    about: dict[str, Any] = {
+        "command": command,
+        "model": {"name": source.name, "sha256": digest},
+        "date": datetime.date.today().isoformat(),
+        "common": COMMON,
+        "comparison": dataclasses.asdict(comparison),
+        "load_average": [load, None],
+        "threads": usable_cores(),
+        **conditions.machine(),
+    }
+    runs = {}
+    for arm in comparison.arms:
+        bundle = _bundle(arm, comparison, source.argument, digest, mask, work, progress)
+        runs[arm.label] = _Runs(arm.label, bundle, comparison, data.train, test, work, progress)
+        untrained = runs[arm.label].untrained()
+        entry: dict[str, Any] = {**dataclasses.asdict(arm), "untrained": untrained, "runs": []}
+        arms.append(entry)
+    # A seed of everything before the next, so that a run that is stopped compares what it has.
+    for seed in comparison.seeds:
+        for rate in comparison.rates:
+            for entry in arms:
+                run = runs[entry["label"]]
+                if run.kept(rate, seed) is None and not may_begin():
+                    continue
+                entry["runs"].append(run.run(rate, seed))
+                about["load_average"][1] = conditions.load_average()
+                write({"arms": arms, "conditions": about})
+
+
+class _Runs:
+    """Those of one bundle."""
+
+    def __init__(
+        self,
+        label: str,
+        bundle: Path,
+        comparison: Comparison,
+        data: Path,
+        test: Path,
+        work: Path,
+        progress: Progress,
+    ) -> None:
+        self._label, self._bundle, self._comparison = label, bundle, comparison
+        self._data, self._test, self._progress = data, test, progress
+        self._cells, self._work = Cells(work / "trained"), work
+        self._key = {
+            "bundle": manifests.read(bundle)["bundle_id"],
+            "data": [sha256(data), sha256(test)],
+        }
+
+    def untrained(self) -> dict[str, Any]:
+        return self._cells.get(
+            "untrained",
+            self._key,
+            lambda: evaluated(self._bundle, None, self._test, self._progress),
+        )
+
+    def kept(self, rate: float, seed: int) -> dict[str, Any] | None:
+        """A run that is done."""
+        return self._cells.kept("run", self._of(rate, seed))
+
+    def run(self, rate: float, seed: int) -> dict[str, Any]:
+        """``rate``, ``seed``, ``seconds_per_step`` and ``points``: after how many steps, which loss and accuracy."""
+        return self._cells.get("run", self._of(rate, seed), lambda: self._points(rate, seed))
+
+    def _of(self, rate: float, seed: int) -> dict[str, Any]:
+        chosen = self._comparison
+        return {
+            **self._key,
+            "rate": rate,
+            "seed": seed,
+            "steps": chosen.steps,
+            "every": chosen.every,
+        }
+
+    def _points(self, rate: float, seed: int) -> dict[str, Any]:
+        state = self._work / f"state-{name_of(self._of(rate, seed))}"
+        points: list[dict[str, Any]] = []
+        seconds: list[float] = []
+        chosen = self._comparison
+        for steps in range(chosen.every, chosen.steps + 1, chosen.every):
+            found = trained(
+                self._bundle,
+                state,
+                self._data,
+                self._test,
+                rate=rate,
+                steps=steps,
+                seed=seed,
+                label=f"{self._label}, rate {rate:g}, seed {seed}",
+                progress=self._progress,
+            )
+            points.append({key: found[key] for key in ("steps", "loss", "accuracy")})
+            if found["loss"] is None:
+                break
+            seconds.append(found["seconds_per_step"])
+        shutil.rmtree(state, ignore_errors=True)
+        median = statistics.median(seconds) if seconds else None
+        return {"rate": rate, "seed": seed, "seconds_per_step": median, "points": points}
+
+
+def _bundle(
+    arm: Arm,
+    comparison: Comparison,
+    model: str,
+    digest: str,
+    mask: Path | None,
+    work: Path,
+    progress: Progress,
+) -> Path:
+    """The arm's, compiled now where there is none."""
+    settings = {**COMMON, **arm.settings}
+    if arm.method in comparison.masked:
+        if mask is None:
+            raise ConfigError(
+                "option --mask",
+                found="none",
+                expected=f"a mask of the model, which {arm.label} trains by",
+                fix="Make one: zoexport sensitivity MODEL -o FILE.",
+            )
+        settings["mask"] = str(mask)
+    key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
+    bundle = work / f"{arm.method}-{name_of(key)}"
+    try:
+        manifests.read(bundle)
+    except BundleError:  # not there, or damaged
+        progress(f"compiling {arm.label}", None)
+        compile_apart(bundle, model, arm.method, TARGET, settings)
+    return bundle
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Held-out loss after training, side by side.")
+    parser.add_argument("name", choices=sorted(COMPARISONS))
+    parser.add_argument("page", type=Path, help="whose marked part is renewed")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--mask", type=Path, help="of the weights that are trained")
+    parser.add_argument("--minutes", type=float, help="after which no further run begins")
+    chosen = parser.parse_args(arguments)
+    start = time.monotonic()
+
+    def minutes() -> float:
+        return (time.monotonic() - start) / 60
+
+    def progress(phase: str, done: float | None) -> None:
+        share = "" if done is None else f" ({done:.0%} of it)"
+        sys.stderr.write(f"{minutes():5.1f} min  {phase}{share}\n")
+
+    mask = f" --mask {chosen.mask.name}" if chosen.mask else ""
+    try:
+        learning_page.check(chosen.page)
+        work = cache_dir() / "bench" / "learning"
+        work.mkdir(parents=True, exist_ok=True)
+        measure(
+            COMPARISONS[chosen.name],
+            chosen.model,
+            samples.sentences(),
+            mask=chosen.mask,
+            command=f"python -m zoexport.bench.learning {chosen.name} {chosen.page}{mask}",
+            work=work,
+            may_begin=lambda: chosen.minutes is None or minutes() < chosen.minutes,
+            write=lambda result: learning_page.write(chosen.page, chosen.name, result),
+            progress=progress,
+        )
+    except ZoExportError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""One run for a report: a bundle trained on some examples, and evaluated on others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from zoexport import train
+from zoexport.core.errors import DivergedError
+from zoexport.core.files import atomic_file
+from zoexport.core.types import Progress
+from zoexport.session import StepProgress
+
+
+def trained(
+    bundle: Path,
+    state: Path,
+    data: Path,
+    test: Path,
+    *,
+    rate: float,
+    steps: int,
+    seed: int,
+    label: str,
+    progress: Progress,
+    settings: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Train until the state has ``steps`` steps, and evaluate it.
+
+    Args:
+        data, test: examples with choices, as JSON Lines.
+        rate: the learning rate. seed: of noise and order.
+        label: what ``progress`` is told beside the loss.
+        settings: others of ``train --set``.
+
+    Returns:
+        ``rate``, ``steps``, ``seconds_per_step`` (the median), ``loss`` and ``accuracy``; the last three None where the
+        run diverged.
+    """
+
+    def after(step: StepProgress) -> None:
+        progress(f"{label}, loss {step.loss:.3f}", step.step / steps)
+
+    result: dict[str, Any] = {"rate": rate, "steps": steps}
+    try:
+        report = train.train(
+            bundle,
+            data=data,
+            state=state,
+            steps=steps,
+            settings={**(settings or {}), "lr": repr(rate), "seed": str(seed)},
+            progress=after,
+            phase=lambda phase, done: None,
+        )
+    except DivergedError:
+        return {**result, "loss": None, "accuracy": None, "seconds_per_step": None}
+    result["seconds_per_step"] = report["step_seconds_median"]
+    return result | evaluated(bundle, state, test, progress)
+
+
+def evaluated(bundle: Path, state: Path | None, test: Path, progress: Progress) -> dict[str, Any]:
+    """``loss`` and ``accuracy`` of a state, or of the bundle as compiled."""
+    progress("evaluating", None)
+    found = train.evaluate(
+        bundle, data=test, state=state, settings={}, phase=lambda phase, done: None
+    )
+    return {"loss": found["loss"], "accuracy": found["accuracy"]}
+
+
+def first_lines(path: Path, count: int, work: Path) -> Path:
+    """A file of the first lines of another, in the folder ``work``."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count]
+    output = work / f"held-out-{count}.jsonl"
+    with atomic_file(output) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+    return output
