@@ -1,0 +1,58 @@
+// Zeroth-order training of integers (docs/quzo.md): a linear layer whose packed weights are perturbed while they are
+// unpacked, and the update of packed weights. Integers are the same on every machine and in exporter/zoexport/ir.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+
+#include "products.h"
+
+namespace zoexport {
+namespace kernels {
+
+// INT4 as docs/int4.md packs it, -8 .. 7, two a byte; INT8 as int8, -127 .. 127.
+enum class Grid { kInt4, kInt8 };
+
+// The slot quzo.table, (2^log2_size, 2): thresholds, and pairs of roundings.
+struct PairTable {
+  const int32_t* entries;
+  uint32_t log2_size; // 3 .. 10
+};
+
+// The gradients of the step before `step`.
+struct GridUpdate {
+  const float* gradients;
+  size_t queries;
+  float lr;
+  float eps; // grid steps
+  uint64_t seed;
+  uint32_t step;
+  uint32_t tensor_id;
+  PairTable table;
+  bool second; // whether the second rounding is the direction (Q-RGE2), or the first (Q-RGE1)
+};
+
+// out = clamp(w - sum_i S(c_i Q(u_i))) for the integers begin .. end-1 of a dense matrix; both are even, or end is the
+// matrix's end. `codes` and `out` are of the whole matrix; they may be the same array, and must not overlap otherwise.
+// A copy where every gradient is zero. Returns false, with nothing written, where there are no queries or a gradient is
+// pending at step 0.
+bool grid_update(Grid grid, const uint8_t* codes, size_t begin, size_t end, const GridUpdate& update, uint8_t* out);
+
+// y (T, N) = x (T, K) W^T (+ bias), rows being 2 * queries copies of as many: copy 2i with clamp(w + Q1(u_i)), copy
+// 2i+1 with clamp(w - Q1(u_i)). No perturbed weights are kept: a panel is made of one draw for both.
+struct GridLinear {
+  const float* x;
+  size_t rows;
+  std::variant<Int4Matrix, Int8Matrix> weight; // valid; K a multiple of 32 for INT4
+  const float* bias; // N floats, or null
+  PairTable table;
+  uint64_t seed;
+  uint32_t step;
+  uint32_t tensor_id;
+  uint32_t queries;
+  float* y;
+};
+
+} // namespace kernels
+} // namespace zoexport
