@@ -1,58 +1,90 @@
-// Updates of packed integers against docs/quzo.md done one number at a time.
+// Levels and updates of packed integers in every variant that this processor can run, against docs/quzo.md done one number
+// at a time.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <vector>
 
 #include "check.h"
+#include "grid_tables.h"
 #include "kernels/grid.h"
-#include "rng/philox.h"
+#include "kernels/grid_kernels.h"
 
 using namespace zoexport::kernels;
-using zoexport::rng::Stream;
-using zoexport::rng::words;
+using namespace grid_tables;
+using zoexport::rng::Rounding;
 
 namespace {
 
-std::vector<uint32_t> random_words(uint32_t id, size_t n) {
-  std::vector<uint32_t> word(n);
-  words(Stream{99, id, 0, 0}, 0, n, word.data());
-  return word;
-}
-
-// Any table: thresholds of all sizes, levels up to `most`.
-std::vector<int32_t> table_of(uint32_t log2_size, int32_t most) {
-  const size_t size = size_t{1} << log2_size;
-  const std::vector<uint32_t> word = random_words(1, 5 * size);
-  std::vector<int32_t> table;
-  for (size_t i = 0; i < size; ++i) {
-    table.push_back(static_cast<int32_t>(word[5 * i]));
-    uint32_t bytes = 0;
-    for (size_t j = 0; j < 4; ++j) {
-      const int32_t level = static_cast<int32_t>(word[5 * i + 1 + j] % static_cast<uint32_t>(2 * most + 1)) - most;
-      bytes |= (static_cast<uint32_t>(level) & 255u) << (8 * j);
+// Calls body(kernels) with those of each variant that runs here.
+template <typename Body>
+void for_variants(const Body& body) {
+  for (const ProductVariant& variant : product_variants()) {
+    if (variant.runs_here) {
+      body(*variant.grid);
     }
-    table.push_back(static_cast<int32_t>(bytes));
   }
-  return table;
 }
 
-// One word of a stream, by its own block.
-uint32_t word_of(uint64_t seed, uint32_t id, uint32_t query, uint32_t step, uint64_t element) {
-  uint32_t c[4] = {static_cast<uint32_t>(element / 4), id, query, step};
-  zoexport::rng::philox_block(static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), c);
-  return c[element % 4];
+// --- levels ---------------------------------------------------------------------------------------
+
+constexpr int8_t kUntouched = 99;
+
+void levels_of(uint32_t log2_size, int32_t most) {
+  const std::vector<int32_t> entries = table_of(log2_size, most);
+  const PairTable table{entries.data(), log2_size};
+  const Stream stream{(uint64_t{1} << 40) + 5, 0x7FFFFFFFu, 3, 0xFFFFFFFFu};
+  struct Run {
+    uint64_t start;
+    size_t count;
+  };
+  for (const Run& run : {Run{0, 1}, {0, 600}, {3, 9}, {254, 3}, {1021, 700}, {(uint64_t{1} << 34) - 300, 300}}) {
+    for (const bool second : {false, true}) {
+      std::vector<int8_t> expected(run.count + 1, kUntouched);
+      for (size_t i = 0; i < run.count; ++i) {
+        const uint32_t word = word_of(stream.seed, stream.tensor_id, stream.query, stream.step, run.start + i);
+        expected[i] = static_cast<int8_t>(level_of(table, word, second));
+      }
+      for_variants([&](const GridKernels& kernels) {
+        std::vector<int8_t> levels(run.count + 1, kUntouched);
+        zoexport::rng::levels(
+            stream, run.start, run.count, table, second ? Rounding::kSecond : Rounding::kFirst, levels.data(),
+            kernels.draw);
+        CHECK(levels == expected);
+      });
+    }
+  }
 }
 
-int level_of(const PairTable& table, uint32_t word, bool second) {
-  const uint32_t i = word >> (32 - table.log2_size), r = word << table.log2_size;
-  int8_t pairs[4];
-  for (uint32_t j = 0; j < 4; ++j) {
-    pairs[j] = static_cast<int8_t>(static_cast<uint32_t>(table.entries[2 * i + 1]) >> (8 * j) & 255u);
+// Rows of a matrix, whose counters wrap.
+void rows_of_levels(uint32_t log2_size) {
+  const std::vector<int32_t> entries = table_of(log2_size, 9);
+  const PairTable table{entries.data(), log2_size};
+  const Stream stream{77, 5, 1, 2};
+  zoexport::rng::LevelRows rows{{}, 3, 12};
+  for (uint32_t i = 0; i < zoexport::rng::kLevelRows; ++i) {
+    rows.first[i] = 0xFFFFFFE0u + 7 * i;
   }
-  const bool own = r < static_cast<uint32_t>(table.entries[2 * i]);
-  return own ? pairs[second ? 1 : 0] : pairs[second ? 3 : 2];
+  for_variants([&](const GridKernels& kernels) {
+    std::vector<uint32_t> out(12 * zoexport::rng::kLevelRows);
+    kernels.draw(stream, rows, table, Rounding::kSecond, out.data());
+    bool same = true;
+    for (uint32_t b = 0; b < 12; ++b) {
+      for (uint32_t i = 0; i < zoexport::rng::kLevelRows; ++i) {
+        for (uint32_t e = 0; e < 4; ++e) {
+          const uint64_t element = 4 * uint64_t{rows.first[i] + 3 * b} + e;
+          const uint32_t word = word_of(stream.seed, stream.tensor_id, stream.query, stream.step, element);
+          const int found = static_cast<int8_t>(out[b * zoexport::rng::kLevelRows + i] >> (8 * e));
+          same = same && found == level_of(table, word, true);
+        }
+      }
+    }
+    CHECK(same);
+  });
 }
+
+// --- updates --------------------------------------------------------------------------------------
 
 int value_of(Grid grid, const std::vector<uint8_t>& codes, size_t i) {
   return grid == Grid::kInt4 ? (codes[i / 2] >> (4 * (i % 2)) & 15) - 8 : static_cast<int8_t>(codes[i]);
@@ -92,23 +124,24 @@ std::vector<uint8_t> codes_of(Grid grid, size_t n) {
 // The integers begin .. end-1 of n, out of place and in place: the others stay.
 void update_of(Grid grid, size_t n, size_t begin, size_t end, const GridUpdate& update) {
   const std::vector<uint8_t> codes = codes_of(grid, n);
-  std::vector<uint8_t> out(codes.size(), 0x33);
-  const std::vector<uint8_t> before = out;
-  CHECK(grid_update(grid, codes.data(), begin, end, update, out.data()));
-  bool same = true;
-  for (size_t i = 0; i < n; ++i) {
-    const bool inside = i >= begin && i < end;
-    const int expected = inside ? moved(grid, value_of(grid, codes, i), i, update) : value_of(grid, before, i);
-    same = same && value_of(grid, out, i) == expected;
-  }
-  CHECK(same);
-  std::vector<uint8_t> in_place = codes;
-  CHECK(grid_update(grid, in_place.data(), begin, end, update, in_place.data()));
-  bool inside_same = true;
+  std::vector<int> expected;
   for (size_t i = begin; i < end; ++i) {
-    inside_same = inside_same && value_of(grid, in_place, i) == value_of(grid, out, i);
+    expected.push_back(moved(grid, value_of(grid, codes, i), i, update));
   }
-  CHECK(inside_same);
+  for_variants([&](const GridKernels& kernels) {
+    std::vector<uint8_t> out(codes.size(), 0x33);
+    const std::vector<uint8_t> before = out;
+    CHECK(grid_update(grid, codes.data(), begin, end, update, out.data(), kernels));
+    std::vector<uint8_t> in_place = codes;
+    CHECK(grid_update(grid, in_place.data(), begin, end, update, in_place.data(), kernels));
+    bool same = true;
+    for (size_t i = 0; i < n; ++i) {
+      const bool inside = i >= begin && i < end;
+      same = same && value_of(grid, out, i) == (inside ? expected[i - begin] : value_of(grid, before, i)) &&
+          value_of(grid, in_place, i) == (inside ? expected[i - begin] : value_of(grid, codes, i));
+    }
+    CHECK(same);
+  });
 }
 
 void updates(uint32_t log2_size, int32_t most) {
@@ -158,6 +191,13 @@ void nothing_pending() {
 } // namespace
 
 int main() {
+  for (const ProductVariant& variant : product_variants()) {
+    std::printf("%s: %s\n", variant.name, variant.runs_here ? "compared" : "does not run here");
+  }
+  for (uint32_t log2_size = 3; log2_size <= 10; ++log2_size) {
+    levels_of(log2_size, 127);
+    rows_of_levels(log2_size);
+  }
   updates(3, 1);
   updates(6, 7);
   updates(10, 127);
