@@ -26,7 +26,7 @@ Arrays = dict[str, NDArray[Any]]
 @functools.cache
 def probabilities() -> dict[tuple[int, int], float]:
     """Of each pair (Q1, Q2): two roundings of eps u, u standard normal, cut at 2^(bits-1) - 1."""
-    u = np.linspace(-9, 9, 200001)
+    u = np.linspace(-9, 9, 20001)
     density = np.exp(-u * u / 2) / math.sqrt(2 * math.pi) * (u[1] - u[0])
     low = np.floor(EPS * u)
     up = EPS * u - low
