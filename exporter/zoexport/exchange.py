@@ -121,9 +121,9 @@ def _kind(manifest: Mapping[str, Any], kind: str | None) -> str:
     return kind
 
 
-def _values(session: Session) -> dict[str, NDArray[np.float32]]:
+def _values(session: Session) -> dict[str, NDArray[Any]]:
     return {
-        slot.name: np.frombuffer(session.read_slot(slot.name), np.float32).reshape(slot.shape)
+        slot.name: np.frombuffer(session.read_slot(slot.name), slot.passed).reshape(slot.shape)
         for slot in session.slots()
     }
 
