@@ -283,7 +283,7 @@ def _fill(
     progress("writing the bundle", None)
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
-    if graph.chosen is None:
+    if graph.chosen is None and graph.grid is None:
         adapters.write_peft_config(folder, graph.slots, settings, loaded)
     return {
         **_description(planned, lowered, graph, settings),
@@ -357,6 +357,7 @@ def _description(
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
+        **({} if graph.grid is None else {"grid": graph.grid}),
         "tolerances": tolerances.bounds(settings),
     }
 

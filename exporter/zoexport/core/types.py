@@ -142,6 +142,8 @@ class TrainingGraph:
         source: where the values of ``parameters`` and ``quantized`` are read from, for who needs them.
         chosen: by parameter, the elements that are trained while the others are frozen: int64 (k), ascending, ``row *
             columns + column``. Frozen weights have zeros there.
+        grid: where integers are trained, what the session is told of their perturbations: the slot of the ``table``,
+            ``eps`` and the ``estimator`` (docs/quzo.md).
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
@@ -165,6 +167,7 @@ class TrainingGraph:
     label_rows: int = 0
     source: RowReader | None = None
     chosen: dict[str, torch.Tensor] | None = None
+    grid: dict[str, Any] | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.types import Pass
@@ -37,17 +38,23 @@ def lora_passes(config: LoraSettings, targets: list[str], *, first_order: bool) 
         )
 
     train = Pass("lora_inject", inject, "finds weights by the model's names, which stages rename")
-    return split_passes(config, train, first_order=first_order)
+    return split_passes(config, [train], first_order=first_order)
 
 
 def split_passes(
-    config: TrainingSettings, train: Pass, *, first_order: bool, copies: int = 1
+    config: TrainingSettings,
+    train: Sequence[Pass],
+    *,
+    quantized: Sequence[Pass] = (),
+    first_order: bool,
+    copies: int = 1,
 ) -> list[Pass]:
     """The rewrites, in order.
 
     Args:
         config: the method's settings.
-        train: puts what is trained into the programs.
+        train: put what is trained beside the weights into the programs.
+        quantized: what is done with quantized weights, once for a family of programs.
         first_order: whether it is trained by its gradients.
         copies: perturbed copies of a batch that a call of the programs holds.
     """
@@ -73,7 +80,7 @@ def split_passes(
     order = [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
         Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
-        train,
+        *train,
         Pass(
             "bind_rows",
             lambda graph: bind_rows(graph, _telling_rows(graph)),
@@ -99,6 +106,7 @@ def split_passes(
                 "once for a family, so before there is one program for each length",
             )
         )
+    order += quantized
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
     if first_order:
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))

@@ -2,8 +2,8 @@
 
 Of a first-order method, and where activations are int8, the two sides are kept together (``core.tolerances`` says why):
 the reference begins each step at the session's state, and a first-order one updates with the session's gradients. With
-int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Otherwise
-both run freely.
+int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Where
+integers are trained, the reference updates its own with the session's gradients. Otherwise both run freely.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ def parity(
         reference = load_reference(manifest, bundle, model, progress)
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
         first_order = not session.session.info.queries
+        integers = "grid" in manifest
         compared = _Comparison()
         gradients: Any = []
         for step in range(steps):
@@ -116,6 +117,8 @@ def parity(
                 reference.follow(session.tensors())
             elif rounds:
                 reference.follow(session.tensors(), gradients, settings["lr"])
+            elif integers and step:
+                reference.take(gradients, settings["lr"])
             ours = session.step(batch)
             gradients = ours["gradients"]
             applied = {"applied": _tensors(gradients)} if first_order else {}
@@ -129,6 +132,8 @@ def parity(
                 dump_step(folder, step, batch, sides, settings)
         if rounds and not first_order:
             reference.follow(session.tensors(), gradients, settings["lr"])
+        elif integers:
+            reference.take(gradients, settings["lr"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
