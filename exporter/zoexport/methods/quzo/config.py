@@ -20,9 +20,7 @@ class QuzoConfig(LoraSettings):
     train: str = setting(
         "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
     )
-    weights: str | None = setting(
-        None, choices=("int8", "int4"), help="as weight_bits says: int4 or int8"
-    )
+    weights: str = setting("", choices=("int8", "int4"), help="the same as weight_bits, in words")
     weight_bits: str | None = setting(None, choices=("8", "4"), help="of trained weights (4)")
     activation_bits: str = setting(
         "32",
@@ -48,7 +46,7 @@ class QuzoConfig(LoraSettings):
 
     def __post_init__(self) -> None:
         bits = {"int4": "4", "int8": "8"}
-        given = self.weight_bits or bits.get(self.weights or "", "4")
+        given = self.weight_bits or bits.get(self.weights, "4")
         object.__setattr__(self, "weight_bits", given)
         object.__setattr__(self, "weights", self.weights or f"int{given}")
 
