@@ -1,4 +1,4 @@
-"""What files of a model's trained weights share, be these chosen elements or integers: whose they are, and whole models."""
+"""What files of trained weights share, be these chosen elements or integers: whose they are, and whole models."""
 
 from __future__ import annotations
 
