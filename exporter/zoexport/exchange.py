@@ -121,10 +121,10 @@ class _Integers:
         codes = read_quantized(adapter, self._parts(blank), self.manifest)
         return {f"{name}.codes": integers_of(codes[name]) for name in codes}
 
-    def _parts(self, slots: Slots) -> dict[str, Any]:
-        from zoexport.adapters.integers import parts_of
+    def _parts(self, slots: Slots) -> Any:
+        from zoexport.adapters.integers import parts_of, scales_of
 
-        return parts_of(self.bundle / self.manifest["weights"]["file"], slots)
+        return parts_of(scales_of(self.bundle, self.manifest), slots)
 
 
 def export_adapter(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FORMAT = "zoexport-quantized/1"
 CONFIG, WEIGHTS = "quantized_config.json", "quantized_model.safetensors"
 
+CODES = ".codes"
 Parts = Mapping[str, tuple[Tensor, Tensor]]
 """By parameter: codes uint8 (N, K/2) or int8 (N, K), and scales."""
 
@@ -115,23 +116,31 @@ def _equal(theirs: Tensor | None, own: Tensor) -> bool:
     return theirs is not None and theirs.dtype == own.dtype and torch.equal(theirs, own)
 
 
-def parts_of(weights: Path, slots: Mapping[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Codes and scales of every trained parameter.
-
-    Args:
-        weights: the bundle's file that has the scales.
-        slots: ``<parameter>.codes``: the integers as float32 (N, K).
-    """
+def scales_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The scales of every trained parameter of a bundle, as its file of weights has them."""
     from safetensors import safe_open
 
+    with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
+        return {
+            name: file.get_tensor(f"{name}.scales")
+            for slot in manifest["state"]
+            if slot["role"] == "trainable"
+            for name in [slot["name"].removesuffix(CODES)]
+        }
+
+
+def parts_of(scales: Mapping[str, Tensor], slots: Mapping[str, Any]) -> Parts:
+    """Codes beside scales.
+
+    Args:
+        slots: ``<parameter>.codes``: the integers as float32 (N, K).
+    """
     found = {}
-    with safe_open(weights, framework="pt") as file:
-        for slot, values in slots.items():
-            name = slot.removesuffix(".codes")
-            scales = file.get_tensor(f"{name}.scales")
-            integers = torch.from_numpy(values.astype("int8"))
-            codes = int4.pack_int4(integers) if scales.dtype == torch.bfloat16 else integers
-            found[name] = (codes, scales)
+    for slot, values in slots.items():
+        name = slot.removesuffix(CODES)
+        integers = torch.from_numpy(values.astype("int8"))
+        packed = scales[name].dtype == torch.bfloat16
+        found[name] = (int4.pack_int4(integers) if packed else integers, scales[name])
     return found
 
 

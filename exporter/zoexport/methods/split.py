@@ -46,6 +46,7 @@ def split_passes(
     train: Sequence[Pass],
     *,
     quantized: Sequence[Pass] = (),
+    int8: Sequence[str] = (),
     first_order: bool,
     copies: int = 1,
 ) -> list[Pass]:
@@ -55,6 +56,7 @@ def split_passes(
         config: the method's settings.
         train: put what is trained beside the weights into the programs.
         quantized: what is done with quantized weights, once for a family of programs.
+        int8: see ``quantize_stages``.
         first_order: whether it is trained by its gradients.
         copies: perturbed copies of a batch that a call of the programs holds.
     """
@@ -101,7 +103,7 @@ def split_passes(
             Pass(
                 "quantize_stages",
                 lambda graph: quantize_stages(
-                    graph, weights=config.weights, group_size=config.group_size
+                    graph, weights=config.weights, group_size=config.group_size, int8=int8
                 ),
                 "once for a family, so before there is one program for each length",
             )

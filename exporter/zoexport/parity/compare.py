@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from zoexport.adapters.integers import scales_of
 from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
@@ -178,6 +179,9 @@ def load_reference(
     # The file sorts its names; the noise numbers the slots in the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
     slots |= {f"places.{name}": places for name, places in chosen.items()}
+    if "grid" in manifest:
+        scales = scales_of(bundle, manifest)
+        slots |= {f"scales.{name}": tensor for name, tensor in scales.items()}
     return method.reference(loaded.model, config, slots)
 
 

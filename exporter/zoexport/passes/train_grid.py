@@ -82,9 +82,10 @@ def train_grid(
     graph.slots += [_slot(graph, name, number) for name, number in numbers.items()]
     graph.slots.append(Slot(TABLE, "frozen", "int32", tuple(table.shape), len(names), ""))
     graph.initial[TABLE] = table
+    step = 1.0
     for name, number in numbers.items():
         graph.weights[f"{name}.{NUMBER}"] = torch.tensor([number])
-        _take(graph, name)
+        step = _take(graph, name, step)
     graph.grid = {"table": TABLE, "eps": eps, "estimator": estimator}
     graph.copies = 2 * queries
     return graph
@@ -106,16 +107,26 @@ def _slot(graph: TrainingGraph, name: str, number: int) -> Slot:
     return Slot(f"{name}.{CODES}", "trainable", dtype, tuple(codes.shape), number, module)
 
 
-def _take(graph: TrainingGraph, name: str) -> None:
-    """Codes become the slot's first value, and scales a tensor that needs no reading."""
+def _take(graph: TrainingGraph, name: str, step: float) -> float:
+    """Codes become the slot's first value, and scales a tensor that needs no reading.
+
+    Args:
+        step: the scale of a weight of zeros (an adapter's B), which has none of its own.
+
+    Returns:
+        The weight's largest scale.
+    """
     codes, scales = f"{name}.{CODES}", f"{name}.{SCALES}"
-    declared = graph.weights[codes]
     if graph.source is None:
-        graph.initial[codes] = declared
+        graph.initial[codes] = graph.weights[codes]
     else:
         read = values(graph, graph.source, [codes])
-        graph.initial[codes], graph.weights[scales] = read[codes], read[scales]
+        graph.initial[codes], found = read[codes], read[scales]
+        if found.dtype == torch.float32 and not read[codes].any():
+            found = torch.full_like(found, step)
+        graph.weights[scales], step = found, float(found.max())
     del graph.weights[codes], graph.quantized[name]
+    return step
 
 
 def _rewrite(program: Program, owner: str, inputs: Sequence[Value], queries: int) -> None:

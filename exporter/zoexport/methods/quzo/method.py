@@ -29,13 +29,27 @@ class QuzoMethod:
     def passes(self, config: QuzoConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules whose weights are trained."""
         from zoexport.methods.split import split_passes
+        from zoexport.passes.lora_linears import HALVES, lora_linears
         from zoexport.passes.train_grid import train_grid
 
+        full = config.train == "full"
+        trained = targets if full else [f"{module}.{half}" for module in targets for half in HALVES]
+        inject = Pass(
+            "lora_linears",
+            lambda graph: lora_linears(
+                graph,
+                targets,
+                rank=config.lora_rank,
+                alpha=config.lora_alpha,
+                seed=config.seed,
+            ),
+            "finds weights by the model's names, which stages rename",
+        )
         train = Pass(
             "train_grid",
             lambda graph: train_grid(
                 graph,
-                targets,
+                trained,
                 queries=config.queries,
                 eps=config.eps,
                 bits=int(config.perturbation_bits),
@@ -44,7 +58,12 @@ class QuzoMethod:
             "trains codes, which quantized stages bind",
         )
         return split_passes(
-            config, [], quantized=[train], first_order=False, copies=2 * config.queries
+            config,
+            [] if full else [inject],
+            quantized=[train],
+            int8=HALVES,
+            first_order=False,
+            copies=2 * config.queries,
         )
 
     def reference(

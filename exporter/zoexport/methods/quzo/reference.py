@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zoexport.core import grid, int4
-from zoexport.methods.adapted import AdaptedModel
+from zoexport.methods.adapted import AdaptedModel, Added, low_rank
 from zoexport.methods.quzo.config import QuzoConfig
 
 _CODES = ".codes"
-_LIMITS = {"4": (-8, 7), "8": (-127, 127)}
+_LIMITS = {torch.uint8: (-8, 7), torch.int8: (-127, 127)}
 
 
 class QuzoReference:
@@ -25,18 +25,22 @@ class QuzoReference:
         model: the Hugging Face model with the bundle's weights, quantized and dequantized; its layers get the integers
             that are trained, perturbed or not, times their scales.
         config: of the bundle.
-        slots: ``quzo.table``, and ``<parameter>.codes`` in the order of their numbers: uint8 (N, K/2) or int8 (N, K).
+        slots: ``quzo.table``; ``<parameter>.codes`` in the order of their numbers, uint8 (N, K/2) or int8 (N, K); and
+            ``scales.<parameter>``, (N, groups) or (N). The parameters are the model's, or ``<module>.lora_A.weight``
+            (rank, in) and ``<module>.lora_B.weight`` (out, rank) of adapters.
     """
 
     def __init__(self, model: nn.Module, config: QuzoConfig, slots: Mapping[str, Tensor]) -> None:
         self.adapted = AdaptedModel(model)
         self.config = config
-        self.low, self.high = _LIMITS[str(config.weight_bits)]
         self.table = slots["quzo.table"].numpy()
-        self.integers = {
-            name: self._integers(codes) for name, codes in slots.items() if name.endswith(_CODES)
+        codes = {name: value for name, value in slots.items() if name.endswith(_CODES)}
+        self.integers = {name: _integers(value) for name, value in codes.items()}
+        self.limits = {name: _LIMITS[value.dtype] for name, value in codes.items()}
+        self.scales = {
+            name: slots[f"scales.{name.removesuffix(_CODES)}"].float().view(len(value), -1)
+            for name, value in codes.items()
         }
-        self.scales = {name: self._scales(name) for name in self.integers}
         self.step_number = 0
         self.pending: tuple[list[float], float] | None = None
 
@@ -84,8 +88,7 @@ class QuzoReference:
         for number, (name, value) in enumerate(self.integers.items()):
             self.integers[name] = grid.update_codes(
                 value,
-                self.low,
-                self.high,
+                *self.limits[name],
                 gradients=gradients,
                 lr=learning_rate,
                 eps=self.config.eps,
@@ -106,33 +109,40 @@ class QuzoReference:
 
     def _loss(self, batch: Sequence[Any], query: int, sign: int) -> float:
         """The mean loss of a batch with every weight moved along one direction."""
+        weights = {}
         for name, value in self.integers.items():
             moved = value + sign * self.noise(name, query, self.step_number).numpy().astype(int)
-            self._set(name, moved.clip(self.low, self.high))
+            weights[name.removesuffix(_CODES)] = self._weight(name, moved.clip(*self.limits[name]))
+        added = self._placed(weights)
         with torch.no_grad():
-            losses = [float(self.adapted.loss(example, self.config.loss, {})) for example in batch]
+            losses = [
+                float(self.adapted.loss(example, self.config.loss, added)) for example in batch
+            ]
         return sum(losses) / len(batch)
 
-    def _set(self, name: str, integers: NDArray[Any]) -> None:
-        weight = self.adapted.model.get_parameter(name.removesuffix(_CODES))
+    def _placed(self, weights: Mapping[str, Tensor]) -> Added:
+        """Put trained weights where the model reads them; those of adapters are added to what layers give."""
+        if self.config.train == "full":
+            for name, weight in weights.items():
+                self.adapted.model.get_parameter(name).data = weight
+            return {}
+        scaling = self.config.lora_alpha / self.config.lora_rank
+        return {
+            module: low_rank(a.T, weights[f"{module}.lora_B.weight"].T, scaling)
+            for module, a in _of_half(weights, "lora_A")
+        }
+
+    def _weight(self, name: str, integers: NDArray[Any]) -> Tensor:
         scale = self.scales[name]
         rows = torch.from_numpy(integers).float().view(len(integers), scale.shape[1], -1)
-        weight.data = (rows * scale[:, :, None]).view(integers.shape)
+        return (rows * scale[:, :, None]).view(integers.shape)
 
-    def _integers(self, codes: Tensor) -> NDArray[np.int8]:
-        if self.config.weight_bits == "8":
-            return codes.numpy().copy()
-        return int4.unpack_int4(codes).numpy()
 
-    def _scales(self, name: str) -> Tensor:
-        """(N, groups) of a weight that has been quantized and dequantized, from both and its integers."""
-        integers = self.integers[name]
-        weight = self.adapted.model.get_parameter(name.removesuffix(_CODES)).detach()
-        groups = (
-            integers.shape[1] // self.config.group_size if self.config.weight_bits == "4" else 1
-        )
-        whole = torch.from_numpy(integers).view(len(integers), groups, -1).abs()
-        largest, place = whole.max(-1)
-        values = weight.view(whole.shape).abs().gather(-1, place[:, :, None])[:, :, 0]
-        # Exact for INT4, where a product of scale and integer is (docs/int4.md), and to a rounding for INT8.
-        return torch.where(largest > 0, values / largest.clamp(min=1), torch.zeros_like(values))
+def _integers(codes: Tensor) -> NDArray[np.int8]:
+    return (codes if codes.dtype == torch.int8 else int4.unpack_int4(codes)).numpy().copy()
+
+
+def _of_half(weights: Mapping[str, Tensor], half: str) -> list[tuple[str, Tensor]]:
+    """Modules and matrices of one half of adapters."""
+    end = f".{half}.weight"
+    return [(name.removesuffix(end), w) for name, w in weights.items() if name.endswith(end)]
