@@ -16,6 +16,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 NAMESPACE = "zoexport"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 
+_GRID_LINEAR = (
+    "Tensor x, Tensor codes, Tensor scales, Tensor? bias, Tensor table, Tensor number, Tensor epsilon, Tensor seed, "
+    "Tensor step, int queries"
+)
+
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
     "zo_update": (
@@ -49,6 +54,8 @@ DEVICE = {
         "int tensor_id, int queries, int most",
         ("out",),
     ),
+    "grid_linear_int4": (_GRID_LINEAR, ("out",)),
+    "grid_linear_int8": (_GRID_LINEAR, ("out",)),
     "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
     "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
 }
