@@ -283,8 +283,7 @@ def _fill(
     progress("writing the bundle", None)
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
-    if graph.chosen is None and graph.grid is None:
-        adapters.write_peft_config(folder, graph.slots, settings, loaded)
+    adapters.write_peft_config(folder, graph.slots, settings, loaded)
     return {
         **_description(planned, lowered, graph, settings),
         "model": {

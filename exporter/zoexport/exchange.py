@@ -15,9 +15,8 @@ from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.session import Session
 
-Slots = Mapping[str, NDArray[np.float32]]
-Shapes = Mapping[str, tuple[int, ...]]
-TABLE = "quzo.table"
+Slots = Mapping[str, NDArray[Any]]
+_INTEGERS = ("uint8", "int8", "int32")
 
 
 class _Exchange(Protocol):
@@ -36,8 +35,8 @@ class _Exchange(Protocol):
     ) -> None:
         """Write slots as a new folder; ``initial`` are the bundle's."""
 
-    def read(self, kind: str, adapter: Path, shapes: Shapes) -> Slots:
-        """The slots to begin with."""
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        """The slots to begin with; ``own`` are the bundle's."""
 
 
 class _Adapters:
@@ -54,7 +53,8 @@ class _Adapters:
     ) -> None:
         adapter_format(kind).write(slots, read_settings(self.bundle), output, replace=replace)
 
-    def read(self, kind: str, adapter: Path, shapes: Shapes) -> Slots:
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        shapes = {name: values.shape for name, values in own.items()}
         return adapter_format(kind).read(adapter, shapes, read_settings(self.bundle))
 
 
@@ -84,10 +84,10 @@ class _Chosen:
 
         write_merged(output, self.places, values, load_original(self.manifest), replace=replace)
 
-    def read(self, kind: str, adapter: Path, shapes: Shapes) -> Slots:
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
         from zoexport.adapters.chosen import read_sparse
 
-        (name,) = shapes
+        (name,) = own
         return {name: read_sparse(adapter, self.places, self.manifest)}
 
 
@@ -114,17 +114,34 @@ class _Integers:
 
         write_dequantized(output, parts, load_original(self.manifest), replace=replace)
 
-    def read(self, kind: str, adapter: Path, shapes: Shapes) -> Slots:
-        from zoexport.adapters.integers import integers_of, read_quantized
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        from zoexport.adapters.integers import CODES, read_quantized
 
-        blank = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        codes = read_quantized(adapter, self._parts(blank), self.manifest)
-        return {f"{name}.codes": integers_of(codes[name]) for name in codes}
+        codes = read_quantized(adapter, self._parts(own), self.manifest)
+        return {f"{name}{CODES}": values.numpy() for name, values in codes.items()}
 
     def _parts(self, slots: Slots) -> Any:
         from zoexport.adapters.integers import parts_of, scales_of
 
         return parts_of(scales_of(self.bundle, self.manifest), slots)
+
+
+class _QuantizedAdapters(_Integers):
+    """The integers of adapters, which leave as the numbers that they stand for, or as they are."""
+
+    trained = "quantized adapters"
+    formats = (*FORMATS, "quantized")
+
+    def write(
+        self, kind: str, slots: Slots, initial: Slots, output: Path, *, replace: bool
+    ) -> None:
+        if kind == "quantized":
+            super().write(kind, slots, initial, output, replace=replace)
+            return
+        from zoexport.adapters.integers import adapters_of
+
+        adapters = adapters_of(self._parts(slots))
+        adapter_format(kind).write(adapters, read_settings(self.bundle), output, replace=replace)
 
 
 def export_adapter(
@@ -194,26 +211,26 @@ def import_adapter(
         )
     with atomic_folder(state, replace=force) as folder, Session.open(bundle) as session:
         session.attach(folder)
-        shapes = {name: values.shape for name, values in _values(session).items()}
-        for name, values in exchange.read(kind, adapter, shapes).items():
+        own = _values(session)
+        for name, values in exchange.read(kind, adapter, own).items():
             session.write_slot(name, values)
         session.save()
-    return {"state": str(state), "format": kind, "tensors": len(shapes)}
+    return {"state": str(state), "format": kind, "tensors": len(own)}
 
 
 def _exchange(bundle: Path, manifest: dict[str, Any]) -> _Exchange:
     if "chosen" in manifest:
         return _Chosen(bundle, manifest)
     if "grid" in manifest:
-        return _Integers(bundle, manifest)
+        full = manifest["settings"]["train"] == "full"
+        return (_Integers if full else _QuantizedAdapters)(bundle, manifest)
     return _Adapters(bundle)
 
 
 def _kind(manifest: Mapping[str, Any], exchange: _Exchange, kind: str | None) -> str:
     if kind is None or kind in exchange.formats:
         return kind or exchange.formats[0]
-    own = isinstance(exchange, _Adapters)
-    if own and kind not in (*_Chosen.formats, *_Integers.formats):
+    if isinstance(exchange, _Adapters) and kind not in (*_Chosen.formats, *_Integers.formats):
         adapter_format(kind)  # says which there are, before anything is opened
     raise ConfigError(
         f"adapter format {kind!r}",
@@ -223,12 +240,12 @@ def _kind(manifest: Mapping[str, Any], exchange: _Exchange, kind: str | None) ->
     )
 
 
-def _values(session: Session) -> dict[str, NDArray[np.float32]]:
-    """Every slot but the tables that are no values: the elements of a slot, in its shape where it has as many."""
+def _values(session: Session) -> dict[str, NDArray[Any]]:
+    """Every slot but tables: float32, or the slot's integers as they are packed."""
     found = {}
     for slot in session.slots():
-        if slot.name == TABLE:
-            continue
-        values = np.frombuffer(session.read_slot(slot.name), np.float32)
-        found[slot.name] = values.reshape(slot.shape[0], -1) if len(slot.shape) > 1 else values
+        dtype = slot.dtype if slot.dtype in _INTEGERS else "float32"
+        if slot.role == "trainable" or dtype == "float32":
+            values = np.frombuffer(session.read_slot(slot.name), dtype)
+            found[slot.name] = values.reshape(slot.shape)
     return found

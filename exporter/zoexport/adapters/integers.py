@@ -70,8 +70,7 @@ def write_dequantized(
         ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
     """
     for name, (codes, scales) in parts.items():
-        dequantize = int4.dequantize_int4 if codes.dtype == torch.uint8 else int4.dequantize_int8
-        loaded.model.get_parameter(name).data.copy_(dequantize(codes, scales))
+        loaded.model.get_parameter(name).data.copy_(_dequantized(codes, scales))
     save_model(folder, loaded, replace=replace)
 
 
@@ -130,21 +129,22 @@ def scales_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def parts_of(scales: Mapping[str, Tensor], slots: Mapping[str, Any]) -> Parts:
-    """Codes beside scales.
+    """Codes beside scales; ``slots``: ``<parameter>.codes`` as the bundle packs them, numpy arrays."""
+    return {
+        name: (torch.from_numpy(slots[f"{name}{CODES}"].copy()), scale)
+        for name, scale in scales.items()
+    }
 
-    Args:
-        slots: ``<parameter>.codes``: the integers as float32 (N, K).
-    """
+
+def adapters_of(parts: Parts) -> dict[str, Any]:
+    """Quantized adapters as slots of adapters: ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out)."""
     found = {}
-    for slot, values in slots.items():
-        name = slot.removesuffix(CODES)
-        integers = torch.from_numpy(values.astype("int8"))
-        packed = scales[name].dtype == torch.bfloat16
-        found[name] = (int4.pack_int4(integers) if packed else integers, scales[name])
+    for name, (codes, scales) in parts.items():
+        module, _, half = name.removesuffix(".weight").rpartition(".")
+        found[f"{half}.{module}"] = _dequantized(codes, scales).T.contiguous().numpy()
     return found
 
 
-def integers_of(codes: Tensor) -> Any:
-    """The integers of codes, float32 (N, K)."""
-    integers = int4.unpack_int4(codes) if codes.dtype == torch.uint8 else codes
-    return integers.float().numpy()
+def _dequantized(codes: Tensor, scales: Tensor) -> Tensor:
+    dequantize = int4.dequantize_int4 if codes.dtype == torch.uint8 else int4.dequantize_int8
+    return dequantize(codes, scales)
