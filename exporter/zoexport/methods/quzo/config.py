@@ -21,14 +21,14 @@ class QuzoConfig(LoraSettings):
         "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
     )
     weights: str = setting("", choices=("int8", "int4"), help="the same as weight_bits, in words")
-    weight_bits: str | None = setting(None, choices=("8", "4"), help="of trained weights (4)")
-    activation_bits: str = setting(
-        "32",
+    weight_bits: int | None = setting(None, choices=("8", "4"), help="of trained weights (4)")
+    activation_bits: int = setting(
+        32,
         choices=("32", "8"),
         help="inputs of linear layers: fp32, or int8 on a calibrated grid",
     )
-    perturbation_bits: str = setting(
-        "4", choices=("2", "4", "8"), help="levels of a perturbation: 3, 15 or 255"
+    perturbation_bits: int = setting(
+        4, choices=("2", "4", "8"), help="levels of a perturbation: 3, 15 or 255"
     )
     estimator: str = setting(
         "q-rge2", choices=ESTIMATORS, help="two roundings of a direction, or one (biased)"
@@ -45,8 +45,8 @@ class QuzoConfig(LoraSettings):
     lr: float = setting(1e-2, above=0, runtime=True, help="learning rate, of weights in grid steps")
 
     def __post_init__(self) -> None:
-        bits = {"int4": "4", "int8": "8"}
-        given = self.weight_bits or bits.get(self.weights, "4")
+        bits = {"int4": 4, "int8": 8}
+        given = self.weight_bits or bits.get(self.weights, 4)
         object.__setattr__(self, "weight_bits", given)
         object.__setattr__(self, "weights", self.weights or f"int{given}")
 
@@ -71,17 +71,17 @@ class QuzoConfig(LoraSettings):
                     "Give one of the two.",
                 )
             )
-        most = _MOST_EPS[int(self.perturbation_bits)]
+        most = _MOST_EPS[self.perturbation_bits]
         if not self.eps <= most:
             found.append(
                 Problem(
                     f"setting eps={self.eps:g}",
                     f"more than a twentieth of the directions would be cut off at the largest of "
-                    f"{2 ** int(self.perturbation_bits) - 1} levels",
+                    f"{2**self.perturbation_bits - 1} levels",
                     f"Choose at most {most:g} with perturbation_bits={self.perturbation_bits}, or more bits.",
                 )
             )
-        if self.activation_bits == "32" and (self.outliers or self.datatypes != "int"):
+        if self.activation_bits == 32 and (self.outliers or self.datatypes != "int"):
             found.append(
                 Problem(
                     "setting outliers" if self.outliers else "setting datatypes",

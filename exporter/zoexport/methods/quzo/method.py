@@ -52,7 +52,7 @@ class QuzoMethod:
                 trained,
                 queries=config.queries,
                 eps=config.eps,
-                bits=int(config.perturbation_bits),
+                bits=config.perturbation_bits,
                 estimator=config.estimator,
             ),
             "trains codes, which quantized stages bind",
