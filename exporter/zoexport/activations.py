@@ -189,13 +189,15 @@ def rounding(model: nn.Module, formats: Mapping[str, Format]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _weights_where_they_run(loaded: LoadedModel) -> Iterator[None]:
-    """While inside, a lazily loaded model has each module's weights while it runs; of an embedding, the rows it reads."""
+    """While inside, a lazily loaded model's modules have their weights while they run; the token table, some rows."""
+    model: Any = loaded.model
+    table = model.get_input_embeddings()
     handles: list[Any] = []
 
     def before(module: nn.Module, inputs: tuple[Any, ...], path: str) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             full = f"{path}.{name}" if path else name
-            if isinstance(module, nn.Embedding):
+            if module is table:
                 value = untouched_zeros(tuple(parameter.shape))
                 for row in inputs[0].unique().tolist():
                     value[row] = loaded.weights.read_rows(full, row, row + 1)[0]
@@ -209,7 +211,7 @@ def _weights_where_they_run(loaded: LoadedModel) -> Iterator[None]:
             parameter.data = kept.pop(f"{path}.{name}" if path else name)
 
     kept: dict[str, Tensor] = {}
-    for path, module in loaded.model.named_modules() if loaded.lazy else ():
+    for path, module in model.named_modules() if loaded.lazy else ():
         handles.append(
             module.register_forward_pre_hook(
                 lambda module, inputs, path=path: before(module, inputs, path)

@@ -5,9 +5,9 @@ Every value x of a layer's input is rounded with the same few numbers, known bef
     |x| <= threshold    INT8   clamp(round(x / scale), -127, 127) scale
     otherwise           FP8    E4M3(x / float_scale) float_scale
 
-All arithmetic is float32, one rounding an operation, and halves are rounded to even: ``runtime_ops/kernels/activations.h``
-has the same bits. E4M3 has 4 bits of exponent and 3 of mantissa, subnormal numbers, no infinity, and 448 as its largest
-number, which greater ones become. A NaN stays one.
+All arithmetic is float32, one rounding an operation, and halves are rounded to even;
+``runtime_ops/kernels/activations.h`` has the same bits. E4M3 has 4 bits of exponent and 3 of mantissa, subnormal
+numbers, no infinity, and 448 as its largest number, which greater ones become. A NaN stays one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def fp8(largest: float) -> Format:
 
 
 def hybrid(threshold: float, largest: float) -> Format:
-    """INT8 up to ``threshold`` > 0, and E4M3 above, whose exponent bias is the one that just reaches ``largest`` (B.3)."""
+    """INT8 up to ``threshold`` > 0, and E4M3 above with the exponent bias that just reaches ``largest`` (B.3)."""
     fraction, exponent = math.frexp(largest / LARGEST_FLOAT)
     bias = 2.0 ** (exponent - (fraction == 0.5))
     return Format(
@@ -100,7 +100,7 @@ def fit(x: Tensor, *, outliers: float, search: bool) -> Format:
 
 
 def best(x: Tensor, formats: Iterable[Format]) -> Format:
-    """The format with the smallest :func:`squared_error` on ``x``, the first of equal ones (appendix B.2, equation 17)."""
+    """The format with the smallest :func:`squared_error` on ``x``, the first of equal ones (appendix B.2)."""
     return min(formats, key=lambda format: squared_error(x, format))
 
 
