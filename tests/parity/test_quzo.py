@@ -59,6 +59,11 @@ def test_integers_are_equal_after_a_hundred_steps(
         {"loss": "choices", "batch": 2},
         {"accumulate": 3, "batch": 1},
         {"group_size": 64},
+        {"activation_bits": 8},
+        {"activation_bits": 8, "weights": "int8", "outliers": 0.01},
+        {"activation_bits": 8, "datatypes": "search"},
+        {"train": "lora"},
+        {"train": "lora", "weights": "int8", "lora__targets": "all-linear", "activation_bits": 8},
     ],
     ids=lambda settings: ",".join(settings),
 )

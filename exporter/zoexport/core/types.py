@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule
 
+    from zoexport.core.activation_grids import Format
+
 
 @dataclasses.dataclass(frozen=True)
 class Dim:
@@ -144,6 +146,7 @@ class TrainingGraph:
             columns + column``. Frozen weights have zeros there.
         grid: where integers are trained, what the session is told of their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/quzo.md).
+        formats: by module, the grid that the inputs of a linear layer are rounded to (``core.activation_grids``).
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
@@ -168,6 +171,7 @@ class TrainingGraph:
     source: RowReader | None = None
     chosen: dict[str, torch.Tensor] | None = None
     grid: dict[str, Any] | None = None
+    formats: dict[str, Format] | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 

@@ -45,6 +45,7 @@ def split_passes(
     config: TrainingSettings,
     train: Sequence[Pass],
     *,
+    whole: Sequence[Pass] = (),
     quantized: Sequence[Pass] = (),
     int8: Sequence[str] = (),
     first_order: bool,
@@ -55,7 +56,8 @@ def split_passes(
     Args:
         config: the method's settings.
         train: put what is trained beside the weights into the programs.
-        quantized: what is done with quantized weights, once for a family of programs.
+        whole, quantized: what is done once for a family of programs, with weights that are not quantized yet, and
+            with those that are.
         int8: see ``quantize_stages``.
         first_order: whether it is trained by its gradients.
         copies: perturbed copies of a batch that a call of the programs holds.
@@ -98,6 +100,7 @@ def split_passes(
             "check_stages", check_stages, "runs programs at the captured length", reads_values=True
         ),
     ]
+    order += whole
     if config.weights != "fp32":
         order.append(
             Pass(

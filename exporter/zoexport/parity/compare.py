@@ -22,6 +22,7 @@ from zoexport.adapters.integers import scales_of
 from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
+from zoexport.core.activation_grids import tensor_of
 from zoexport.core.config import parse
 from zoexport.core.files import atomic_folder
 from zoexport.methods import methods
@@ -182,6 +183,8 @@ def load_reference(
     if "grid" in manifest:
         scales = scales_of(bundle, manifest)
         slots |= {f"scales.{name}": tensor for name, tensor in scales.items()}
+        formats = manifest.get("activation_formats", {})
+        slots |= {f"format.{module}": tensor_of(numbers) for module, numbers in formats.items()}
     return method.reference(loaded.model, config, slots)
 
 

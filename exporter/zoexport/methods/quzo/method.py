@@ -30,6 +30,7 @@ class QuzoMethod:
         """The rewrites, in order. ``targets`` are the modules whose weights are trained."""
         from zoexport.methods.split import split_passes
         from zoexport.passes.lora_linears import HALVES, lora_linears
+        from zoexport.passes.round_activations import round_activations
         from zoexport.passes.train_grid import train_grid
 
         full = config.train == "full"
@@ -44,6 +45,11 @@ class QuzoMethod:
                 seed=config.seed,
             ),
             "finds weights by the model's names, which stages rename",
+        )
+        rounding = Pass(
+            "round_activations",
+            lambda graph: round_activations(graph, list(graph.formats or targets), graph.formats),
+            "finds layers by their weights, which stages bind",
         )
         train = Pass(
             "train_grid",
@@ -60,6 +66,7 @@ class QuzoMethod:
         return split_passes(
             config,
             [] if full else [inject],
+            whole=[rounding] if config.activation_bits == 8 else [],
             quantized=[train],
             int8=HALVES,
             first_order=False,
