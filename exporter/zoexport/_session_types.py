@@ -43,13 +43,14 @@ class Info:
 
 @dataclasses.dataclass(frozen=True)
 class SlotInfo:
-    """A state slot of the manifest."""
+    """A state slot of the manifest. A uint8 slot that is trained has two integers of 4 bits an element."""
 
     name: str
     role: str
     module: str
     tensor_id: int
     shape: tuple[int, ...]
+    dtype: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "rng/variants.h"
 #include "session/files.h"
+#include "session/slot_updates.h"
 #include "session/slot_values.h"
 #include "session/slots.h"
 
@@ -139,18 +140,19 @@ void test_updates() {
   write_values(half, values.data(), halves.data());
   read_values(half, halves.data(), values.data());
   const std::vector<float> gradients = {0.5f, -1.25f};
+  const SlotUpdates updates;
   const SlotUpdate update{gradients.data(), 2, 0.3f, 77, 5};
-  CHECK(update_values(full, update, values.data(), updated.data()));
+  CHECK(updates.apply(full, update, values.data(), updated.data()));
   write_values(half, updated.data(), expected.data());
-  CHECK(update_values(half, update, halves.data(), found.data()));
+  CHECK(updates.apply(half, update, halves.data(), found.data()));
   CHECK(found == expected && found != halves);
-  CHECK(update_values(half, update, halves.data(), halves.data()) && halves == expected);
+  CHECK(updates.apply(half, update, halves.data(), halves.data()) && halves == expected);
   // Nothing pending: every bit stays, a signalling NaN's too.
   const std::vector<float> none = {0.0f, -0.0f};
   halves[0] = 0x7D01;
-  CHECK(update_values(half, {none.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
-  CHECK(!update_values(half, {gradients.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
-  CHECK(!update_values(half, {gradients.data(), 0, 0.3f, 77, 5}, halves.data(), found.data()));
+  CHECK(updates.apply(half, {none.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
+  CHECK(!updates.apply(half, {gradients.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
+  CHECK(!updates.apply(half, {gradients.data(), 0, 0.3f, 77, 5}, halves.data(), found.data()));
 }
 
 }  // namespace
