@@ -57,6 +57,8 @@ struct SlotSpec {
   size_t bytes() const { return elements * dtype_bytes(dtype); }
   // Whether its values do not pass as float32: indices, or weights of INT8, or of INT4, two a byte.
   bool integers() const { return dtype != ZO_FLOAT32 && dtype != ZO_FLOAT16; }
+  // Of a slot that is trained: an element of uint8 is two integers.
+  uint64_t trained_values() const { return dtype == ZO_UINT8 ? 2 * elements : elements; }
 };
 
 // How a bundle's integers are trained (docs/quzo.md).

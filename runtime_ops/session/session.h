@@ -85,8 +85,6 @@ class Session {
   // Whether the slots' copies lie in a mapped file, made when they are first needed: those of first-order methods, and
   // integers, which are as long as the model. Others are a few megabytes in the heap, from the start.
   bool in_file() const { return !deferred() || manifest_.grid.has_value(); }
-  // Steps from one snapshot to the next.
-  uint64_t snapshot_every() const;
   // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
   // Where records do not tell how to repeat an update, those after fewer updates, applied_.
   Status restore(uint64_t updates);

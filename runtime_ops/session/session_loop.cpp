@@ -12,10 +12,6 @@
 namespace zoexport {
 namespace {
 
-constexpr uint64_t kMostUnsaved = 100;  // steps without a snapshot
-constexpr uint64_t kLeastUnsaved = 10;
-// Random words that resuming a run may take to repeat the updates of integers: a quarter of a minute of one core.
-constexpr uint64_t kWordsToRepeat = uint64_t{1} << 34;
 constexpr size_t kEvaluationGroup = 64;  // examples laid out at a time: full calls, and little memory
 constexpr double kPi = 3.14159265358979323846;
 
@@ -151,21 +147,17 @@ Result<StepReport> Session::step(const Dataset& dataset, const uint64_t* indices
   return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.total_steps));
 }
 
-uint64_t Session::snapshot_every() const {
-  if (!manifest_.grid) {
-    return kMostUnsaved;
-  }
-  // A byte is one integer or two. By what the bundle says alone, so that every host keeps the same snapshots.
-  const uint64_t words = 2 * uint64_t{queries()} * slots_->trainable_bytes();
-  return std::clamp(kWordsToRepeat / words, kLeastUnsaved, kMostUnsaved);
-}
-
 Status Session::train(const Dataset& dataset, uint64_t total_steps,
                       const std::function<bool(const zo_progress&)>& go_on) {
   ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
   if (records_.size() >= total_steps) {
     return {};
   }
+  uint64_t values = 0;
+  for (const SlotSpec& slot : manifest_.slots) {
+    values += slot.role == "trainable" ? slot.trained_values() : 0;
+  }
+  const uint64_t every = snapshot_every(values * queries());
   AnonymousPeak anonymous;
   while (records_.size() < total_steps) {
     const uint64_t number = records_.size();
@@ -174,7 +166,7 @@ Status Session::train(const Dataset& dataset, uint64_t total_steps,
     if (!report.ok()) {
       return report.failure();
     }
-    if (state_ && records_.size() % snapshot_every() == 0) {
+    if (state_ && records_.size() % every == 0) {
       ZO_TRY(save());
     }
     const zo_progress progress{sizeof(zo_progress), records_.size(), total_steps,

@@ -49,7 +49,7 @@ bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update,
   grid.table = {static_cast<const int32_t*>(slots_->current(table)), log2_of(slots_->spec(table).shape[0])};
   grid.second = grid_->second;
   const kernels::Grid kind = slot.dtype == ZO_UINT8 ? kernels::Grid::kInt4 : kernels::Grid::kInt8;
-  const size_t count = slot.elements * (kind == kernels::Grid::kInt4 ? 2 : 1);
+  const size_t count = slot.trained_values();
   std::atomic<bool> done{true};
   engine_->parallel((count + kPiece - 1) / kPiece, kPiecesForAThread, [&](size_t begin, size_t end) {
     if (!kernels::grid_update(kind, in, begin * kPiece, std::min(end * kPiece, count), grid, out)) {
