@@ -106,11 +106,12 @@ def compile_bundle(
     """
     start = time.monotonic()
     planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
-    if calibration is not None and planned.target.programs_config(planned.config) is planned.config:
+    rounds = as_dict(planned.config).get("activation_bits") == 8
+    if calibration is not None and not rounds and _takes_all(planned):
         raise ConfigError(
             f"calibration {calibration}",
             found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
-            expected="android-npu with activations=int8 or int16",
+            expected="android-npu with activations=int8 or int16, or quzo with activation_bits=8",
             fix="Leave --calibration out.",
         )
     mask = mask_of(planned.config)
@@ -153,6 +154,7 @@ def training_graph(
     *,
     source: RowReader | None = None,
     chosen: Mapping[str, Any] | None = None,
+    formats: Mapping[str, Any] | None = None,
 ) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
@@ -160,7 +162,7 @@ def training_graph(
 
     Args:
         planned: method, target and settings. model: a causal language model. progress: see ``core.types.Progress``.
-        source, chosen: of the graph, see :class:`TrainingGraph`.
+        source, chosen, formats: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
@@ -171,6 +173,7 @@ def training_graph(
         graph.any_length = any_length
         graph.source = source
         graph.chosen = None if chosen is None else dict(chosen)
+        graph.formats = None if formats is None else dict(formats)
         return _passed(planned, model, graph, progress)
 
     length = capture_length(planned, model, chosen)
@@ -264,16 +267,19 @@ def _fill(
     from safetensors.torch import save
 
     from zoexport import adapters
+    from zoexport.activations import formats_of, padded_rows
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
     chosen = None if mask is None else mask.places
-    graph = training_graph(planned, loaded.model, progress, source=loaded.weights, chosen=chosen)
+    formats = formats_of(planned.config, loaded, progress, calibration)
+    given = {"chosen": chosen, "formats": formats}
+    graph = training_graph(planned, loaded.model, progress, source=loaded.weights, **given)
     if graph.chosen is not None:
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
-    if calibration is not None:
-        graph.calibration = calibration_rows(calibration, folder, graph.seq_len, loaded.vocab_size)
+    if calibration is not None and not _takes_all(planned):
+        graph.calibration = padded_rows(calibration, folder, graph.seq_len, loaded.vocab_size)
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
@@ -283,8 +289,7 @@ def _fill(
     progress("writing the bundle", None)
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
-    if graph.chosen is None:
-        adapters.write_peft_config(folder, graph.slots, settings, loaded)
+    adapters.write_peft_config(folder, graph.slots, settings, loaded)
     return {
         **_description(planned, lowered, graph, settings),
         "model": {
@@ -304,21 +309,6 @@ def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
     from zoexport.ir import frozen
 
     return frozen.bound_weights(graph) if graph.stages else lowered.weights
-
-
-def calibration_rows(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Any:
-    """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0.
-
-    Raises:
-        DataError: a line cannot be used, or there is none.
-    """
-    import torch
-
-    from zoexport.data import tokenize_file
-
-    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
-    rows = [candidate.tokens for example in examples for candidate in example.candidates]
-    return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
 
 def _description(
@@ -357,6 +347,8 @@ def _description(
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
+        **({} if graph.grid is None else {"grid": graph.grid}),
+        **({} if graph.formats is None else {"activation_formats": _numbers(graph.formats)}),
         "tolerances": tolerances.bounds(settings),
     }
 
@@ -380,6 +372,16 @@ def _refuse_fallback(target: str, lowered: Lowered) -> None:
             expected="every matrix product in a delegate",
             fix="Pass --allow-fallback to run them on the CPU, or choose other settings.",
         )
+
+
+def _numbers(formats: Mapping[str, Any]) -> dict[str, list[float | None]]:
+    """As JSON has them."""
+    return {module: format.as_list() for module, format in formats.items()}
+
+
+def _takes_all(planned: Plan) -> bool:
+    """Whether the target leaves all of the settings to the method's passes, and quantizes nothing itself."""
+    return planned.target.programs_config(planned.config) is planned.config
 
 
 def _slug(name: str) -> str:

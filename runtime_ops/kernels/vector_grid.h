@@ -39,9 +39,8 @@ void grid_fill_int4(Int4Matrix b, Part part, const uint32_t* levels, float* plus
   typedef typename V::Float Float;
   typedef typename V::Word Word;
   typedef typename V::Int Int;
-  unpack_int4_transposed<V>(b, part, [&](size_t unit, size_t p, size_t i, Word code, Float scale) {
+  unpack_int4_transposed<V>(b, part, [=](size_t at, size_t unit, size_t p, size_t i, Word code, Float scale) {
     const Int level = levels_of<V, R>(levels, unit, p, i), from = (Int)(code & 15u);
-    const size_t at = (p + i) * part.width + unit;
     V::store(plus + at, V::int4_values((Word)V::clamp(from + level, 0, 15)) * scale);
     V::store(minus + at, V::int4_values((Word)V::clamp(from - level, 0, 15)) * scale);
   });
@@ -52,9 +51,8 @@ void grid_fill_int8(Int8Matrix b, Part part, const uint32_t* levels, float* plus
   typedef typename V::Float Float;
   typedef typename V::Word Word;
   typedef typename V::Int Int;
-  unpack_int8_transposed<V>(b, part, [&](size_t unit, size_t p, size_t i, Word code, Float scale) {
+  unpack_int8_transposed<V>(b, part, [=](size_t at, size_t unit, size_t p, size_t i, Word code, Float scale) {
     const Int level = levels_of<V, R>(levels, unit, p, i), from = (Int)code;
-    const size_t at = (p + i) * part.width + unit;
     V::store(plus + at, V::to_float((Word)V::clamp(from + level, -127, 127)) * scale);
     V::store(minus + at, V::to_float((Word)V::clamp(from - level, -127, 127)) * scale);
   });

@@ -121,10 +121,11 @@ void fill_int4(Int4Matrix b, Part part, float* panel) {
   }
 }
 
-// Calls put(unit, p, i, code, scale) for the lanes of columns from `unit` on of a part, row p + i of it: p a multiple of
-// 32, i below 32; the code lies in the low 4 bits of the lanes, the others are any.
+// Calls put(at, unit, p, i, code, scale) for the lanes of columns from `unit` on of a part, row p + i of it, which a panel
+// has from `at` on: p a multiple of 32, i below 32; the code lies in the low 4 bits of the lanes, the others are any.
+// put holds what it needs by value: what it refers to would be read again after every store.
 template <typename V, typename Put>
-void unpack_int4_transposed(Int4Matrix b, Part part, const Put& put) {
+void unpack_int4_transposed(Int4Matrix b, Part part, Put put) {
   const size_t groups = b.K / b.group_size, first_group = part.first / b.group_size;
   const size_t end_group = (part.first + part.depth - 1) / b.group_size + 1;
   for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
@@ -137,6 +138,7 @@ void unpack_int4_transposed(Int4Matrix b, Part part, const Put& put) {
       }
     }
     const Rows<V, uint8_t> rows(b.codes + part.first / 2, b.K / 2, column, end);
+    size_t at = unit;
     for (size_t p = 0; p < part.depth; p += kInt4) {
       typename V::Float scale;
       __builtin_memcpy(&scale, scales[(part.first + p) / b.group_size - first_group], sizeof(scale));
@@ -146,7 +148,8 @@ void unpack_int4_transposed(Int4Matrix b, Part part, const Put& put) {
       for (size_t i = 0; i < kFloats; ++i) {
 #pragma GCC unroll 8
         for (size_t k = 0; k < 8; ++k) {
-          put(unit, p, 8 * i + k, words[i] >> static_cast<uint32_t>(4 * k), scale);
+          put(at, unit, p, 8 * i + k, words[i] >> static_cast<uint32_t>(4 * k), scale);
+          at += part.width;
         }
       }
     }
@@ -156,8 +159,8 @@ void unpack_int4_transposed(Int4Matrix b, Part part, const Put& put) {
 template <typename V>
 void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
   typedef typename V::Float Float;
-  unpack_int4_transposed<V>(b, part, [&](size_t unit, size_t p, size_t i, typename V::Word code, Float scale) {
-    V::store(panel + (p + i) * part.width + unit, V::int4_values(code) * scale);
+  unpack_int4_transposed<V>(b, part, [panel](size_t at, size_t, size_t, size_t, typename V::Word code, Float scale) {
+    V::store(panel + at, V::int4_values(code) * scale);
   });
 }
 
@@ -179,7 +182,7 @@ void fill_int8(Int8Matrix b, Part part, float* panel) {
 
 // The same of INT8: p is a multiple of 16, i below 16, and the code the lanes as int32_t.
 template <typename V, typename Put>
-void unpack_int8_transposed(Int8Matrix b, Part part, const Put& put) {
+void unpack_int8_transposed(Int8Matrix b, Part part, Put put) {
   for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
     const size_t column = part.column + unit, end = part.column + part.count;
     const Rows<V, int8_t> rows(b.codes + part.first, b.K, column, end);
@@ -187,7 +190,7 @@ void unpack_int8_transposed(Int8Matrix b, Part part, const Put& put) {
     for (size_t i = 0; i < V::kLanes; ++i) {
       scale[i] = b.scales[column + i < end ? column + i : end - 1];
     }
-    size_t p = 0;
+    size_t p = 0, at = unit;
     for (; p + kInt8 <= part.depth; p += kInt8) {
       typename V::Word words[kFloats];
       V::load_columns(rows.begin, p, words);
@@ -195,7 +198,8 @@ void unpack_int8_transposed(Int8Matrix b, Part part, const Put& put) {
       for (size_t i = 0; i < kInt8; ++i) {
         // Adding and taking away 128 gives the byte its sign.
         const typename V::Word byte = (words[i / 4] >> static_cast<uint32_t>(8 * (i % 4))) & 255u;
-        put(unit, p, i, (byte ^ 128u) - 128u, scale);
+        put(at, unit, p, i, (byte ^ 128u) - 128u, scale);
+        at += part.width;
       }
     }
     for (size_t i = 0; p + i < part.depth; ++i) {
@@ -203,7 +207,8 @@ void unpack_int8_transposed(Int8Matrix b, Part part, const Put& put) {
       for (size_t lane = 0; lane < V::kLanes; ++lane) {
         code[lane] = static_cast<uint32_t>(int32_t{reinterpret_cast<const int8_t*>(rows.begin[lane])[p + i]});
       }
-      put(unit, p, i, code, scale);
+      put(at, unit, p, i, code, scale);
+      at += part.width;
     }
   }
 }
@@ -211,8 +216,8 @@ void unpack_int8_transposed(Int8Matrix b, Part part, const Put& put) {
 template <typename V>
 void fill_int8_transposed(Int8Matrix b, Part part, float* panel) {
   typedef typename V::Float Float;
-  unpack_int8_transposed<V>(b, part, [&](size_t unit, size_t p, size_t i, typename V::Word code, Float scale) {
-    V::store(panel + (p + i) * part.width + unit, V::to_float(code) * scale);
+  unpack_int8_transposed<V>(b, part, [panel](size_t at, size_t, size_t, size_t, typename V::Word code, Float scale) {
+    V::store(panel + at, V::to_float(code) * scale);
   });
 }
 

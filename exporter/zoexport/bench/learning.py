@@ -1,8 +1,8 @@
 """``make report-learning``: held-out loss of methods that train on the same sentences with the same rates and seeds.
 
 ``python -m zoexport.bench.learning NAME PAGE`` trains the arms of one of :data:`COMPARISONS`, every rate with
-every seed, and evaluates each now and then. Bundles, states and what is done are kept in the cache folder, so the same command goes
-on where it was stopped. ``learning_page`` writes the page's marked part, its picture and the figures.
+every seed, and evaluates each now and then. Bundles, states and what is done are kept in the cache folder, so the same
+command goes on where it was stopped. ``learning_page`` writes the page's marked part, its picture and the figures.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Of a first-order method, and where activations are int8, the two sides are kept together (``core.tolerances`` says why):
 the reference begins each step at the session's state, and a first-order one updates with the session's gradients. With
-int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Otherwise
-both run freely.
+int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Where
+integers are trained, the reference updates its own with the session's gradients. Otherwise both run freely.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from zoexport.adapters.integers import scales_of
 from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
+from zoexport.core.activation_grids import tensor_of
 from zoexport.core.config import parse
 from zoexport.core.files import atomic_folder
 from zoexport.methods import methods
@@ -113,6 +115,7 @@ def parity(
         reference = load_reference(manifest, bundle, model, progress)
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
         first_order = not session.session.info.queries
+        integers = "grid" in manifest
         compared = _Comparison()
         gradients: Any = []
         for step in range(steps):
@@ -122,6 +125,8 @@ def parity(
                 reference.follow(session.tensors())
             elif rounds:
                 reference.follow(session.tensors(), gradients, settings["lr"])
+            elif integers and step:
+                reference.take(gradients, settings["lr"])
             ours = session.step(batch)
             gradients = ours["gradients"]
             applied = {"applied": _tensors(gradients)} if first_order else {}
@@ -135,6 +140,8 @@ def parity(
                 dump_step(folder, step, batch, sides, settings)
         if rounds and not first_order:
             reference.follow(session.tensors(), gradients, settings["lr"])
+        elif integers:
+            reference.take(gradients, settings["lr"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
@@ -179,6 +186,11 @@ def load_reference(
     # The file sorts its names; the noise numbers the slots in the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
     slots |= {f"places.{name}": places for name, places in chosen.items()}
+    if "grid" in manifest:
+        scales = scales_of(bundle, manifest)
+        slots |= {f"scales.{name}": tensor for name, tensor in scales.items()}
+        formats = manifest.get("activation_formats", {})
+        slots |= {f"format.{module}": tensor_of(numbers) for module, numbers in formats.items()}
     return method.reference(loaded.model, config, slots)
 
 

@@ -71,9 +71,15 @@ struct Avx2 {
     const int32_t* entries;
 
     Any(const int32_t* table, uint32_t) : entries(table) {}
+    // An entry is 64 bits: each is read at once.
+    static __m256i gather(const int32_t* from, __m128i index) {
+      return _mm256_i32gather_epi64(reinterpret_cast<const long long*>(from), index, 8);
+    }
     void find(Word index, Word& threshold, Word& pair) const {
-      threshold = (Word)_mm256_i32gather_epi32(entries, (__m256i)index, 8);
-      pair = (Word)_mm256_i32gather_epi32(entries + 1, (__m256i)index, 8);
+      const Float low = (Float)gather(entries, _mm256_castsi256_si128((__m256i)index));
+      const Float high = (Float)gather(entries, _mm256_extracti128_si256((__m256i)index, 1));
+      threshold = (Word)_mm256_permute4x64_epi64((__m256i)_mm256_shuffle_ps(low, high, 0x88), 0xD8);
+      pair = (Word)_mm256_permute4x64_epi64((__m256i)_mm256_shuffle_ps(low, high, 0xDD), 0xD8);
     }
   };
 };

@@ -80,8 +80,12 @@ struct Avx512 {
 
     Any(const int32_t* table, uint32_t) : entries(table) {}
     void find(Word index, Word& threshold, Word& pair) const {
-      threshold = (Word)_mm512_i32gather_epi32((__m512i)index, entries, 8);
-      pair = (Word)_mm512_i32gather_epi32((__m512i)index, entries + 1, 8);
+      // An entry is 64 bits: each is read at once.
+      const __m512i low = _mm512_i32gather_epi64(_mm512_castsi512_si256((__m512i)index), entries, 8);
+      const __m512i high = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64((__m512i)index, 1), entries, 8);
+      const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+      threshold = (Word)_mm512_permutex2var_epi32(low, even, high);
+      pair = (Word)_mm512_permutex2var_epi32(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high);
     }
   };
 };
