@@ -68,12 +68,18 @@ def worse(a: float, b: float) -> float:
 def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
     """The norm of the difference over the norm of the reference, largest over the tensors."""
     errors = [
-        float(np.linalg.norm(ours[name] - reference) / max(float(np.linalg.norm(reference)), 1e-12))
+        float(np.linalg.norm(_difference(ours[name], reference)))
+        / max(float(np.linalg.norm(reference)), 1e-12)
         if reference.any()
         else float(np.linalg.norm(ours[name]))
         for name, reference in theirs.items()
     ]
     return functools.reduce(worse, errors)
+
+
+def _difference(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    # In float32 where the values are integers, which would wrap.
+    return np.asarray(np.subtract(ours, theirs, dtype=np.result_type(ours, theirs, np.float32)))
 
 
 def parity(
@@ -211,6 +217,6 @@ def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndar
         slot.name: np.stack(
             [reference.noise(slot.name, query, step).numpy() for query in range(queries)]
         )
-        for slot in session.slots
+        for slot in session.floats
         if queries
     }
