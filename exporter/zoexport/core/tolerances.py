@@ -49,6 +49,8 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
 def _row(settings: Mapping[str, Any]) -> str:
     if settings["activations"] != "fp32":
         return str(settings["activations"])
+    if settings.get("activation_bits") == 8:
+        return "int8"
     # Bundles written before this setting was recorded compute in fp32.
     return str(settings.get("compute") or "fp32")
 

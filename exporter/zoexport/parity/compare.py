@@ -158,6 +158,7 @@ def load_reference(
     from safetensors.torch import load_file
 
     from zoexport import models
+    from zoexport.activations import formats_in, round_inputs
     from zoexport.build import INITIAL_STATE
     from zoexport.quantized_reference import quantize_model
 
@@ -167,6 +168,7 @@ def load_reference(
     for name, places in chosen.items():
         loaded.model.get_parameter(name).data.view(-1)[places] = 0
     quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
+    round_inputs(loaded.model, formats_in(bundle, manifest))
     method = methods.get(manifest["method"])
     config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
