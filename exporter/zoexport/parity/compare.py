@@ -22,7 +22,6 @@ from zoexport.adapters.integers import scales_of
 from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
-from zoexport.core.activation_grids import tensor_of
 from zoexport.core.config import parse
 from zoexport.core.files import atomic_folder
 from zoexport.methods import methods
@@ -123,10 +122,11 @@ def parity(
             batch = make_batch(settings, vocabulary, step, _LABELS_TO_AVERAGE if rounds else 0)
             if first_order:
                 reference.follow(session.tensors())
+            elif integers:
+                if step:
+                    reference.take(gradients, settings["lr"])
             elif rounds:
                 reference.follow(session.tensors(), gradients, settings["lr"])
-            elif integers and step:
-                reference.take(gradients, settings["lr"])
             ours = session.step(batch)
             gradients = ours["gradients"]
             applied = {"applied": _tensors(gradients)} if first_order else {}
@@ -138,10 +138,10 @@ def parity(
                     "reference": (theirs, _noise(reference, session, step)),
                 }
                 dump_step(folder, step, batch, sides, settings)
-        if rounds and not first_order:
-            reference.follow(session.tensors(), gradients, settings["lr"])
-        elif integers:
+        if integers:
             reference.take(gradients, settings["lr"])
+        elif rounds and not first_order:
+            reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
@@ -171,6 +171,7 @@ def load_reference(
     from safetensors.torch import load_file
 
     from zoexport import models
+    from zoexport.activations import formats_in, round_inputs
     from zoexport.build import INITIAL_STATE
     from zoexport.quantized_reference import quantize_model
 
@@ -180,6 +181,7 @@ def load_reference(
     for name, places in chosen.items():
         loaded.model.get_parameter(name).data.view(-1)[places] = 0
     quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
+    round_inputs(loaded.model, formats_in(bundle, manifest))
     method = methods.get(manifest["method"])
     config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
@@ -189,8 +191,6 @@ def load_reference(
     if "grid" in manifest:
         scales = scales_of(bundle, manifest)
         slots |= {f"scales.{name}": tensor for name, tensor in scales.items()}
-        formats = manifest.get("activation_formats", {})
-        slots |= {f"format.{module}": tensor_of(numbers) for module, numbers in formats.items()}
     return method.reference(loaded.model, config, slots)
 
 
