@@ -73,8 +73,10 @@ void check_grid(const Manifest& manifest, JsonProblems& problems) {
     problems.add("grid", "a grid without a trainable slot of uint8 or int8", "at least one such slot, or no grid");
     return;
   }
-  if (!manifest.optimizer.empty()) {
-    problems.add("settings.optimizer", manifest.optimizer + " in a bundle with grid", "none, as integers have no gradients");
+  // With queries it is a name of the zeroth-order update rule.
+  if (!manifest.optimizer.empty() && manifest.queries == 0) {
+    problems.add("settings.optimizer", manifest.optimizer + " without queries in a bundle with grid",
+                 "settings.queries, as no first-order method trains integers");
     return;
   }
   if (!manifest.split() || manifest.copies == 1) {

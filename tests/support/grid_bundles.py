@@ -257,6 +257,7 @@ def write_bundle(
             "weights": "int4",
             "activations": "fp32",
             "queries": QUERIES,
+            "optimizer": "sgd",
             "eps": EPS,
             "lr": LR,
             "lr_schedule": "constant",

@@ -36,6 +36,11 @@ def add_update(manifest: Manifest) -> None:
     manifest["programs"].append({**manifest["programs"][0], "name": "update", "family": ""})
 
 
+def first_order(manifest: Manifest) -> None:
+    manifest["settings"]["optimizer"] = "sgd"
+    del manifest["settings"]["queries"]
+
+
 def whole(manifest: Manifest) -> None:
     for key in ("stages", "lengths", "label_rows"):
         del manifest[key]
@@ -56,14 +61,13 @@ def whole(manifest: Manifest) -> None:
             lambda m: slot(m, BIAS).update(role="trainable"),
             "state: found the trainable float32 slot bias in a bundle with grid",
         ),
-        (lambda m: m["settings"].update(optimizer="sgd"), "settings.optimizer: found sgd in a"),
         (
-            lambda m: (m["settings"].update(optimizer="sgd"), m["settings"].pop("queries")),
+            first_order,
             r"copies: found 4; expected 1, or",
         ),
         (
-            lambda m: (m["settings"].update(optimizer="sgd"), m.update(copies=1)),
-            "settings.optimizer: found sgd in a",
+            lambda m: (first_order(m), m.update(copies=1)),
+            "settings.optimizer: found sgd without queries in a bundle with grid; expected settings",
         ),
         (lambda m: m.update(copies=1), "copies: found 1 in a bundle with grid; expected stages"),
         (whole, r"stages: found nothing, but grid; expected stages, with 2 \* settings.queries"),
