@@ -49,9 +49,10 @@ report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and r
 report-masks: setup ## Measure what masks cover and train by them, and renew docs/masks.md (half a day)
 	$(BIN)/python -m zoexport.bench.masks docs/masks.md $(MASKS_ARGS)
 
-report-learning: setup ## Train SensZOQ and P-RGE on sentences and renew docs/senszoq.md (an hour, and a mask)
+report-learning: setup ## Train SensZOQ, P-RGE and QuZO on sentences; renew docs/senszoq.md, docs/quzo.md (hours)
 	$(BIN)/zoexport sensitivity smollm2-135m -o build/smollm2.mask --force
 	$(BIN)/python -m zoexport.bench.learning senszoq docs/senszoq.md --mask build/smollm2.mask
+	$(BIN)/python -m zoexport.bench.learning quzo docs/quzo.md
 
 report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/quzo.md (five minutes)
 	$(BIN)/python -m zoexport.bench.activation_errors docs/quzo.md

@@ -52,6 +52,11 @@ class SlotInfo:
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def passed(self) -> str:
+        """The dtype that its values pass in: float32 for floats, else its own."""
+        return "float32" if self.dtype == "float16" else self.dtype
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:

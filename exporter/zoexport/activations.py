@@ -37,13 +37,13 @@ _WORDS = 256
 
 
 def formats_of(
-    config: Any, loaded: LoadedModel, progress: Progress, data: Path | None = None
+    config: Any, loaded: LoadedModel, data: Path | None, progress: Progress
 ) -> dict[str, Format] | None:
     """The formats that a method's settings ask for; None where they ask for none.
 
     Args:
         config: with ``activation_bits`` 8 its ``outliers``, ``datatypes`` and ``seq_len`` are used.
-        loaded: the model. progress: told when it begins. data: see :func:`calibration_rows`.
+        loaded: the model. data: see :func:`calibration_rows`. progress: see ``core.types.Progress``.
 
     Raises:
         ModelError, DataError: as :func:`calibration_rows` and :func:`calibrate`.
@@ -55,6 +55,17 @@ def formats_of(
     rows = calibration_rows(loaded, config.seq_len, data)
     search = config.datatypes == "search"
     return calibrate(loaded, modules, rows, outliers=config.outliers, search=search)
+
+
+def calibration_tokens(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Tensor:
+    """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
+
+    Raises:
+        DataError: a line cannot be used, or there is none.
+    """
+    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
+    rows = [candidate.tokens for example in examples for candidate in example.candidates]
+    return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
 
 def calibration_rows(
@@ -83,17 +94,6 @@ def calibration_rows(
     records = list(itertools.islice(read_records(file), ROWS))
     examples = tokenize_records(records, loaded.tokenizer, seq_len, loaded.vocab_size)
     return [example.candidates[example.target].tokens for example, _ in examples]
-
-
-def padded_rows(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Tensor:
-    """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
-
-    Raises:
-        DataError: a line cannot be used, or there is none.
-    """
-    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
-    rows = [candidate.tokens for example in examples for candidate in example.candidates]
-    return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
 
 def calibrate(
@@ -183,22 +183,46 @@ def watch(
             handle.remove()
 
 
+def formats_in(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Format]:
+    """The formats of a bundle by path of the linear layer; empty where it rounds nothing."""
+    from safetensors import safe_open
+
+    held = manifest.get("activations", {})
+    if not held:
+        return {}
+    with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
+        return {
+            parameter.removesuffix(".weight"): Format(*file.get_tensor(name).tolist())
+            for parameter, name in held.items()
+        }
+
+
+def round_inputs(model: nn.Module, formats: Mapping[str, Format]) -> None:
+    """Make linear layers of a model read rounded inputs."""
+    for name, format in formats.items():
+        layer: Any = model.get_submodule(name)
+        # Not a hook: those of adapters would see the changed input.
+        layer.forward = _of_rounded(layer.forward, format.tensor())
+
+
 @contextlib.contextmanager
 def rounding(model: nn.Module, formats: Mapping[str, Format]) -> Iterator[None]:
-    """While inside, the linear layers of a model read rounded inputs; hooks that are added later read them too."""
-    handles = []
-    for name, format in formats.items():
-        numbers = format.tensor()
-
-        def hook(_: nn.Module, inputs: tuple[Any, ...], numbers: Tensor = numbers) -> Any:
-            return (activation_grids.rounded(inputs[0], numbers), *inputs[1:])
-
-        handles.append(model.get_submodule(name).register_forward_pre_hook(hook))
+    """:func:`round_inputs`, while inside."""
+    layers: list[Any] = [model.get_submodule(name) for name in formats]
+    before = [vars(layer).get("forward") for layer in layers]
+    round_inputs(model, formats)
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        for layer, forward in zip(layers, before, strict=True):
+            if forward is None:
+                del layer.forward
+            else:
+                layer.forward = forward
+
+
+def _of_rounded(forward: Callable[[Tensor], Tensor], numbers: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: forward(activation_grids.rounded(x, numbers))
 
 
 @contextlib.contextmanager

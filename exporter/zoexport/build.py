@@ -107,11 +107,12 @@ def compile_bundle(
     start = time.monotonic()
     planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
     rounds = as_dict(planned.config).get("activation_bits") == 8
-    if calibration is not None and not rounds and _takes_all(planned):
+    own = planned.target.programs_config(planned.config) is planned.config
+    if calibration is not None and own and not rounds:
         raise ConfigError(
             f"calibration {calibration}",
             found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
-            expected="android-npu with activations=int8 or int16, or quzo with activation_bits=8",
+            expected="android-npu with activations=int8 or int16, or activation_bits=8",
             fix="Leave --calibration out.",
         )
     mask = mask_of(planned.config)
@@ -154,7 +155,7 @@ def training_graph(
     *,
     source: RowReader | None = None,
     chosen: Mapping[str, Any] | None = None,
-    formats: Mapping[str, Any] | None = None,
+    activations: dict[str, Any] | None = None,
 ) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
@@ -162,7 +163,7 @@ def training_graph(
 
     Args:
         planned: method, target and settings. model: a causal language model. progress: see ``core.types.Progress``.
-        source, chosen, formats: of the graph, see :class:`TrainingGraph`.
+        source, chosen, activations: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
@@ -173,7 +174,7 @@ def training_graph(
         graph.any_length = any_length
         graph.source = source
         graph.chosen = None if chosen is None else dict(chosen)
-        graph.formats = None if formats is None else dict(formats)
+        graph.activations = activations
         return _passed(planned, model, graph, progress)
 
     length = capture_length(planned, model, chosen)
@@ -266,20 +267,22 @@ def _fill(
 ) -> dict[str, Any]:
     from safetensors.torch import save
 
-    from zoexport import adapters
-    from zoexport.activations import formats_of, padded_rows
+    from zoexport import activations, adapters
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
     chosen = None if mask is None else mask.places
-    formats = formats_of(planned.config, loaded, progress, calibration)
-    given = {"chosen": chosen, "formats": formats}
-    graph = training_graph(planned, loaded.model, progress, source=loaded.weights, **given)
+    formats = activations.formats_of(planned.config, loaded, calibration, progress)
+    graph = training_graph(
+        planned, loaded.model, progress, source=loaded.weights, chosen=chosen, activations=formats
+    )
     if graph.chosen is not None:
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
-    if calibration is not None and not _takes_all(planned):
-        graph.calibration = padded_rows(calibration, folder, graph.seq_len, loaded.vocab_size)
+    if calibration is not None:
+        graph.calibration = activations.calibration_tokens(
+            calibration, folder, graph.seq_len, loaded.vocab_size
+        )
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
@@ -347,8 +350,8 @@ def _description(
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
+        **({"activations": graph.rounded} if graph.rounded else {}),
         **({} if graph.grid is None else {"grid": graph.grid}),
-        **({} if graph.formats is None else {"activation_formats": _numbers(graph.formats)}),
         "tolerances": tolerances.bounds(settings),
     }
 
@@ -372,16 +375,6 @@ def _refuse_fallback(target: str, lowered: Lowered) -> None:
             expected="every matrix product in a delegate",
             fix="Pass --allow-fallback to run them on the CPU, or choose other settings.",
         )
-
-
-def _numbers(formats: Mapping[str, Any]) -> dict[str, list[float | None]]:
-    """As JSON has them."""
-    return {module: format.as_list() for module, format in formats.items()}
-
-
-def _takes_all(planned: Plan) -> bool:
-    """Whether the target leaves all of the settings to the method's passes, and quantizes nothing itself."""
-    return planned.target.programs_config(planned.config) is planned.config
 
 
 def _slug(name: str) -> str:

@@ -16,7 +16,6 @@ from zoexport.core.files import atomic_folder
 from zoexport.session import Session
 
 Slots = Mapping[str, NDArray[Any]]
-_INTEGERS = ("uint8", "int8", "int32")
 
 
 class _Exchange(Protocol):
@@ -242,10 +241,8 @@ def _kind(manifest: Mapping[str, Any], exchange: _Exchange, kind: str | None) ->
 
 def _values(session: Session) -> dict[str, NDArray[Any]]:
     """Every slot but tables: float32, or the slot's integers as they are packed."""
-    found = {}
-    for slot in session.slots():
-        dtype = slot.dtype if slot.dtype in _INTEGERS else "float32"
-        if slot.role == "trainable" or dtype == "float32":
-            values = np.frombuffer(session.read_slot(slot.name), dtype)
-            found[slot.name] = values.reshape(slot.shape)
-    return found
+    return {
+        slot.name: np.frombuffer(session.read_slot(slot.name), slot.passed).reshape(slot.shape)
+        for slot in session.slots()
+        if slot.role == "trainable" or slot.passed == "float32"
+    }

@@ -70,8 +70,6 @@ __all__ = [
     "normals",
 ]
 
-_FLOATS = ("float32", "float16")
-
 
 def abi_version() -> int:
     """The version of the library's interface.
@@ -314,14 +312,14 @@ class Session:
                 has none.
         """
         which = abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT
-        values, form = self._buffer(name)
+        form, values, count = self._buffer(name)
         abi.call(
             "zo_session_read_slot" + form,
             self.handle,
             name.encode(),
             abi.SLOT_GRADIENT if gradient else which,
             abi.address(values),
-            len(values) * (values.itemsize if form else 1),
+            count,
         )
         return values
 
@@ -336,13 +334,14 @@ class Session:
         Raises:
             ConfigError: another number of values, or a run that has begun.
         """
-        given = memoryview(values).cast("B")
-        if self.slot(name).dtype in _FLOATS:
-            copied, form, count = array.array("B", given), "", len(given) // 4
-        else:
-            copied, form, count = array.array("B", given), "_bytes", len(given)
+        copied = array.array("B", memoryview(values).cast("B"))
+        floats = self.slot(name).passed == "float32"
         abi.call(
-            "zo_session_write_slot" + form, self.handle, name.encode(), abi.address(copied), count
+            "zo_session_write_slot" + ("" if floats else "_bytes"),
+            self.handle,
+            name.encode(),
+            abi.address(copied),
+            len(copied) // 4 if floats else len(copied),
         )
 
     def replay_slot(self, name: str, updates: int) -> array.array[Any]:
@@ -351,14 +350,14 @@ class Session:
         Raises:
             ConfigError: more updates than the run has, or a first-order method, whose records do not tell.
         """
-        values, form = self._buffer(name)
+        form, values, count = self._buffer(name)
         abi.call(
             "zo_session_replay_slot" + form,
             self.handle,
             name.encode(),
             updates,
             abi.address(values),
-            len(values) * (values.itemsize if form else 1),
+            count,
         )
         return values
 
@@ -377,13 +376,14 @@ class Session:
         """
         abi.call("zo_session_save", self.handle)
 
-    def _buffer(self, name: str) -> tuple[array.array[Any], str]:
-        """Room for a slot's values, and the end of the calls' names that pass them so."""
+    def _buffer(self, name: str) -> tuple[str, array.array[Any], int]:
+        """How calls that pass a slot's values end, room for them, and what such a call counts."""
         slot = self.slot(name)
-        floats = slot.dtype in _FLOATS
-        values = array.array("f" if floats else abi.FORMATS[abi.DTYPES.index(slot.dtype)])
+        values = array.array(abi.FORMATS[abi.DTYPES.index(slot.passed)])
         values.frombytes(bytes(values.itemsize * math.prod(slot.shape)))
-        return values, "" if floats else "_bytes"
+        if slot.passed == "float32":
+            return "", values, len(values)
+        return "_bytes", values, len(values) * values.itemsize
 
     def _invoke(self, function: str, *arguments: Any) -> None:
         """A call that may run programs: an exception of a Python engine is raised as itself."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from tests.support.programs import values
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport import activations, models
 from zoexport.activations import ROWS, calibrate, calibration_rows, formats_of, rounding
@@ -48,6 +50,10 @@ def inputs(loaded: LoadedModel, rows: list[list[int]]) -> dict[str, torch.Tensor
             loaded, modules(loaded), [row], lambda name, _, x: found[name].append(x.clone())
         )
     return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def quiet(phase: str, done: float | None) -> None:
+    pass
 
 
 def test_formats_are_those_of_the_values_that_layers_read(loaded: LoadedModel) -> None:
@@ -113,16 +119,18 @@ def test_a_layer_that_reads_nothing_is_one_clear_error(loaded: LoadedModel) -> N
 
 
 def test_rounding_changes_what_layers_read_for_a_while(loaded: LoadedModel) -> None:
-    names = modules(loaded)
-    format = grids.int8(0.5)
-    before = inputs(loaded, ROWS_OF_TOKENS)
-    with rounding(loaded.model, dict.fromkeys(names, format)):
-        found = inputs(loaded, ROWS_OF_TOKENS)
-    for name in names:
-        steps = found[name] / format.scale
-        assert torch.allclose(steps, steps.round(), atol=1e-4)
-    after = inputs(loaded, ROWS_OF_TOKENS)
-    assert all(torch.equal(after[name], before[name]) for name in names)
+    model = loaded.model
+    name = "model.layers.0.mlp.down_proj"
+    layer, format = model.get_submodule(name), grids.int8(0.5)
+    x = values(3, layer.in_features)
+    expected = F.linear(grids.rounded(x, format.tensor()), layer.weight)
+    before = layer(x)
+    with rounding(model, {name: format}):
+        assert torch.equal(layer(x), expected)
+        with rounding(model, {name: grids.int8(0.1)}):
+            assert not torch.equal(layer(x), expected)
+        assert torch.equal(layer(x), expected)
+    assert torch.equal(layer(x), before) and not torch.equal(before, expected)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -160,10 +168,10 @@ class Settings(TrainingSettings):
 
 def test_settings_decide(tmp_path: Path) -> None:
     model = load(save_tiny("llama", tmp_path, tokenizer=False))
-    assert formats_of(TrainingSettings(), model) is None
-    assert formats_of(Settings(activation_bits=32), model) is None
+    assert formats_of(TrainingSettings(), model, None, quiet) is None
+    assert formats_of(Settings(activation_bits=32), model, None, quiet) is None
     rows = calibration_rows(model, 16)
     expected = calibrate(model, modules(model), rows, outliers=0.02, search=True)
-    assert formats_of(Settings(), model) == expected
+    assert formats_of(Settings(), model, None, quiet) == expected
     plain = calibrate(model, modules(model), rows)
-    assert formats_of(Settings(outliers=0.0, datatypes="int"), model) == plain
+    assert formats_of(Settings(outliers=0.0, datatypes="int"), model, None, quiet) == plain

@@ -15,10 +15,12 @@ from safetensors.numpy import load_file
 
 from tests.support import bundles, grid_bundles
 from tests.support.grid_bundles import BIAS, LR, QUERIES, SLOTS, GridModel, initial_values, losses
-from tests.support.grid_integers import EPS, SEED, TABLE, TRAINED, Arrays, updated
+from tests.support.grid_integers import EPS, SEED, TABLE, TRAINED, Arrays, integers, updated
 from tests.support.sessions import make_dataset
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, DivergedError
+from zoexport.parity import session_side, state_error
+from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session, Tensor
 
 ROOT = Path(__file__).parents[2]
@@ -305,6 +307,23 @@ def test_a_slot_of_integers_is_not_read_as_floats(bundle: Path) -> None:
         for name in ("codes.0", TABLE):
             with pytest.raises(ConfigError, match=f"slot {name}: found a slot of u?int.*a slot's"):
                 abi.call("zo_session_read_slot", session.handle, name.encode(), 1, room, 64)
+
+
+def test_parity_sees_integers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_side, "evaluator", lambda _: GridModel())
+    batch = make_batch({"seq_len": 8, "batch": 2, "accumulate": 1, "loss": "full"}, 13, 0)
+    with session_side.SessionSide(bundle, "full") as side:
+        first, second = side.step(batch), side.step(batch)
+        tensors, finished = side.tensors(), side.state()
+        assert side.noise(0) == {}
+        expected = updated(initial_values(), tuple(first["gradients"]), LR, 0)
+    for name in TRAINED:
+        np.testing.assert_array_equal(first["before"][name], integers(name, initial_values()[name]))
+        np.testing.assert_array_equal(second["after"][name], integers(name, expected[name]))
+        np.testing.assert_array_equal(tensors[name].numpy(), second["after"][name])
+        assert finished[name].dtype == np.int8
+    assert state_error(second["after"], first["before"]) > 0
+    assert state_error({"w": np.array([-127], np.int8)}, {"w": np.array([127], np.int8)}) == 2
 
 
 def test_another_eps_is_refused(bundle: Path, dataset: Dataset) -> None:

@@ -73,6 +73,20 @@ COMPARISONS = {
         rates=(2e-4, 1e-3, 5e-3),
         masked=("senszoq",),
     ),
+    "quzo": Comparison(
+        arms=tuple(
+            Arm(
+                f"{estimator.upper()}, INT{bits}",
+                "quzo",
+                {"estimator": estimator, "weight_bits": bits, **settings},
+            )
+            for bits, settings in (("8", {"eps": "1"}), ("4", {"eps": "0.25"}))
+            for estimator in ("q-rge2", "q-rge1")
+        ),
+        rates=(1e-3, 1e-2, 1e-1),
+        seeds=(0,),
+        every=25,
+    ),
 }
 
 

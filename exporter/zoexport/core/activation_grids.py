@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -36,52 +36,45 @@ class Format:
     """How one layer's input is rounded. Every number is a float32 one.
 
     Attributes:
-        kind: :data:`INT8`, :data:`FP8`, or :data:`HYBRID`: INT8 with FP8 outliers.
         threshold: the largest magnitude that is INT8: infinity, a negative number, or between.
         scale: the value of an INT8 step. float_scale: the value of E4M3's 1.
     """
 
-    kind: str
     threshold: float
     scale: float
     float_scale: float
 
+    @property
+    def kind(self) -> str:
+        """:data:`INT8`, :data:`FP8`, or :data:`HYBRID`: INT8 with FP8 outliers."""
+        if self.threshold == math.inf:
+            return INT8
+        return FP8 if self.threshold < 0 else HYBRID
+
     def tensor(self) -> Tensor:
         """float32 (3), as :func:`rounded` and ``zoexport::round_activations`` take it."""
         return torch.tensor([self.threshold, self.scale, self.float_scale])
-
-    def as_list(self) -> list[float | None]:
-        """The numbers of :meth:`tensor` for JSON, which has no infinity: None."""
-        numbers = (self.threshold, self.scale, self.float_scale)
-        return [None if math.isinf(number) else number for number in numbers]
 
     def largest(self) -> float:
         """The largest magnitude that there is on the grid."""
         return LARGEST_STEP * self.scale if self.kind == INT8 else LARGEST_FLOAT * self.float_scale
 
 
-def tensor_of(numbers: Sequence[float | None]) -> Tensor:
-    """What :meth:`Format.tensor` gave, from :meth:`Format.as_list`."""
-    return torch.tensor([math.inf if number is None else number for number in numbers])
-
-
 def int8(largest: float) -> Format:
     """INT8 up to ``largest`` (appendix B: one static scale a tensor)."""
-    return Format(INT8, math.inf, _scale(largest / LARGEST_STEP), 1.0)
+    return Format(math.inf, _scale(largest / LARGEST_STEP), 1.0)
 
 
 def fp8(largest: float) -> Format:
     """E4M3 with a scale that makes ``largest`` its largest number (appendix B.2)."""
-    return Format(FP8, -1.0, 1.0, _scale(largest / LARGEST_FLOAT))
+    return Format(-1.0, 1.0, _scale(largest / LARGEST_FLOAT))
 
 
 def hybrid(threshold: float, largest: float) -> Format:
     """INT8 up to ``threshold`` > 0, and E4M3 above with the exponent bias that just reaches ``largest`` (B.3)."""
     fraction, exponent = math.frexp(largest / LARGEST_FLOAT)
     bias = 2.0 ** (exponent - (fraction == 0.5))
-    return Format(
-        HYBRID, float(_f32(threshold)), _scale(threshold / LARGEST_STEP), max(bias, _LEAST_SCALE)
-    )
+    return Format(float(_f32(threshold)), _scale(threshold / LARGEST_STEP), max(bias, _LEAST_SCALE))
 
 
 def with_outliers(x: Tensor, ratio: float) -> Format:

@@ -46,16 +46,22 @@ _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
     "integers": (
         {LOSS: 1e-3, STATE: 0.0, GRADIENT: 0.0},
         "integers are trained, which the two sides move by the same gradients: they are equal. The losses are float32, "
-        "over integers that are equal; 8-bit activations near a rounding boundary may fall on either side",
+        "over integers that are equal",
+    ),
+    "integers, int8": (
+        {LOSS: 5e-3, STATE: 0.0, GRADIENT: 0.0},
+        "as above, over activations on int8 grids: as for int8, over many labels",
     ),
 }
 
 
 def _row(settings: Mapping[str, Any]) -> str:
     if "perturbation_bits" in settings:
-        return "integers"
+        return "integers, int8" if settings["activation_bits"] == 8 else "integers"
     if settings["activations"] != "fp32":
         return str(settings["activations"])
+    if settings.get("activation_bits") == 8:
+        return "int8"
     # Bundles written before this setting was recorded compute in fp32.
     return str(settings.get("compute") or "fp32")
 

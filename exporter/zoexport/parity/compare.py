@@ -22,7 +22,6 @@ from zoexport.adapters.integers import scales_of
 from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
-from zoexport.core.activation_grids import tensor_of
 from zoexport.core.config import parse
 from zoexport.core.files import atomic_folder
 from zoexport.methods import methods
@@ -68,12 +67,18 @@ def worse(a: float, b: float) -> float:
 def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
     """The norm of the difference over the norm of the reference, largest over the tensors."""
     errors = [
-        float(np.linalg.norm(ours[name] - reference) / max(float(np.linalg.norm(reference)), 1e-12))
+        float(np.linalg.norm(_difference(ours[name], reference)))
+        / max(float(np.linalg.norm(reference)), 1e-12)
         if reference.any()
         else float(np.linalg.norm(ours[name]))
         for name, reference in theirs.items()
     ]
     return functools.reduce(worse, errors)
+
+
+def _difference(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    # In float32 where the values are integers, which would wrap.
+    return np.asarray(np.subtract(ours, theirs, dtype=np.result_type(ours, theirs, np.float32)))
 
 
 def parity(
@@ -117,10 +122,11 @@ def parity(
             batch = make_batch(settings, vocabulary, step, _LABELS_TO_AVERAGE if rounds else 0)
             if first_order:
                 reference.follow(session.tensors())
+            elif integers:
+                if step:
+                    reference.take(gradients, settings["lr"])
             elif rounds:
                 reference.follow(session.tensors(), gradients, settings["lr"])
-            elif integers and step:
-                reference.take(gradients, settings["lr"])
             ours = session.step(batch)
             gradients = ours["gradients"]
             applied = {"applied": _tensors(gradients)} if first_order else {}
@@ -132,10 +138,10 @@ def parity(
                     "reference": (theirs, _noise(reference, session, step)),
                 }
                 dump_step(folder, step, batch, sides, settings)
-        if rounds and not first_order:
-            reference.follow(session.tensors(), gradients, settings["lr"])
-        elif integers:
+        if integers:
             reference.take(gradients, settings["lr"])
+        elif rounds and not first_order:
+            reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
@@ -165,6 +171,7 @@ def load_reference(
     from safetensors.torch import load_file
 
     from zoexport import models
+    from zoexport.activations import formats_in, round_inputs
     from zoexport.build import INITIAL_STATE
     from zoexport.quantized_reference import quantize_model
 
@@ -174,6 +181,7 @@ def load_reference(
     for name, places in chosen.items():
         loaded.model.get_parameter(name).data.view(-1)[places] = 0
     quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
+    round_inputs(loaded.model, formats_in(bundle, manifest))
     method = methods.get(manifest["method"])
     config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
@@ -183,8 +191,6 @@ def load_reference(
     if "grid" in manifest:
         scales = scales_of(bundle, manifest)
         slots |= {f"scales.{name}": tensor for name, tensor in scales.items()}
-        formats = manifest.get("activation_formats", {})
-        slots |= {f"format.{module}": tensor_of(numbers) for module, numbers in formats.items()}
     return method.reference(loaded.model, config, slots)
 
 
@@ -211,6 +217,6 @@ def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndar
         slot.name: np.stack(
             [reference.noise(slot.name, query, step).numpy() for query in range(queries)]
         )
-        for slot in session.slots
+        for slot in session.floats
         if queries
     }

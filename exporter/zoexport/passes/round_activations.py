@@ -35,7 +35,7 @@ FORMAT = "quzo.activation."
 def round_activations(
     graph: TrainingGraph, modules: Sequence[str], formats: Mapping[str, Format] | None
 ) -> TrainingGraph:
-    """Round what the layers ``modules`` read.
+    """Round what the layers ``modules`` read; ``graph.rounded`` says afterwards which format is whose.
 
     Args:
         graph: after ``split_layers``, before ``quantize_stages``.
@@ -47,10 +47,11 @@ def round_activations(
     """
     given = dict.fromkeys(modules, int8(1.0)) if formats is None else formats
     wanted = {f"{module}.weight": given[module] for module in modules}
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for program in graph.programs.values():
         stages = [stage for stage in graph.stages if stage.forward == program.family]
         found |= _rewrite(graph, program, stages, wanted)
+    graph.rounded = found
     missing = [name for name in wanted if name not in found]
     if missing:
         raise VerifyError(
@@ -64,11 +65,11 @@ def round_activations(
 
 def _rewrite(
     graph: TrainingGraph, program: Program, stages: list[Stage], wanted: Mapping[str, Format]
-) -> set[str]:
-    """Round in one program; the parameters of the layers whose inputs are rounded in it."""
+) -> dict[str, str]:
+    """Round in one program; by parameter of a layer whose input is rounded, the weight with its format."""
     named = {node: local for local, node in placeholders(program).items()}
-    rounded: dict[tuple[Node, tuple[Format, ...]], Node] = {}
-    found: set[str] = set()
+    rounded: dict[tuple[Node, tuple[Format, ...]], tuple[Node, str]] = {}
+    found: dict[str, str] = {}
     for linear in list(program.module.graph.nodes):
         local = named.get(operand(linear, 1)) if is_call(linear, aten.linear) else None
         if local is None:
@@ -90,9 +91,10 @@ def _rewrite(
             with program.module.graph.inserting_before(linear):
                 made = call(program.module.graph, zo.round_activations.default, x, numbers)
             keep_path(made, linear)
-            rounded[x, formats] = made
-        linear.update_arg(0, rounded[x, formats])
-        found.update(names)
+            rounded[x, formats] = made, f"{FORMAT}{local}"
+        made, held = rounded[x, formats]
+        linear.update_arg(0, made)
+        found |= {stage.bind[local]: stage.bind[held] for stage in stages}
     program.module.recompile()
     return found
 

@@ -75,6 +75,9 @@ def test_an_input_is_rounded_once_for_all_that_read_it() -> None:
             assert torch.equal(graph.weights[name], expected)
             assert name in bound_weights(graph)
         assert f"{FORMAT}a.weight" not in bind
+        held = {name: graph.rounded[f"body.{number}.{name}.weight"] for name in "abc"}
+        assert held["a"] == held["b"] == bind[f"{FORMAT}b.weight"]
+        assert held["c"] == bind[f"{FORMAT}c.weight"]
     value = next(v for v in program.inputs if v.name == f"{FORMAT}c.weight")
     assert (value.role, value.dtype, value.shape) == ("weight", "float32", (3,))
     assert operators(graph.programs["head"])[ROUND] == 0

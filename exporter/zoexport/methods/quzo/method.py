@@ -48,7 +48,9 @@ class QuzoMethod:
         )
         rounding = Pass(
             "round_activations",
-            lambda graph: round_activations(graph, list(graph.formats or targets), graph.formats),
+            lambda graph: round_activations(
+                graph, list(graph.activations or targets), graph.activations
+            ),
             "finds layers by their weights, which stages bind",
         )
         train = Pass(

@@ -10,12 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zoexport.core import activation_grids, grid, int4
+from zoexport.core import grid, int4
 from zoexport.methods.adapted import AdaptedModel, Added, low_rank
 from zoexport.methods.quzo.config import QuzoConfig
 
 _CODES = ".codes"
-_FORMAT = "format."
 _LIMITS = {torch.uint8: (-8, 7), torch.int8: (-127, 127)}
 
 
@@ -28,8 +27,7 @@ class QuzoReference:
         config: of the bundle.
         slots: ``quzo.table``; ``<parameter>.codes`` in the order of their numbers, uint8 (N, K/2) or int8 (N, K); and
             ``scales.<parameter>``, (N, groups) or (N). The parameters are the model's, or ``<module>.lora_A.weight``
-            (rank, in) and ``<module>.lora_B.weight`` (out, rank) of adapters. ``format.<module>`` (3): the grid that a
-            layer's input is rounded to.
+            (rank, in) and ``<module>.lora_B.weight`` (out, rank) of adapters.
     """
 
     def __init__(self, model: nn.Module, config: QuzoConfig, slots: Mapping[str, Tensor]) -> None:
@@ -43,9 +41,6 @@ class QuzoReference:
             name: slots[f"scales.{name.removesuffix(_CODES)}"].float().view(len(value), -1)
             for name, value in codes.items()
         }
-        for name, format in slots.items():
-            if name.startswith(_FORMAT):
-                _round_input(model.get_submodule(name.removeprefix(_FORMAT)), format)
         self.step_number = 0
         self.pending: tuple[list[float], float] | None = None
 
@@ -151,9 +146,3 @@ def _of_half(weights: Mapping[str, Tensor], half: str) -> list[tuple[str, Tensor
     """Modules and matrices of one half of adapters."""
     end = f".{half}.weight"
     return [(name.removesuffix(end), w) for name, w in weights.items() if name.endswith(end)]
-
-
-def _round_input(layer: nn.Module, format: Tensor) -> None:
-    """Let a layer read rounded inputs. Not by a hook: those of adapters read the input as it was."""
-    forward = layer.forward
-    layer.forward = lambda x: forward(activation_grids.rounded(x, format))
