@@ -96,8 +96,8 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def main() -> int:
-    """Write the file; exit status 1 where the tree has changes."""
+def write(output: Path, content: dict[str, Any]) -> int:
+    """Write a file of vectors and who made it; exit status 1, and nothing written, where the tree has changes."""
     changes = _git("status", "--porcelain")
     if changes:
         sys.stderr.write(f"refused: commit or stash these changes first\n{changes}\n")
@@ -107,9 +107,9 @@ def main() -> int:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-    OUTPUT.write_text(json.dumps({"made_by": made_by, **vectors()}, indent=1) + "\n")
+    output.write_text(json.dumps({"made_by": made_by, **content}, indent=1) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write(OUTPUT, vectors()))

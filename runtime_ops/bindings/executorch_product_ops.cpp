@@ -1,7 +1,6 @@
 // The matrix products of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schemas.
 
 #include <array>
-#include <atomic>
 #include <optional>
 
 #include "executorch_weights.h"
@@ -11,23 +10,6 @@ namespace {
 
 using namespace ops;
 
-// Runs on the runtime's threads; false where they or the memory were refused.
-bool run(const kernels::Product& product) {
-  const kernels::Tasks tasks = kernels::tasks_of(product);
-  std::atomic<bool> enough{true};
-  const bool ran = parallel(tasks.count, tasks.grain, [&](size_t begin, size_t end) {
-    if (!kernels::run_tasks(product, begin, end)) {
-      enough = false;
-    }
-  });
-  return ran && enough;
-}
-
-// x (..., width) dense float32.
-bool has_rows(const Tensor& x, size_t width) {
-  return is_dense(x, ScalarType::Float) && x.dim() >= 1 && static_cast<size_t>(x.size(x.dim() - 1)) == width;
-}
-
 template <typename Matrix>
 Tensor& linear_out(
     KernelRuntimeContext& ctx,
@@ -35,21 +17,10 @@ Tensor& linear_out(
     const Matrix& weight,
     const std::optional<Tensor>& bias,
     Tensor& out) {
-  ZO_CHECK(ctx, has_rows(x, weight.K), out, "x must be dense float32 (..., K)");
-  ZO_CHECK(
-      ctx,
-      !bias.has_value() ||
-          (is_dense(*bias, ScalarType::Float) && static_cast<size_t>(bias->numel()) == weight.N),
-      out,
-      "bias must be float32 (N)");
-  ZO_CHECK(
-      ctx,
-      resize(out, std::nullopt, x, 1, static_cast<SizesType>(weight.N)) && is_dense(out, ScalarType::Float),
-      out,
-      "out must be float32 with room for (..., N)");
-  const float* added = bias.has_value() ? bias->const_data_ptr<float>() : nullptr;
-  const bool ran =
-      run(kernels::linear(x.const_data_ptr<float>(), rows_of(x), weight, added, out.mutable_data_ptr<float>()));
+  const char* misfit = linear_misfit(x, weight, bias, out);
+  ZO_CHECK(ctx, misfit == nullptr, out, misfit);
+  const bool ran = run(kernels::linear(
+      x.const_data_ptr<float>(), rows_of(x), weight, floats_of(bias), out.mutable_data_ptr<float>()));
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }

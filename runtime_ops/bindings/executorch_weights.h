@@ -1,6 +1,7 @@
-// Quantized weights as the operators of namespace zoexport receive them.
+// Quantized weights as the operators of namespace zoexport receive them, and products with them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -44,6 +45,44 @@ inline std::optional<kernels::Int8Matrix> as_int8(const Tensor& codes, const Ten
       scales.const_data_ptr<float>(),
       static_cast<size_t>(codes.size(0)),
       static_cast<size_t>(codes.size(1))};
+}
+
+// x (..., width) dense float32.
+inline bool has_rows(const Tensor& x, size_t width) {
+  return is_dense(x, ScalarType::Float) && x.dim() >= 1 && static_cast<size_t>(x.size(x.dim() - 1)) == width;
+}
+
+// Resizes `out` for a linear layer. Returns the rule that its arguments break, or null.
+template <typename Matrix>
+const char* linear_misfit(const Tensor& x, const Matrix& weight, const std::optional<Tensor>& bias, Tensor& out) {
+  if (!has_rows(x, weight.K)) {
+    return "x must be dense float32 (..., K)";
+  }
+  if (bias.has_value() &&
+      !(is_dense(*bias, ScalarType::Float) && static_cast<size_t>(bias->numel()) == weight.N)) {
+    return "bias must be float32 (N)";
+  }
+  if (!resize(out, std::nullopt, x, 1, static_cast<SizesType>(weight.N)) || !is_dense(out, ScalarType::Float)) {
+    return "out must be float32 with room for (..., N)";
+  }
+  return nullptr;
+}
+
+inline const float* floats_of(const std::optional<Tensor>& bias) {
+  return bias.has_value() ? bias->const_data_ptr<float>() : nullptr;
+}
+
+// Runs a product of kernels/ on the runtime's threads; false where they or the memory were refused.
+template <typename AnyProduct>
+bool run(const AnyProduct& product) {
+  const kernels::Tasks tasks = kernels::tasks_of(product);
+  std::atomic<bool> enough{true};
+  const bool ran = parallel(tasks.count, tasks.grain, [&](size_t begin, size_t end) {
+    if (!kernels::run_tasks(product, begin, end)) {
+      enough = false;
+    }
+  });
+  return ran && enough;
 }
 
 } // namespace zoexport::ops

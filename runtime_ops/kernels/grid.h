@@ -1,5 +1,6 @@
 // Zeroth-order training of integers (docs/quzo.md): a linear layer whose packed weights are perturbed while they are
-// unpacked, and the update of packed weights. Integers are the same on every machine and in exporter/zoexport/core/grid.py.
+// unpacked, and the update of packed weights. Integers are the same on every machine and in
+// exporter/zoexport/core/grid.py.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +71,7 @@ bool grid_rows_fit(const GridLinear& product);
 // As products.h has them. A task is a panel of columns of both copies of a query, which share the noise.
 Tasks tasks_of(const GridLinear& product, const ProductVariant& variant = fastest_products());
 
-// The rows must fit. The thread keeps up to 620 KB for its next products; returns false where there is no memory for
+// The rows must fit. The thread keeps up to 530 KB for its next products; returns false where there is no memory for
 // that.
 bool run_tasks(
     const GridLinear& product,

@@ -60,7 +60,8 @@ void grid_fill_int8(Int8Matrix b, Part part, const uint32_t* levels, float* plus
 
 // --- the update -----------------------------------------------------------------------------------
 
-// S(c level) by the words r. size is |c|, at most 255: more moves no further. negative is -1 where c is negative, else 0.
+// S(c level) by the words r. size is |c|, at most 255: more moves no further. negative is -1 where c is negative, else
+// 0.
 template <typename V>
 typename V::Int moves(typename V::Int level, typename V::Word r, float size, int32_t negative) {
   typedef typename V::Float Float;
@@ -88,7 +89,7 @@ void consecutive(const rng::Stream& stream, uint32_t first, typename R::Word (&w
   rng::detail::vector_philox<R>(stream, word);
 }
 
-// Adds sum_i S(c_i Q(u_i)) of vectors of consecutive blocks, from `first` on: sums[e] are those of elements e of blocks.
+// Adds sum_i S(c_i Q(u_i)) of vectors of consecutive blocks, from `first` on: sums[e] are those of their elements e.
 template <typename V, typename R, typename Levels>
 void add_moves(
     const GridUpdate& update,

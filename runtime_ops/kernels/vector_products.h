@@ -121,9 +121,9 @@ void fill_int4(Int4Matrix b, Part part, float* panel) {
   }
 }
 
-// Calls put(at, unit, p, i, code, scale) for the lanes of columns from `unit` on of a part, row p + i of it, which a panel
-// has from `at` on: p a multiple of 32, i below 32; the code lies in the low 4 bits of the lanes, the others are any.
-// put holds what it needs by value: what it refers to would be read again after every store.
+// Calls put(at, unit, p, i, code, scale) for the lanes of columns from `unit` on of a part, row p + i of it, which a
+// panel has from `at` on: p a multiple of 32, i below 32; the code lies in the low 4 bits of the lanes, the others are
+// any. put holds what it needs by value: what it refers to would be read again after every store.
 template <typename V, typename Put>
 void unpack_int4_transposed(Int4Matrix b, Part part, Put put) {
   const size_t groups = b.K / b.group_size, first_group = part.first / b.group_size;

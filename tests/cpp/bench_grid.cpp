@@ -1,4 +1,4 @@
-// Prints what perturbed products cost one thread beside plain ones of the same rows, what of it is noise, and what an
+// Prints what perturbed products cost one thread beside plain ones of the same rows, what drawing costs, and what an
 // update costs. The best of many runs, as others may use the machine. A name as the first argument runs that variant
 // alone.
 #include <algorithm>
@@ -42,9 +42,10 @@ void products(const ProductVariant& variant, size_t N, size_t K, uint32_t querie
   const Product plain = linear(x.data(), rows, weight, nullptr, y.data());
   const GridLinear grid{x.data(), rows, weight, nullptr, {table.data(), 3}, 7, 3, 5, queries, y.data()};
   std::vector<uint32_t> drawn(K / 4 * rng::kLevelRows);
-  const double plain_time = seconds([&] { run_tasks(plain, 0, tasks_of(plain, *variant.kernels).count, *variant.kernels); });
+  const size_t tasks = tasks_of(plain, *variant.kernels).count;
+  const double plain_time = seconds([&] { run_tasks(plain, 0, tasks, *variant.kernels); });
   const double grid_time = seconds([&] { run_tasks(grid, 0, tasks_of(grid, variant).count, variant); });
-  // All words of a product, where no rows need them twice.
+  // Once for each query; a product draws again for every 140 rows of a copy.
   const double noise_time = seconds([&] {
     for (uint32_t query = 0; query < queries; ++query) {
       for (uint32_t n = 0; n < N; n += rng::kLevelRows) {
@@ -53,7 +54,7 @@ void products(const ProductVariant& variant, size_t N, size_t K, uint32_t querie
       }
     }
   });
-  std::printf("%-8s %5zu x %4zu, %2u copies of %3zu rows, ms: plain %7.3f, perturbed %7.3f, of it noise %6.3f (%2.0f %%)\n",
+  std::printf("%-8s %5zu x %4zu, %2u copies of %3zu rows, ms: plain %7.3f, perturbed %7.3f, one drawing %6.3f (%2.0f %%)\n",
               variant.name, N, K, 2 * queries, copy, 1e3 * plain_time, 1e3 * grid_time, 1e3 * noise_time,
               100 * noise_time / grid_time);
 }
@@ -64,7 +65,8 @@ void updates(const ProductVariant& variant, Grid grid, uint32_t queries) {
   const std::vector<int32_t> table = grid_tables::table_of(3, 1);
   const std::vector<float> g(queries, 0.5f);
   const GridUpdate update{g.data(), queries, 1e-3f, 0.1f, 7, 3, 5, {table.data(), 3}, true};
-  const double time = seconds([&] { grid_update(grid, codes.data(), 0, kElements, update, codes.data(), *variant.grid); });
+  uint8_t* data = codes.data();
+  const double time = seconds([&] { grid_update(grid, data, 0, kElements, update, data, *variant.grid); });
   std::printf("%-8s update of %s, %u queries: %.2f ns an integer and query\n", variant.name,
               grid == Grid::kInt4 ? "INT4" : "INT8", queries, 1e9 * time / kElements / queries);
 }

@@ -166,6 +166,8 @@ def update_codes(
     rate = np.float32(lr) / np.float32(len(gradients))
     for query, gradient in enumerate(gradients):
         coefficient = rate * np.float32(gradient) / np.float32(eps)
+        if not abs(coefficient) > 0:  # nor for NaN
+            continue
         pair = draw_pairs(table, seed, tensor_id, query, step, codes.size)
         direction = pair[second].astype(np.int32).reshape(codes.shape)
         bits = rng.words(seed, tensor_id | rng.ROUNDING, query, step, codes.size)
@@ -178,8 +180,9 @@ def round_steps(
     coefficient: np.float32, levels: NDArray[np.int32], bits: NDArray[np.uint32]
 ) -> NDArray[np.int32]:
     """S(|c| k) of levels k >= 0: whole numbers whose mean is |c| k, at most 255."""
-    value = np.abs(coefficient) * levels.astype(np.float32)
-    value = np.minimum(value, np.float32(_MOST_STEPS))
+    most = np.float32(_MOST_STEPS)
+    value = np.minimum(np.abs(coefficient), most) * levels.astype(np.float32)
+    value = np.minimum(value, most)
     whole = np.floor(value)
     threshold = ((value - whole) * np.float32(_WHOLE)).astype(np.uint64)
     up = bits.astype(np.uint64) < threshold

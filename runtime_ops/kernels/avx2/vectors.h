@@ -1,4 +1,5 @@
-// The vectors of AVX2, as vector_products.h, vector_sparse.h and vector_grid.h ask for them: products in tiles of 6 by 16.
+// The vectors of AVX2, as vector_products.h, vector_sparse.h and vector_grid.h ask for them: products in tiles of 6 by
+// 16.
 // In an anonymous namespace: each file that is compiled for these instructions has its own.
 #pragma once
 

@@ -1,5 +1,5 @@
-// The vectors of AVX-512, as vector_products.h and vector_grid.h ask for them: products in tiles of 14 by 32, which leave
-// four of the registers free.
+// The vectors of AVX-512, as vector_products.h and vector_grid.h ask for them: products in tiles of 14 by 32, which
+// leave four of the registers free.
 // In an anonymous namespace: each file that is compiled for these instructions has its own.
 #pragma once
 

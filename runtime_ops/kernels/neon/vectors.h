@@ -1,5 +1,5 @@
-// The vectors of NEON, as vector_products.h, vector_sparse.h and vector_grid.h ask for them: products in tiles of 8 by 8, which leave
-// half of the registers to what is multiplied.
+// The vectors of NEON, as vector_products.h, vector_sparse.h and vector_grid.h ask for them: products in tiles of 8 by
+// 8, which leave half of the registers to what is multiplied.
 // In an anonymous namespace: each file that is compiled for these instructions has its own.
 #pragma once
 
