@@ -19,7 +19,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning test test-unit test-cpp test-python \
+.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning report-quzo test test-unit test-cpp test-python \
   test-kotlin test-swift test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
@@ -51,6 +51,9 @@ report-masks: setup ## Measure what masks cover and train by them, and renew doc
 report-learning: setup ## Train SensZOQ and P-RGE on sentences and renew docs/senszoq.md (an hour, and a mask)
 	$(BIN)/zoexport sensitivity smollm2-135m -o build/smollm2.mask --force
 	$(BIN)/python -m zoexport.bench.learning senszoq docs/senszoq.md --mask build/smollm2.mask
+
+report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/quzo.md (ten minutes)
+	$(BIN)/python -m zoexport.bench.quzo_estimators docs/quzo.md
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM
