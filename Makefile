@@ -19,7 +19,8 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning report-quzo test test-unit test-cpp test-python \
+.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
+  report-activations report-quzo test test-unit test-cpp test-python \
   test-kotlin test-swift test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
@@ -48,11 +49,15 @@ report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and r
 report-masks: setup ## Measure what masks cover and train by them, and renew docs/masks.md (half a day)
 	$(BIN)/python -m zoexport.bench.masks docs/masks.md $(MASKS_ARGS)
 
-report-learning: setup ## Train SensZOQ and P-RGE on sentences and renew docs/senszoq.md (an hour, and a mask)
+report-learning: setup ## Train SensZOQ, P-RGE and QuZO on sentences; renew docs/senszoq.md, docs/quzo.md (hours)
 	$(BIN)/zoexport sensitivity smollm2-135m -o build/smollm2.mask --force
 	$(BIN)/python -m zoexport.bench.learning senszoq docs/senszoq.md --mask build/smollm2.mask
+	$(BIN)/python -m zoexport.bench.learning quzo docs/quzo.md
 
-report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/quzo.md (ten minutes)
+report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/quzo.md (five minutes)
+	$(BIN)/python -m zoexport.bench.activation_errors docs/quzo.md
+
+report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/quzo.md (three minutes)
 	$(BIN)/python -m zoexport.bench.quzo_estimators docs/quzo.md
 
 # The tools come first, so that what is missing is said before the long tests and not after them.

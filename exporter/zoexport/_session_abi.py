@@ -47,6 +47,8 @@ FORMATS: dict[int, Literal["f", "q", "B", "H", "b", "I", "i"]] = {
     6: "H",
     7: "i",
 }
+#: What a manifest calls each dtype.
+DTYPES = ("float32", "int64", "uint8", "bfloat16", "int8", "uint32", "float16", "int32")
 SLOT_CURRENT, SLOT_FINISHED, SLOT_GRADIENT = 0, 1, 2
 _OK = 0
 _ERRORS: dict[int, type[ZoExportError]] = {
@@ -149,6 +151,7 @@ class SlotInfo(Structure):
         ("rank", c_int32),
         ("shape", POINTER(c_int64)),
         ("elements", c_uint64),
+        ("dtype", c_int32),
     )
 
 
@@ -264,6 +267,9 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_read_slot": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
     "zo_session_write_slot": (_HANDLE, c_char_p, c_void_p, c_size_t),
     "zo_session_replay_slot": (_HANDLE, c_char_p, c_uint64, c_void_p, c_size_t),
+    "zo_session_read_slot_bytes": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
+    "zo_session_write_slot_bytes": (_HANDLE, c_char_p, c_void_p, c_size_t),
+    "zo_session_replay_slot_bytes": (_HANDLE, c_char_p, c_uint64, c_void_p, c_size_t),
     "zo_session_record": (_HANDLE, c_uint64, POINTER(Record), POINTER(c_float)),
     "zo_session_save": (_HANDLE,),
     "zo_dataset_add": (_HANDLE, POINTER(Candidate), c_size_t, c_size_t),

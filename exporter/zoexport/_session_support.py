@@ -62,6 +62,7 @@ def slot_of(slot: abi.SlotInfo) -> SlotInfo:
         module=slot.module.decode(),
         tensor_id=slot.tensor_id,
         shape=tuple(slot.shape[: slot.rank]),
+        dtype=abi.DTYPES[slot.dtype],
     )
 
 

@@ -43,13 +43,19 @@ class Info:
 
 @dataclasses.dataclass(frozen=True)
 class SlotInfo:
-    """A state slot of the manifest."""
+    """A state slot of the manifest. A uint8 slot that is trained has two integers of 4 bits an element."""
 
     name: str
     role: str
     module: str
     tensor_id: int
     shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def passed(self) -> str:
+        """The dtype that its values pass in: float32 for floats, else its own."""
+        return "float32" if self.dtype == "float16" else self.dtype
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,11 +106,13 @@ def compile_bundle(
     """
     start = time.monotonic()
     planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
-    if calibration is not None and planned.target.programs_config(planned.config) is planned.config:
+    rounds = as_dict(planned.config).get("activation_bits") == 8
+    own = planned.target.programs_config(planned.config) is planned.config
+    if calibration is not None and own and not rounds:
         raise ConfigError(
             f"calibration {calibration}",
             found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
-            expected="android-npu with activations=int8 or int16",
+            expected="android-npu with activations=int8 or int16, or activation_bits=8",
             fix="Leave --calibration out.",
         )
     mask = mask_of(planned.config)
@@ -153,6 +155,7 @@ def training_graph(
     *,
     source: RowReader | None = None,
     chosen: Mapping[str, Any] | None = None,
+    activations: dict[str, Any] | None = None,
 ) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
@@ -160,7 +163,7 @@ def training_graph(
 
     Args:
         planned: method, target and settings. model: a causal language model. progress: see ``core.types.Progress``.
-        source, chosen: of the graph, see :class:`TrainingGraph`.
+        source, chosen, activations: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
@@ -171,6 +174,7 @@ def training_graph(
         graph.any_length = any_length
         graph.source = source
         graph.chosen = None if chosen is None else dict(chosen)
+        graph.activations = activations
         return _passed(planned, model, graph, progress)
 
     length = capture_length(planned, model, chosen)
@@ -263,17 +267,22 @@ def _fill(
 ) -> dict[str, Any]:
     from safetensors.torch import save
 
-    from zoexport import adapters
+    from zoexport import activations, adapters
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
     chosen = None if mask is None else mask.places
-    graph = training_graph(planned, loaded.model, progress, source=loaded.weights, chosen=chosen)
+    formats = activations.formats_of(planned.config, loaded, calibration, progress)
+    graph = training_graph(
+        planned, loaded.model, progress, source=loaded.weights, chosen=chosen, activations=formats
+    )
     if graph.chosen is not None:
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:
-        graph.calibration = calibration_rows(calibration, folder, graph.seq_len, loaded.vocab_size)
+        graph.calibration = activations.calibration_tokens(
+            calibration, folder, graph.seq_len, loaded.vocab_size
+        )
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
@@ -283,8 +292,7 @@ def _fill(
     progress("writing the bundle", None)
     (folder / INITIAL_STATE).write_bytes(save(graph.initial))
     settings = as_dict(planned.config)
-    if graph.chosen is None:
-        adapters.write_peft_config(folder, graph.slots, settings, loaded)
+    adapters.write_peft_config(folder, graph.slots, settings, loaded)
     return {
         **_description(planned, lowered, graph, settings),
         "model": {
@@ -304,21 +312,6 @@ def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
     from zoexport.ir import frozen
 
     return frozen.bound_weights(graph) if graph.stages else lowered.weights
-
-
-def calibration_rows(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Any:
-    """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0.
-
-    Raises:
-        DataError: a line cannot be used, or there is none.
-    """
-    import torch
-
-    from zoexport.data import tokenize_file
-
-    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
-    rows = [candidate.tokens for example in examples for candidate in example.candidates]
-    return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
 
 def _description(
@@ -357,6 +350,8 @@ def _description(
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
+        **({"activations": graph.rounded} if graph.rounded else {}),
+        **({} if graph.grid is None else {"grid": graph.grid}),
         "tolerances": tolerances.bounds(settings),
     }
 

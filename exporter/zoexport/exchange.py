@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,132 @@ from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.session import Session
 
-if TYPE_CHECKING:
-    from zoexport.adapters.chosen import Places
+Slots = Mapping[str, NDArray[Any]]
 
-_OF_CHOSEN = ("sparse", "hf")
-"""The formats of bundles that train chosen weights; the first is the default."""
+
+class _Exchange(Protocol):
+    """Between what a bundle trains and files.
+
+    Attributes:
+        trained: what that is, in words. formats: the default first. readable: those that can be imported.
+    """
+
+    trained: str
+    formats: tuple[str, ...]
+    readable: tuple[str, ...]
+
+    def write(
+        self, kind: str, slots: Slots, initial: Slots, output: Path, *, replace: bool
+    ) -> None:
+        """Write slots as a new folder; ``initial`` are the bundle's."""
+
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        """The slots to begin with; ``own`` are the bundle's."""
+
+
+class _Adapters:
+    """LoRA adapters."""
+
+    trained = "an adapter"
+
+    def __init__(self, bundle: Path) -> None:
+        self.bundle = bundle
+        self.formats = self.readable = tuple(FORMATS)
+
+    def write(
+        self, kind: str, slots: Slots, initial: Slots, output: Path, *, replace: bool
+    ) -> None:
+        adapter_format(kind).write(slots, read_settings(self.bundle), output, replace=replace)
+
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        shapes = {name: values.shape for name, values in own.items()}
+        return adapter_format(kind).read(adapter, shapes, read_settings(self.bundle))
+
+
+class _Chosen:
+    """Chosen elements of the weights, one slot for all."""
+
+    trained = "chosen weights"
+    formats: tuple[str, ...] = ("sparse", "hf")
+    readable: tuple[str, ...] = ("sparse",)
+
+    def __init__(self, bundle: Path, manifest: dict[str, Any]) -> None:
+        from zoexport.chosen import places_of
+
+        self.manifest = manifest
+        self.places = {name: p.numpy() for name, p in places_of(bundle, manifest).items()}
+
+    def write(
+        self, kind: str, slots: Slots, initial: Slots, output: Path, *, replace: bool
+    ) -> None:
+        from zoexport.adapters.chosen import write_merged, write_sparse
+
+        ((name, values),) = slots.items()
+        if kind == "sparse":
+            write_sparse(output, self.places, values, initial[name], self.manifest, replace=replace)
+            return
+        from zoexport.models import load_original
+
+        write_merged(output, self.places, values, load_original(self.manifest), replace=replace)
+
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        from zoexport.adapters.chosen import read_sparse
+
+        (name,) = own
+        return {name: read_sparse(adapter, self.places, self.manifest)}
+
+
+class _Integers:
+    """The integers of quantized weights, a slot for each."""
+
+    trained = "quantized weights"
+    formats: tuple[str, ...] = ("quantized", "hf")
+    readable: tuple[str, ...] = ("quantized",)
+
+    def __init__(self, bundle: Path, manifest: dict[str, Any]) -> None:
+        self.bundle, self.manifest = bundle, manifest
+
+    def write(
+        self, kind: str, slots: Slots, initial: Slots, output: Path, *, replace: bool
+    ) -> None:
+        from zoexport.adapters.integers import write_dequantized, write_quantized
+
+        parts = self._parts(slots)
+        if kind == "quantized":
+            write_quantized(output, parts, self.manifest, replace=replace)
+            return
+        from zoexport.models import load_original
+
+        write_dequantized(output, parts, load_original(self.manifest), replace=replace)
+
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        from zoexport.adapters.integers import CODES, read_quantized
+
+        codes = read_quantized(adapter, self._parts(own), self.manifest)
+        return {f"{name}{CODES}": values.numpy() for name, values in codes.items()}
+
+    def _parts(self, slots: Slots) -> Any:
+        from zoexport.adapters.integers import parts_of, scales_of
+
+        return parts_of(scales_of(self.bundle, self.manifest), slots)
+
+
+class _QuantizedAdapters(_Integers):
+    """The integers of adapters, which leave as the numbers that they stand for, or as they are."""
+
+    trained = "quantized adapters"
+    formats = (*FORMATS, "quantized")
+
+    def write(
+        self, kind: str, slots: Slots, initial: Slots, output: Path, *, replace: bool
+    ) -> None:
+        if kind == "quantized":
+            super().write(kind, slots, initial, output, replace=replace)
+            return
+        from zoexport.adapters.integers import adapters_of
+
+        adapters = adapters_of(self._parts(slots))
+        adapter_format(kind).write(adapters, read_settings(self.bundle), output, replace=replace)
 
 
 def export_adapter(
@@ -30,7 +151,7 @@ def export_adapter(
     Args:
         bundle: the bundle's folder.
         state: the state's folder.
-        kind: the name of a format; None: peft of adapters, sparse of chosen weights.
+        kind: the name of a format; None: peft of adapters, sparse of chosen weights, quantized of integers.
         output: the folder to create.
         force: replace ``output`` where it exists.
 
@@ -41,17 +162,15 @@ def export_adapter(
         ZoExportError: something cannot be used; nothing is written.
     """
     manifest = manifests.read(bundle)
-    kind = _kind(manifest, kind)
+    exchange = _exchange(bundle, manifest)
+    kind = _kind(manifest, exchange, kind)
     with Session.open(bundle) as session:
         initial = _values(session) if kind == "sparse" else {}
         if state is not None:
             session.attach(state, read_only=True)
         slots = _values(session)
         steps = session.info.steps
-    if kind in _OF_CHOSEN:
-        _write_chosen(bundle, manifest, kind, slots, initial, output, replace=force)
-    else:
-        adapter_format(kind).write(slots, read_settings(bundle), output, replace=force)
+    exchange.write(kind, slots, initial, output, replace=force)
     return {
         "adapter": str(output),
         "format": kind,
@@ -64,7 +183,7 @@ def export_adapter(
 def import_adapter(
     bundle: Path, *, adapter: Path, kind: str | None, state: Path, force: bool
 ) -> dict[str, Any]:
-    """Create a state that starts from an adapter, or from chosen weights.
+    """Create a state that starts from what :func:`export_adapter` wrote, or from another tool's adapter.
 
     Args:
         bundle: the bundle's folder.
@@ -80,77 +199,50 @@ def import_adapter(
         ZoExportError: the adapter does not fit, or ``state`` exists; nothing is written.
     """
     manifest = manifests.read(bundle)
-    kind = _kind(manifest, kind)
-    if kind == "hf":
+    exchange = _exchange(bundle, manifest)
+    kind = _kind(manifest, exchange, kind)
+    if kind not in exchange.readable:
         raise ConfigError(
-            "adapter format 'hf'",
+            f"adapter format {kind!r}",
             found="a whole model",
-            expected="the chosen weights alone",
-            fix="Import what `zoexport adapter export --format sparse` wrote.",
+            expected=f"the {exchange.trained} alone",
+            fix=f"Import what `zoexport adapter export --format {exchange.formats[0]}` wrote.",
         )
     with atomic_folder(state, replace=force) as folder, Session.open(bundle) as session:
         session.attach(folder)
-        shapes = {slot.name: slot.shape for slot in session.slots()}
-        if kind == "sparse":
-            from zoexport.adapters.chosen import read_sparse
-
-            (name,) = shapes
-            found = {name: read_sparse(adapter, _places(bundle, manifest), manifest)}
-        else:
-            found = adapter_format(kind).read(adapter, shapes, read_settings(bundle))
-        for name, values in found.items():
+        own = _values(session)
+        for name, values in exchange.read(kind, adapter, own).items():
             session.write_slot(name, values)
         session.save()
-    return {"state": str(state), "format": kind, "tensors": len(shapes)}
+    return {"state": str(state), "format": kind, "tensors": len(own)}
 
 
-def _kind(manifest: Mapping[str, Any], kind: str | None) -> str:
-    known = _OF_CHOSEN if "chosen" in manifest else tuple(FORMATS)
-    if kind is None:
-        return known[0]
-    if kind not in known and ("chosen" in manifest or kind in _OF_CHOSEN):
-        trained = "chosen weights" if "chosen" in manifest else "an adapter"
-        raise ConfigError(
-            f"adapter format {kind!r}",
-            found=f"a bundle of {manifest['method']}, which trains {trained}",
-            expected="one of " + ", ".join(known),
-            fix="Choose one of them.",
-        )
-    if kind not in known:
+def _exchange(bundle: Path, manifest: dict[str, Any]) -> _Exchange:
+    if "chosen" in manifest:
+        return _Chosen(bundle, manifest)
+    if "grid" in manifest:
+        full = manifest["settings"]["train"] == "full"
+        return (_Integers if full else _QuantizedAdapters)(bundle, manifest)
+    return _Adapters(bundle)
+
+
+def _kind(manifest: Mapping[str, Any], exchange: _Exchange, kind: str | None) -> str:
+    if kind is None or kind in exchange.formats:
+        return kind or exchange.formats[0]
+    if isinstance(exchange, _Adapters) and kind not in (*_Chosen.formats, *_Integers.formats):
         adapter_format(kind)  # says which there are, before anything is opened
-    return kind
+    raise ConfigError(
+        f"adapter format {kind!r}",
+        found=f"a bundle of {manifest['method']}, which trains {exchange.trained}",
+        expected="one of " + ", ".join(exchange.formats),
+        fix="Choose one of them.",
+    )
 
 
-def _values(session: Session) -> dict[str, NDArray[np.float32]]:
+def _values(session: Session) -> dict[str, NDArray[Any]]:
+    """Every slot but tables: float32, or the slot's integers as they are packed."""
     return {
-        slot.name: np.frombuffer(session.read_slot(slot.name), np.float32).reshape(slot.shape)
+        slot.name: np.frombuffer(session.read_slot(slot.name), slot.passed).reshape(slot.shape)
         for slot in session.slots()
+        if slot.role == "trainable" or slot.passed == "float32"
     }
-
-
-def _places(bundle: Path, manifest: dict[str, Any]) -> Places:
-    from zoexport.chosen import places_of
-
-    return {name: places.numpy() for name, places in places_of(bundle, manifest).items()}
-
-
-def _write_chosen(
-    bundle: Path,
-    manifest: dict[str, Any],
-    kind: str,
-    slots: Mapping[str, NDArray[np.float32]],
-    initial: Mapping[str, NDArray[np.float32]],
-    output: Path,
-    *,
-    replace: bool,
-) -> None:
-    from zoexport.adapters.chosen import write_merged, write_sparse
-
-    (name,) = slots
-    places = _places(bundle, manifest)
-    if kind == "sparse":
-        write_sparse(output, places, slots[name], initial[name], manifest, replace=replace)
-        return
-    from zoexport.models import load_original
-
-    write_merged(output, places, slots[name], load_original(manifest), replace=replace)

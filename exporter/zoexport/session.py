@@ -1,8 +1,8 @@
 """Python's host of the C++ session: a thin binding of ``runtime_ops/include/zoexport/session.h``.
 
 The training loop is the one that runs on phones; nothing here computes. The module imports neither torch nor
-numpy, so a process that trains need not hold them: token sequences are any integers, slot values are
-``array("f")`` (``numpy.frombuffer`` and ``torch.frombuffer`` read them in place).
+numpy, so a process that trains need not hold them: token sequences are any integers, slot values are arrays of
+float32, or of the slot's integers (``numpy.frombuffer`` and ``torch.frombuffer`` read them in place).
 """
 
 from __future__ import annotations
@@ -298,8 +298,8 @@ class Session:
 
     def read_slot(
         self, name: str, *, finished: bool = True, gradient: bool = False
-    ) -> array.array[float]:
-        """A slot's values, row-major; exact where the slot is float16.
+    ) -> array.array[Any]:
+        """A slot's values, row-major: float32, exact where the slot is float16, or what an integer slot has.
 
         Args:
             name: the slot.
@@ -312,14 +312,14 @@ class Session:
                 has none.
         """
         which = abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT
-        values = self._buffer(name)
+        form, values, count = self._buffer(name)
         abi.call(
-            "zo_session_read_slot",
+            "zo_session_read_slot" + form,
             self.handle,
             name.encode(),
             abi.SLOT_GRADIENT if gradient else which,
             abi.address(values),
-            len(values),
+            count,
         )
         return values
 
@@ -329,30 +329,35 @@ class Session:
         Args:
             name: the slot.
             values: contiguous float32 values that offer a buffer (array, numpy), row-major; a float16 slot
-                rounds them to nearest, ties to even.
+                rounds them to nearest, ties to even. Of an integer slot: values of its dtype.
 
         Raises:
             ConfigError: another number of values, or a run that has begun.
         """
-        copied = array.array("f", memoryview(values).cast("B").cast("f"))
+        copied = array.array("B", memoryview(values).cast("B"))
+        floats = self.slot(name).passed == "float32"
         abi.call(
-            "zo_session_write_slot", self.handle, name.encode(), abi.address(copied), len(copied)
+            "zo_session_write_slot" + ("" if floats else "_bytes"),
+            self.handle,
+            name.encode(),
+            abi.address(copied),
+            len(copied) // 4 if floats else len(copied),
         )
 
-    def replay_slot(self, name: str, updates: int) -> array.array[float]:
+    def replay_slot(self, name: str, updates: int) -> array.array[Any]:
         """A slot as the initial values and the first ``updates`` records alone give it.
 
         Raises:
             ConfigError: more updates than the run has, or a first-order method, whose records do not tell.
         """
-        values = self._buffer(name)
+        form, values, count = self._buffer(name)
         abi.call(
-            "zo_session_replay_slot",
+            "zo_session_replay_slot" + form,
             self.handle,
             name.encode(),
             updates,
             abi.address(values),
-            len(values),
+            count,
         )
         return values
 
@@ -371,8 +376,14 @@ class Session:
         """
         abi.call("zo_session_save", self.handle)
 
-    def _buffer(self, name: str) -> array.array[float]:
-        return array.array("f", bytes(4 * math.prod(self.slot(name).shape)))
+    def _buffer(self, name: str) -> tuple[str, array.array[Any], int]:
+        """How calls that pass a slot's values end, room for them, and what such a call counts."""
+        slot = self.slot(name)
+        values = array.array(abi.FORMATS[abi.DTYPES.index(slot.passed)])
+        values.frombytes(bytes(values.itemsize * math.prod(slot.shape)))
+        if slot.passed == "float32":
+            return "", values, len(values)
+        return "_bytes", values, len(values) * values.itemsize
 
     def _invoke(self, function: str, *arguments: Any) -> None:
         """A call that may run programs: an exception of a Python engine is raised as itself."""

@@ -15,6 +15,7 @@
 
 using namespace zoexport::c;
 using zoexport::Failure;
+using zoexport::SlotForm;
 using zoexport::Status;
 
 struct zo_session {
@@ -33,6 +34,8 @@ namespace {
 
 // The first zo_run of this ABI version ended before this field.
 constexpr size_t kFirstRun = offsetof(zo_run, momentum);
+// Likewise the first zo_slot_info.
+constexpr size_t kFirstSlotInfo = offsetof(zo_slot_info, dtype);
 
 // `before` gives what an older caller's shorter struct lacks.
 zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& before) {
@@ -77,14 +80,43 @@ zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept
 }
 
 zo_slot_info to_c(const zoexport::SlotSpec& spec) {
-  return {0,
-          spec.name.c_str(),
-          spec.role.c_str(),
-          spec.module.c_str(),
-          spec.tensor_id,
-          static_cast<int32_t>(spec.shape.size()),
-          spec.shape.data(),
-          spec.elements};
+  return {0, spec.name.c_str(), spec.role.c_str(), spec.module.c_str(), spec.tensor_id,
+          static_cast<int32_t>(spec.shape.size()), spec.shape.data(), spec.elements, spec.dtype};
+}
+
+// A verb on a slot whose values pass in `form`, as many as the caller's array has.
+template <typename Body>
+zo_status with_slot(zo_session* session, const char* name, SlotForm form, const void* values, size_t count,
+                    zo_error* error, Body body) noexcept {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    ZO_REQUIRE(name);
+    ZO_REQUIRE(values);
+    ZO_ASSIGN(slot, impl.slot(name, form, count));
+    return body(impl, slot);
+  });
+}
+
+zo_status read_slot(zo_session* session, const char* name, int32_t which, SlotForm form, void* values, size_t count,
+                    zo_error* error) {
+  return with_slot(session, name, form, values, count, error, [&](zoexport::Session& impl, size_t slot) -> Status {
+    if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED && which != ZO_SLOT_GRADIENT) {
+      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "one of ZO_SLOT_*",
+                     "Pass one of them."};
+    }
+    return impl.read_slot(slot, which, form, values);
+  });
+}
+
+zo_status write_slot(zo_session* session, const char* name, SlotForm form, const void* values, size_t count,
+                     zo_error* error) {
+  return with_slot(session, name, form, values, count, error,
+                   [&](zoexport::Session& impl, size_t slot) { return impl.write_slot(slot, form, values); });
+}
+
+zo_status replay_slot(zo_session* session, const char* name, uint64_t updates, SlotForm form, void* values, size_t count,
+                      zo_error* error) {
+  return with_slot(session, name, form, values, count, error,
+                   [&](zoexport::Session& impl, size_t slot) { return impl.replay_slot(slot, updates, form, values); });
 }
 
 }  // namespace
@@ -161,7 +193,7 @@ zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slo
       return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(slots.size()),
                      "Pass an index below zo_info.slots."};
     }
-    return write_struct(to_c(slots[index]), sizeof(zo_slot_info), "zo_slot_info", slot);
+    return write_struct(to_c(slots[index]), kFirstSlotInfo, "zo_slot_info", slot);
   });
 }
 
@@ -170,7 +202,7 @@ zo_status zo_session_find_slot(zo_session* session, const char* name, zo_slot_in
     ZO_REQUIRE(name);
     ZO_REQUIRE(slot);
     ZO_ASSIGN(index, impl.find_slot(name));
-    return write_struct(to_c(impl.manifest().slots[index]), sizeof(zo_slot_info), "zo_slot_info", slot);
+    return write_struct(to_c(impl.manifest().slots[index]), kFirstSlotInfo, "zo_slot_info", slot);
   });
 }
 
@@ -285,36 +317,32 @@ zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo
 
 zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
                                zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, impl.slot(name, count));
-    if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED && which != ZO_SLOT_GRADIENT) {
-      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "one of ZO_SLOT_*",
-                     "Pass one of them."};
-    }
-    return impl.read_slot(slot, which, values);
-  });
+  return read_slot(session, name, which, SlotForm::kFloat32, values, count, error);
+}
+
+zo_status zo_session_read_slot_bytes(zo_session* session, const char* name, int32_t which, void* bytes, size_t size,
+                                     zo_error* error) {
+  return read_slot(session, name, which, SlotForm::kBytes, bytes, size, error);
 }
 
 zo_status zo_session_write_slot(zo_session* session, const char* name, const float* values, size_t count,
                                 zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, impl.slot(name, count));
-    return impl.write_slot(slot, values);
-  });
+  return write_slot(session, name, SlotForm::kFloat32, values, count, error);
+}
+
+zo_status zo_session_write_slot_bytes(zo_session* session, const char* name, const void* bytes, size_t size,
+                                      zo_error* error) {
+  return write_slot(session, name, SlotForm::kBytes, bytes, size, error);
 }
 
 zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t updates, float* values, size_t count,
                                  zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, impl.slot(name, count));
-    return impl.replay_slot(slot, updates, values);
-  });
+  return replay_slot(session, name, updates, SlotForm::kFloat32, values, count, error);
+}
+
+zo_status zo_session_replay_slot_bytes(zo_session* session, const char* name, uint64_t updates, void* bytes, size_t size,
+                                       zo_error* error) {
+  return replay_slot(session, name, updates, SlotForm::kBytes, bytes, size, error);
 }
 
 zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients,

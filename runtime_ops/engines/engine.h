@@ -1,7 +1,9 @@
 // An engine runs a bundle's programs. The session owns every buffer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +31,12 @@ class Engine {
   // do not overlap outputs. The program has been loaded.
   virtual Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
                      const std::vector<Tensor>& outputs) = 0;
+  // Runs `body` on ranges that make up 0 .. count-1, each of at least `grain` but the last, on the threads of programs
+  // where the engine has them to lend, else on this one.
+  virtual void parallel(size_t count, size_t grain, const std::function<void(size_t begin, size_t end)>& body) {
+    (void)grain;
+    body(0, count);
+  }
 };
 
 // How an engine came by its packed weights; empty before a program is loaded.

@@ -1,7 +1,12 @@
+#ifndef ET_USE_THREADPOOL
+#define ET_USE_THREADPOOL  // libexecutorch_threadpool.so is linked: parallel_for is its function
+#endif
+
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor_ptr_maker.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/kernel/operator_registry.h>
+#include <executorch/runtime/kernel/thread_parallel_interface.h>
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
@@ -169,6 +174,15 @@ class ExecutorchEngine : public Engine {
       }
     }
     return {};
+  }
+
+  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
+    const bool done = executorch::extension::parallel_for(
+        0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
+        [&](int64_t begin, int64_t end) { body(static_cast<size_t>(begin), static_cast<size_t>(end)); });
+    if (!done) {
+      body(0, count);  // refused before it began
+    }
   }
 
  private:

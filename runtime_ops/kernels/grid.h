@@ -1,24 +1,24 @@
 // Zeroth-order training of integers (docs/quzo.md): a linear layer whose packed weights are perturbed while they are
-// unpacked, and the update of packed weights. Integers are the same on every machine and in exporter/zoexport/ir.
+// unpacked, and the update of packed weights. Integers are the same on every machine and in exporter/zoexport/core/grid.py.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <variant>
 
+#include "product_variants.h"
 #include "products.h"
+#include "rng/levels.h"
 
 namespace zoexport {
 namespace kernels {
 
+using rng::PairTable;
+
+// --- the update -----------------------------------------------------------------------------------
+
 // INT4 as docs/int4.md packs it, -8 .. 7, two a byte; INT8 as int8, -127 .. 127.
 enum class Grid { kInt4, kInt8 };
-
-// The slot quzo.table, (2^log2_size, 2): thresholds, and pairs of roundings.
-struct PairTable {
-  const int32_t* entries;
-  uint32_t log2_size; // 3 .. 10
-};
 
 // The gradients of the step before `step`.
 struct GridUpdate {
@@ -37,10 +37,20 @@ struct GridUpdate {
 // matrix's end. `codes` and `out` are of the whole matrix; they may be the same array, and must not overlap otherwise.
 // A copy where every gradient is zero. Returns false, with nothing written, where there are no queries or a gradient is
 // pending at step 0.
-bool grid_update(Grid grid, const uint8_t* codes, size_t begin, size_t end, const GridUpdate& update, uint8_t* out);
+bool grid_update(
+    Grid grid,
+    const uint8_t* codes,
+    size_t begin,
+    size_t end,
+    const GridUpdate& update,
+    uint8_t* out,
+    const GridKernels& kernels = *fastest_products().grid);
+
+// --- the product ----------------------------------------------------------------------------------
 
 // y (T, N) = x (T, K) W^T (+ bias), rows being 2 * queries copies of as many: copy 2i with clamp(w + Q1(u_i)), copy
-// 2i+1 with clamp(w - Q1(u_i)). No perturbed weights are kept: a panel is made of one draw for both.
+// 2i+1 with clamp(w - Q1(u_i)). No perturbed weights are kept: a panel is made of one draw for both. Sums are those of
+// `linear` (products.h) over a matrix of such integers.
 struct GridLinear {
   const float* x;
   size_t rows;
@@ -53,6 +63,20 @@ struct GridLinear {
   uint32_t queries;
   float* y;
 };
+
+// Whether the rows are so many copies.
+bool grid_rows_fit(const GridLinear& product);
+
+// As products.h has them. A task is a panel of columns of both copies of a query, which share the noise.
+Tasks tasks_of(const GridLinear& product, const ProductVariant& variant = fastest_products());
+
+// The rows must fit. The thread keeps up to 620 KB for its next products; returns false where there is no memory for
+// that.
+bool run_tasks(
+    const GridLinear& product,
+    size_t begin,
+    size_t end,
+    const ProductVariant& variant = fastest_products());
 
 } // namespace kernels
 } // namespace zoexport

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "grid_kernels.h"
 #include "sparse_kernels.h"
 
 namespace zoexport {
@@ -16,13 +17,16 @@ std::vector<ProductVariant> list() {
   // Sparse products with AVX-512 were no faster: they wait for memory. With rows a power of two apart they were slower,
   // as transposing sixteen of them asks for more lines than a set of the cache has.
   return {
-      {"avx512", avx2 && __builtin_cpu_supports("avx512f") != 0, &products_avx512, &sparse_avx2},
-      {"avx2", avx2, &products_avx2, &sparse_avx2},
-      {"portable", true, &products_portable, &sparse_portable}};
+      {"avx512", avx2 && __builtin_cpu_supports("avx512f") != 0, &products_avx512, &sparse_avx2,
+       &grid_avx512},
+      {"avx2", avx2, &products_avx2, &sparse_avx2, &grid_avx2},
+      {"portable", true, &products_portable, &sparse_portable, &grid_portable}};
 #elif defined(__aarch64__)
-  return {{"neon", true, &products_neon, &sparse_neon}, {"portable", true, &products_portable, &sparse_portable}};
+  return {
+      {"neon", true, &products_neon, &sparse_neon, &grid_neon},
+      {"portable", true, &products_portable, &sparse_portable, &grid_portable}};
 #else
-  return {{"portable", true, &products_portable, &sparse_portable}};
+  return {{"portable", true, &products_portable, &sparse_portable, &grid_portable}};
 #endif
 }
 

@@ -59,6 +59,7 @@ struct ProductKernels {
 inline constexpr size_t kSlack = 16;
 
 struct SparseKernels; // sparse_kernels.h
+struct GridKernels; // grid_kernels.h
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.
 extern const ProductKernels products_avx512;
@@ -71,6 +72,7 @@ struct ProductVariant {
   bool runs_here; // whether this processor and system can run it
   const ProductKernels* kernels;
   const SparseKernels* sparse;
+  const GridKernels* grid;
 };
 
 // The fastest first. The last is "portable", which runs everywhere.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "packed_rows.h"
 #include "product_variants.h"
 #include "scratch.h"
 
@@ -10,15 +11,9 @@ namespace kernels {
 namespace {
 
 constexpr size_t kUnit = 32; // groups of INT4 weights are multiples of it
-constexpr size_t kRows = 280; // of A at a time: at most kRows * kMaxDepth floats are packed
-constexpr size_t kWidth = 32; // of every variant, at most
 constexpr size_t kFewPanels = 8; // with fewer the rows are dealt over threads, and not the columns
 constexpr size_t kRowsOfTask = 32;
 constexpr size_t kWorthAThread = size_t{1} << 18; // multiply-adds
-
-size_t divide_up(size_t a, size_t b) {
-  return (a + b - 1) / b;
-}
 
 // What the tasks of one matrix of a batch are.
 struct Split {
@@ -63,105 +58,28 @@ FloatMatrix panel_of(
 }
 
 // The elements of C in these rows and columns of one matrix of the batch. `scratch` holds a panel, then packed rows.
-class Block {
- public:
-  Block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns, float* scratch)
-      : product_(product),
-        kernels_(kernels),
-        batch_(batch),
-        rows_(rows),
-        columns_(columns),
-        panel_(scratch),
-        packed_(scratch + kMaxDepth * kWidth),
-        a_(product.a.values + batch * product.a_batch),
-        c_(product.c + batch * product.rows * product.columns),
-        height_(rows.end - rows.begin),
-        tiles_(divide_up(
-            height_,
-            columns.end - columns.begin <= kernels.lanes ? kernels.narrow_rows : kernels.rows)),
-        // One row of A, or A as it is where it is transposed, is read as packed rows are.
-        pack_(!product.a_transposed && height_ > 1),
-        keep_(height_ * product.depth <= kRows * kMaxDepth) {}
-
-  void run() const {
-    const size_t block = block_depth(product_.depth);
-    if (keep_) {
-      // The rows are packed once. Each panel of C is finished before the next one, so that it is written once.
-      for (size_t p = 0; p < product_.depth; p += block) {
-        pack(p, std::min(block, product_.depth - p));
-      }
-      for (size_t j = columns_.begin; j < columns_.end; j += kernels_.width) {
-        for (size_t p = 0; p == 0 || p < product_.depth; p += block) {
-          multiply(p, std::min(block, product_.depth - p), j);
-        }
-      }
-      return;
-    }
-    for (size_t p = 0; p < product_.depth; p += block) {
-      const size_t depth = std::min(block, product_.depth - p);
-      pack(p, depth);
-      for (size_t j = columns_.begin; j < columns_.end; j += kernels_.width) {
-        multiply(p, depth, j);
-      }
-    }
-  }
-
- private:
-  // Tiles are of nearly the same height: a low last one would leave the multipliers idle.
-  size_t first_row(size_t tile) const {
-    return rows_.begin + tile * height_ / tiles_;
-  }
-
-  float* packed(size_t p, size_t depth, size_t row) const {
-    return packed_ + (keep_ ? p * height_ : 0) + (row - rows_.begin) * depth;
-  }
-
-  void pack(size_t p, size_t depth) const {
-    for (size_t tile = 0; pack_ && tile < tiles_; ++tile) {
-      const size_t r = first_row(tile);
-      const float* a = a_ + r * product_.a.stride + p;
-      kernels_.pack_rows(a, product_.a.stride, first_row(tile + 1) - r, depth, packed(p, depth, r));
-    }
-  }
-
-  void multiply(size_t p, size_t depth, size_t j) const {
-    const size_t count = std::min(kernels_.width, columns_.end - j);
-    const size_t width = divide_up(count, kernels_.lanes) * kernels_.lanes;
-    const FloatMatrix b = panel_of(product_, kernels_, batch_, {p, depth, j, count, width}, tiles_ <= 2, panel_);
-    const size_t stride = product_.a.stride;
-    for (size_t tile = 0; tile < tiles_; ++tile) {
-      const size_t r = first_row(tile);
-      float* out = c_ + r * product_.columns + j;
-      Tile t{};
-      t.rows = first_row(tile + 1) - r;
-      t.a = pack_ ? packed(p, depth, r) : a_ + (product_.a_transposed ? p * stride + r : r * stride + p);
-      t.a_stride = pack_ ? t.rows : product_.a_transposed ? stride : 1;
-      t.panel = b.values;
-      t.panel_stride = b.stride;
-      t.depth = depth;
-      t.before = p > 0 ? out : product_.bias != nullptr ? product_.bias + j : nullptr;
-      t.before_stride = p > 0 ? product_.columns : 0;
-      t.c = out;
-      t.c_stride = product_.columns;
-      t.count = count;
-      kernels_.multiply(t);
-    }
-  }
-
-  const Product& product_;
-  const ProductKernels& kernels_;
-  const size_t batch_;
-  const Range rows_;
-  const Range columns_;
-  float* const panel_;
-  float* const packed_;
-  const float* const a_;
-  float* const c_;
-  const size_t height_;
-  const size_t tiles_;
-  const bool pack_; // rows are packed
-  const bool keep_; // the whole depth of them fits
-};
+void run_block(
+    const Product& product,
+    const ProductKernels& kernels,
+    size_t batch,
+    Range rows,
+    Range columns,
+    float* scratch) {
+  const size_t height = rows.end - rows.begin, stride = product.a.stride;
+  const float* a = product.a.values + batch * product.a_batch + rows.begin * (product.a_transposed ? 1 : stride);
+  const bool keep = height * product.depth <= kRows * kMaxDepth;
+  const PackedRows packed(
+      kernels, {a, stride}, product.a_transposed, height, columns.end - columns.begin, keep, scratch + kPanel,
+      product.c + (batch * product.rows + rows.begin) * product.columns, product.columns);
+  for_blocks(
+      product.depth, columns.begin, columns.end, kernels.width, keep,
+      [&](size_t p, size_t depth) { packed.pack(p, depth); },
+      [&](size_t p, size_t depth, size_t j, size_t count) {
+        const Part part{p, depth, j, count, divide_up(count, kernels.lanes) * kernels.lanes};
+        const FloatMatrix panel = panel_of(product, kernels, batch, part, packed.tiles() <= 2, scratch);
+        packed.multiply(panel, p, depth, j, count, product.bias);
+      });
+}
 
 } // namespace
 
@@ -226,7 +144,7 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
   const Split split = split_of(product, kernels);
   const size_t packed = std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
   static thread_local Scratch scratch;
-  float* memory = scratch.floats(kMaxDepth * kWidth + packed + kSlack);
+  float* memory = scratch.floats(kPanel + packed + kSlack);
   if (memory == nullptr) {
     return false;
   }
@@ -242,7 +160,7 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
     const Range rows = split.by_columns ? Range{0, product.rows} : part;
     const Range columns = split.by_columns ? part : Range{0, product.columns};
     for (size_t r = rows.begin; r < rows.end; r += kRows) {
-      Block(product, kernels, batch, {r, std::min(rows.end, r + kRows)}, columns, memory).run();
+      run_block(product, kernels, batch, {r, std::min(rows.end, r + kRows)}, columns, memory);
     }
   }
   return true;

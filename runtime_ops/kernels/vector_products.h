@@ -121,8 +121,11 @@ void fill_int4(Int4Matrix b, Part part, float* panel) {
   }
 }
 
-template <typename V>
-void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
+// Calls put(at, unit, p, i, code, scale) for the lanes of columns from `unit` on of a part, row p + i of it, which a panel
+// has from `at` on: p a multiple of 32, i below 32; the code lies in the low 4 bits of the lanes, the others are any.
+// put holds what it needs by value: what it refers to would be read again after every store.
+template <typename V, typename Put>
+void unpack_int4_transposed(Int4Matrix b, Part part, Put put) {
   const size_t groups = b.K / b.group_size, first_group = part.first / b.group_size;
   const size_t end_group = (part.first + part.depth - 1) / b.group_size + 1;
   for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
@@ -135,7 +138,7 @@ void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
       }
     }
     const Rows<V, uint8_t> rows(b.codes + part.first / 2, b.K / 2, column, end);
-    float* out = panel + unit;
+    size_t at = unit;
     for (size_t p = 0; p < part.depth; p += kInt4) {
       typename V::Float scale;
       __builtin_memcpy(&scale, scales[(part.first + p) / b.group_size - first_group], sizeof(scale));
@@ -144,13 +147,21 @@ void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
 #pragma GCC unroll 4
       for (size_t i = 0; i < kFloats; ++i) {
 #pragma GCC unroll 8
-        for (uint32_t k = 0; k < 8; ++k) {
-          V::store(out, V::int4_values(words[i] >> (4 * k)) * scale);
-          out += part.width;
+        for (size_t k = 0; k < 8; ++k) {
+          put(at, unit, p, 8 * i + k, words[i] >> static_cast<uint32_t>(4 * k), scale);
+          at += part.width;
         }
       }
     }
   }
+}
+
+template <typename V>
+void fill_int4_transposed(Int4Matrix b, Part part, float* panel) {
+  typedef typename V::Float Float;
+  unpack_int4_transposed<V>(b, part, [panel](size_t at, size_t, size_t, size_t, typename V::Word code, Float scale) {
+    V::store(panel + at, V::int4_values(code) * scale);
+  });
 }
 
 template <typename V>
@@ -169,8 +180,9 @@ void fill_int8(Int8Matrix b, Part part, float* panel) {
   }
 }
 
-template <typename V>
-void fill_int8_transposed(Int8Matrix b, Part part, float* panel) {
+// The same of INT8: p is a multiple of 16, i below 16, and the code the lanes as int32_t.
+template <typename V, typename Put>
+void unpack_int8_transposed(Int8Matrix b, Part part, Put put) {
   for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
     const size_t column = part.column + unit, end = part.column + part.count;
     const Rows<V, int8_t> rows(b.codes + part.first, b.K, column, end);
@@ -178,24 +190,35 @@ void fill_int8_transposed(Int8Matrix b, Part part, float* panel) {
     for (size_t i = 0; i < V::kLanes; ++i) {
       scale[i] = b.scales[column + i < end ? column + i : end - 1];
     }
-    float* out = panel + unit;
-    size_t p = 0;
+    size_t p = 0, at = unit;
     for (; p + kInt8 <= part.depth; p += kInt8) {
       typename V::Word words[kFloats];
       V::load_columns(rows.begin, p, words);
 #pragma GCC unroll 16
-      for (uint32_t i = 0; i < kInt8; ++i) {
+      for (size_t i = 0; i < kInt8; ++i) {
         // Adding and taking away 128 gives the byte its sign.
-        const typename V::Word byte = (words[i / 4] >> (8 * (i % 4))) & 255u;
-        V::store(out + (p + i) * part.width, V::to_float((byte ^ 128u) - 128u) * scale);
+        const typename V::Word byte = (words[i / 4] >> static_cast<uint32_t>(8 * (i % 4))) & 255u;
+        put(at, unit, p, i, (byte ^ 128u) - 128u, scale);
+        at += part.width;
       }
     }
-    for (; p < part.depth; ++p) {
-      for (size_t i = 0; i < V::kLanes; ++i) {
-        out[p * part.width + i] = static_cast<float>(reinterpret_cast<const int8_t*>(rows.begin[i])[p]) * scale[i];
+    for (size_t i = 0; p + i < part.depth; ++i) {
+      typename V::Word code = {};
+      for (size_t lane = 0; lane < V::kLanes; ++lane) {
+        code[lane] = static_cast<uint32_t>(int32_t{reinterpret_cast<const int8_t*>(rows.begin[lane])[p + i]});
       }
+      put(at, unit, p, i, code, scale);
+      at += part.width;
     }
   }
+}
+
+template <typename V>
+void fill_int8_transposed(Int8Matrix b, Part part, float* panel) {
+  typedef typename V::Float Float;
+  unpack_int8_transposed<V>(b, part, [panel](size_t at, size_t, size_t, size_t, typename V::Word code, Float scale) {
+    V::store(panel + at, V::to_float(code) * scale);
+  });
 }
 
 // R rows and W vectors: R * W sums stay in registers.

@@ -32,7 +32,7 @@ bool fits_noise(const Manifest& manifest, const ValueSpec& value) {
   }
   const bool all = value.shape[0].max == int64_t{manifest.queries};
   for (const SlotSpec& slot : manifest.slots) {
-    if (slot.name == noise_slot(value)) {
+    if (slot.name == noise_slot(value) && !slot.integers()) {
       std::vector<int64_t> shape = slot.shape;
       shape.insert(shape.begin(), value.shape[0].max);
       return value.dtype == ZO_FLOAT32 && value.has_shape(shape) && (all || (value.role == "noise" && shape[0] == 1));

@@ -20,7 +20,7 @@ const void* scalar_value(const CallScalars& scalars, const std::string& role);
 // Whether a value is the noise of a slot, and of which: "noise.lora_B.layers.0" is that of lora_B.layers.0.
 bool is_noise(const ValueSpec& value);
 std::string noise_slot(const ValueSpec& value);
-// Whether it is named after a slot and float32 (queries, *SLOT), or (1, *SLOT) where a call perturbs one copy.
+// Whether it is named after a slot of floats and float32 (queries, *SLOT), or (1, *SLOT) where a call perturbs one copy.
 bool fits_noise(const Manifest& manifest, const ValueSpec& value);
 
 // The noise that programs are given. It is made once for a step, whatever number of calls and programs take it.

@@ -7,6 +7,7 @@
 #include "session/canonical.h"
 #include "session/files.h"
 #include "session/json_reader.h"
+#include "session/manifest_grid.h"
 #include "session/manifest_split.h"
 #include "session/sha256.h"
 
@@ -80,8 +81,10 @@ SlotSpec read_slot(const JsonNode& node) {
   slot.role = node.member("role").text();
   slot.module = node.has("module") ? node.member("module").text() : "";
   slot.dtype = dtype_from_text(node.member("dtype").text());
-  if (slot.dtype != ZO_FLOAT32 && slot.dtype != ZO_FLOAT16) {
-    node.member("dtype").problem("float32 or float16");
+  const auto known = {ZO_FLOAT32, ZO_FLOAT16, ZO_UINT8, ZO_INT8, ZO_INT32};
+  if (std::find(known.begin(), known.end(), slot.dtype) == known.end() ||
+      (slot.dtype == ZO_INT32 && slot.role == "trainable")) {
+    node.member("dtype").problem("float32, float16, uint8, int8, or int32 where it is not trained");
     slot.dtype = ZO_FLOAT32;
   }
   slot.tensor_id = static_cast<uint32_t>(node.member("tensor_id").integer(0, UINT32_MAX - 1));
@@ -315,9 +318,11 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     }
   }
   read_split(root, manifest);
+  read_grid(root, manifest);
   manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());
   check_names(manifest, problems);
+  check_grid(manifest, problems);
   for (const ProgramSpec& program : manifest.programs) {
     if (manifest.files.count(program.file) == 0) {
       problems.add("program " + program.name, "the file " + program.file, "a file listed under files");

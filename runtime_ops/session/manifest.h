@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,12 +49,23 @@ struct SlotSpec {
   std::string name;
   std::string role;
   std::string module;
-  int32_t dtype = ZO_FLOAT32;  // or ZO_FLOAT16
+  int32_t dtype = ZO_FLOAT32;  // or ZO_FLOAT16, ZO_UINT8, ZO_INT8, ZO_INT32
   std::vector<int64_t> shape;
   uint32_t tensor_id = 0;
   uint64_t elements = 0;
 
   size_t bytes() const { return elements * dtype_bytes(dtype); }
+  // Whether its values do not pass as float32: indices, or weights of INT8, or of INT4, two a byte.
+  bool integers() const { return dtype != ZO_FLOAT32 && dtype != ZO_FLOAT16; }
+  // Of a slot that is trained: an element of uint8 is two integers.
+  uint64_t trained_values() const { return dtype == ZO_UINT8 ? 2 * elements : elements; }
+};
+
+// How a bundle's integers are trained (docs/quzo.md).
+struct GridSpec {
+  std::string table;  // the slot of the roundings
+  double eps = 0;     // that they were made for
+  bool second = true; // whether the second of a pair is the direction of an update
 };
 
 // One part of a split model. Stages are applied in order; the last is the head.
@@ -106,6 +118,7 @@ struct Manifest {
   std::map<std::string, FileSpec> files;
   uint32_t queries = 0;   // of the settings; 0 where they have none
   std::string optimizer;  // of the settings: adamw or sgd; empty for zeroth-order methods
+  std::optional<GridSpec> grid;  // where the trainable slots are integers
 
   std::string weights;    // the file of frozen tensors; empty where programs hold them
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any

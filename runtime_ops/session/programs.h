@@ -25,6 +25,8 @@ class Programs {
   // Runs one of the manifest's programs (see Engine::run).
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs);
 
+  Engine& engine() { return engine_; }
+
   // Of every program, in the manifest's order.
   const std::vector<ProgramCost>& costs() const { return costs_; }
 

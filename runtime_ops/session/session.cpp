@@ -1,6 +1,6 @@
 #include "session/session.h"
 
-#include <chrono>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -14,10 +14,19 @@ namespace zoexport {
 namespace {
 
 const char* const kAdapter = "adapter.safetensors";
+constexpr uint8_t kNoInteger = 0x80;  // -128: no weight of INT8
 
 Failure argument(const std::string& where, const std::string& found, const std::string& expected,
                  const std::string& fix) {
   return {ZO_INVALID_ARGUMENT, where, found, expected, fix};
+}
+
+void pass_values(const SlotSpec& spec, SlotForm form, const void* from, void* values) {
+  if (form == SlotForm::kFloat32) {
+    read_values(spec, from, static_cast<float*>(values));
+  } else {
+    std::memcpy(values, from, spec.bytes());
+  }
 }
 
 }  // namespace
@@ -40,7 +49,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   const uint32_t moments = first_order ? optimizer_moments(optimizer_from_text(known.optimizer)) : 0;
   ZO_ASSIGN(slots, Slots::load(known.slots, join(bundle, kAdapter), moments));
   session->slots_.emplace(std::move(slots));
-  if (!first_order) {
+  if (!first_order && !known.grid) {
     session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
   }
   if (options.engine) {
@@ -103,15 +112,13 @@ Status Session::attach(const std::string& folder, int32_t mode, const uint64_t* 
   state_.emplace(std::move(opened.folder));
   records_ = std::move(opened.records);
   run_.seed = opened.seed;
-  const Status restored = deferred()             ? restore(records_.empty() ? 0 : records_.size() - 1)
-                          : state_->writable() ? resume_copies()
-                                               : read_copies();
+  const Status restored = resume();
   if (!restored.ok()) {
     state_.reset();
     records_.clear();
     applied_ = 0;
     scratch_folder_.clear();
-    if (!deferred()) {
+    if (in_file()) {
       slots_->let_go();
     }
     run_.seed = manifest_.settings.seed;
@@ -128,6 +135,11 @@ Status Session::configure(const RunSettings& run) {
   }
   if (!positive(run.eps)) {
     return argument("eps", std::to_string(run.eps), "a number above 0", "Pass another perturbation scale.");
+  }
+  if (manifest_.grid && static_cast<float>(run.eps) != static_cast<float>(manifest_.grid->eps)) {
+    return argument("eps", std::to_string(run.eps),
+                    std::to_string(manifest_.grid->eps) + ", which the bundle's roundings were made for",
+                    "Leave it out, or compile the bundle with another one.");
   }
   const auto least_zero = [](double value) { return std::isfinite(value) && value >= 0; };
   if (!least_zero(run.momentum) || run.momentum >= 1) {
@@ -173,19 +185,26 @@ Result<size_t> Session::find_slot(const std::string& name) const {
   return index;
 }
 
-Result<size_t> Session::slot(const std::string& name, size_t elements) const {
+Result<size_t> Session::slot(const std::string& name, SlotForm form, size_t count) const {
   ZO_ASSIGN(index, find_slot(name));
-  const uint64_t expected = slots_->spec(index).elements;
-  if (elements != expected) {
-    return argument("slot " + name, std::to_string(elements) + " values", std::to_string(expected),
+  const SlotSpec& spec = slots_->spec(index);
+  const bool floats = form == SlotForm::kFloat32;
+  if (floats && spec.integers()) {
+    return argument("slot " + name, std::string("a slot of ") + dtype_text(spec.dtype),
+                    "float32 or float16, whose values pass as float32", "Use the call that passes a slot's bytes.");
+  }
+  const uint64_t expected = floats ? spec.elements : spec.bytes();
+  if (count != expected) {
+    return argument("slot " + name, std::to_string(count) + (floats ? " values" : " bytes"), std::to_string(expected),
                     "Pass an array of the slot's size.");
   }
   return index;
 }
 
-Status Session::read_slot(size_t slot, int32_t which, float* values) {
+Status Session::read_slot(size_t slot, int32_t which, SlotForm form, void* values) {
   if (which == ZO_SLOT_GRADIENT) {
-    const float* gradient = slots_->trainable(slot) ? trainer_->gradient(slot) : nullptr;
+    const bool there = slots_->trainable(slot) && form == SlotForm::kFloat32;
+    const float* gradient = there ? trainer_->gradient(slot) : nullptr;
     if (gradient == nullptr) {
       return argument("slot " + slots_->spec(slot).name, "no gradient",
                       "a trainable slot, after a step of a first-order method", "Read it after a step.");
@@ -200,20 +219,28 @@ Status Session::read_slot(size_t slot, int32_t which, float* values) {
     // Between steps the next values are free.
     ZO_TRY(trainer_->apply(*record, run_.seed, spec, slots_->current(slot), slots_->next(slot)));
   }
-  read_values(spec, finish ? slots_->next(slot) : slots_->current(slot), values);
+  pass_values(spec, form, finish ? slots_->next(slot) : slots_->current(slot), values);
   return {};
 }
 
-Status Session::write_slot(size_t slot, const float* values) {
+Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
   if (!records_.empty() || (state_ && !state_->writable())) {
     return argument("slot " + slots_->spec(slot).name,
                     records_.empty() ? "a state attached for reading" : "a run that has taken steps",
                     "a run that has not begun", "Import an adapter into a new state.");
   }
-  ZO_TRY(make_room());
   const SlotSpec& spec = slots_->spec(slot);
+  const auto* bytes = static_cast<const uint8_t*>(values);
+  if (spec.dtype == ZO_INT8 && std::find(bytes, bytes + spec.bytes(), kNoInteger) != bytes + spec.bytes()) {
+    return argument("slot " + spec.name, "the value -128", "values from -127 to 127", "Round to those.");
+  }
+  ZO_TRY(make_room());
   auto& [index, written] = written_.emplace_back(slot, std::vector<uint8_t>(spec.bytes()));
-  write_values(spec, values, written.data());
+  if (form == SlotForm::kFloat32) {
+    write_values(spec, static_cast<const float*>(values), written.data());
+  } else {
+    std::memcpy(written.data(), values, spec.bytes());
+  }
   slots_->set(index, written.data());
   initial_changed_ = true;
   return {};
@@ -228,7 +255,7 @@ Status Session::write_initial_if_changed() {
   return {};
 }
 
-Status Session::replay_slot(size_t slot, uint64_t updates, float* values) {
+Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* values) {
   if (!deferred()) {
     return argument("slot " + slots_->spec(slot).name, "a run of the first-order method " + manifest_.method,
                     "one whose records tell how to repeat it", "Read the slot, or a snapshot of the state.");
@@ -249,8 +276,8 @@ Status Session::replay_slot(size_t slot, uint64_t updates, float* values) {
   for (const auto& [written, replacement] : written_) {
     initial = written == slot ? replacement.data() : initial;
   }
-  if (!slots_->trainable(slot)) {
-    read_values(spec, initial, values);
+  if (!slots_->trainable(slot) || updates == 0) {
+    pass_values(spec, form, initial, values);
     return {};
   }
   void* room = slots_->next(slot);  // free between steps
@@ -258,7 +285,7 @@ Status Session::replay_slot(size_t slot, uint64_t updates, float* values) {
   for (uint64_t i = 0; i < updates; ++i) {
     ZO_TRY(trainer_->apply(records_[i], run_.seed, spec, room, room));
   }
-  read_values(spec, room, values);
+  pass_values(spec, form, room, values);
   return {};
 }
 

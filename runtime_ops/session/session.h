@@ -35,6 +35,9 @@ struct StepReport {
   StepOutput output;
 };
 
+// How a slot's values pass: as float32, which slots of floats have, or as its own bytes.
+enum class SlotForm { kFloat32, kBytes };
+
 class Session {
  public:
   static Result<std::unique_ptr<Session>> open(const std::string& bundle, const OpenOptions& options);
@@ -56,12 +59,12 @@ class Session {
 
   // The number of a slot.
   Result<size_t> find_slot(const std::string& name) const;
-  // Likewise, of one that has so many elements.
-  Result<size_t> slot(const std::string& name, size_t elements) const;
-  // Values as float32, whatever the slot's dtype. `which` is one of ZO_SLOT_*.
-  Status read_slot(size_t slot, int32_t which, float* values);
-  Status write_slot(size_t slot, const float* values);
-  Status replay_slot(size_t slot, uint64_t updates, float* values);
+  // Likewise, of one whose values pass in that form and are so many floats, or bytes.
+  Result<size_t> slot(const std::string& name, SlotForm form, size_t count) const;
+  // `which` is one of ZO_SLOT_*.
+  Status read_slot(size_t slot, int32_t which, SlotForm form, void* values);
+  Status write_slot(size_t slot, SlotForm form, const void* values);
+  Status replay_slot(size_t slot, uint64_t updates, SlotForm form, void* values);
   Status save();
 
  private:
@@ -79,14 +82,18 @@ class Session {
   const Record* pending() const { return records_.size() > applied_ ? &records_.back() : nullptr; }
   // Whether the update of a step is applied by the next one, and can be repeated from its record.
   bool deferred() const { return trainer_->queries() > 0; }
+  // Whether the slots' copies lie in a mapped file, made when they are first needed: those of first-order methods, and
+  // integers, which are as long as the model. Others are a few megabytes in the heap, from the start.
+  bool in_file() const { return !deferred() || manifest_.grid.has_value(); }
   // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
   // Where records do not tell how to repeat an update, those after fewer updates, applied_.
   Status restore(uint64_t updates);
   Status restore_initial(SlotKind kind);
-  // Of first-order methods: room for the slots' copies, where they have none yet.
+  // Room for the slots' copies, where they have none yet.
   Status make_room();
-  // Of first-order methods, right after a state was attached: the values that its records end with, or the newest
-  // before them that are certain; then the later records are dropped.
+  // Right after a state was attached: the values that its records end with. Of first-order methods, or the newest before
+  // them that are certain; then the later records are dropped.
+  Status resume();
   Status resume_copies();
   Status read_copies();
   // Of first-order methods: the values after records_.size() steps, or the newest before them.

@@ -12,7 +12,6 @@
 namespace zoexport {
 namespace {
 
-constexpr uint64_t kSnapshotEvery = 100;
 constexpr size_t kEvaluationGroup = 64;  // examples laid out at a time: full calls, and little memory
 constexpr double kPi = 3.14159265358979323846;
 
@@ -154,6 +153,11 @@ Status Session::train(const Dataset& dataset, uint64_t total_steps,
   if (records_.size() >= total_steps) {
     return {};
   }
+  uint64_t values = 0;
+  for (const SlotSpec& slot : manifest_.slots) {
+    values += slot.role == "trainable" ? slot.trained_values() : 0;
+  }
+  const uint64_t every = snapshot_every(values * queries());
   AnonymousPeak anonymous;
   while (records_.size() < total_steps) {
     const uint64_t number = records_.size();
@@ -162,7 +166,7 @@ Status Session::train(const Dataset& dataset, uint64_t total_steps,
     if (!report.ok()) {
       return report.failure();
     }
-    if (state_ && records_.size() % kSnapshotEvery == 0) {
+    if (state_ && records_.size() % every == 0) {
       ZO_TRY(save());
     }
     const zo_progress progress{sizeof(zo_progress), records_.size(), total_steps,

@@ -74,7 +74,8 @@ Status Session::replay(uint64_t from, uint64_t to) {
 
 Status Session::make_room() {
   if (!slots_->held()) {
-    ZO_ASSIGN(file, WorkFile::unnamed(temporary_folder(), slots_->copy_bytes()));
+    const std::string folder = scratch_folder_.empty() ? temporary_folder() : scratch_folder_;
+    ZO_ASSIGN(file, WorkFile::unnamed(folder, slots_->copy_bytes()));
     slots_->hold(TwoCopies(std::move(file), 0), /*keep=*/false);
     slots_->copies().set_current_steps(0);
   }
@@ -89,8 +90,18 @@ Status Session::drop_records_after(uint64_t steps) {
   return {};
 }
 
+Status Session::resume() {
+  if (in_file() && state_->writable()) {
+    scratch_folder_ = state_->path();
+  }
+  if (!deferred()) {
+    return state_->writable() ? resume_copies() : read_copies();
+  }
+  ZO_TRY(make_room());
+  return restore(records_.empty() ? 0 : records_.size() - 1);
+}
+
 Status Session::resume_copies() {
-  scratch_folder_ = state_->path();
   const uint64_t steps = records_.size();
   auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes(), /*writable=*/true);
   // Without a step the copies may hold an adapter whose import was cut short.

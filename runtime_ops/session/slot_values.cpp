@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "kernels/half.h"
-#include "kernels/zeroth_order.h"
 
 namespace zoexport {
 
@@ -27,16 +26,6 @@ void write_values(const SlotSpec& slot, const float* in, void* values) {
   for (size_t i = 0; i < slot.elements; ++i) {
     halves[i] = kernels::float_to_half(in[i]);
   }
-}
-
-bool update_values(const SlotSpec& slot, const SlotUpdate& update, const void* in, void* out) {
-  const auto run = [&](const auto& kernel, const auto* from, auto* to) {
-    return kernel(from, slot.elements, update.gradients, update.queries, update.lr, update.seed, update.step,
-                  slot.tensor_id, to, rng::fastest().normal_blocks);
-  };
-  return slot.dtype == ZO_FLOAT16
-             ? run(kernels::zo_update_half, static_cast<const uint16_t*>(in), static_cast<uint16_t*>(out))
-             : run(kernels::zo_update, static_cast<const float*>(in), static_cast<float*>(out));
 }
 
 }  // namespace zoexport

@@ -13,6 +13,9 @@ std::string moment_name(uint32_t moment, const std::string& slot) {
 
 size_t aligned(size_t offset, size_t element) { return (offset + element - 1) / element * element; }
 
+// Where a slot's values may begin: weights of integers are as long as a model, and kernels read 64 bytes at a time.
+size_t alignment(const SlotSpec& spec) { return spec.integers() ? 64 : dtype_bytes(spec.dtype); }
+
 }  // namespace
 
 Result<const void*> slot_values(const SafeTensors& file, const std::string& name, const SlotSpec& spec,
@@ -38,8 +41,8 @@ Result<Slots> Slots::load(const std::vector<SlotSpec>& specs, const std::string&
     value.fixed = values;
     if (spec.role == "trainable") {
       value.trainable = true;
-      value.offset = aligned(slots.bytes_, dtype_bytes(spec.dtype));
-      slots.bytes_ = value.offset + spec.bytes();
+      value.offset = aligned(slots.bytes_, alignment(spec));
+      slots.bytes_ = value.offset + aligned(spec.bytes(), alignment(spec));
     }
     slots.values_.push_back(std::move(value));
   }

@@ -66,6 +66,11 @@ Failure other_bundle(const std::string& path, const std::string& found, const st
 
 }  // namespace
 
+uint64_t snapshot_every(uint64_t words) {
+  constexpr uint64_t kWords = uint64_t{1} << 34, kLeast = 10, kMost = 100;
+  return std::clamp(kWords / std::max<uint64_t>(words, 1), kLeast, kMost);
+}
+
 Status StateFolder::create(const std::string& path, uint64_t seed, const Manifest& manifest, uint32_t queries) {
   // state.json comes last: without it there is no state, so a creation that was cut short is simply repeated.
   const std::string log = log_file(path);

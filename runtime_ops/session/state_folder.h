@@ -13,6 +13,11 @@
 
 namespace zoexport {
 
+// Steps from one snapshot to the next, where repeating the update of one takes so many random words: 100, and fewer, down
+// to 10, where a resumed run would have to repeat for longer than a quarter of a minute of one core. A function of the
+// bundle alone, so that every host keeps the same snapshots.
+uint64_t snapshot_every(uint64_t words);
+
 class StateFolder {
  public:
   struct Opened;

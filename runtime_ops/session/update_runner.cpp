@@ -2,8 +2,6 @@
 
 #include <set>
 
-#include "session/slot_values.h"
-
 namespace zoexport {
 namespace {
 
@@ -72,12 +70,12 @@ Status check(const Manifest& manifest, const ProgramSpec& program) {
 
 }  // namespace
 
-Result<UpdateRunner> UpdateRunner::create(const Manifest& manifest, Programs& programs) {
+Result<UpdateRunner> UpdateRunner::create(const Manifest& manifest, Programs& programs, const SlotUpdates& updates) {
   const ProgramSpec* program = manifest.program("update");
   if (program != nullptr) {
     ZO_TRY(check(manifest, *program));
   }
-  return UpdateRunner(program, programs, manifest.queries);
+  return UpdateRunner(program, programs, updates, manifest.queries);
 }
 
 Status UpdateRunner::run(const CallScalars& scalars, const StateValues& state, Slots& slots) {
@@ -86,7 +84,7 @@ Status UpdateRunner::run(const CallScalars& scalars, const StateValues& state, S
     const SlotUpdate update{gradients.data(), gradients.size(), scalars.learning_rate, scalars.seed,
                             static_cast<uint32_t>(scalars.step)};
     for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots.trainable(i) && !update_values(slots.spec(i), update, state(i), slots.next(i))) {
+      if (slots.trainable(i) && !updates_.apply(slots.spec(i), update, state(i), slots.next(i))) {
         return Failure{ZO_STATE_ERROR, "step " + std::to_string(scalars.step), "gradients of a step before the first",
                        "none", "Start again in another state folder."};
       }

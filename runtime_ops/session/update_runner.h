@@ -6,6 +6,7 @@
 
 #include "session/call_inputs.h"
 #include "session/programs.h"
+#include "session/slot_updates.h"
 #include "session/slots.h"
 
 namespace zoexport {
@@ -13,7 +14,7 @@ namespace zoexport {
 class UpdateRunner {
  public:
   // A failure says what of the program is not as docs/bundle.md has it. References outlive this object.
-  static Result<UpdateRunner> create(const Manifest& manifest, Programs& programs);
+  static Result<UpdateRunner> create(const Manifest& manifest, Programs& programs, const SlotUpdates& updates);
 
   uint32_t queries() const { return queries_; }
 
@@ -21,11 +22,12 @@ class UpdateRunner {
   Status run(const CallScalars& scalars, const StateValues& state, Slots& slots);
 
  private:
-  UpdateRunner(const ProgramSpec* program, Programs& programs, uint32_t queries)
-      : program_(program), programs_(programs), queries_(queries), none_(queries, 0.0f) {}
+  UpdateRunner(const ProgramSpec* program, Programs& programs, const SlotUpdates& updates, uint32_t queries)
+      : program_(program), programs_(programs), updates_(updates), queries_(queries), none_(queries, 0.0f) {}
 
   const ProgramSpec* program_;  // null: the kernel
   Programs& programs_;
+  SlotUpdates updates_;
   uint32_t queries_;
   std::vector<float> none_;  // the gradients where nothing is pending
   NoiseInputs noise_;

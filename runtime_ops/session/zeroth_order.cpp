@@ -4,7 +4,7 @@
 
 #include "session/loss.h"
 #include "session/program_runner.h"
-#include "session/slot_values.h"
+#include "session/slot_updates.h"
 #include "session/split_scorer.h"
 #include "session/trainer.h"
 
@@ -13,8 +13,8 @@ namespace {
 
 class ZerothOrderTrainer : public Trainer {
  public:
-  ZerothOrderTrainer(std::unique_ptr<CallRunner> train, uint32_t queries)
-      : train_(std::move(train)), queries_(queries) {}
+  ZerothOrderTrainer(std::unique_ptr<CallRunner> train, const SlotUpdates& updates, uint32_t queries)
+      : train_(std::move(train)), updates_(updates), queries_(queries) {}
 
   uint32_t queries() const override { return queries_; }
 
@@ -53,7 +53,7 @@ class ZerothOrderTrainer : public Trainer {
 
   Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) override {
     const SlotUpdate update{record.gradients.data(), record.gradients.size(), record.lr, seed, record.step + 1};
-    if (!update_values(slot, update, in, out)) {
+    if (!updates_.apply(slot, update, in, out)) {
       return Failure{ZO_STATE_ERROR, "record " + std::to_string(record.step), "no gradients", "one for each query",
                      "Restore the state from a copy, or start again in another folder."};
     }
@@ -80,6 +80,7 @@ class ZerothOrderTrainer : public Trainer {
   }
 
   std::unique_ptr<CallRunner> train_;
+  SlotUpdates updates_;
   uint32_t queries_;
 };
 
@@ -126,7 +127,7 @@ Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs
     }
   }
   return std::unique_ptr<Trainer>(
-      std::make_unique<ZerothOrderTrainer>(std::make_unique<ProgramRunner>(std::move(train)), queries));
+      std::make_unique<ZerothOrderTrainer>(std::make_unique<ProgramRunner>(std::move(train)), SlotUpdates(), queries));
 }
 
 Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages, Programs& programs) {
@@ -140,12 +141,13 @@ Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifes
     return Failure{ZO_BUNDLE_ERROR, "manifest.json, settings.queries", "nothing", "a number of at least 1",
                    "Compile the bundle again."};
   }
-  ZO_ASSIGN(update, UpdateRunner::create(manifest, programs));
+  const SlotUpdates updates(manifest, stages.slots(), programs.engine());
+  ZO_ASSIGN(update, UpdateRunner::create(manifest, programs, updates));
   const auto copies = stacked    ? SplitScorer::Copies::kStacked
                       : together ? SplitScorer::Copies::kAll
                                  : SplitScorer::Copies::kOne;
   auto scorer = std::make_unique<SplitScorer>(stages, copies, std::move(update));
-  return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(std::move(scorer), manifest.queries));
+  return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(std::move(scorer), updates, manifest.queries));
 }
 
 }  // namespace zoexport

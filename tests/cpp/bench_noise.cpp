@@ -1,10 +1,12 @@
-// Prints the nanoseconds that one normal costs, alone and in the kernels, with each variant that runs here. The least
-// of many runs, as others may use the machine.
+// Prints the nanoseconds that one normal costs, alone and in the kernels, and one level by tables of 2^t entries, with
+// each variant that runs here. The least of many runs, as others may use the machine.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <vector>
 
+#include "grid_tables.h"
+#include "kernels/grid_kernels.h"
 #include "kernels/zeroth_order.h"
 #include "rng/variants.h"
 
@@ -15,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kElements = 9216; // a slot of SmolLM2-135M: 576 x 16
 constexpr uint32_t kQueries = 4;
 constexpr int kRuns = 200;
+constexpr uint32_t kTables[] = {3, 6, 10};
 
 template <typename Work>
 double least_nanoseconds(Work work) {
@@ -53,6 +56,28 @@ int main() {
     });
     std::printf("%-8s %8.2f %8.2f %8.2f%s\n", variant.name, alone / kElements, update / (kElements * kQueries),
                 perturb / (kElements * kQueries), &variant == &rng::fastest() ? "   chosen" : "");
+  }
+  std::printf("\n%-8s", "variant");
+  for (const uint32_t log2_size : kTables) {
+    std::printf("   t = %2u", log2_size);
+  }
+  std::printf("   ns a level\n");
+  std::vector<int8_t> levels(kElements);
+  for (const kernels::ProductVariant& variant : kernels::product_variants()) {
+    if (!variant.runs_here) {
+      continue;
+    }
+    std::printf("%-8s", variant.name);
+    for (const uint32_t log2_size : kTables) {
+      const std::vector<int32_t> entries = grid_tables::table_of(log2_size, 9);
+      const rng::PairTable table{entries.data(), log2_size};
+      const double time = least_nanoseconds([&](uint32_t step) {
+        rng::levels(
+            {7, 1, 0, step}, 0, kElements, table, rng::Rounding::kFirst, levels.data(), variant.grid->draw);
+      });
+      std::printf(" %8.2f", time / kElements);
+    }
+    std::printf("\n");
   }
   return 0;
 }

@@ -14,6 +14,7 @@
 #include "session/manifest.h"
 #include "session/safetensors.h"
 #include "session/sha256.h"
+#include "session/state_folder.h"
 #include "session/trajectory.h"
 
 using namespace zoexport;
@@ -277,6 +278,34 @@ void test_manifest() {
   }
 }
 
+// A slot of integers is trained with a grid, and a grid over stages alone.
+void test_integer_slots() {
+  const auto refused = [](const std::string& role, const std::string& dtype, const std::string& more) {
+    std::string body = manifest_body();
+    for (size_t at = body.find(R"("float32","shape":[2,3])"); at != std::string::npos;
+         at = body.find(R"("float32","shape":[2,3])", at)) {
+      body.replace(at, 9, '"' + dtype + '"');
+    }
+    body.replace(body.find("\"trainable\""), 11, '"' + role + '"');
+    const auto manifest = parse_manifest(with_id(more + body), "manifest");
+    return manifest.ok() ? std::string() : manifest.failure().where + ": " + manifest.failure().found;
+  };
+  const std::string grid = R"("grid":{"table":"t","eps":0.01,"estimator":"q-rge2"},)";
+  CHECK(refused("frozen", "int8", "").empty() && refused("frozen", "int32", "").empty());
+  CHECK(refused("trainable", "int8", "") == "manifest, grid: nothing, and the trainable int8 slot b");
+  CHECK(refused("trainable", "uint8", grid) == "manifest, stages: nothing, but grid");
+  CHECK(refused("frozen", "int8", grid) == "manifest, grid: a grid without a trainable slot of uint8 or int8");
+  CHECK(refused("trainable", "int32", "") == "manifest, state[0].dtype: \"int32\"");
+  const std::string other = R"("grid":{"table":"t","eps":0.01,"estimator":"rge"},)";
+  CHECK(refused("trainable", "int8", other) == "manifest, grid.estimator: \"rge\"");
+}
+
+void test_snapshots() {
+  // Few values; SmolLM2-135M's integers with 4 queries; a hundred times as many.
+  CHECK(snapshot_every(0) == 100 && snapshot_every(1000000) == 100);
+  CHECK(snapshot_every(uint64_t{106168320} * 4) == 40 && snapshot_every(uint64_t{10} << 32) == 10);
+}
+
 // A slot of halves, which programs read as such; no first-order method keeps them.
 void test_half_slots() {
   std::string body = manifest_body();
@@ -355,6 +384,8 @@ int main() {
   test_safetensors();
   test_manifest();
   test_half_slots();
+  test_integer_slots();
+  test_snapshots();
   test_dtypes();
   test_damaged_manifest();
   test_write_file();

@@ -1,6 +1,7 @@
-// Slots of float32 and float16: where their values lie, what they become as float32, files, and updates.
+// Slots of float32, float16 and integers: where their values lie, what they become as float32, files, and updates.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -9,8 +10,10 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/grid.h"
 #include "rng/variants.h"
 #include "session/files.h"
+#include "session/slot_updates.h"
 #include "session/slot_values.h"
 #include "session/slots.h"
 
@@ -139,18 +142,122 @@ void test_updates() {
   write_values(half, values.data(), halves.data());
   read_values(half, halves.data(), values.data());
   const std::vector<float> gradients = {0.5f, -1.25f};
+  const SlotUpdates updates;
   const SlotUpdate update{gradients.data(), 2, 0.3f, 77, 5};
-  CHECK(update_values(full, update, values.data(), updated.data()));
+  CHECK(updates.apply(full, update, values.data(), updated.data()));
   write_values(half, updated.data(), expected.data());
-  CHECK(update_values(half, update, halves.data(), found.data()));
+  CHECK(updates.apply(half, update, halves.data(), found.data()));
   CHECK(found == expected && found != halves);
-  CHECK(update_values(half, update, halves.data(), halves.data()) && halves == expected);
+  CHECK(updates.apply(half, update, halves.data(), halves.data()) && halves == expected);
   // Nothing pending: every bit stays, a signalling NaN's too.
   const std::vector<float> none = {0.0f, -0.0f};
   halves[0] = 0x7D01;
-  CHECK(update_values(half, {none.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
-  CHECK(!update_values(half, {gradients.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
-  CHECK(!update_values(half, {gradients.data(), 0, 0.3f, 77, 5}, halves.data(), found.data()));
+  CHECK(updates.apply(half, {none.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
+  CHECK(!updates.apply(half, {gradients.data(), 2, 0.3f, 77, 0}, halves.data(), found.data()) && found == halves);
+  CHECK(!updates.apply(half, {gradients.data(), 0, 0.3f, 77, 5}, halves.data(), found.data()));
+}
+
+// Integers begin at multiples of 64 bytes, so that copies of them do, and are safetensors of their own dtype.
+void test_integers_in_memory_and_files() {
+  const Folder folder;
+  const std::string path = join(folder.path, "adapter.safetensors");
+  SlotSpec table = slot("t", ZO_INT32, 8, "frozen");
+  const std::vector<SlotSpec> specs = {slot("a", ZO_UINT8, 3), slot("b", ZO_INT8, 70), table};
+  const std::vector<uint8_t> bytes(70, 0x9B);
+  const int32_t entries[8] = {1, -2, 3, -4, 5, -6, 7, -8};
+  CHECK(write_safetensors(path,
+                          {{"a", ZO_UINT8, {3}, bytes.data(), 3},
+                           {"b", ZO_INT8, {70}, bytes.data(), 70},
+                           {"t", ZO_INT32, {8}, entries, 32}},
+                          {})
+            .ok());
+  auto loaded = Slots::load(specs, path, 0);
+  if (!CHECK(loaded.ok())) {
+    return;
+  }
+  Slots& slots = *loaded;
+  CHECK(slots.offset(0) == 0 && slots.offset(1) == 64 && slots.copy_bytes() == 64 + 128);
+  CHECK(specs[0].trained_values() == 6 && specs[1].trained_values() == 70);
+  CHECK(slots.current(1) == slots.bundled(1));
+  auto file = WorkFile::unnamed(folder.path, slots.copy_bytes());
+  if (!CHECK(file.ok())) {
+    return;
+  }
+  slots.hold(TwoCopies(std::move(*file), 0), /*keep=*/false);
+  CHECK(reinterpret_cast<uintptr_t>(slots.next(1)) % 64 == 0);
+  CHECK(std::memcmp(slots.current(1), bytes.data(), 70) == 0 && std::memcmp(slots.current(2), entries, 32) == 0);
+  const uint8_t other[3] = {1, 2, 3};
+  slots.set(0, other);
+  const std::string snapshot = join(folder.path, "snapshot");
+  CHECK(write_safetensors(snapshot, slots.to_write(SlotKind::kTrainable), {}).ok());
+  const auto read = SafeTensors::open(snapshot, ZO_STATE_ERROR);
+  CHECK(read.ok() && read->tensors().size() == 2 && read->find("a")->dtype == "U8" && read->find("b")->dtype == "I8");
+  slots.set(0, bytes.data());
+  CHECK(read.ok() && slots.set_from(*read, SlotKind::kTrainable, snapshot).ok());
+  CHECK(std::memcmp(slots.current(0), other, 3) == 0);
+}
+
+// Lends threads that do the ranges out of order, and counts them.
+struct Ranges : Engine {
+  Status load(const ProgramSpec&) override { return {}; }
+  Status run(const ProgramSpec&, const std::vector<Tensor>&, const std::vector<Tensor>&) override { return {}; }
+  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
+    for (size_t begin = (count - 1) / grain * grain; begin < count; begin -= grain) {
+      body(begin, std::min(begin + grain, count));
+      ++calls;
+    }
+  }
+  size_t calls = 0;
+};
+
+// The session deals integers over threads; the result is that of the kernel over all of them.
+void test_updates_of_integers() {
+  const Folder folder;
+  const std::string path = join(folder.path, "adapter.safetensors");
+  constexpr size_t kRows = 31, kColumns = 10001;  // an odd number of INT8, no multiple of a piece
+  Manifest manifest;
+  manifest.grid = GridSpec{"t", 0.25, true};
+  manifest.slots = {slot("a", ZO_UINT8, kRows * kColumns), slot("b", ZO_INT8, kRows * kColumns),
+                    slot("t", ZO_INT32, 16, "frozen")};
+  manifest.slots[2].shape = {8, 2};
+  std::vector<uint8_t> codes(kRows * kColumns);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(i * 7);
+  }
+  int32_t table[16];
+  for (int i = 0; i < 8; ++i) {
+    table[2 * i] = 1 << 30;
+    table[2 * i + 1] = static_cast<int32_t>(0xFF01FF00u + static_cast<uint32_t>(i % 3) * 0x0102u);
+  }
+  const auto count = static_cast<int64_t>(codes.size());
+  CHECK(write_safetensors(path,
+                          {{"a", ZO_UINT8, {count}, codes.data(), codes.size()},
+                           {"b", ZO_INT8, {count}, codes.data(), codes.size()},
+                           {"t", ZO_INT32, {8, 2}, table, sizeof(table)}},
+                          {})
+            .ok());
+  const auto slots = Slots::load(manifest.slots, path, 0);
+  if (!CHECK(slots.ok())) {
+    return;
+  }
+  const std::vector<float> gradients = {0.5f, -1.25f};
+  const SlotUpdate update{gradients.data(), 2, 0.3f, 77, 5};
+  for (const bool second : {true, false}) {
+    manifest.grid->second = second;
+    Ranges engine;
+    const SlotUpdates updates(manifest, *slots, engine);
+    for (const size_t number : {size_t{0}, size_t{1}}) {
+      const SlotSpec& spec = manifest.slots[number];
+      const auto grid = number == 0 ? kernels::Grid::kInt4 : kernels::Grid::kInt8;
+      std::vector<uint8_t> expected(codes.size()), found(codes.size()), place = codes;
+      const kernels::GridUpdate whole = {gradients.data(), 2, 0.3f, 0.25f, 77, 5, 9, {table, 3}, second};
+      CHECK(kernels::grid_update(grid, codes.data(), 0, spec.trained_values(), whole, expected.data()));
+      CHECK(updates.apply(spec, update, codes.data(), found.data()) && found == expected && found != codes);
+      CHECK(updates.apply(spec, update, place.data(), place.data()) && place == expected);
+      CHECK(!updates.apply(spec, {gradients.data(), 2, 0.3f, 77, 0}, codes.data(), found.data()) && found == expected);
+    }
+    CHECK(engine.calls > 20);
+  }
 }
 
 }  // namespace
@@ -159,5 +266,7 @@ int main() {
   test_conversions();
   test_memory_and_files();
   test_updates();
+  test_integers_in_memory_and_files();
+  test_updates_of_integers();
   return check::result();
 }

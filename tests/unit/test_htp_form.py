@@ -9,7 +9,8 @@ import torch
 
 from tests.support.qnn import needs_qnn
 from tests.support.tiny_models import save_tiny, tiny
-from zoexport.build import calibration_rows, compile_bundle, plan, training_graph
+from zoexport.activations import calibration_tokens
+from zoexport.build import compile_bundle, plan, training_graph
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Dim, Program, TrainingGraph
 from zoexport.data import tokenize_file
@@ -103,11 +104,11 @@ def test_calibration_shows_adapters_that_have_grown() -> None:
             assert 0.8 * ADAPTER_RANGE < most <= ADAPTER_RANGE
 
 
-def test_calibration_rows_are_those_of_a_file(tmp_path: Path) -> None:
+def test_calibration_tokens_are_those_of_a_file(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
     data = tmp_path / "data.jsonl"
     data.write_text('{"text": "warm and funny"}\n{"prompt": "It was", "completion": " great"}\n')
-    rows = calibration_rows(data, tmp_path, 24, 320)
+    rows = calibration_tokens(data, tmp_path, 24, 320)
     assert rows.shape == (2, 24) and rows.dtype == torch.int64
     for row, example in zip(rows, tokenize_file(data, tmp_path, 24, 320).examples, strict=True):
         tokens = example.candidates[0].tokens

@@ -236,6 +236,7 @@ CALLS = [
             *(one(1e-2, F32), one(1), one(2), 3, 2, 4),
         ),
     ),
+    ("round_activations", lambda: (values(2, 5, 8), torch.tensor([1.0, 0.01, 0.5]))),
     (
         "embedding_int4",
         lambda: (*int4.quantize_int4(values(8, 64)), torch.tensor([[1, 7], [0, 2]])),

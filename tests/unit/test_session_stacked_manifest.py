@@ -55,7 +55,10 @@ def refused(bundle: Path, change: Change, message: str) -> None:
         ),
         (lambda m: m["state"][1].update(dtype="float16"), "the state shift"),
         (lambda m: m["state"][2].update(dtype="float32"), "the state bias"),
-        (lambda m: m["state"][0].update(dtype="bfloat16"), "expected float32 or float16"),
+        (
+            lambda m: m["state"][0].update(dtype="bfloat16"),
+            "expected float32, float16, uint8, int8",
+        ),
         (
             lambda m: value(m, LAYER, "inputs", "values").update(dtype="float32"),
             "the state values",

@@ -11,7 +11,6 @@ original ones, not the bundle's quantized ones.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.adapters.files import refuse, write_json
-from zoexport.core.errors import StateError, first_line
+from zoexport.adapters.trained_weights import (
+    check_model,
+    model_of,
+    read_description,
+    read_tensors,
+    save_model,
+)
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import ranges
 
@@ -63,7 +68,7 @@ def write_sparse(
         tensors[f"{name}.delta"] = values[part] - initial[part]
     with atomic_folder(folder, replace=replace) as output:
         (output / WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))
-        write_json(output / CONFIG, {"format": FORMAT, "count": values.size, **_model(manifest)})
+        write_json(output / CONFIG, {"format": FORMAT, "count": values.size, **model_of(manifest)})
 
 
 def write_merged(
@@ -85,19 +90,12 @@ def write_merged(
     """
     import torch
 
-    from zoexport.models.conv1d import conv1d_from_linear
-
     for name, pair in ranges(places).items():
         weight = loaded.model.get_parameter(name).data
         weight.view(-1)[torch.from_numpy(places[name])] = torch.from_numpy(
             values[slice(*pair)].copy()
         )
-    conv1d_from_linear(loaded.model, loaded.transposed)
-    model: Any = loaded.model
-    with atomic_folder(folder, replace=replace) as output:
-        model.save_pretrained(output)
-        if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(output)
+    save_model(folder, loaded, replace=replace)
 
 
 def read_sparse(folder: Path, places: Places, manifest: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -106,16 +104,9 @@ def read_sparse(folder: Path, places: Places, manifest: Mapping[str, Any]) -> ND
     Raises:
         StateError: files are missing or damaged, or belong to another model or mask.
     """
-    config = _config(folder / CONFIG)
-    expected = _model(manifest)["model_sha256"]
-    if config.get("model_sha256") != expected:
-        refuse(
-            f"{folder / CONFIG}",
-            found=f"weights of the model {str(config.get('model_sha256'))[:16]}...",
-            expected=f"those of {expected[:16]}..., from which the bundle was compiled",
-            fix="Use a bundle of the same model.",
-        )
-    tensors = _tensors(folder / WEIGHTS)
+    check_model(folder / CONFIG, read_description(folder / CONFIG, FORMAT, "sparse"), manifest)
+    read = read_tensors(folder / WEIGHTS, "sparse")
+    tensors = {name: tensor.numpy() for name, tensor in read.items()}
     found = []
     for name, own in places.items():
         theirs, values = tensors.get(f"{name}.places"), tensors.get(f"{name}.values")
@@ -135,42 +126,3 @@ def read_sparse(folder: Path, places: Places, manifest: Mapping[str, Any]) -> ND
             )
         found.append(values.astype(np.float32))
     return np.concatenate(found)
-
-
-def _model(manifest: Mapping[str, Any]) -> dict[str, str]:
-    model = manifest["model"]
-    return {"base_model": model["source"], "model_sha256": model["sha256"]}
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        refuse(
-            f"{path}",
-            found="another format",
-            expected=FORMAT,
-            fix="Name the folder that `zoexport adapter export --format sparse` wrote.",
-        )
-    return content
-
-
-def _tensors(path: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> StateError:
-    return StateError(
-        f"{path}",
-        found=f"no readable file ({first_line(error)})",
-        expected=f"{CONFIG} and {WEIGHTS}, as zoexport writes them",
-        fix="Name the folder that `zoexport adapter export --format sparse` wrote.",
-    )

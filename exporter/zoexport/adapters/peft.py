@@ -21,7 +21,7 @@ from zoexport.adapters.files import (
     tensors_of,
     write_json,
 )
-from zoexport.adapters.formats import AdapterSettings, Slots, slot_modules
+from zoexport.adapters.formats import AdapterSettings, Slots
 from zoexport.core.errors import StateError, first_line
 from zoexport.core.files import atomic_file, atomic_folder
 from zoexport.core.types import Slot
@@ -126,7 +126,7 @@ def write_config(folder: Path, settings: AdapterSettings) -> None:
 def write_peft_config(
     folder: Path, slots: Sequence[Slot], settings: Mapping[str, Any], loaded: Any
 ) -> None:
-    """Write a bundle's ``adapter_config.json``.
+    """Write a bundle's ``adapter_config.json``, where it has adapters.
 
     Args:
         folder: of the bundle.
@@ -134,17 +134,25 @@ def write_peft_config(
         settings: of the compile, by key.
         loaded: the :class:`~zoexport.models.LoadedModel`.
     """
-    modules = slot_modules(slot.name for slot in slots)
+    # Of quantized adapters a slot's module is the half of an adapter.
+    halves = [slot.module.removesuffix(".lora_B") for slot in slots if _is_half(slot)]
+    if not halves:
+        return
     write_config(
         folder,
         AdapterSettings(
             rank=int(settings["lora.rank"]),
             alpha=float(settings["lora.alpha"]),
             base_model=loaded.base,
-            target_modules=tuple(target_modules(loaded.model, modules)),
+            target_modules=tuple(target_modules(loaded.model, halves)),
             fan_in_fan_out=loaded.fan_in_fan_out,
         ),
     )
+
+
+def _is_half(slot: Slot) -> bool:
+    """Whether a slot is an adapter's B, as numbers or as integers."""
+    return slot.name.startswith("lora_B.") or slot.module.endswith(".lora_B")
 
 
 def target_modules(model: Any, modules: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """``make report-learning``: held-out loss of methods that train on the same sentences with the same rates and seeds.
 
 ``python -m zoexport.bench.learning NAME PAGE`` trains the arms of one of :data:`COMPARISONS`, every rate with
-every seed, and evaluates each now and then. Bundles, states and what is done are kept in the cache folder, so the same command goes
-on where it was stopped. ``learning_page`` writes the page's marked part, its picture and the figures.
+every seed, and evaluates each now and then. Bundles, states and what is done are kept in the cache folder, so the same
+command goes on where it was stopped. ``learning_page`` writes the page's marked part, its picture and the figures.
 """
 
 from __future__ import annotations
@@ -72,6 +72,20 @@ COMPARISONS = {
         ),
         rates=(2e-4, 1e-3, 5e-3),
         masked=("senszoq",),
+    ),
+    "quzo": Comparison(
+        arms=tuple(
+            Arm(
+                f"{estimator.upper()}, INT{bits}",
+                "quzo",
+                {"estimator": estimator, "weight_bits": bits, **settings},
+            )
+            for bits, settings in (("8", {"eps": "1"}), ("4", {"eps": "0.25"}))
+            for estimator in ("q-rge2", "q-rge1")
+        ),
+        rates=(1e-3, 1e-2, 1e-1),
+        seeds=(0,),
+        every=25,
     ),
 }
 

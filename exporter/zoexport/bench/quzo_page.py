@@ -19,8 +19,8 @@ from zoexport.report import check_can_draw, new_figure, save_png
 MARK = "report-quzo"
 COLORS = {"RGE": "tab:gray", "Q-RGE1": "tab:red", "Q-RGE2": "tab:blue"}
 
-_BIAS = """**Bias.** `<mean estimate, g> / |g|^2 - 1`, with 99 % intervals. Theory is numerical integration, for a
-linear loss. `paired`: less the same of RGE with the same u, {directions:,} of them. `rounding`: `paired` less the
+_BIAS = """**Bias.** `<mean estimate, g> / |g|^2 - 1`, with 99 % intervals. Theory is exact for a linear loss.
+`paired`: less the same of RGE with the same u, {directions:,} of them. `rounding`: `paired` less the
 clamp's part, which is known; it is `resolved` where its interval is without 0.
 """
 _ERROR = """**Error.** `|mean estimate - g| / |g|` of means over n directions: the average of {groups} such means

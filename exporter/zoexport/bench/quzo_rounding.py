@@ -16,8 +16,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-REACH, POINTS = 12.0, 1 << 20
-"""Of the numerical integration: to how many standard deviations, and how many points."""
+from zoexport.core.grid import pair_probabilities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,25 +68,13 @@ class Rounding:
         return self.levels(normal, uniform) / self.scale
 
     def moments(self) -> tuple[Moments, Moments]:
-        """Those of Q-RGE1 (both factors are u1) and of Q-RGE2 (u1, u2), by numerical integration over u."""
-        step = 2 * REACH / POINTS
-        normal = (torch.arange(POINTS, dtype=torch.float64) + 0.5) * step - REACH
-        density = torch.exp(-normal.square() / 2)
-        density /= density.sum()
-        scaled = (normal * self.scale).clamp(-self.limit, self.limit)
-        below = scaled.floor()
-        up = scaled - below
+        """Those of Q-RGE1 (both factors are u1) and of Q-RGE2 (u1, u2), sums over the levels that a pair can have."""
+        pairs = pair_probabilities(self.scale, self.limit).items()
 
-        def power(exponent: int) -> Tensor:
-            """E[u1^exponent | u]."""
-            mean = below**exponent * (1 - up) + (below + 1) ** exponent * up
-            return mean / self.scale**exponent
+        def mean(first: int, second: int) -> float:
+            """E[u1^first u2^second]."""
+            total = sum(chance * a**first * b**second for (a, b), chance in pairs)
+            return total / self.scale ** (first + second)
 
-        def mean(values: Tensor) -> float:
-            return float(density @ values)
-
-        square = mean(power(2))
-        return (
-            Moments(square, square, mean(power(4))),
-            Moments(mean(power(1) ** 2), square, mean(power(2) ** 2)),
-        )
+        square = mean(2, 0)
+        return Moments(square, square, mean(4, 0)), Moments(mean(1, 1), square, mean(2, 2))

@@ -50,7 +50,7 @@ def setting(
         default: the value where the user gives none; None means that method or target decides.
         help: one line for ``zoexport methods``.
         key: the name in ``--set``; the field's own name where empty.
-        choices: the only legal words, for text.
+        choices: the only legal values, as text.
         above: a number must be greater than this.
         at_least: a number must be at least this.
         runtime: whether ``train --set`` takes it too.
@@ -191,17 +191,15 @@ def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
     kind = _base_type(hint)
     if value is None and kind is not hint:
         return None
-    if kind is str:
-        text = str(value)
-        if info.choices and text not in info.choices:
-            raise ConfigError(
-                f"setting {info.key!r}",
-                found=repr(text),
-                expected="one of " + ", ".join(info.choices),
-                fix=f"Choose one of them.{nearest(text, info.choices)}",
-            )
-        return text
-    return _parse_number(info, value, kind)
+    parsed = str(value) if kind is str else _parse_number(info, value, kind)
+    if info.choices and str(parsed) not in info.choices:
+        raise ConfigError(
+            f"setting {info.key!r}",
+            found=repr(parsed),
+            expected="one of " + ", ".join(info.choices),
+            fix=f"Choose one of them.{nearest(str(parsed), info.choices)}",
+        )
+    return parsed
 
 
 def _parse_number(info: SettingInfo, value: Any, kind: type) -> int | float:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule
 
+    from zoexport.core.activation_grids import Format
+
 
 @dataclasses.dataclass(frozen=True)
 class Dim:
@@ -142,6 +144,10 @@ class TrainingGraph:
         source: where the values of ``parameters`` and ``quantized`` are read from, for who needs them.
         chosen: by parameter, the elements that are trained while the others are frozen: int64 (k), ascending, ``row *
             columns + column``. Frozen weights have zeros there.
+        activations: by path of a linear layer, how its input is rounded; None where nothing is, or only sizes count.
+        rounded: by parameter of a linear layer, the weight that holds the format of its input.
+        grid: where integers are trained, what the session is told of their perturbations: the slot of the ``table``,
+            ``eps`` and the ``estimator`` (docs/quzo.md).
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
@@ -165,6 +171,9 @@ class TrainingGraph:
     label_rows: int = 0
     source: RowReader | None = None
     chosen: dict[str, torch.Tensor] | None = None
+    activations: dict[str, Format] | None = None
+    rounded: dict[str, str] = dataclasses.field(default_factory=dict)
+    grid: dict[str, Any] | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 

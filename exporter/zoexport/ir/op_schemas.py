@@ -1,7 +1,7 @@
 """The schemas of namespace ``zoexport``, declared to torch when this module is imported, and how to implement them.
 
-``ops``, ``product_ops`` and ``sparse_ops`` have the implementations. ``runtime_ops/bindings`` implements :data:`DEVICE`
-on devices, under the same schemas.
+``ops`` and the modules that it imports have the implementations. ``runtime_ops/bindings`` implements :data:`DEVICE` on
+devices, under the same schemas.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NAMESPACE = "zoexport"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+
+_GRID_LINEAR = (
+    "Tensor x, Tensor codes, Tensor scales, Tensor? bias, Tensor table, Tensor number, Tensor epsilon, Tensor seed, "
+    "Tensor step, int queries"
+)
 
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
@@ -49,6 +54,9 @@ DEVICE = {
         "int tensor_id, int queries, int most",
         ("out",),
     ),
+    "grid_linear_int4": (_GRID_LINEAR, ("out",)),
+    "grid_linear_int8": (_GRID_LINEAR, ("out",)),
+    "round_activations": ("Tensor x, Tensor format", ("out",)),
     "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
     "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
 }

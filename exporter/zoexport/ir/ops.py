@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from zoexport.core import hadamard, int4, rng
+from zoexport.ir import activation_ops as _activations  # noqa: F401  (registers its operators)
+from zoexport.ir import grid_ops as _grid  # noqa: F401  (registers its operators)
 from zoexport.ir import product_ops as _products  # noqa: F401  (registers its operators)
 from zoexport.ir import row_ops as _rows  # noqa: F401  (registers its operators)
 from zoexport.ir import sparse_ops as _sparse  # noqa: F401  (registers its operators)

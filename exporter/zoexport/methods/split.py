@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.types import Pass
@@ -37,17 +38,27 @@ def lora_passes(config: LoraSettings, targets: list[str], *, first_order: bool) 
         )
 
     train = Pass("lora_inject", inject, "finds weights by the model's names, which stages rename")
-    return split_passes(config, train, first_order=first_order)
+    return split_passes(config, [train], first_order=first_order)
 
 
 def split_passes(
-    config: TrainingSettings, train: Pass, *, first_order: bool, copies: int = 1
+    config: TrainingSettings,
+    train: Sequence[Pass],
+    *,
+    whole: Sequence[Pass] = (),
+    quantized: Sequence[Pass] = (),
+    int8: Sequence[str] = (),
+    first_order: bool,
+    copies: int = 1,
 ) -> list[Pass]:
     """The rewrites, in order.
 
     Args:
         config: the method's settings.
-        train: puts what is trained into the programs.
+        train: put what is trained beside the weights into the programs.
+        whole, quantized: what is done once for a family of programs, with weights that are not quantized yet, and
+            with those that are.
+        int8: see ``quantize_stages``.
         first_order: whether it is trained by its gradients.
         copies: perturbed copies of a batch that a call of the programs holds.
     """
@@ -73,7 +84,7 @@ def split_passes(
     order = [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
         Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
-        train,
+        *train,
         Pass(
             "bind_rows",
             lambda graph: bind_rows(graph, _telling_rows(graph)),
@@ -89,16 +100,18 @@ def split_passes(
             "check_stages", check_stages, "runs programs at the captured length", reads_values=True
         ),
     ]
+    order += whole
     if config.weights != "fp32":
         order.append(
             Pass(
                 "quantize_stages",
                 lambda graph: quantize_stages(
-                    graph, weights=config.weights, group_size=config.group_size
+                    graph, weights=config.weights, group_size=config.group_size, int8=int8
                 ),
                 "once for a family, so before there is one program for each length",
             )
         )
+    order += quantized
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
     if first_order:
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))

@@ -2,8 +2,8 @@
 
 Of a first-order method, and where activations are int8, the two sides are kept together (``core.tolerances`` says why):
 the reference begins each step at the session's state, and a first-order one updates with the session's gradients. With
-int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Otherwise
-both run freely.
+int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Where
+integers are trained, the reference updates its own with the session's gradients. Otherwise both run freely.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from zoexport.adapters.integers import scales_of
 from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
@@ -66,12 +67,18 @@ def worse(a: float, b: float) -> float:
 def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
     """The norm of the difference over the norm of the reference, largest over the tensors."""
     errors = [
-        float(np.linalg.norm(ours[name] - reference) / max(float(np.linalg.norm(reference)), 1e-12))
+        float(np.linalg.norm(_difference(ours[name], reference)))
+        / max(float(np.linalg.norm(reference)), 1e-12)
         if reference.any()
         else float(np.linalg.norm(ours[name]))
         for name, reference in theirs.items()
     ]
     return functools.reduce(worse, errors)
+
+
+def _difference(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    # In float32 where the values are integers, which would wrap.
+    return np.asarray(np.subtract(ours, theirs, dtype=np.result_type(ours, theirs, np.float32)))
 
 
 def parity(
@@ -107,6 +114,7 @@ def parity(
         reference = load_reference(manifest, bundle, model, progress)
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
         first_order = not session.session.info.queries
+        integers = "grid" in manifest
         compared = _Comparison()
         gradients: Any = []
         for step in range(steps):
@@ -114,6 +122,9 @@ def parity(
             batch = make_batch(settings, vocabulary, step, _LABELS_TO_AVERAGE if rounds else 0)
             if first_order:
                 reference.follow(session.tensors())
+            elif integers:
+                if step:
+                    reference.take(gradients, settings["lr"])
             elif rounds:
                 reference.follow(session.tensors(), gradients, settings["lr"])
             ours = session.step(batch)
@@ -127,7 +138,9 @@ def parity(
                     "reference": (theirs, _noise(reference, session, step)),
                 }
                 dump_step(folder, step, batch, sides, settings)
-        if rounds and not first_order:
+        if integers:
+            reference.take(gradients, settings["lr"])
+        elif rounds and not first_order:
             reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
@@ -158,6 +171,7 @@ def load_reference(
     from safetensors.torch import load_file
 
     from zoexport import models
+    from zoexport.activations import formats_in, round_inputs
     from zoexport.build import INITIAL_STATE
     from zoexport.quantized_reference import quantize_model
 
@@ -167,12 +181,16 @@ def load_reference(
     for name, places in chosen.items():
         loaded.model.get_parameter(name).data.view(-1)[places] = 0
     quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
+    round_inputs(loaded.model, formats_in(bundle, manifest))
     method = methods.get(manifest["method"])
     config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
     # The file sorts its names; the noise numbers the slots in the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
     slots |= {f"places.{name}": places for name, places in chosen.items()}
+    if "grid" in manifest:
+        scales = scales_of(bundle, manifest)
+        slots |= {f"scales.{name}": tensor for name, tensor in scales.items()}
     return method.reference(loaded.model, config, slots)
 
 
@@ -199,6 +217,6 @@ def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndar
         slot.name: np.stack(
             [reference.noise(slot.name, query, step).numpy() for query in range(queries)]
         )
-        for slot in session.slots
+        for slot in session.floats
         if queries
     }

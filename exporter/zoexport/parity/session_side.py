@@ -10,7 +10,7 @@ import numpy as np
 
 from zoexport.core import manifest
 from zoexport.data import Example
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, SlotInfo
 from zoexport.session import normals as runtime_normals
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class SessionSide:
         self.session = Session.open(bundle, engine=evaluator(bundle))
         self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
+        #: Those that normals perturb.
+        self.floats = [slot for slot in self.slots if slot.passed == "float32"]
 
     def __enter__(self) -> SessionSide:
         return self
@@ -59,11 +61,12 @@ class SessionSide:
         }
 
     def state(self, *, finished: bool = True) -> dict[str, np.ndarray]:
-        """Every trained slot, with the pending update applied or as the last step evaluated it."""
+        """Every trained slot, with the pending update applied or as the last step evaluated it.
+
+        Floats are float32; weights that are trained as integers are those integers, int8 (N, K).
+        """
         return {
-            slot.name: np.frombuffer(
-                self.session.read_slot(slot.name, finished=finished), np.float32
-            ).reshape(slot.shape)
+            slot.name: _values(slot, self.session.read_slot(slot.name, finished=finished))
             for slot in self.slots
         }
 
@@ -101,6 +104,14 @@ class SessionSide:
                     for query in range(info.queries)
                 ]
             )
-            for slot in self.slots
+            for slot in self.floats
             if info.queries
         }
+
+
+def _values(slot: SlotInfo, read: Any) -> np.ndarray:
+    values = np.frombuffer(read, slot.passed).reshape(slot.shape)
+    if slot.dtype != "uint8":
+        return values
+    pairs = np.stack([values & 15, values >> 4], axis=-1).astype(np.int8) - 8
+    return pairs.reshape(len(values), -1)

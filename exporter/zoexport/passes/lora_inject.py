@@ -17,6 +17,7 @@ Left alone: linear layers that are not listed. B starts at zero, so the model is
 from __future__ import annotations
 
 import torch
+from torch.fx import Node
 
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError, nearest
@@ -61,22 +62,7 @@ def lora_inject(
         ConfigError: the rank exceeds a layer's smaller side.
     """
     for number, module in enumerate(modules):
-        weight = graph.weights.get(f"{module}.weight")
-        if weight is None or weight.dim() != 2:
-            raise VerifyError(
-                f"[lora_inject] {module}",
-                found="no linear weight of that name in the captured graph",
-                expected="a linear layer",
-                fix=f"Choose other lora.targets.{nearest(module, graph.weights)}",
-            )
-        out_features, in_features = weight.shape
-        if rank > min(in_features, out_features):
-            raise ConfigError(
-                "setting 'lora.rank'",
-                found=str(rank),
-                expected=f"at most {min(in_features, out_features)}, the smaller side of {module}",
-                fix="Choose a smaller rank, or other lora.targets.",
-            )
+        out_features, in_features = check_rank(graph, module, rank)
         a_name, b_name = f"lora_A.{module}", f"lora_B.{module}"
         a_slot = Slot(
             a_name,
@@ -100,8 +86,38 @@ def lora_inject(
     return graph
 
 
-def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> None:
-    weight = placeholders(program).get(f"{a_slot.module}.weight")
+def check_rank(graph: TrainingGraph, module: str, rank: int) -> tuple[int, int]:
+    """The shape (out, in) of a module's weight, where it can have an adapter of this rank.
+
+    Raises:
+        VerifyError: there is no such linear layer. ConfigError: the rank exceeds its smaller side.
+    """
+    weight = graph.weights.get(f"{module}.weight")
+    if weight is None or weight.dim() != 2:
+        raise VerifyError(
+            f"[lora_inject] {module}",
+            found="no linear weight of that name in the captured graph",
+            expected="a linear layer",
+            fix=f"Choose other lora.targets.{nearest(module, graph.weights)}",
+        )
+    out_features, in_features = weight.shape
+    if rank > min(in_features, out_features):
+        raise ConfigError(
+            "setting 'lora.rank'",
+            found=str(rank),
+            expected=f"at most {min(in_features, out_features)}, the smaller side of {module}",
+            fix="Choose a smaller rank, or other lora.targets.",
+        )
+    return out_features, in_features
+
+
+def linear_calls(program: Program, module: str, of: str = "lora_inject") -> list[Node]:
+    """The linear calls with a module's weight; ``of``: the pass that looks for them.
+
+    Raises:
+        VerifyError: there is none.
+    """
+    weight = placeholders(program).get(f"{module}.weight")
     calls = [
         user
         for user in (weight.users if weight is not None else ())
@@ -109,11 +125,16 @@ def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> Non
     ]
     if not calls:
         raise VerifyError(
-            f"[lora_inject] {a_slot.module}",
+            f"[{of}] {module}",
             found=f"no linear call with its weight in program {program.name}",
             expected="a layer that the model calls",
             fix="Choose other lora.targets.",
         )
+    return calls
+
+
+def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> None:
+    calls = linear_calls(program, a_slot.module)
     a, b = (
         add_input(program, Value(slot.name, "state", slot.dtype, slot.shape))
         for slot in (a_slot, b_slot)

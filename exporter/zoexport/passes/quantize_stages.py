@@ -14,6 +14,8 @@ alone: adapters, norms, biases, tables over positions, and weights that other op
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch.fx import Node
 
@@ -33,11 +35,14 @@ from zoexport.ir.graphs import (
 from zoexport.passes.quantize_weights import embedding_int8
 
 
-def quantize_stages(graph: TrainingGraph, *, weights: str, group_size: int) -> TrainingGraph:
+def quantize_stages(
+    graph: TrainingGraph, *, weights: str, group_size: int, int8: Collection[str] = ()
+) -> TrainingGraph:
     """Quantize what the stages bind.
 
     Args:
         weights: ``int4`` or ``int8``. group_size: weights that share a scale, for int4.
+        int8: last parts of the paths of modules whose weights are int8 in any case.
 
     Raises:
         ConfigError: the group size does not divide a layer's input size.
@@ -47,17 +52,23 @@ def quantize_stages(graph: TrainingGraph, *, weights: str, group_size: int) -> T
         for local, node in placeholders(program).items():
             if not _is_quantizable(graph, program, stages[0].bind.get(local, ""), node):
                 continue
-            shapes = _declare(graph, stages[0].bind[local], weights, group_size)
-            _rewrite(program, local, node, weights, shapes)
+            format_ = "int8" if _module(local) in int8 else weights
+            shapes = _declare(graph, stages[0].bind[local], format_, group_size)
+            _rewrite(program, local, node, format_, shapes)
             for stage in stages:
                 name = stage.bind.pop(local)
-                _declare(graph, name, weights, group_size)
+                _declare(graph, name, format_, group_size)
                 for part in shapes:
                     stage.bind[f"{local}.{part}"] = f"{name}.{part}"
         remove_unused_weights(program)
         program.module.recompile()
     graph.packing = int4.packing_id(group_size) if weights == "int4" else "int8-symmetric/1"
     return graph
+
+
+def _module(local: str) -> str:
+    """The last part of the path of a weight's module."""
+    return local.removesuffix(".weight").rpartition(".")[2]
 
 
 def _is_quantizable(graph: TrainingGraph, program: Program, name: str, node: Node) -> bool:

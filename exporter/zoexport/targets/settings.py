@@ -112,6 +112,19 @@ def refuse_chosen(target: str, settings: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
+def refuse_integers(target: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Of a target without a product that perturbs integer weights."""
+    if "perturbation_bits" not in settings:
+        return []
+    return [
+        Problem(
+            "method quzo",
+            f"target {target} has no product that perturbs integers",
+            "Compile for host or android-cpu, or train adapters (prge, mebp).",
+        )
+    ]
+
+
 def few_labels(config: Any) -> int:
     """``labels`` where the user does not say, for programs whose number of labels is fixed.
 

@@ -143,6 +143,7 @@ typedef struct zo_slot_info {
   int32_t rank;
   const int64_t* shape;
   uint64_t elements;
+  int32_t dtype; /* one of ZO_FLOAT32, ...; uint8 are integers of 4 bits, two an element */
 } zo_slot_info;
 
 ZO_API zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slot, zo_error* error);
@@ -276,21 +277,30 @@ enum { ZO_SLOT_CURRENT = 0, /* as the last step evaluated it */
        ZO_SLOT_FINISHED = 1, /* with the pending update applied: what export and evaluation use */
        ZO_SLOT_GRADIENT = 2  /* the last step's gradient by a trainable slot, before clipping: first-order methods */ };
 
-/* Slots are float32 or float16 in the bundle, in memory and in files; their values pass here as float32. Those of a float16
- * slot are converted exactly when they are read, and rounded to nearest, ties to even, when they are written. */
+/* Values of slots that are float32 or float16 in the bundle, in memory and in files pass here as float32. Those of a float16
+ * slot are converted exactly when they are read, and rounded to nearest, ties to even, when they are written. A slot of
+ * any dtype can be passed as its bytes, by the calls that end in _bytes; one of integers only so. */
 
 /* Copies a slot's values; `count` must be its number of elements. */
 ZO_API zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
                                       zo_error* error);
+/* Its values as they lie in memory; `size` must be their bytes. Gradients do not pass so. */
+ZO_API zo_status zo_session_read_slot_bytes(zo_session* session, const char* name, int32_t which, void* bytes, size_t size,
+                                            zo_error* error);
 
 /* Replaces a slot's initial value (an imported adapter), before the first step. */
 ZO_API zo_status zo_session_write_slot(zo_session* session, const char* name, const float* values, size_t count,
                                        zo_error* error);
+/* No value of an int8 slot may be -128. */
+ZO_API zo_status zo_session_write_slot_bytes(zo_session* session, const char* name, const void* bytes, size_t size,
+                                             zo_error* error);
 
 /* Like zo_session_read_slot, but recomputed from the initial values and the first `updates` records alone. Records of a
  * first-order method do not tell how: ZO_INVALID_ARGUMENT. */
 ZO_API zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t updates, float* values,
                                         size_t count, zo_error* error);
+ZO_API zo_status zo_session_replay_slot_bytes(zo_session* session, const char* name, uint64_t updates, void* bytes,
+                                              size_t size, zo_error* error);
 
 /* Record `index` of the trajectory log; `gradients` (may be NULL) receives zo_info.queries values. */
 typedef struct zo_record {

@@ -1,4 +1,4 @@
-// The vectors of AVX2, as vector_products.h and vector_sparse.h ask for them: products in tiles of 6 by 16.
+// The vectors of AVX2, as vector_products.h, vector_sparse.h and vector_grid.h ask for them: products in tiles of 6 by 16.
 // In an anonymous namespace: each file that is compiled for these instructions has its own.
 #pragma once
 
@@ -15,6 +15,7 @@ struct Avx2 {
   static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2, kNarrowRows = 8;
   typedef float Float __attribute__((vector_size(32)));
   typedef uint32_t Word __attribute__((vector_size(32)));
+  typedef int32_t Int __attribute__((vector_size(32)));
 
   static Float load(const float* from) { return _mm256_loadu_ps(from); }
   static void store(float* to, Float value) { _mm256_storeu_ps(to, value); }
@@ -68,6 +69,23 @@ struct Avx2 {
 
   static Word spread_int8(const int8_t* codes) {
     return (Word)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+  }
+
+  static Int clamp(Int value, int low, int high) {
+    const __m256i raised = _mm256_max_epi32((__m256i)value, _mm256_set1_epi32(low));
+    return (Int)_mm256_min_epi32(raised, _mm256_set1_epi32(high));
+  }
+  static Float least(Float a, Float b) { return _mm256_min_ps(a, b); }
+  static Word to_int(Float value) { return (Word)_mm256_cvttps_epi32(value); }
+  static bool none(Word word) { return _mm256_testz_si256((__m256i)word, (__m256i)word) != 0; }
+
+  static Word load_halves(const uint8_t* from) {
+    return (Word)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static void store_halves(uint8_t* to, Word word) {
+    const __m256i packed = _mm256_packus_epi32((__m256i)word, (__m256i)word); // within each half
+    const __m256i first = _mm256_permute4x64_epi64(packed, 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(first));
   }
 };
 

@@ -1,4 +1,4 @@
-// The vectors of NEON, as vector_products.h and vector_sparse.h ask for them: products in tiles of 8 by 8, which leave
+// The vectors of NEON, as vector_products.h, vector_sparse.h and vector_grid.h ask for them: products in tiles of 8 by 8, which leave
 // half of the registers to what is multiplied.
 // In an anonymous namespace: each file that is compiled for these instructions has its own.
 #pragma once
@@ -16,6 +16,7 @@ struct Neon {
   static constexpr size_t kLanes = 4, kRows = 8, kVectors = 2, kNarrowRows = 8;
   typedef float32x4_t Float;
   typedef uint32x4_t Word;
+  typedef int32x4_t Int;
 
   static Float load(const float* from) { return vld1q_f32(from); }
   static void store(float* to, Float value) { vst1q_f32(to, value); }
@@ -64,6 +65,16 @@ struct Neon {
     const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
     return vreinterpretq_u32_s32(vmovl_s16(vget_low_s16(wide)));
   }
+
+  static Int clamp(Int value, int low, int high) {
+    return vminq_s32(vmaxq_s32(value, vdupq_n_s32(low)), vdupq_n_s32(high));
+  }
+  static Float least(Float a, Float b) { return vminq_f32(a, b); }
+  static Word to_int(Float value) { return vreinterpretq_u32_s32(vcvtq_s32_f32(value)); }
+  static bool none(Word word) { return vmaxvq_u32(word) == 0; }
+
+  static Word load_halves(const uint8_t* from) { return vmovl_u16(vreinterpret_u16_u8(vld1_u8(from))); }
+  static void store_halves(uint8_t* to, Word word) { vst1_u8(to, vreinterpret_u8_u16(vmovn_u32(word))); }
 };
 
 } // namespace

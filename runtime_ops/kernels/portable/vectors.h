@@ -1,5 +1,5 @@
-// The vectors that GCC and clang provide on every processor, without a fused multiply-add, as vector_products.h and
-// vector_sparse.h ask for them.
+// The vectors that GCC and clang provide on every processor, without a fused multiply-add, as vector_products.h,
+// vector_sparse.h and vector_grid.h ask for them.
 // In an anonymous namespace: each file that is compiled for these instructions has its own.
 #pragma once
 
@@ -14,6 +14,7 @@ struct Portable {
   static constexpr size_t kLanes = 4, kRows = 4, kVectors = 2, kNarrowRows = 4;
   typedef float Float __attribute__((vector_size(16)));
   typedef uint32_t Word __attribute__((vector_size(16)));
+  typedef int32_t Int __attribute__((vector_size(16)));
 
   static Float load(const float* from) {
     Float value;
@@ -24,7 +25,6 @@ struct Portable {
   static Float broadcast(float value) { return Float{value, value, value, value}; }
   static Float multiply_add(Float a, Float b, Float c) { return a * b + c; }
   static Float to_float(Word word) {
-    typedef int32_t Int __attribute__((vector_size(16)));
     return __builtin_convertvector((Int)word, Float);
   }
 
@@ -56,6 +56,34 @@ struct Portable {
       word[i] = static_cast<uint32_t>(int32_t{codes[i]});
     }
     return word;
+  }
+
+  static Int clamp(Int value, int low, int high) {
+    for (size_t i = 0; i < kLanes; ++i) {
+      value[i] = value[i] < low ? low : value[i] > high ? high : value[i];
+    }
+    return value;
+  }
+  static Float least(Float a, Float b) {
+    for (size_t i = 0; i < kLanes; ++i) {
+      a[i] = a[i] < b[i] ? a[i] : b[i];
+    }
+    return a;
+  }
+  static Word to_int(Float value) { return (Word)__builtin_convertvector(value, Int); }
+  static bool none(Word word) { return (word[0] | word[1] | word[2] | word[3]) == 0; }
+
+  static Word load_halves(const uint8_t* from) {
+    uint16_t half[kLanes];
+    __builtin_memcpy(half, from, sizeof(half));
+    return Word{half[0], half[1], half[2], half[3]};
+  }
+  static void store_halves(uint8_t* to, Word word) {
+    uint16_t half[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) {
+      half[i] = static_cast<uint16_t>(word[i]);
+    }
+    __builtin_memcpy(to, half, sizeof(half));
   }
 };
 

@@ -1,56 +1,10 @@
 // Normals with AVX-512: sixteen blocks a vector. Compiled with -mavx512f; see vector_normal.h.
-#include <immintrin.h>
-
+#include "rng/avx512/vectors.h"
 #include "rng/variants.h"
 #include "rng/vector_normal.h"
 
 namespace zoexport {
 namespace rng {
-namespace {
-
-struct Avx512 {
-  static constexpr size_t kLanes = 16;
-  typedef float Float __attribute__((vector_size(64)));
-  typedef uint32_t Word __attribute__((vector_size(64)));
-
-  static Float as_float(Word bits) { return (Float)bits; }
-  static Word as_bits(Float value) { return (Word)value; }
-  static Float to_float(Word word) { return _mm512_cvtepi32_ps((__m512i)word); }
-  static Float sqrt(Float value) { return _mm512_sqrt_ps(value); }
-  static Word first_lanes() { return Word{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
-
-  static void multiply(Word a, uint32_t m, Word& low, Word& high) {
-    // The instruction multiplies the even lanes, so the odd ones are moved there and their products back.
-    const __m512i factor = _mm512_set1_epi32(static_cast<int32_t>(m));
-    const __m512i even = _mm512_mul_epu32((__m512i)a, factor);
-    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
-    low = (Word)_mm512_mask_shuffle_epi32(even, 0xAAAA, odd, _MM_PERM_CCAA);
-    high = (Word)_mm512_mask_shuffle_epi32(odd, 0x5555, even, _MM_PERM_DDBB);
-  }
-
-  static void store(float* out, Float e0, Float e1, Float e2, Float e3) {
-    // Transposes 4x4 within each quarter, then the quarters: `a` has the elements of blocks 0, 4, 8 and 12, `b` of 1,
-    // 5, 9 and 13, and so on.
-    const __m512 low01 = _mm512_unpacklo_ps(e0, e1);
-    const __m512 high01 = _mm512_unpackhi_ps(e0, e1);
-    const __m512 low23 = _mm512_unpacklo_ps(e2, e3);
-    const __m512 high23 = _mm512_unpackhi_ps(e2, e3);
-    const __m512 a = _mm512_shuffle_ps(low01, low23, 0x44);
-    const __m512 b = _mm512_shuffle_ps(low01, low23, 0xEE);
-    const __m512 c = _mm512_shuffle_ps(high01, high23, 0x44);
-    const __m512 d = _mm512_shuffle_ps(high01, high23, 0xEE);
-    const __m512 low_ab = _mm512_shuffle_f32x4(a, b, 0x44);
-    const __m512 low_cd = _mm512_shuffle_f32x4(c, d, 0x44);
-    const __m512 high_ab = _mm512_shuffle_f32x4(a, b, 0xEE);
-    const __m512 high_cd = _mm512_shuffle_f32x4(c, d, 0xEE);
-    _mm512_storeu_ps(out, _mm512_shuffle_f32x4(low_ab, low_cd, 0x88));
-    _mm512_storeu_ps(out + 16, _mm512_shuffle_f32x4(low_ab, low_cd, 0xDD));
-    _mm512_storeu_ps(out + 32, _mm512_shuffle_f32x4(high_ab, high_cd, 0x88));
-    _mm512_storeu_ps(out + 48, _mm512_shuffle_f32x4(high_ab, high_cd, 0xDD));
-  }
-};
-
-} // namespace
 
 void normal_blocks_avx512(const Stream& stream, uint32_t first_block, float* out) {
   vector_normal_blocks<Avx512>(stream, first_block, out);

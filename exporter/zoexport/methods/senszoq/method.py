@@ -38,7 +38,7 @@ class SenszoqMethod:
             "finds weights by the model's names, which stages rename, and takes from them before they are quantized",
         )
         return [
-            *split_passes(config, train, first_order=False, copies=2 * config.queries),
+            *split_passes(config, [train], first_order=False, copies=2 * config.queries),
             Pass(
                 "update_program",
                 lambda graph: update_program(graph, config.queries),

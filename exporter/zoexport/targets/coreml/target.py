@@ -17,6 +17,7 @@ from zoexport.targets.settings import (
     refuse_chip,
     refuse_chosen,
     refuse_engine,
+    refuse_integers,
 )
 
 
@@ -56,6 +57,7 @@ class CoremlTarget:
             *refuse_engine(self.name, self.engine, settings),
             *refuse_chip(self.name, settings),
             *refuse_chosen(self.name, settings),
+            *refuse_integers(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
         ]
 

@@ -16,6 +16,7 @@ from zoexport.targets.settings import (
     refuse_activations,
     refuse_chip,
     refuse_chosen,
+    refuse_integers,
 )
 
 
@@ -50,6 +51,7 @@ class CoremlDelegateTarget:
         problems = [
             *refuse_chip(self.name, settings),
             *refuse_chosen(self.name, settings),
+            *refuse_integers(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
         ]
         if settings["compute"] != "fp32":

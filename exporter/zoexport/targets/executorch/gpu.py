@@ -15,6 +15,7 @@ from zoexport.targets.settings import (
     refuse_chip,
     refuse_chosen,
     refuse_engine,
+    refuse_integers,
 )
 
 
@@ -46,6 +47,7 @@ class VulkanTarget:
             *refuse_engine(self.name, self.engine, settings),
             *refuse_chip(self.name, settings),
             *refuse_chosen(self.name, settings),
+            *refuse_integers(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
         ]
         if config.split == "whole" and settings["weights"] == "int8":

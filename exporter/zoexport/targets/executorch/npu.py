@@ -10,7 +10,13 @@ from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import nearest
 from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
 from zoexport.targets.executorch import qnn_library
-from zoexport.targets.settings import few_labels, filled, refuse_chosen, refuse_engine
+from zoexport.targets.settings import (
+    few_labels,
+    filled,
+    refuse_chosen,
+    refuse_engine,
+    refuse_integers,
+)
 
 _SOC = "SM8650"
 
@@ -45,6 +51,7 @@ class QnnTarget:
         problems = [
             *refuse_engine(self.name, self.engine, settings),
             *refuse_chosen(self.name, settings),
+            *refuse_integers(self.name, settings),
             *self._wrong_chip(settings["soc"], settings["activations"]),
         ]
         if settings["compute"] != "fp16":

@@ -17,6 +17,7 @@ from zoexport.targets.settings import (
     refuse_chip,
     refuse_compute,
     refuse_engine,
+    refuse_integers,
 )
 
 
@@ -47,6 +48,7 @@ class MlxTarget:
         settings = as_dict(config)
         return [
             *refuse_engine(self.name, self.engine, settings),
+            *refuse_integers(self.name, settings),
             *refuse_chip(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
             *refuse_compute(self.name, settings),

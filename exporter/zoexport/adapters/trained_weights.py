@@ -1,0 +1,98 @@
+"""What files of trained weights share, be these chosen elements or integers: whose they are, and whole models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.adapters.files import refuse
+from zoexport.core.errors import StateError, first_line
+from zoexport.core.files import atomic_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zoexport.models import LoadedModel
+
+
+def model_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """What a description says of the model, so that the weights meet no other one."""
+    model = manifest["model"]
+    return {"base_model": model["source"], "model_sha256": model["sha256"]}
+
+
+def check_model(path: Path, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Refuse the description ``config``, read from ``path``, of another model's weights.
+
+    Raises:
+        StateError: it is one.
+    """
+    found, expected = config.get("model_sha256"), model_of(manifest)["model_sha256"]
+    if found != expected:
+        refuse(
+            f"{path}",
+            found=f"weights of the model {str(found)[:16]}...",
+            expected=f"those of {expected[:16]}..., from which the bundle was compiled",
+            fix="Use a bundle of the same model.",
+        )
+
+
+def read_description(path: Path, version: str, kind: str) -> dict[str, Any]:
+    """The JSON object at ``path``, whose key ``format`` is ``version``; ``kind``: of ``--format``.
+
+    Raises:
+        StateError: there is none.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, kind, error) from error
+    if not isinstance(content, dict) or content.get("format") != version:
+        refuse(f"{path}", found="another format", expected=version, fix=_fix(kind))
+    return content
+
+
+def read_tensors(path: Path, kind: str) -> dict[str, Tensor]:
+    """Every tensor of a safetensors file.
+
+    Raises:
+        StateError: it is missing or damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, kind, error) from error
+
+
+def save_model(folder: Path, loaded: LoadedModel, *, replace: bool) -> None:
+    """Write a model as transformers saves it, with its tokenizer, as a new folder, whole or not at all.
+
+    Raises:
+        ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
+    """
+    from zoexport.models.conv1d import conv1d_from_linear
+
+    conv1d_from_linear(loaded.model, loaded.transposed)
+    model: Any = loaded.model
+    with atomic_folder(folder, replace=replace) as output:
+        model.save_pretrained(output)
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(output)
+
+
+def _unreadable(path: Path, kind: str, error: Exception) -> StateError:
+    return StateError(
+        f"{path}",
+        found=f"no readable file ({first_line(error)})",
+        expected=f"a file that zoexport wrote with --format {kind}",
+        fix=_fix(kind),
+    )
+
+
+def _fix(kind: str) -> str:
+    return f"Name the folder that `zoexport adapter export --format {kind}` wrote."

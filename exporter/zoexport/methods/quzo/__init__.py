@@ -1,0 +1,1 @@
+"""QuZO: zeroth-order training of quantized weights, which stay integers (docs/quzo.md)."""

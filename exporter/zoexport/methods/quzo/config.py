@@ -1,0 +1,108 @@
+"""Settings of QuZO."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from zoexport.core.config import setting
+from zoexport.core.types import Problem
+from zoexport.methods.settings import LoraSettings
+
+ESTIMATORS = ("q-rge2", "q-rge1")
+_MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
+"""By perturbation bits: half of the largest level, beyond which more than a twentieth of the perturbation is cut."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuzoConfig(LoraSettings):
+    """What ``--set`` and recipes take for ``quzo``, with the defaults."""
+
+    train: str = setting(
+        "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
+    )
+    weights: str = setting("", choices=("int8", "int4"), help="the same as weight_bits, in words")
+    weight_bits: int | None = setting(None, choices=("8", "4"), help="of trained weights (4)")
+    activation_bits: int = setting(
+        32,
+        choices=("32", "8"),
+        help="inputs of linear layers: fp32, or int8 on a calibrated grid",
+    )
+    perturbation_bits: int = setting(
+        4, choices=("2", "4", "8"), help="levels of a perturbation: 3, 15 or 255"
+    )
+    estimator: str = setting(
+        "q-rge2", choices=ESTIMATORS, help="two roundings of a direction, or one (biased)"
+    )
+    outliers: float = setting(
+        0.0, at_least=0, help="share of activations that a float format takes; 0: none"
+    )
+    datatypes: str = setting(
+        "int", choices=("int", "search"), help="8-bit activations: integers, or the better format"
+    )
+    queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    eps: float = setting(0.25, above=0, help="perturbation scale, in steps of the weights' grid")
+    optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
+    lr: float = setting(1e-2, above=0, runtime=True, help="learning rate, of weights in grid steps")
+
+    def __post_init__(self) -> None:
+        bits = {"int4": 4, "int8": 8}
+        given = self.weight_bits or bits.get(self.weights, 4)
+        object.__setattr__(self, "weight_bits", given)
+        object.__setattr__(self, "weights", self.weights or f"int{given}")
+
+    @property
+    def split(self) -> str:
+        """Programs are always those of layers."""
+        return "layers"
+
+    @property
+    def modules(self) -> tuple[str, str]:
+        """Every linear layer, or those with adapters."""
+        return ("all-linear", self.lora_layers) if self.train == "full" else super().modules
+
+    def problems(self) -> list[Problem]:
+        """Combinations that do not belong together."""
+        found = []
+        if self.weights != f"int{self.weight_bits}":
+            found.append(
+                Problem(
+                    f"setting weights={self.weights}",
+                    f"weight_bits={self.weight_bits} says int{self.weight_bits}",
+                    "Give one of the two.",
+                )
+            )
+        most = _MOST_EPS[self.perturbation_bits]
+        if not self.eps <= most:
+            found.append(
+                Problem(
+                    f"setting eps={self.eps:g}",
+                    f"more than a twentieth of the directions would be cut off at the largest of "
+                    f"{2**self.perturbation_bits - 1} levels",
+                    f"Choose at most {most:g} with perturbation_bits={self.perturbation_bits}, or more bits.",
+                )
+            )
+        if self.activation_bits == 32 and (self.outliers or self.datatypes != "int"):
+            found.append(
+                Problem(
+                    "setting outliers" if self.outliers else "setting datatypes",
+                    "activations stay fp32 with activation_bits=32, so no format is chosen for them",
+                    "Add activation_bits=8.",
+                )
+            )
+        if not self.outliers < 0.5:
+            found.append(
+                Problem(
+                    f"setting outliers={self.outliers:g}",
+                    "outliers are few by definition",
+                    "Choose a share below 0.5, such as 0.01.",
+                )
+            )
+        if self.activations not in (None, "fp32"):
+            found.append(
+                Problem(
+                    f"setting activations={self.activations}",
+                    "its grid would be another one for every row; QuZO's are calibrated when the bundle is compiled",
+                    "Use activation_bits=8 instead.",
+                )
+            )
+        return found

@@ -1,0 +1,98 @@
+"""lora_linears: adapters as linear layers, which later passes quantize and train like the model's (QuZO 3.3).
+
+Before::
+
+    y = aten.linear(x, W, bias)
+
+After, with the parameters A (rank, in) and B (out, rank)::
+
+    y = aten.linear(x, W, bias)
+    y' = y + aten.linear(aten.linear(x, A), B) * (alpha / rank)
+
+Left alone: linear layers that are not listed. B starts at zero, so the model is unchanged at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from zoexport.core import rng
+from zoexport.core.types import Program, RowReader, TrainingGraph, Value
+from zoexport.ir.graphs import add_input, aten, call, keep_path, operand
+from zoexport.passes.lora_inject import A_TENSOR_IDS, check_rank, linear_calls
+
+HALVES = ("lora_A", "lora_B")
+
+
+def lora_linears(
+    graph: TrainingGraph, modules: list[str], *, rank: int, alpha: float, seed: int
+) -> TrainingGraph:
+    """Add adapters to ``modules`` in every program.
+
+    Args:
+        modules, rank, alpha, seed: as of ``lora_inject``.
+
+    Raises:
+        VerifyError, ConfigError: as of ``lora_inject``.
+    """
+    values: dict[str, Tensor] = {}
+    for number, module in enumerate(modules):
+        out_features, in_features = check_rank(graph, module, rank)
+        noise = rng.normals(seed, A_TENSOR_IDS + number, 0, 0, in_features * rank)
+        a = torch.from_numpy(noise).view(in_features, rank).T * (2 / in_features) ** 0.5
+        pair = {
+            f"{module}.lora_A.weight": a,
+            f"{module}.lora_B.weight": torch.zeros(out_features, rank),
+        }
+        values |= pair
+        for program in graph.programs.values():
+            _inject(program, module, pair, alpha / rank)
+    graph.weights |= {name: tensor.to("meta") for name, tensor in values.items()}
+    graph.parameters |= values.keys()
+    if graph.source is not None:
+        graph.source = _WithAdapters(graph.source, values)
+    for program in graph.programs.values():
+        program.module.recompile()
+    return graph
+
+
+class _WithAdapters:
+    """A :class:`RowReader` that has the adapters too."""
+
+    def __init__(self, reader: RowReader, values: Mapping[str, Tensor]) -> None:
+        self.reader = reader
+        self.values = values
+
+    def read_rows(self, name: str, begin: int, end: int) -> Tensor:
+        """Rows ``begin`` to ``end`` of a parameter, float32."""
+        if name in self.values:
+            return self.values[name][begin:end]
+        return self.reader.read_rows(name, begin, end)
+
+
+def _inject(program: Program, module: str, pair: Mapping[str, Tensor], scaling: float) -> None:
+    calls = linear_calls(program, module, "lora_linears")
+    a, b = (
+        add_input(program, Value(name, "weight", "float32", tuple(tensor.shape)))
+        for name, tensor in pair.items()
+    )
+    nodes = program.module.graph
+    for linear in calls:
+        users = list(linear.users)
+        cursor = operand(linear)
+        for operator, *rest in (
+            (aten.linear.default, a),
+            (aten.linear.default, b),
+            (aten.mul.Tensor, scaling),
+        ):
+            with nodes.inserting_after(linear if cursor is operand(linear) else cursor):
+                cursor = call(nodes, operator, cursor, *rest)
+            keep_path(cursor, linear)
+        with nodes.inserting_after(cursor):
+            total = call(nodes, aten.add.Tensor, linear, cursor)
+        keep_path(total, linear)
+        for user in users:
+            user.replace_input_with(linear, total)

@@ -1,0 +1,137 @@
+// Rows of A on their way through products: packed once for a block of the depth, and multiplied by panels.
+#pragma once
+
+#include <algorithm>
+
+#include "product_variants.h"
+
+namespace zoexport {
+namespace kernels {
+
+inline constexpr size_t kRows = 280; // of A at a time: at most kRows * kMaxDepth floats are packed
+inline constexpr size_t kWidth = 32; // of every variant, at most
+inline constexpr size_t kPanel = kMaxDepth * kWidth; // floats
+
+inline size_t divide_up(size_t a, size_t b) {
+  return (a + b - 1) / b;
+}
+
+class PackedRows {
+ public:
+  // The `height` rows of C (.., columns) from c on, and of A from a on. keep: whether `memory` has room for the whole
+  // depth of them, and not for a block of it alone; kSlack floats past either are written too.
+  // width: columns that are asked for, at most.
+  PackedRows(
+      const ProductKernels& kernels,
+      FloatMatrix a,
+      bool transposed,
+      size_t height,
+      size_t width,
+      bool keep,
+      float* memory,
+      float* c,
+      size_t columns)
+      : kernels_(kernels),
+        a_(a),
+        transposed_(transposed),
+        height_(height),
+        tiles_(divide_up(height, width <= kernels.lanes ? kernels.narrow_rows : kernels.rows)),
+        // One row of A, or A as it is where it is transposed, is read as packed rows are.
+        pack_(!transposed && height > 1),
+        keep_(keep),
+        packed_(memory),
+        c_(c),
+        columns_(columns) {}
+
+  // Of so many rows a panel is read once for each.
+  size_t tiles() const { return tiles_; }
+
+  void pack(size_t p, size_t depth) const {
+    for (size_t tile = 0; pack_ && tile < tiles_; ++tile) {
+      const size_t r = first_row(tile);
+      const float* a = a_.values + r * a_.stride + p;
+      kernels_.pack_rows(a, a_.stride, first_row(tile + 1) - r, depth, packed(p, depth, r));
+    }
+  }
+
+  // C of columns j .. j+count-1, by their panel of the depth from p on, for which pack was called: the first one, at p
+  // = 0, adds the bias (of all columns, or null).
+  void multiply(FloatMatrix panel, size_t p, size_t depth, size_t j, size_t count, const float* bias) const {
+    for (size_t tile = 0; tile < tiles_; ++tile) {
+      const size_t r = first_row(tile);
+      float* out = c_ + r * columns_ + j;
+      Tile t{};
+      t.rows = first_row(tile + 1) - r;
+      t.a = pack_ ? packed(p, depth, r) : a_.values + (transposed_ ? p * a_.stride + r : r * a_.stride + p);
+      t.a_stride = pack_ ? t.rows : transposed_ ? a_.stride : 1;
+      t.panel = panel.values;
+      t.panel_stride = panel.stride;
+      t.depth = depth;
+      t.before = p > 0 ? out : bias != nullptr ? bias + j : nullptr;
+      t.before_stride = p > 0 ? columns_ : 0;
+      t.c = out;
+      t.c_stride = columns_;
+      t.count = count;
+      kernels_.multiply(t);
+    }
+  }
+
+ private:
+  // Tiles are of nearly the same height: a low last one would leave the multipliers idle.
+  size_t first_row(size_t tile) const { return tile * height_ / tiles_; }
+
+  float* packed(size_t p, size_t depth, size_t row) const { return packed_ + (keep_ ? p * height_ : 0) + row * depth; }
+
+  const ProductKernels& kernels_;
+  const FloatMatrix a_;
+  const bool transposed_; // what is stored of A
+  const size_t height_;
+  const size_t tiles_;
+  const bool pack_; // rows are packed
+  const bool keep_; // the whole depth of them fits
+  float* const packed_;
+  float* const c_;
+  const size_t columns_;
+};
+
+// Calls pack(p, depth) and multiply(p, depth, j, count) for all blocks of the depth and all panels of columns begin ..
+// end-1. Where rows are kept they are packed once, and each panel of C is finished before the next one, so that it is
+// written once.
+template <typename Pack, typename Multiply>
+void for_blocks(
+    size_t whole_depth,
+    size_t begin,
+    size_t end,
+    size_t width,
+    bool keep,
+    const Pack& pack,
+    const Multiply& multiply) {
+  const size_t block = block_depth(whole_depth);
+  const auto for_depth = [&](const auto& body) {
+    for (size_t p = 0; p < whole_depth; p += block) {
+      body(p, std::min(block, whole_depth - p));
+    }
+  };
+  const auto for_columns = [&](const auto& body) {
+    for (size_t j = begin; j < end; j += width) {
+      body(j, std::min(width, end - j));
+    }
+  };
+  if (keep) {
+    for_depth(pack);
+    for_columns([&](size_t j, size_t count) {
+      if (whole_depth == 0) {
+        multiply(0, 0, j, count); // the bias alone
+      }
+      for_depth([&](size_t p, size_t depth) { multiply(p, depth, j, count); });
+    });
+    return;
+  }
+  for_depth([&](size_t p, size_t depth) {
+    pack(p, depth);
+    for_columns([&](size_t j, size_t count) { multiply(p, depth, j, count); });
+  });
+}
+
+} // namespace kernels
+} // namespace zoexport

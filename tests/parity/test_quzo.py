@@ -1,0 +1,233 @@
+"""QuZO over tiny models: the session's integers and losses against the reference's, and what comes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.support.compiled import Compiler
+from tests.support.tiny_models import fixed_tokens
+from zoexport.core import int4
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ConfigError, StateError
+from zoexport.exchange import export_adapter, import_adapter
+from zoexport.parity import parity
+from zoexport.parity.batches import make_batch
+from zoexport.session import Dataset, Session
+
+pytestmark = pytest.mark.parity
+ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")
+INT4 = {"weights": "int4", "queries": 2}
+INT8 = {"weights": "int8", "queries": 2, "perturbation_bits": 4, "eps": 1.5, "lr": 0.1}
+
+
+def compare(bundle: Path, steps: int) -> dict[str, Any]:
+    """Parity without progress; it passes, with equal integers."""
+    report = parity(bundle, steps=steps, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    assert report["max_relative_state_error"] == 0
+    return report
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("settings", [INT4, INT8], ids=["int4", "int8"])
+def test_five_steps(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
+    report = compare(compiler.bundle(name, "quzo", **settings), 5)
+    assert report["max_relative_loss_error"] <= 1e-4
+
+
+@pytest.mark.parametrize("settings", [INT4, INT8], ids=["int4", "int8"])
+def test_integers_are_equal_after_a_hundred_steps(
+    compiler: Compiler, settings: dict[str, Any]
+) -> None:
+    compare(compiler.bundle("llama_tied", "quzo", **settings), 100)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"estimator": "q-rge1"},
+        {"perturbation_bits": 2, "eps": 0.5, "queries": 1},
+        {"perturbation_bits": 8, "eps": 30, "weights": "int8"},
+        {"loss": "choices", "batch": 2},
+        {"accumulate": 3, "batch": 1},
+        {"group_size": 64},
+        {"activation_bits": 8},
+        {"activation_bits": 8, "weights": "int8", "outliers": 0.01},
+        {"activation_bits": 8, "datatypes": "search"},
+        {"train": "lora"},
+        {"train": "lora", "weights": "int8", "lora__targets": "all-linear", "activation_bits": 8},
+    ],
+    ids=lambda settings: ",".join(settings),
+)
+def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
+    compare(compiler.bundle("gemma3", "quzo", **{**INT4, **settings}), 4)
+
+
+def train(session: Session, bundle: Path, steps: int) -> list[float]:
+    """Steps over one batch of parity's; their losses."""
+    settings = json.loads((bundle / "manifest.json").read_text())["settings"]
+    batch = make_batch(settings, 320, 0)
+    with Dataset() as dataset:
+        for example in batch:
+            dataset.add([(one.tokens, one.labels) for one in example.candidates], example.target)
+        return [session.step(dataset, range(len(batch))).loss for _ in range(steps)]
+
+
+def trained(bundle: Path, state: Path, *steps: int) -> Path:
+    """A state after so many steps, each part by a session of its own."""
+    for count in steps:
+        with Session.open(bundle) as session:
+            session.attach(state)
+            train(session, bundle, count)
+            session.save()
+    return state
+
+
+def exported(bundle: Path, state: Path | None, output: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the default format."""
+    report = export_adapter(bundle, state=state, kind=None, output=output, force=False)
+    assert report["format"] == "quantized"
+    return load_file(output / "quantized_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weights": "int4", "eps": 0.25, "lr": 0.02},
+        {"weights": "int8", "eps": 3, "lr": 0.5},
+    ],
+    ids=["int4", "int8"],
+)
+def test_the_loss_falls_by_half_in_two_hundred_steps(
+    compiler: Compiler, settings: dict[str, Any]
+) -> None:
+    bundle = compiler.bundle(
+        "llama_tied", "quzo", queries=8, batch=2, **{"seq_len": 24, **settings}
+    )
+    with Session.open(bundle) as session:
+        losses = train(session, bundle, 200)
+    assert np.mean(losses[-10:]) <= 0.5 * np.mean(losses[:3])
+
+
+def test_a_resumed_run_is_the_same_run(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "quzo", **INT4)
+    once = trained(bundle, tmp_path / "once", 6)
+    parts = trained(bundle, tmp_path / "parts", 1, 2, 3)
+    assert (once / "trajectory.log").read_bytes() == (parts / "trajectory.log").read_bytes()
+    first, second = (
+        exported(bundle, state, tmp_path / f"{state.name}-out") for state in (once, parts)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("settings", [INT4, INT8], ids=["int4", "int8"])
+def test_the_state_holds_integers(
+    compiler: Compiler, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    bundle = compiler.bundle("llama_tied", "quzo", **settings)
+    slots = [slot for slot in manifests.read(bundle)["state"] if slot["role"] == "trainable"]
+    dtype = {"int4": "uint8", "int8": "int8"}[settings["weights"]]
+    assert {slot["dtype"] for slot in slots} == {dtype}
+    model = AutoModelForCausalLM.from_pretrained(compiler.model("llama_tied"))
+    weights = {f"{slot['module']}.weight" for slot in slots}
+    elements = sum(model.get_parameter(name).numel() for name in weights)
+    packed = elements // 2 if dtype == "uint8" else elements
+    state = trained(bundle, tmp_path / "state", 2)
+    snapshots = [load_file(path) for path in state.glob("snapshot-*.safetensors")]
+    for tensors in snapshots:
+        assert {str(tensor.dtype) for tensor in tensors.values()} == {f"torch.{dtype}"}
+        assert sum(tensor.nbytes for tensor in tensors.values()) == packed
+    # No weight is there once more in another form.
+    initial = load_file(bundle / "adapter.safetensors")
+    assert sum(t.nbytes for name, t in initial.items() if name.endswith(".codes")) == packed
+    frozen = load_file(bundle / "weights.safetensors")
+    assert not any(name.removesuffix(".codes") in weights for name in frozen)
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "gpt2"])
+def test_a_dequantized_model_has_the_trained_weights(
+    compiler: Compiler, tmp_path: Path, name: str
+) -> None:
+    bundle = compiler.bundle(name, "quzo", **INT8)
+    state = trained(bundle, tmp_path / "state", 5)
+    tensors = exported(bundle, state, tmp_path / "out")
+    before = exported(bundle, None, tmp_path / "before")
+    export_adapter(bundle, state=state, kind="hf", output=tmp_path / "hf", force=False)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    changed = 0
+    for slot in manifests.read(bundle)["state"]:
+        if slot["role"] == "trainable":
+            weight = f"{slot['module']}.weight"
+            codes, scales = tensors[f"{weight}.codes"], tensors[f"{weight}.scales"]
+            theirs = merged.get_parameter(weight).detach()
+            ours = int4.dequantize_int8(codes, scales)
+            assert torch.equal(theirs if theirs.shape == ours.shape else theirs.T, ours)
+            changed += int((codes != before[f"{weight}.codes"]).sum())
+    assert changed > 0
+    # Embedding, norms and head are the original ones, so its loss is close to the session's.
+    tokens = fixed_tokens(2, 20)
+    with Session.open(bundle) as session, Dataset() as dataset:
+        session.attach(state, read_only=True)
+        for row in tokens.tolist():
+            dataset.add([(row[:-1], row[1:])], 0)
+        ours_loss = session.evaluate(dataset).loss
+    with torch.no_grad():
+        loss = float(merged(input_ids=tokens, labels=tokens).loss)
+    assert abs(loss - ours_loss) <= 2e-2 * ours_loss
+
+
+def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "quzo", **INT4)
+    first = exported(bundle, trained(bundle, tmp_path / "state", 5), tmp_path / "out")
+    again = tmp_path / "again"
+    import_adapter(bundle, adapter=tmp_path / "out", kind=None, state=again, force=False)
+    second = exported(bundle, again, tmp_path / "out-again")
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    other = compiler.bundle("llama", "quzo", **INT4)
+    with pytest.raises(StateError, match="weights of the model"):
+        import_adapter(
+            other, adapter=tmp_path / "out", kind=None, state=tmp_path / "s", force=False
+        )
+    with pytest.raises(ConfigError, match="a whole model"):
+        import_adapter(
+            bundle, adapter=tmp_path / "out", kind="hf", state=tmp_path / "s", force=False
+        )
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weights": "int4", "weight_bits": 8}, "weight_bits=8 says int8"),
+        ({"weights": "fp32"}, "fp32"),
+        ({"weights": "int4", "perturbation_bits": 3}, "perturbation_bits"),
+        ({"weights": "int4", "perturbation_bits": 2, "eps": 1}, "at most 0.5"),
+        ({"weights": "int4", "eps": "nan"}, "eps"),
+        ({"weights": "int4", "group_size": 48}, "multiple of 32"),
+        ({"weights": "int4", "outliers": 0.01}, "activation_bits=8"),
+        ({"weights": "int4", "datatypes": "search"}, "activation_bits=8"),
+        ({"weights": "int4", "activation_bits": 8, "outliers": 0.6}, "below 0.5"),
+        ({"weights": "int4", "activations": "int8"}, "activation_bits=8"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_what_cannot_be_compiled(
+    compiler: Compiler, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compiler.bundle("llama", "quzo", **settings)
+
+
+@pytest.mark.parametrize("target", ["android-npu", "android-gpu", "ios-coreml", "ios-mlx"])
+def test_targets_without_such_products_say_so(compiler: Compiler, target: str) -> None:
+    with pytest.raises(ConfigError, match=f"target {target} has no product that perturbs"):
+        compiler.bundle("llama", "quzo", target, weights="int4")
