@@ -20,7 +20,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
-  report-activations test test-unit test-cpp test-python \
+  report-activations report-quzo test test-unit test-cpp test-python \
   test-kotlin test-swift test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
@@ -56,6 +56,9 @@ report-learning: setup ## Train SensZOQ, P-RGE and QuZO on sentences; renew docs
 
 report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/quzo.md (five minutes)
 	$(BIN)/python -m zoexport.bench.activation_errors docs/quzo.md
+
+report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/quzo.md (three minutes)
+	$(BIN)/python -m zoexport.bench.quzo_estimators docs/quzo.md
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM
