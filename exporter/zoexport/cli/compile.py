@@ -31,7 +31,7 @@ from zoexport.cli.progress import Phases
 @click.option(
     "--calibration",
     type=options.PATH,
-    help="JSON Lines whose rows show the ranges of quantized activations (android-npu).",
+    help="JSON Lines whose rows show the ranges of quantized activations (android-npu, activation_bits=8).",
 )
 @options.common
 def compile_verb(
