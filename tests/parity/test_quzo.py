@@ -101,19 +101,22 @@ def exported(bundle: Path, state: Path | None, output: Path) -> dict[str, torch.
 @pytest.mark.parametrize(
     "settings",
     [
-        {"weights": "int4", "eps": 0.25, "lr": 0.02},
-        {"weights": "int8", "eps": 3, "lr": 0.5},
+        {"weights": "int4", "eps": 0.5, "lr": 1},
+        {"weights": "int8", "eps": 3, "lr": 30},
     ],
     ids=["int4", "int8"],
 )
 def test_the_loss_falls_by_half_in_two_hundred_steps(
     compiler: Compiler, settings: dict[str, Any]
 ) -> None:
-    bundle = compiler.bundle(
-        "llama_tied", "quzo", queries=8, batch=2, **{"seq_len": 24, **settings}
-    )
-    with Session.open(bundle) as session:
-        losses = train(session, bundle, 200)
+    """Of a choice between two tokens, after two prompts."""
+    given = {"queries": 8, "batch": 2, "seq_len": 16, "loss": "choices", **settings}
+    bundle = compiler.bundle("llama_tied", "quzo", **given)
+    with Session.open(bundle) as session, Dataset() as dataset:
+        for number in range(2):
+            row = [5 + number, 9, 30 + number, 12]
+            dataset.add([(row, [-100, -100, -100, label]) for label in (7, 8)], 0)
+        losses = [session.step(dataset, [0, 1]).loss for _ in range(200)]
     assert np.mean(losses[-10:]) <= 0.5 * np.mean(losses[:3])
 
 
@@ -169,7 +172,8 @@ def test_a_dequantized_model_has_the_trained_weights(
             codes, scales = tensors[f"{weight}.codes"], tensors[f"{weight}.scales"]
             theirs = merged.get_parameter(weight).detach()
             ours = int4.dequantize_int8(codes, scales)
-            assert torch.equal(theirs if theirs.shape == ours.shape else theirs.T, ours)
+            # GPT-2's layers keep their weights transposed.
+            assert torch.equal(theirs.T if name == "gpt2" else theirs, ours)
             changed += int((codes != before[f"{weight}.codes"]).sum())
     assert changed > 0
     # Embedding, norms and head are the original ones, so its loss is close to the session's.

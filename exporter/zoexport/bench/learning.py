@@ -216,7 +216,8 @@ class _Runs:
             points.append({key: found[key] for key in ("steps", "loss", "accuracy")})
             if found["loss"] is None:
                 break
-            seconds.append(found["seconds_per_step"])
+            if found["seconds_per_step"] is not None:  # steps of an earlier call
+                seconds.append(found["seconds_per_step"])
         shutil.rmtree(state, ignore_errors=True)
         median = statistics.median(seconds) if seconds else None
         return {"rate": rate, "seed": seed, "seconds_per_step": median, "points": points}
