@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
+from tests.support.masks import write_random_mask
 from tests.support.tiny_models import from_config, tiny_config
 from zoexport import models
 from zoexport.bench.grid import Shape
+from zoexport.bench.memory import anonymous_peak
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.build import compile_bundle
@@ -96,6 +100,50 @@ def test_planned_memory_is_what_is_measured(
     from_config(config).save_pretrained(whole)
     found = _planned(str(medium), method, given, target)["peak_anonymous_mb"]
     measured = _measured(str(whole), method, given, tmp_path, target)
+    assert found == pytest.approx(measured, rel=WITHIN)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """107 million random weights in bfloat16, beside a mask of some of them."""
+    folder = tmp_path_factory.mktemp("compile") / "large"
+    config = tiny_config(
+        "llama",
+        vocab_size=8192,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        max_position_embeddings=512,
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(folder)
+    write_random_mask(folder, folder.parent / "mask", density=1e-3)
+    return folder
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    ("target", "method", "given"),
+    [
+        ("host", "senszoq", {"mask": "mask"}),
+        ("host", "mezo", {"split": "layers"}),
+        ("ios-mlx", "senszoq", {"mask": "mask"}),
+    ],
+)
+def test_compiling_takes_what_was_planned(
+    target: str, method: str, given: dict[str, str], large: Path, tmp_path: Path
+) -> None:
+    found = _planned(str(large), method, given, target)["compile_peak_anonymous_mb"]
+    line = [sys.executable, "-m", "zoexport", "compile", str(large), "--target", target]
+    line += ["--method", method, *(f"--set={key}={value}" for key, value in given.items())]
+    line += ["-o", str(tmp_path / "bundle")]
+    with (
+        subprocess.Popen(line, cwd=large.parent, stderr=subprocess.DEVNULL) as process,
+        anonymous_peak(process.pid) as peak,
+    ):
+        assert process.wait() == 0
+        measured = peak()
     assert found == pytest.approx(measured, rel=WITHIN)
 
 

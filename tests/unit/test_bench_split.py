@@ -145,6 +145,44 @@ def test_flops_of_a_step() -> None:
     assert flops_of_step({"a": 3, "b": 0.5}, found) == 7 * 2 * 256 * 576 * 1536
 
 
+def test_a_program_without_a_family_goes_forward(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    manifest = {
+        "stages": [{"forward": "layer.0", "backward": None}, {"forward": "head", "backward": None}],
+        "programs": [
+            {"name": "layer.0@16", "family": "layer.0"},
+            {"name": "layer.0@64", "family": "layer.0"},
+            {"name": "update"},
+        ],
+    }
+    monkeypatch.setattr(programs.manifests, "read", lambda _: manifest)
+    content = {name: Content({LINEAR: 1}, 4_000_000) for name in ("layer.0@16", "update")}
+    monkeypatch.setattr(programs, "contents", lambda _: content)
+    parts = {"layer.0@16": 6.0, "layer.0@64": 0.0, "update": 0.5}
+    calls = {"layer.0@16": 3.0, "layer.0@64": 0.0, "update": 1.0}
+    run = Sample([6.5], parts, None, None, None, calls)
+    layer, update = programs.of_variant(tmp_path, [run])
+    assert (layer["name"], layer["family"], layer["call_seconds"]) == ("layer.0@16", "layer.0", 2.0)
+    assert (update["name"], update["family"], update["calls"]) == ("update", None, 1.0)
+    assert (layer["direction"], update["direction"]) == ("forward", "forward")
+    assert update["planned_mb"] == 4.0
+
+
+def test_a_program_of_a_backward_family_goes_backward(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    manifest = {
+        "stages": [{"forward": "layer.0", "backward": "layer.0.backward"}],
+        "programs": [{"name": "layer.0.backward@64", "family": "layer.0.backward"}],
+    }
+    monkeypatch.setattr(programs.manifests, "read", lambda _: manifest)
+    monkeypatch.setattr(programs, "contents", lambda _: {"layer.0.backward@64": Content({}, 0)})
+    times_of_it = {"layer.0.backward@64": 1.0}
+    run = Sample([1.0], times_of_it, None, None, None, times_of_it)
+    assert programs.of_variant(tmp_path, [run])[0]["direction"] == "backward"
+
+
 def test_the_share_of_unpacking() -> None:
     content = {"f": Content({LINEAR: 2}, 0), "b": Content({LINEAR: 1, BACK: 3}, 0)}
     entry = {
@@ -271,6 +309,25 @@ def test_sections_are_shown_and_drawn(result: dict[str, Any], tmp_path: Path) ->
     whole = {**result, "results": [dict(entry, programs=[]) for entry in result["results"]]}
     assert not sections.draw(tmp_path / "none.png", whole)
     assert not (tmp_path / "none.png").exists()
+
+
+def test_every_method_has_a_color() -> None:
+    assert {sections.color_of(method) for method in sections.COLORS} == {*sections.COLORS.values()}
+    assert sections.color_of("senszoq") == sections.color_of("another")
+    assert sections.color_of("senszoq") not in sections.COLORS.values()
+
+
+def test_methods_without_a_color_of_their_own_are_drawn(
+    result: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+    for entry in result["results"][:2]:
+        entry["method"] = "senszoq"
+    update = {**result["results"][0]["programs"][0], "name": "update", "family": None}
+    result["results"][0]["programs"].append(update)
+    assert sections.draw(tmp_path / "sections.png", result)
+    output.write(tmp_path, result)
+    assert "| update |" in (tmp_path / output.MARKDOWN).read_text()
 
 
 def test_a_page_has_marks_for_each_measurement(result: dict[str, Any], tmp_path: Path) -> None:

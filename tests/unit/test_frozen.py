@@ -44,7 +44,7 @@ def weights(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=[1 << 23, ROWS * 32], ids=["whole", "in pieces"])
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(frozen, "_PIECE", request.param)
+    monkeypatch.setattr(frozen, "PIECE", request.param)
     return int(request.param)
 
 

@@ -79,7 +79,7 @@ def test_pieces_do_not_change_the_result(monkeypatch):
     w = weight(33, 96)
     whole = int4.quantize_int4(w)
     whole8 = int4.quantize_int8(w)
-    monkeypatch.setattr(int4, "_CHUNK", 160)
+    monkeypatch.setattr(int4, "CHUNK", 160)
     for a, b in zip(
         (*whole, *whole8), (*int4.quantize_int4(w), *int4.quantize_int8(w)), strict=True
     ):

@@ -17,7 +17,14 @@ from zoexport.core.types import TrainingGraph, Value
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import aten, copy_program, is_call, shape_of
 from zoexport.ir.interpret import interpret
-from zoexport.ir.lengths import FixedLength, follows, position_axes, set_length, telling_length
+from zoexport.ir.lengths import (
+    FixedLength,
+    follows,
+    position_axes,
+    row_lengths,
+    set_length,
+    telling_length,
+)
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.check_lengths import check_lengths
 from zoexport.passes.cleanup import cleanup
@@ -43,6 +50,44 @@ def test_the_telling_length_divides_no_other_size(
     seq_len: int, sizes: list[int], limit: int | None, expected: int | None
 ) -> None:
     assert telling_length(seq_len, sizes, limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "expected"),
+    [
+        (8, [8]),
+        (32, [32]),
+        (33, [32, 33]),
+        (64, [32, 48, 64]),
+        (100, [32, 48, 64, 96, 100]),
+        (256, [32, 48, 64, 96, 128, 192, 256]),
+    ],
+)
+def test_lengths_of_programs(seq_len: int, expected: list[int]) -> None:
+    assert row_lengths(seq_len) == expected
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "expected"),
+    [
+        (8, [8]),
+        (16, [16]),
+        (17, [16, 17]),
+        (30, [16, 20, 24, 28, 30]),
+        (64, [*range(16, 64, 4), 64]),
+        (100, [*range(16, 64, 4), 64, 72, 80, 88, 96, 100]),
+        (256, [*range(16, 64, 4), *range(64, 128, 8), *range(128, 256, 16), 256]),
+    ],
+)
+def test_close_lengths_of_programs(seq_len: int, expected: list[int]) -> None:
+    assert row_lengths(seq_len, close=True) == expected
+
+
+def test_close_lengths_pad_a_row_by_an_eighth_or_three_tokens_at_most() -> None:
+    made = row_lengths(1000, close=True)
+    for length in range(16, 1001):
+        taken = next(size for size in made if size >= length)
+        assert taken - length <= max(3, length / 8)
 
 
 def test_what_follows_the_sequence() -> None:

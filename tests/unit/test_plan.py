@@ -12,8 +12,12 @@ from executorch.exir._serialize._program import deserialize_pte_binary
 from tests.support.tiny_models import save_tiny, tiny, tiny_config
 from zoexport import build, models
 from zoexport.cli.main import run
+from zoexport.core.config import as_dict
+from zoexport.core.types import Footprint, TrainingGraph
+from zoexport.ir.counts import product_flops
 from zoexport.plan import plan_training
-from zoexport.plan.estimate import PROCESSES
+from zoexport.plan.compiling import compiling
+from zoexport.plan.estimate import PROCESSES, estimate
 
 SMALL = {"seq_len": "32", "batch": "1", "lora.rank": "4"}
 KEYS = {
@@ -24,6 +28,7 @@ KEYS = {
     "process",
     "threads",
     "peak_anonymous_mb",
+    "compile_peak_anonymous_mb",
     "peak_rss_mb",
     "disk_mb",
     "flops_per_step",
@@ -70,6 +75,9 @@ def test_the_result_adds_up(llama: Path) -> None:
     anonymous = sum(parts["anonymous"].values())
     assert anonymous == pytest.approx(found["peak_anonymous_mb"], abs=0.3)
     assert anonymous + sum(parts["mapped"].values()) == pytest.approx(found["peak_rss_mb"], abs=0.6)
+    assert sum(parts["compile"].values()) == pytest.approx(
+        found["compile_peak_anonymous_mb"], abs=0.3
+    )
     disk = parts["disk"]
     assert disk["bundle"] + disk["state"] == pytest.approx(found["disk_mb"], abs=0.2)
     assert found["anonymous_mb_by_process"].keys() == PROCESSES.keys()
@@ -160,6 +168,97 @@ def test_queries_cost_two_forward_passes_each(llama: Path, split: str) -> None:
     assert one["flops_per_step"] < gradients["flops_per_step"] < 3 * one["flops_per_step"]
 
 
+def _blank(folder: Path) -> Any:
+    return models.blank(models.resolve(str(folder), weights=False)).model
+
+
+def _sized(
+    folder: Path, method: str, target: str = "host", **settings: str
+) -> tuple[build.Plan, TrainingGraph]:
+    planned = build.plan(method, target, {"batch": "1", "queries": "4", **settings})
+    model = _blank(folder)
+    length = build.capture_length(planned, model)
+    assert length is not None
+    captured = build.captured(model, length, planned.config.seq_len, lambda *_: None)
+    return planned, build.sized_graph(planned, model, captured, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "copies", "calls"),
+    [
+        ("senszoq", {"mask": "none"}, 8, 10),  # 8 copies of 80 entries, 64 in a call
+        ("mezo", {"split": "layers"}, 1, 16),  # 80 entries, 8 times
+    ],
+)
+def test_stacked_copies_share_the_calls_of_the_head(
+    method: str, given: dict[str, str], copies: int, calls: int, llama: Path
+) -> None:
+    planned, graph = _sized(llama, method, seq_len="80", **given)
+    assert (graph.copies, graph.rows, graph.label_rows) == (copies, copies, 64)
+    moves_one = {name: Footprint(0, 0, int(name == "head")) for name in graph.programs}
+    found = estimate(
+        graph, moves_one, as_dict(planned.config), together=False, tokenizer=0, threads=1
+    )
+    assert found.moved == calls
+    flops = {name: product_flops(program) for name, program in graph.programs.items()}
+    layers = 8 // copies * (flops["embedding@80"] + 2 * flops["layer.0@80"])
+    assert found.flops == layers + calls * flops["head"]
+
+
+def _compiling(folder: Path, method: str, target: str = "host", **given: str) -> dict[str, int]:
+    planned, graph = _sized(folder, method, target, seq_len="64", **given)
+    captured = build.captured(_blank(folder), 64, 64, lambda *_: None)
+    found = compiling(
+        target, graph, captured, planned.config.weights, any_length=True, tokenizer=100
+    )
+    assert found is not None
+    return found
+
+
+def test_a_compile_takes_more_for_what_there_is_more_of(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 4096, "num_hidden_layers": 2, "hidden_size": 256}
+    folders = {}
+    for name, changes in {"small": {}, "deep": {"num_hidden_layers": 4}}.items():
+        folders[name] = tmp_path / name
+        tiny_config("llama", **sizes | changes).save_pretrained(folders[name])
+    small, deep = (_compiling(folders[name], "senszoq", mask="none") for name in folders)
+    assert deep["captured model"] > small["captured model"]
+    assert deep["chosen weights"] > small["chosen weights"]
+    # Layers of one shape are one program, written a few rows at a time.
+    assert deep["programs"] == small["programs"]
+    written = "weights being written"
+    assert deep[written] == small[written] == 4096 * 256 * (4 + 43)
+    assert (small["tokenizer"], small.keys()) == (1300, deep.keys())
+    few = _compiling(folders["small"], "mezo", split="layers")
+    assert few["programs"] < small["programs"] and "chosen weights" not in few
+    mlx = _compiling(folders["small"], "mezo", "ios-mlx", split="layers")
+    assert mlx["programs"] < few["programs"]
+    whole = _compiling(folders["deep"], "mezo")
+    assert whole["model"] == 4 * sum(p.numel() for p in _blank(folders["deep"]).parameters())
+    assert whole["packed weights"] > whole["model"]
+
+
+def test_large_matrices_are_tried_and_read_in_pieces(tmp_path: Path) -> None:
+    tiny_config("llama", num_hidden_layers=1, intermediate_size=1 << 18).save_pretrained(tmp_path)
+    found = _compiling(tmp_path, "mezo", split="layers")
+    assert found["a stage being tried"] == 10_000_000 + 8 * 64 * (1 << 18)
+    _, graph = _sized(tmp_path, "mezo", seq_len="64", split="layers")
+    captured = build.captured(_blank(tmp_path), 64, 64, lambda *_: None)
+    fixed = compiling("host", graph, captured, "int4", any_length=False, tokenizer=0)
+    assert fixed is not None and fixed["weights being written"] == 4 * (1 << 23) + 43 * (1 << 20)
+
+
+def test_a_target_that_was_not_measured_says_so(
+    llama: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = ["plan", str(llama), "--target", "android-gpu", "--set", "seq_len=32"]
+    assert run(line) == 0
+    assert "not known: compiles for android-gpu were not measured" in capfd.readouterr().out
+    assert run([*line, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["compile_peak_anonymous_mb"] is None and "compile" not in found["breakdown"]
+
+
 def test_a_roomy_budget_takes_first_order(llama: Path) -> None:
     found = _plan(llama, budget_mb=1000)
     assert found["fits"] is True
@@ -196,7 +295,12 @@ def test_the_table_names_the_parts(llama: Path, capfd: pytest.CaptureFixture[str
     line = ["plan", str(llama), "--target", "host", "--budget-mb", "100", "--set", "seq_len=32"]
     assert run(line) == 0
     output, progress = capfd.readouterr()
-    assert "anonymous memory" in output and "label rows" in output and "It fits" in output
+    assert (
+        "anonymous memory" in output
+        and "on the machine that compiles" in output
+        and "label rows" in output
+        and "It fits" in output
+    )
     assert "plan: capturing the model" in progress
 
 

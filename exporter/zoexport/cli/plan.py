@@ -79,6 +79,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
         ("", _listed(parts["mapped"])),
         ("disk", f"{result['disk_mb']} MB"),
         ("", _listed(parts["disk"])),
+        ("compiling", _compiling(result)),
+        *([("", _listed(parts["compile"]))] if "compile" in parts else []),
         ("a step", f"{result['flops_per_step'] / 1e9:.1f} GFLOP, {_moved(result)} moved"),
     ]
     settings = result["settings"]
@@ -93,6 +95,13 @@ def _lines(result: dict[str, Any]) -> list[str]:
         )
         lines += table([(_command(option), _cost(option)) for option in result["options"]])
     return [*lines, result["advice"]]
+
+
+def _compiling(result: dict[str, Any]) -> str:
+    peak = result["compile_peak_anonymous_mb"]
+    if peak is None:
+        return f"not known: compiles for {result['target']} were not measured"
+    return f"{peak} MB of anonymous memory, on the machine that compiles"
 
 
 def _listed(parts: dict[str, float]) -> str:

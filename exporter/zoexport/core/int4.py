@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from zoexport.core.errors import ConfigError
+from zoexport.core.untouched import untouched_zeros
 
 #: The packing id of group size 32; :func:`packing_id` gives that of any group size.
 SPEC_ID = "int4-symmetric-g32/1"
 GROUP_SIZE = 32
 
-_CHUNK = 1 << 20  # weights at a time: about ten float32 temporaries of 4 MB
+CHUNK = 1 << 20  # weights at a time: about ten float32 temporaries of 4 MB
 #: A scale is absmax over one of these: 7.5 halves the error of both ends, larger ones clip outliers.
 _DIVISORS = tuple(6.25 + 0.25 * i for i in range(16))
 
@@ -70,9 +71,10 @@ def quantize_int4(
     rows, width = weight.shape
     check_group_size(group_size, width, where=where)
     groups = weight.detach().reshape(-1, group_size)
-    codes = torch.empty((groups.shape[0], group_size // 2), dtype=torch.uint8)
-    scales = torch.empty(groups.shape[0], dtype=torch.bfloat16)
-    chunk = max(1, _CHUNK // group_size)
+    # Beside the temporaries, which would leave holes between them.
+    codes = untouched_zeros((groups.shape[0], group_size // 2), torch.uint8)
+    scales = untouched_zeros((groups.shape[0],), torch.bfloat16)
+    chunk = max(1, CHUNK // group_size)
     for begin in range(0, groups.shape[0], chunk):
         part = groups[begin : begin + chunk].to(torch.float32)
         _check_finite(part, where)
@@ -131,9 +133,9 @@ def quantize_int8(
         ConfigError: the weight is not a finite matrix.
     """
     _check_matrix(weight, where)
-    codes = torch.empty(weight.shape, dtype=torch.int8)
-    scales = torch.empty(weight.shape[0], dtype=torch.float32)
-    chunk = max(1, _CHUNK // max(1, weight.shape[1]))
+    codes = untouched_zeros(tuple(weight.shape), torch.int8)
+    scales = untouched_zeros((weight.shape[0],), torch.float32)
+    chunk = max(1, CHUNK // max(1, weight.shape[1]))
     for begin in range(0, weight.shape[0], chunk):
         part = weight.detach()[begin : begin + chunk].to(torch.float32)
         _check_finite(part, where)

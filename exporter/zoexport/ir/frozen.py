@@ -12,7 +12,7 @@ from zoexport.core import int4
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
 from zoexport.core.types import Pack, Progress, RowReader, Stage, TrainingGraph
 
-_PIECE = 1 << 23
+PIECE = 1 << 23
 """Elements that are read at a time: 32 MB of float32."""
 
 
@@ -160,6 +160,7 @@ def _quantized(
             if group
             else int4.quantize_int8(rows, where=name)
         )
+        del rows  # before the next ones are read
         parts = pack(codes, scales) if pack else {"codes": codes, "scales": scales}
         for part, values in parts.items():
             yield f"{name}.{part}", begin, values
@@ -167,6 +168,6 @@ def _quantized(
 
 def _ranges(tensor: Tensor) -> Iterator[tuple[int, int]]:
     rows = tensor.shape[0]
-    step = max(1, _PIECE * rows // max(tensor.numel(), 1))
+    step = max(1, PIECE * rows // max(tensor.numel(), 1))
     for begin in range(0, rows, step):
         yield begin, min(begin + step, rows)

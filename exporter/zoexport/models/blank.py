@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.untouched import untouched_zeros
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.load import (
     TOKENIZER_FILES,
@@ -18,7 +19,6 @@ from zoexport.models.load import (
     unreadable,
 )
 from zoexport.models.source import ModelSource, check_causal, read_config, read_json
-from zoexport.models.stand_ins import untouched_zeros
 
 if TYPE_CHECKING:
     import torch

@@ -8,13 +8,12 @@ other memory of it, and such a model is loaded as a whole.
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zoexport.core.untouched import untouched_zeros
 from zoexport.models.weights import StoredTensor, StoredWeights, open_safetensors, row_pieces
 
 if TYPE_CHECKING:
@@ -85,19 +84,6 @@ class StandIns:
         return all(
             _equal(one, other) for one in tied for other in dropped if one.shape == other.shape
         )
-
-
-def untouched_zeros(shape: tuple[int, ...]) -> torch.Tensor:
-    """Float32 zeros that take no memory until they are written: they share no page with anything else.
-
-    ``torch.zeros`` and ``torch.empty`` may reuse memory that was written before.
-    """
-    import torch
-
-    if not math.prod(shape):
-        return torch.empty(shape)
-    memory = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(memory, dtype=torch.float32).reshape(shape)
 
 
 def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zoexport.core.errors import ModelError, first_line
+from zoexport.core.untouched import untouched_zeros
 
 if TYPE_CHECKING:
     import torch
@@ -115,7 +116,7 @@ class StoredTensor:
                 piece: torch.Tensor = file.get_slice(self.key)[first:last]
                 if rows is None:
                     dtype = torch.float32 if self.floating else piece.dtype
-                    rows = torch.empty((end - begin, *self.shape[1:]), dtype=dtype)
+                    rows = untouched_zeros((end - begin, *self.shape[1:]), dtype)
                 rows[first - begin : last - begin] = piece
                 del piece
         assert rows is not None

@@ -74,8 +74,12 @@ def _values(graph: TrainingGraph, program: Program, value: Value) -> torch.Tenso
         return graph.weights[name]
     if placeholders(program)[value.name] in tables:
         shape[0] = min(shape[0], _TOKENS)
-    random = torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
-    return random.to(getattr(torch, value.dtype))
+    is_matrix = value.role == "weight" and len(shape) == 2
+    # All of a layer's matrices together may be large: row i of one is row 0 moved by i, in the memory of a row and a
+    # column.
+    random = torch.randn([sum(shape)] if is_matrix else shape, generator=generator)
+    random = (random / math.sqrt(shape[-1])).to(getattr(torch, value.dtype))
+    return random.as_strided(shape, (1, 1)) if is_matrix else random
 
 
 def _token_tables(program: Program) -> list[Node]:

@@ -232,7 +232,8 @@ class _Split(_Parts):
         """Operations and moved bytes of a step."""
         *layers, head = self.graph.stages
         copies = self.graph.copies
-        chunks = -(-self.graph.rows // copies * self.graph.seq_len // self.graph.label_rows)
+        # Entries of all copies that a call holds share the head's calls.
+        chunks = -(-self.graph.rows * self.graph.seq_len // self.graph.label_rows)
         runs: dict[str, int] = {}
 
         def run(family: str | None, times: int) -> None:
@@ -244,7 +245,7 @@ class _Split(_Parts):
         for stage in layers:
             run(stage.forward, scored // copies + first_order)
             run(stage.backward, int(first_order))
-        run(head.forward, scored * chunks)
+        run(head.forward, scored // copies * chunks)
         run(head.backward, chunks * first_order)
         if first_order:
             every, kept = self._groups()

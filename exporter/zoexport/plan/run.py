@@ -9,8 +9,9 @@ from typing import Any
 from zoexport import build
 from zoexport.core.config import as_dict, read_recipe
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import Progress
+from zoexport.core.types import Progress, TrainingGraph
 from zoexport.plan.advice import advice
+from zoexport.plan.compiling import compiling
 from zoexport.plan.estimate import PROCESSES, Estimate, estimate
 from zoexport.plan.options import is_first_order, options
 
@@ -55,7 +56,9 @@ def plan_training(
     given = {**(read_recipe(recipe) if recipe else {}), **settings}
     planned = build.plan(method, target, given)
     planner = _Planner(model, planned, threads, progress)
-    found = planner.estimate(planned)
+    graph = planner.graph(planned)
+    found = planner.estimate(planned, graph)
+    compile_parts = planner.compiling(planned, graph)
     needed = found.peak_anonymous(PROCESSES[process]) / _MEGABYTE
     fits, fitting = None, []
     if budget_mb is not None:
@@ -69,10 +72,13 @@ def plan_training(
         "process": process,
         "threads": threads,
         **_figures(found, process),
+        "compile_peak_anonymous_mb": None
+        if compile_parts is None
+        else _megabytes(sum(compile_parts.values())),
         "anonymous_mb_by_process": {
             name: _megabytes(found.peak_anonymous(other)) for name, other in PROCESSES.items()
         },
-        "breakdown": _breakdown(found, process),
+        "breakdown": _breakdown(found, process, compile_parts),
         "budget_mb": budget_mb,
         "fits": fits,
         **({} if budget_mb is None else {"options": fitting}),
@@ -93,7 +99,8 @@ def _that_fit(
         name = candidate.plan.method.name
         if any(other["method"] == name for other in fitting):
             continue
-        figures = _figures(planner.estimate(candidate.plan), process)
+        graph = planner.graph(candidate.plan)
+        figures = _figures(planner.estimate(candidate.plan, graph), process)
         if figures["peak_anonymous_mb"] <= budget_mb:
             order = {"first_order": is_first_order(candidate.plan)}
             fitting.append({"method": name, "settings": candidate.changes, **order, **figures})
@@ -113,13 +120,19 @@ class _Planner:
         self._tokenizer = blank.tokenizer_bytes
         self._threads = threads
         self._progress = progress
-        self._length = build.capture_length(first, self._model) or first.config.seq_len
-        self._captured = build.captured(self._model, self._length, first.config.seq_len, progress)
+        length = build.capture_length(first, self._model)
+        self._any_length = length is not None
+        self._captured = build.captured(
+            self._model, length or first.config.seq_len, first.config.seq_len, progress
+        )
         self._footprints: dict[str, Any] = {}
 
-    def estimate(self, planned: build.Plan) -> Estimate:
-        """Of a method and its settings, with rows no longer than the captured ones."""
-        graph = build.sized_graph(planned, self._model, self._captured, self._progress)
+    def graph(self, planned: build.Plan) -> TrainingGraph:
+        """After the passes of a method and its settings, with rows no longer than the captured ones."""
+        return build.sized_graph(planned, self._model, self._captured, self._progress)
+
+    def estimate(self, planned: build.Plan, graph: TrainingGraph) -> Estimate:
+        """What training it takes."""
         # Methods without gradients run the same programs over layers.
         programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
         key = repr((planned.target.name, programs))
@@ -134,6 +147,17 @@ class _Planner:
             threads=self._threads,
         )
 
+    def compiling(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, int] | None:
+        """What compiling it takes; None where that is not known."""
+        return compiling(
+            planned.target.name,
+            graph,
+            self._captured,
+            planned.config.weights,
+            any_length=self._any_length,
+            tokenizer=self._tokenizer,
+        )
+
 
 def _figures(found: Estimate, process: str) -> dict[str, Any]:
     host = PROCESSES[process]
@@ -146,12 +170,15 @@ def _figures(found: Estimate, process: str) -> dict[str, Any]:
     }
 
 
-def _breakdown(found: Estimate, process: str) -> dict[str, dict[str, float]]:
+def _breakdown(
+    found: Estimate, process: str, compile_parts: dict[str, int] | None
+) -> dict[str, dict[str, float]]:
     host = PROCESSES[process]
     parts = {
         "anonymous": {"process": host.anonymous, **found.anonymous},
         "mapped": {"code": host.code, **found.mapped},
         "disk": {"bundle": found.bundle, "state": found.state, "scratch": found.scratch},
+        **({} if compile_parts is None else {"compile": compile_parts}),
     }
     return {
         kind: {name: _megabytes(size) for name, size in sizes.items()}

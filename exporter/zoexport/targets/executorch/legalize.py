@@ -16,8 +16,9 @@ import torch
 import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's operators)
 from torch.fx import Graph, Node
 
-from zoexport.core import hadamard
+from zoexport.core import hadamard, int4
 from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.untouched import untouched_zeros
 from zoexport.ir.graphs import (
     RESHAPES,
     add_input,
@@ -174,8 +175,11 @@ class Legalizer:
         """int4 codes as one int8 each and scales in float32, as torchao's operators read them."""
         name, scale_name = self._weight_name(codes), self._weight_name(scales)
         packed, bf16 = self.graph.weights[name], self.graph.weights[scale_name]
-        low, high = packed & 0xF, packed >> 4
-        unpacked = torch.stack([low, high], dim=-1).flatten(1).to(torch.int8) - 8
+        unpacked = self.graph.weights.get(f"{name}.int8")
+        if unpacked is None:
+            # Beside the temporaries, which would leave holes between them.
+            unpacked = untouched_zeros((packed.shape[0], 2 * packed.shape[1]), torch.int8)
+            unpacked.copy_(int4.unpack_int4(packed))
         group = unpacked.shape[1] // bf16.shape[1]
         return (
             self.constant(f"{name}.int8", unpacked),

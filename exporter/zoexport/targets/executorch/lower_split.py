@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
+from zoexport.core.untouched import untouched_zeros
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier
 from zoexport.targets.executorch.exported import split_entry
@@ -67,8 +68,10 @@ def fused_program(program: Program) -> Program:
 
 
 def _exported(program: Program) -> torch.export.ExportedProgram:
+    # The exported program keeps them, and there is one for each length.
     example = tuple(
-        torch.zeros(value.sizes(), dtype=getattr(torch, value.dtype)) for value in program.inputs
+        untouched_zeros(tuple(value.sizes()), getattr(torch, value.dtype))
+        for value in program.inputs
     )
     with torch.no_grad(), quiet():
         return torch.export.export(_Called(program), example, strict=False)

@@ -1,0 +1,147 @@
+"""What ``zoexport compile`` itself takes: anonymous memory of its process at the most, in bytes by part.
+
+The constants were measured: RssAnon of compiles, looked at every 5 ms, phase by phase (Linux on x86-64, Python 3.11,
+torch 2.13, one thread), of Llama-shaped models of 0.1, 39, 107 and 219 million random weights in 2 and 8 layers; the
+tokenizer's of one of 1.1 billion. Files that are mapped (libraries, weights while they are read, the mask) are not in
+them.
+
+Programs of layers are compiled with the weights left in their files. Where transformers must load a model whole (GGUF,
+pickled weights, GPT-2), its weights come on top, which a configuration does not tell. Whole programs have their weights
+in memory, several times while they are packed: their constants are of models of which few weights are rotated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from zoexport.core import int4
+from zoexport.core.types import Program, TrainingGraph
+from zoexport.ir.frozen import PIECE, bound_weights
+from zoexport.ir.lengths import row_lengths
+
+_MEGABYTE = 1_000_000
+_FLOAT = 4
+_LIBRARIES = 326 * _MEGABYTE
+"""Python with torch, ExecuTorch and transformers, once it has captured a model of no layers."""
+_CAPTURED_NODE = 21_000
+"""Of each node of the captured graph."""
+_TOKENIZER = 13
+"""Of each byte of the tokenizer's files."""
+_CHOSEN = 15
+"""Of each chosen weight: its place and its value, and what trying the stages leaves behind."""
+_TRIAL = 10 * _MEGABYTE
+"""Of the library that multiplies matrices, when the stages are tried."""
+_QUANTIZING = 43
+"""Of each element of a piece of ``core.int4``: its temporaries."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lowering:
+    """What a target's compiler takes.
+
+    Attributes:
+        base: bytes of itself. node: bytes of each node of the programs, of those of every length.
+        packed: by ``weights``, bytes that whole programs take for each weight, beside the four of the model's own.
+    """
+
+    base: int
+    node: int
+    packed: dict[str, float]
+
+
+_EXECUTORCH = _Lowering(32 * _MEGABYTE, 33_000, {"int4": 6.1, "int8": 5.1, "fp32": 13.1})
+_LOWERINGS = {
+    "android-cpu": _EXECUTORCH,
+    "host": _EXECUTORCH,
+    "ios-mlx": _Lowering(2 * _MEGABYTE, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}),
+}
+"""By target; of the others nothing was measured."""
+
+
+def compiling(
+    target: str,
+    graph: TrainingGraph,
+    captured: TrainingGraph,
+    weights: str,
+    *,
+    any_length: bool,
+    tokenizer: int,
+) -> dict[str, int] | None:
+    """The parts of what a compile takes when it takes the most.
+
+    Args:
+        target: its name.
+        graph: after the method's passes, for its longest rows alone. captured: before them.
+        weights: the setting.
+        any_length: whether there are programs for shorter rows too. tokenizer: bytes of its files.
+
+    Returns:
+        None for a target of which nothing was measured.
+    """
+    lowering = _LOWERINGS.get(target)
+    if lowering is None:
+        return None
+    lengths = row_lengths(graph.seq_len, close=graph.copies > 1) if any_length else [graph.seq_len]
+    model = {
+        "libraries": _LIBRARIES,
+        "tokenizer": _TOKENIZER * tokenizer,
+        "captured model": _CAPTURED_NODE * _nodes(captured),
+    }
+    if not graph.stages:
+        every = sum(graph.weights[name].numel() for name in graph.parameters)
+        packed = round(lowering.packed[weights] * every)
+        programs = lowering.base + lowering.node * _nodes(graph)
+        return model | {"model": _FLOAT * every, "packed weights": packed, "programs": programs}
+    chosen = _CHOSEN * sum(map(len, (graph.chosen or {}).values()))
+    if chosen:
+        model["chosen weights"] = chosen
+    programs = lowering.base + sum(
+        lowering.node * _nodes_of(program) * (1 if program.length is None else len(lengths))
+        for program in graph.programs.values()
+    )
+    moments = [model | {"programs": programs, "weights being written": _written(graph)}]
+    if any_length:
+        moments.append(model | {"a stage being tried": _tried(graph)})
+    return max(moments, key=lambda parts: sum(parts.values()))
+
+
+def _nodes(graph: TrainingGraph) -> int:
+    return sum(map(_nodes_of, graph.programs.values()))
+
+
+def _nodes_of(program: Program) -> int:
+    return len(program.module.graph.nodes)
+
+
+def _written(graph: TrainingGraph) -> int:
+    """Of the weight that takes the most while some of its rows are read, quantized and written."""
+    most = 0
+    for name, elements, quantized in _matrices(graph, bound_weights(graph)):
+        rows = _FLOAT * min(elements, PIECE)
+        if name in (graph.chosen or {}):
+            most = max(most, 2 * rows)  # with zeros at the chosen places, and without
+        elif not quantized and elements > PIECE:
+            most = max(most, 2 * rows)  # those that are written, and the next ones
+        temporaries = _QUANTIZING * min(elements, int4.CHUNK) if quantized else 0
+        most = max(most, rows + temporaries)
+    return most
+
+
+def _tried(graph: TrainingGraph) -> int:
+    """Of a layer's largest matrix, which is laid out for a product; embeddings and the head are not tried whole."""
+    bound = {name for stage in graph.stages[1:-1] for name in stage.bind.values()}
+    sizes = [elements for _, elements, _ in _matrices(graph, bound)]
+    return _TRIAL + 2 * _FLOAT * max(sizes, default=0)
+
+
+def _matrices(graph: TrainingGraph, names: Iterable[str]) -> Iterator[tuple[str, int, bool]]:
+    """The model's own weights among what stages bind: name, elements, and whether they are stored quantized."""
+    for name in names:
+        source, _, part = name.rpartition(".")
+        if source in graph.quantized:
+            if part == "codes":
+                packed = 2 if graph.quantized[source] else 1
+                yield source, packed * graph.weights[name].numel(), True
+        elif name in graph.parameters:
+            yield name, graph.weights[name].numel(), False
