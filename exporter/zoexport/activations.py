@@ -21,10 +21,10 @@ from zoexport.core.activation_grids import Format
 from zoexport.core.config import as_dict
 from zoexport.core.errors import ModelError
 from zoexport.core.types import Progress
+from zoexport.core.untouched import untouched_zeros
 from zoexport.data import tokenize_file
 from zoexport.data.examples import tokenize_records
 from zoexport.data.records import read_records
-from zoexport.models.stand_ins import untouched_zeros
 from zoexport.models.targets import adapter_targets
 
 if TYPE_CHECKING:
