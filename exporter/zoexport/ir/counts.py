@@ -14,6 +14,8 @@ _PRODUCTS = (
     aten.mm,
     aten.bmm,
     aten.matmul,
+    zo.grid_linear_int4,
+    zo.grid_linear_int8,
     zo.linear_int4,
     zo.linear_int8,
     zo.linear_int4_input_gradient,

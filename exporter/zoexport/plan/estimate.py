@@ -13,7 +13,7 @@ from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops
 
 _FLOAT = 4
-_BYTES = {"float32": _FLOAT, "float16": 2}
+_BYTES = {"float32": _FLOAT, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,24 +169,26 @@ class _Split(_Parts):
         first_order = self.passes == 0
         weights = sum(self.graph.weights[name].nbytes for name in self._bound())
         activations = self._activations()
-        gradients = 0
+        scratch = activations
         anonymous = {"programs": self.programs(), "kernels": self.kernels()}
         anonymous["label rows"] = (1 + first_order) * _FLOAT * self._head_elements()
         mapped = {"weights": weights, "adapter file": self.adapter, "activations": activations}
         most = max(sum(self._stage_slots(stage.bind)) for stage in self.graph.stages)
         if first_order:
-            gradients = self.values + most
+            scratch += self.values + most
             kept = self.values * (1 + _moments(self.settings))
-            mapped |= {"gradients": gradients, "adapters and moments": 2 * kept}
+            mapped |= {"gradients": self.values + most, "adapters and moments": 2 * kept}
             state = (2 + _SNAPSHOTS) * kept
+        elif self.graph.grid is not None:
+            mapped["integers"] = 2 * self.values
+            scratch += 2 * self.values  # their file has no name, and goes with the process
+            state = _SNAPSHOTS * self.values
         else:
             # Programs that hold all copies perturb by themselves; others are given a stage's slots perturbed.
             anonymous["adapters"] = 2 * self.values + (0 if self.graph.copies > 1 else most)
             state = _SNAPSHOTS * self.values
         flops, moved = self._step(first_order)
-        return Estimate(
-            anonymous, mapped, self.bundle(weights), state, activations + gradients, flops, moved
-        )
+        return Estimate(anonymous, mapped, self.bundle(weights), state, scratch, flops, moved)
 
     def _bound(self) -> set[str]:
         names = {name for stage in self.graph.stages for name in stage.bind.values()}

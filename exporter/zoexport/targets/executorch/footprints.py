@@ -25,6 +25,8 @@ _ALIGNMENT = 16
 # Of runtime_ops/kernels/products.cpp: a panel of B, and rows of A beside it.
 _PANEL_WIDTH, _MOST_ROWS, _MOST_DEPTH = 32, 280, 384
 _INT4_AND_INT8 = (
+    zo.grid_linear_int4,
+    zo.grid_linear_int8,
     zo.linear_int4,
     zo.linear_int8,
     zo.linear_int4_input_gradient,
