@@ -56,7 +56,7 @@ def test_it_learns(folder: Path, bundle: Path, samples: Samples, held_out: Path)
 def test_prge_learns_beside_it(folder: Path, samples: Samples, held_out: Path) -> None:
     """The other column of the table in docs/senszoq.md: the same steps, weights and activations."""
     bundle, state = folder / "senszoq-prge", folder / "senszoq-prge-state"
-    settings = (*SETTINGS, "--set", "split=layers", "--set", "lr=1e-3")
+    settings = (*SETTINGS, "--set", "split=layers", "--set", "lr=5e-3")
     verb("compile", MODEL, "--method", "prge", "--target", "android-cpu", *settings, "-o", bundle)
     before = verb("eval", bundle, "--data", held_out)["loss"]
     verb("train", bundle, "--data", samples.train, "--state", state, "--steps", STEPS)
