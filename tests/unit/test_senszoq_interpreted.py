@@ -124,7 +124,8 @@ def test_layers_of_one_shape_are_one_program() -> None:
     graph, _ = build("llama", weights="int4")
     assert graph.chosen is not None
     assert len({len(places) for places in graph.chosen.values()}) > 1
-    assert sorted(graph.programs) == [f"embedding@{SEQ}", "head", f"layer.0@{SEQ}", "update"]
+    families = {program.family or name for name, program in graph.programs.items()}
+    assert families == {"embedding", "head", "layer.0", "update"}
     nodes = graph.programs[f"layer.0@{SEQ}"].module.graph.nodes
     products = [node for node in nodes if is_call(node, zo.linear_int4)]
     assert len(products) == sum(is_call(node, zo.sparse_add_mm) for node in nodes) == 7

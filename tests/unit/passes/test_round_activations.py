@@ -122,12 +122,10 @@ class Rounding(MebpMethod):
 
     def passes(self, config: Any, targets: list[str]) -> list[Pass]:
         """Those of split programs, and the rounding before weights are quantized."""
-        order = split_passes(config, Pass("none", lambda graph: graph, ""), first_order=False)
-        place = [step.name for step in order].index("quantize_stages")
         step = Pass(
             "round_activations", lambda graph: round_activations(graph, targets, self.formats), ""
         )
-        return [*order[:place], step, *order[place:]]
+        return split_passes(config, [], whole=[step], first_order=False)
 
 
 def rounded_graph(model: Any, formats: Mapping[str, Format]) -> TrainingGraph:
