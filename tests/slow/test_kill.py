@@ -16,7 +16,8 @@ import pytest
 from tests.support.compiled import Compiler
 
 pytestmark = pytest.mark.slow
-STEPS, KILLS = 600, 20
+# So many that no method can end between twenty kills 50 ms apart: a step would have to take 0.3 ms.
+STEPS, KILLS = 3000, 20
 
 
 def start(bundle: Path, data: Path, state: Path) -> subprocess.Popen[bytes]:
