@@ -52,7 +52,8 @@ report-masks: setup ## Measure what masks cover and train by them, and renew doc
 report-learning: setup ## Train SensZOQ, P-RGE and QuZO on sentences; renew docs/senszoq.md, docs/quzo.md (hours)
 	$(BIN)/zoexport sensitivity smollm2-135m -o build/smollm2.mask --force
 	$(BIN)/python -m zoexport.bench.learning senszoq docs/senszoq.md --mask build/smollm2.mask
-	$(BIN)/python -m zoexport.bench.learning quzo docs/quzo.md
+	$(BIN)/python -m zoexport.bench.learning quzo-int8 docs/quzo.md
+	$(BIN)/python -m zoexport.bench.learning quzo-int4 docs/quzo.md
 
 report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/quzo.md (five minutes)
 	$(BIN)/python -m zoexport.bench.activation_errors docs/quzo.md

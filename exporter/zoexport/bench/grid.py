@@ -92,7 +92,7 @@ def first_order(method: str) -> bool:
     """
     if method in BASELINES:
         return method == AUTOGRAD
-    return "queries" not in fields(methods.get(method).config)
+    return bool(methods.get(method).config.first_order)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _shape(method: str, shape: Shape) -> Shape:
 
 def _split(method: str, wanted: str) -> str:
     config: Any = methods.get(method).config
-    return wanted if "split" in fields(config) else config().split
+    return wanted if "split" in fields(config) else "layers"
 
 
 def of_bundle(

@@ -14,17 +14,21 @@ from zoexport.bench.page import marked, replace
 from zoexport.core.files import atomic_file
 from zoexport.report import check_can_draw, new_figure, save_png
 
-MARK = "report-learning"
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 
 
-def check(page: Path) -> None:
-    """Whether page and picture can be written, asked before anything is measured.
+def mark_of(name: str) -> str:
+    """What marks the part of a page that is about a comparison."""
+    return f"report-learning-{name}"
+
+
+def check(page: Path, name: str) -> None:
+    """Whether page and picture of a comparison can be written, asked before anything is measured.
 
     Raises:
         ConfigError: the page has no marks, or matplotlib is not installed.
     """
-    marked(page, MARK)
+    marked(page, mark_of(name))
     check_can_draw(page.with_suffix(".png"))
 
 
@@ -41,7 +45,11 @@ def write(page: Path, name: str, result: Mapping[str, Any]) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
     place = Path(os.path.relpath(folder, page.parent)).as_posix()
     picture = f"![Held-out loss against steps]({place}/{name}.png)"
-    replace(page, MARK, "\n".join([picture, "", table(result), "", *_conditions(result)]) + "\n")
+    replace(
+        page,
+        mark_of(name),
+        "\n".join([picture, "", table(result), "", *_conditions(result)]) + "\n",
+    )
 
 
 def table(result: Mapping[str, Any]) -> str:
