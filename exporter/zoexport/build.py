@@ -125,7 +125,7 @@ def compile_bundle(
     bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
     with atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
-        loaded = models.load(source, lazy=planned.config.split == "layers")
+        loaded = models.load(source, lazy=planned.config.staged)
         if mask is not None:
             check_mask(mask, loaded)
         content = _fill(folder, planned, loaded, mask, allow_fallback, calibration, progress)
@@ -352,6 +352,7 @@ def _description(
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
         **({"activations": graph.rounded} if graph.rounded else {}),
         **({} if graph.grid is None else {"grid": graph.grid}),
+        **({} if graph.blocks is None else {"blocks": graph.blocks.as_dict()}),
         "tolerances": tolerances.bounds(settings),
     }
 

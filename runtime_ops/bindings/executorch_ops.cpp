@@ -55,7 +55,8 @@ Tensor& update_out(
       *step_number,
       static_cast<uint32_t>(tensor_id),
       static_cast<T*>(out.mutable_data_ptr()),
-      rng::fastest().normal_blocks);
+      rng::fastest().normal_blocks,
+      /*first=*/0);
   ZO_CHECK(ctx, done, out, "no gradient can be pending at step 0");
   return out;
 }

@@ -12,11 +12,12 @@ namespace {
 using rng::kElements;
 using rng::Stream;
 
-// Calls body(first_block, first element, count) for pieces of n elements that start at whole blocks.
+// Calls body(first_block, first element, count) for pieces of n elements, of which element 0 is element `first` of their
+// tensor; pieces start at whole blocks.
 template <typename Body>
-void for_pieces(size_t n, Body body) {
+void for_pieces(size_t first, size_t n, Body body) {
   for (size_t begin = 0; begin < n; begin += kElements) {
-    body(static_cast<uint32_t>(begin / 4), begin, std::min(kElements, n - begin));
+    body(static_cast<uint32_t>((first + begin) / 4), begin, std::min(kElements, n - begin));
   }
 }
 
@@ -33,6 +34,7 @@ bool update(
     uint32_t tensor_id,
     T* out,
     rng::NormalBlocks normal_blocks,
+    size_t first,
     Moved moved) {
   if (q == 0) {
     return false;
@@ -48,7 +50,7 @@ bool update(
     return false;
   }
   const float scale = lr / static_cast<float>(q);
-  for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
+  for_pieces(first, n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     float sum[kElements];
     // The sum starts with the first product and not with 0 + product, which would lose the sign of zero.
@@ -82,9 +84,10 @@ bool zo_update(
     uint32_t step,
     uint32_t tensor_id,
     float* out,
-    rng::NormalBlocks normal_blocks) {
+    rng::NormalBlocks normal_blocks,
+    size_t first) {
   return update(
-      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks,
+      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
       [](float master, float move) { return master - move; });
 }
 
@@ -98,9 +101,10 @@ bool zo_update_half(
     uint32_t step,
     uint32_t tensor_id,
     uint16_t* out,
-    rng::NormalBlocks normal_blocks) {
+    rng::NormalBlocks normal_blocks,
+    size_t first) {
   return update(
-      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks,
+      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
       [](uint16_t master, float move) { return float_to_half(half_to_float(master) - move); });
 }
 
@@ -114,7 +118,7 @@ void zo_perturb(
     uint32_t q,
     float* out,
     rng::NormalBlocks normal_blocks) {
-  for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
+  for_pieces(0, n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     for (uint32_t query = 0; query < q; ++query) {
       normal_blocks(Stream{seed, tensor_id, query, step}, block, z);
@@ -138,8 +142,9 @@ void zo_perturb_one(
     uint32_t query,
     uint32_t tensor_id,
     float* out,
-    rng::NormalBlocks normal_blocks) {
-  for_pieces(n, [&](uint32_t block, size_t begin, size_t count) {
+    rng::NormalBlocks normal_blocks,
+    size_t first) {
+  for_pieces(first, n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     normal_blocks(Stream{seed, tensor_id, query, step}, block, z);
     for (size_t i = 0; i < count; ++i) {

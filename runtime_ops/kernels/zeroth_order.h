@@ -3,7 +3,8 @@
 // All arithmetic is float32, one rounding an operation, so the results are the same bits on every machine and in
 // exporter/zoexport/ir/ops.py. z(step, query) are the normals of docs/rng.md for the slot's tensor id. Tensors
 // are dense; n is the number of elements, at most 2^34. Results do not depend on how a caller splits work, nor on which
-// of rng/variants.h makes the normals.
+// of rng/variants.h makes the normals. Where a kernel takes `first`, its arrays are the part of the tensor that begins with
+// this element, a multiple of rng::kElements.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ bool zo_update(
     uint32_t step,
     uint32_t tensor_id,
     float* out,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
+    size_t first = 0);
 
 // zo_update of a master in half (half.h), whose elements are rounded to nearest even in the end; a copy where nothing
 // is pending.
@@ -43,7 +45,8 @@ bool zo_update_half(
     uint32_t step,
     uint32_t tensor_id,
     uint16_t* out,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
+    size_t first = 0);
 
 // out (2q, n), row-major: copy 2i = master + eps * z(step, i), copy 2i+1 = master - eps * z(step, i).
 // master and out must not overlap.
@@ -69,7 +72,8 @@ void zo_perturb_one(
     uint32_t query,
     uint32_t tensor_id,
     float* out,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
+    size_t first = 0);
 
 } // namespace kernels
 } // namespace zoexport

@@ -28,10 +28,11 @@ class DivergenceGuard {
   // A baseline near zero would make noise look like divergence.
   static constexpr double kLeastBaseline = 1e-3;
 
-  // Takes the record of a step; returns a verdict when the run is to stop.
-  std::optional<Divergence> observe(const Record& record) {
+  // Takes the record of a step, and by how much its update lowers the loss to first order; returns a verdict when the run
+  // is to stop.
+  std::optional<Divergence> observe(const Record& record, double promised) {
     const std::optional<Divergence> high = losses_too_high(record);
-    return high ? high : updates_too_large(record);
+    return high ? high : updates_too_large(record, promised);
   }
 
   // The median of the first good losses.
@@ -76,16 +77,10 @@ class DivergenceGuard {
                       expected};
   }
 
-  // To first order an update lowers the loss by lr * mean(g^2). No loss falls below zero, so updates that promise many
-  // times the whole loss step far beyond what the projected gradients know about. Once or twice the loss is what small
-  // models with a loss over a few choices live with, hence the factor; the state goes back before all of these.
-  std::optional<Divergence> updates_too_large(const Record& record) {
-    double squares = 0;
-    for (const float gradient : record.gradients) {
-      squares += double{gradient} * gradient;
-    }
-    const double promised =
-        record.gradients.empty() ? 0 : record.lr * squares / static_cast<double>(record.gradients.size());
+  // No loss falls below zero, so updates that promise many times the whole loss step far beyond what the projected
+  // gradients know about. Once or twice the loss is what small models with a loss over a few choices live with, hence the
+  // factor; the state goes back before all of these.
+  std::optional<Divergence> updates_too_large(const Record& record, double promised) {
     recent_.push_back({record.step, promised, std::max<double>(record.loss, kLeastBaseline)});
     if (recent_.size() > kStreak) {
       recent_.pop_front();

@@ -25,6 +25,8 @@ class FirstOrderTrainer : public Trainer {
 
   uint32_t queries() const override { return 0; }
 
+  double promised(const Record&) const override { return 0; }
+
   CallLimits limits() const override { return stages_.limits(); }
 
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {

@@ -7,6 +7,7 @@
 #include "session/canonical.h"
 #include "session/files.h"
 #include "session/json_reader.h"
+#include "session/manifest_blocks.h"
 #include "session/manifest_grid.h"
 #include "session/manifest_split.h"
 #include "session/sha256.h"
@@ -319,10 +320,12 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   read_split(root, manifest);
   read_grid(root, manifest);
+  read_blocks(root, manifest);
   manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());
   check_names(manifest, problems);
   check_grid(manifest, problems);
+  check_blocks(manifest, problems);
   for (const ProgramSpec& program : manifest.programs) {
     if (manifest.files.count(program.file) == 0) {
       problems.add("program " + program.name, "the file " + program.file, "a file listed under files");

@@ -76,6 +76,17 @@ struct StageSpec {
   std::map<std::string, std::string> bind;  // a program's local name -> tensor of the weights file, or slot
 };
 
+// How a model is perturbed in two blocks (FedSPZO 3.2.2): the first block along `first` directions, and the second along
+// `second` fresh ones for each sign of each of these.
+struct BlocksSpec {
+  size_t begin = 0;  // the first stage of the second block
+  uint32_t first = 0;
+  uint32_t second = 0;
+  // Projected gradients of a step: those of the first block, then those of the second.
+  uint32_t second_directions() const { return 2 * first * second; }
+  uint32_t scalars() const { return first + second_directions(); }
+};
+
 struct FileSpec {
   uint64_t bytes = 0;
   std::string sha256;
@@ -116,9 +127,10 @@ struct Manifest {
   std::vector<std::string> backends;  // of ExecuTorch, that the delegates call
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
-  uint32_t queries = 0;   // of the settings; 0 where they have none
+  uint32_t queries = 0;   // projected gradients of a step; 0 of a first-order method
   std::string optimizer;  // of the settings: adamw or sgd; empty for zeroth-order methods
   std::optional<GridSpec> grid;  // where the trainable slots are integers
+  std::optional<BlocksSpec> blocks;
 
   std::string weights;    // the file of frozen tensors; empty where programs hold them
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any

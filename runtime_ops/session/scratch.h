@@ -10,6 +10,10 @@ namespace zoexport {
 
 class Scratch {
  public:
+  // Tensors that share a scratch begin at multiples of this.
+  static constexpr size_t kAlignment = 64;
+  static size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
   // The file is made in `folder` when it is first used; empty: the folder for temporary files. The string outlives this
   // object and may change until then.
   explicit Scratch(const std::string& folder) : folder_(folder) {}

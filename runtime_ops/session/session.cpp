@@ -45,11 +45,11 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   }
   session->skip_hashes_ = options.skip_hashes;
   ZO_TRY(session->verify(kAdapter));
-  const bool first_order = known.split() && known.queries == 0;
+  const bool first_order = session->first_order();
   const uint32_t moments = first_order ? optimizer_moments(optimizer_from_text(known.optimizer)) : 0;
   ZO_ASSIGN(slots, Slots::load(known.slots, join(bundle, kAdapter), moments));
   session->slots_.emplace(std::move(slots));
-  if (!first_order && !known.grid) {
+  if (!session->in_file()) {
     session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
   }
   if (options.engine) {
@@ -85,6 +85,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     session->evaluator_ = std::make_unique<ProgramRunner>(std::move(evaluator));
   }
   ZO_ASSIGN(trainer, first_order     ? make_first_order(known, *session->stages_)
+                     : known.blocks  ? make_split_perturbation(known, *session->stages_, *session->programs_)
                      : known.split() ? make_split_zeroth_order(known, *session->stages_, *session->programs_)
                                      : make_trainer(known, *session->programs_, *session->weights_));
   session->trainer_ = std::move(trainer);

@@ -68,6 +68,8 @@ class Session {
   Status save();
 
  private:
+  static constexpr size_t kMostInHeap = size_t{8} << 20;
+
   Session(std::string bundle, Manifest manifest) : bundle_(std::move(bundle)), manifest_(std::move(manifest)) {}
 
   Status verify(const std::string& file);
@@ -83,8 +85,9 @@ class Session {
   // Whether the update of a step is applied by the next one, and can be repeated from its record.
   bool deferred() const { return trainer_->queries() > 0; }
   // Whether the slots' copies lie in a mapped file, made when they are first needed: those of first-order methods, and
-  // integers, which are as long as the model. Others are a few megabytes in the heap, from the start.
-  bool in_file() const { return !deferred() || manifest_.grid.has_value(); }
+  // whatever is as long as a model. Others are a few megabytes in the heap, from the start.
+  bool in_file() const { return first_order() || slots_->trainable_bytes() > kMostInHeap; }
+  bool first_order() const { return manifest_.split() && manifest_.queries == 0; }
   // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
   // Where records do not tell how to repeat an update, those after fewer updates, applied_.
   Status restore(uint64_t updates);

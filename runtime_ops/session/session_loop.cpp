@@ -95,7 +95,7 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   // Decided on a copy: a step whose record cannot be written has not happened.
   DivergenceGuard guard = guard_;
   Record record{number, input.lr, static_cast<float>(run_.eps), loss, report.output.gradients};
-  if (const auto divergence = guard.observe(record)) {
+  if (const auto divergence = guard.observe(record, trainer_->promised(record))) {
     return diverged(*divergence).failure();
   }
   slots_->copies().set_next_steps(uint64_t{number} + 1);
@@ -128,7 +128,7 @@ Status Session::diverged(const Divergence& divergence) {
 void Session::watch_again() {
   guard_ = DivergenceGuard();
   for (const Record& record : records_) {
-    (void)guard_.observe(record);
+    (void)guard_.observe(record, trainer_->promised(record));
   }
 }
 

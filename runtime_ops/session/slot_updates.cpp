@@ -9,9 +9,10 @@
 namespace zoexport {
 namespace {
 
-// Integers that one thread updates at a time: whole blocks of random words, and whole bytes.
+// Values that one thread updates at a time: whole blocks of random words, and whole bytes.
 constexpr size_t kPiece = 4096;
 constexpr size_t kPiecesForAThread = 16;
+static_assert(kPiece % rng::kElements == 0);
 
 uint32_t log2_of(int64_t power) {
   uint32_t log2 = 0;
@@ -23,13 +24,25 @@ uint32_t log2_of(int64_t power) {
 
 }  // namespace
 
+void parallel_pieces(Engine& engine, size_t count, const std::function<void(size_t begin, size_t end)>& body) {
+  engine.parallel((count + kPiece - 1) / kPiece, kPiecesForAThread,
+                  [&](size_t begin, size_t end) { body(begin * kPiece, std::min(end * kPiece, count)); });
+}
+
 bool SlotUpdates::apply(const SlotSpec& slot, const SlotUpdate& update, const void* in, void* out) const {
   if (slot.integers()) {
     return apply_integers(slot, update, static_cast<const uint8_t*>(in), static_cast<uint8_t*>(out));
   }
   const auto run = [&](const auto& kernel, const auto* from, auto* to) {
-    return kernel(from, slot.elements, update.gradients, update.queries, update.lr, update.seed, update.step,
-                  slot.tensor_id, to, rng::fastest().normal_blocks);
+    const size_t count = slot.elements;
+    std::atomic<bool> done{true};
+    in_pieces(count, [&](size_t begin, size_t end) {
+      if (!kernel(from + begin, end - begin, update.gradients, update.queries, update.lr, update.seed, update.step,
+                  slot.tensor_id, to + begin, rng::fastest().normal_blocks, begin)) {
+        done = false;
+      }
+    });
+    return done.load();
   };
   return slot.dtype == ZO_FLOAT16
              ? run(kernels::zo_update_half, static_cast<const uint16_t*>(in), static_cast<uint16_t*>(out))
@@ -51,12 +64,20 @@ bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update,
   const kernels::Grid kind = slot.dtype == ZO_UINT8 ? kernels::Grid::kInt4 : kernels::Grid::kInt8;
   const size_t count = slot.trained_values();
   std::atomic<bool> done{true};
-  engine_->parallel((count + kPiece - 1) / kPiece, kPiecesForAThread, [&](size_t begin, size_t end) {
-    if (!kernels::grid_update(kind, in, begin * kPiece, std::min(end * kPiece, count), grid, out)) {
+  in_pieces(count, [&](size_t begin, size_t end) {
+    if (!kernels::grid_update(kind, in, begin, end, grid, out)) {
       done = false;
     }
   });
   return done;
+}
+
+void SlotUpdates::in_pieces(size_t count, const std::function<void(size_t begin, size_t end)>& body) const {
+  if (engine_ == nullptr) {
+    body(0, count);
+  } else {
+    parallel_pieces(*engine_, count, body);
+  }
 }
 
 }  // namespace zoexport

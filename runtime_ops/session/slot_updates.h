@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "engines/engine.h"
 #include "session/slots.h"
@@ -18,12 +19,16 @@ struct SlotUpdate {
   uint32_t step;  // the one after theirs
 };
 
+// Runs `body` on ranges of a slot's values that make up 0 .. count-1 and begin at whole blocks of random words, on the
+// engine's threads where there are enough.
+void parallel_pieces(Engine& engine, size_t count, const std::function<void(size_t begin, size_t end)>& body);
+
 class SlotUpdates {
  public:
-  // Of a bundle whose trainable slots are floats.
+  // Of a bundle whose trainable slots are floats, few enough for one thread.
   SlotUpdates() = default;
-  // Of one that may train integers too: `slots` have the table of their roundings, and `engine` the threads, as integers
-  // are as many as a model has weights. All outlive this object.
+  // Of one whose trainable slots may be integers, or as long as a model: `slots` have the table of roundings, and `engine`
+  // the threads. All outlive this object.
   SlotUpdates(const Manifest& manifest, const Slots& slots, Engine& engine)
       : grid_(manifest.grid ? &*manifest.grid : nullptr), slots_(&slots), engine_(&engine) {}
 
@@ -33,6 +38,7 @@ class SlotUpdates {
 
  private:
   bool apply_integers(const SlotSpec& slot, const SlotUpdate& update, const uint8_t* in, uint8_t* out) const;
+  void in_pieces(size_t count, const std::function<void(size_t begin, size_t end)>& body) const;
 
   const GridSpec* grid_ = nullptr;
   const Slots* slots_ = nullptr;

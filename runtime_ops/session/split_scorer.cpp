@@ -1,9 +1,5 @@
 #include "session/split_scorer.h"
 
-#include <algorithm>
-
-#include "kernels/zeroth_order.h"
-
 namespace zoexport {
 
 uint32_t SplitScorer::copies() const {
@@ -19,25 +15,15 @@ CallLimits SplitScorer::limits() const {
   return limits;
 }
 
-StateValues SplitScorer::perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state) {
+Result<StateValues> SplitScorer::perturbed(size_t stage, uint32_t copy, const CallScalars& scalars,
+                                           const StateValues& state) {
   if (mode_ == Copies::kPlain || mode_ == Copies::kStacked) {
     return state;
   }
-  const uint32_t query = mode_ == Copies::kAll ? copy / 2 : static_cast<uint32_t>(scalars.query);
-  const float sign = mode_ == Copies::kOne ? scalars.sign : copy % 2 == 0 ? 1.0f : -1.0f;
-  const std::vector<size_t>& slots = stages_.trainable(stage);
-  perturbed_.resize(std::max(perturbed_.size(), slots.size()));
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const SlotSpec& spec = stages_.slots().spec(slots[i]);
-    perturbed_[i].resize(std::max<size_t>(perturbed_[i].size(), spec.elements));
-    const auto* values = static_cast<const float*>(state(slots[i]));  // as the manifest was checked for
-    kernels::zo_perturb_one(values, spec.elements, sign * scalars.epsilon, scalars.seed,
-                            static_cast<uint32_t>(scalars.step), query, spec.tensor_id, perturbed_[i].data());
-  }
-  return [this, &slots, &state](size_t slot) -> const void* {
-    const auto found = std::find(slots.begin(), slots.end(), slot);
-    return found == slots.end() ? state(slot) : perturbed_[static_cast<size_t>(found - slots.begin())].data();
-  };
+  Direction direction{scalars.seed, static_cast<uint32_t>(scalars.step)};
+  direction.query = mode_ == Copies::kAll ? copy / 2 : static_cast<uint32_t>(scalars.query);
+  direction.distance = (mode_ == Copies::kOne ? scalars.sign : copy % 2 == 0 ? 1.0f : -1.0f) * scalars.epsilon;
+  return perturbed_.make(stages_.trainable(stage), direction, state);
 }
 
 Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next) {
@@ -61,7 +47,7 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   }
   for (size_t stage = 0; stage < stages_.head(); ++stage) {
     for (uint32_t pass = 0; pass < passes; ++pass) {
-      const StateValues seen = perturbed(stage, pass, scalars, master);
+      ZO_ASSIGN(seen, perturbed(stage, pass, scalars, master));
       StageValues values;
       values.scalars = &scalars;
       values.tokens = tokens.data();
@@ -77,7 +63,7 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   // What the head is given of the state is the same for stacked copies, which its programs have perturbed already.
   const uint32_t together = copies() / passes;
   for (uint32_t pass = 0; pass < passes; ++pass) {
-    const StateValues seen = perturbed(stages_.head(), pass, scalars, master);
+    ZO_ASSIGN(seen, perturbed(stages_.head(), pass, scalars, master));
     const auto* activation = reinterpret_cast<const float*>(place(pass, stages_.head()));
     ZO_TRY(head_.score(call, activation, together, seen, logprobs_.data() + pass * entries_,
                           is_argmax_.data() + pass * entries_));

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "session/perturbed_slots.h"
 #include "session/split_head.h"
 #include "session/stages.h"
 #include "session/update_runner.h"
@@ -20,9 +21,13 @@ class SplitScorer : public CallRunner {
   };
 
   // Of Copies::kPlain. `stages` outlives this object.
-  explicit SplitScorer(Stages& stages) : stages_(stages), head_(stages) {}
-  SplitScorer(Stages& stages, Copies copies, UpdateRunner update)
-      : stages_(stages), head_(stages), mode_(copies), update_(std::move(update)) {}
+  explicit SplitScorer(Stages& stages) : SplitScorer(stages, Copies::kPlain, std::nullopt) {}
+  SplitScorer(Stages& stages, Copies copies, std::optional<UpdateRunner> update)
+      : stages_(stages),
+        head_(stages),
+        mode_(copies),
+        update_(std::move(update)),
+        perturbed_(stages.slots(), stages.engine(), stages.folder()) {}
 
   CallLimits limits() const override;
   uint32_t copies() const override;
@@ -31,17 +36,17 @@ class SplitScorer : public CallRunner {
   const std::vector<float>& is_argmax() const override { return is_argmax_; }
 
  private:
-  // The slots of a stage as a copy sees them; `perturbed_` holds the perturbed ones until the next call.
-  StateValues perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state);
+  // The slots of a stage as a copy sees them, until the next call.
+  Result<StateValues> perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state);
 
   Stages& stages_;
   SplitHead head_;
-  Copies mode_ = Copies::kPlain;
+  Copies mode_;
   std::optional<UpdateRunner> update_;  // of all but kPlain
+  PerturbedSlots perturbed_;
   size_t entries_ = 0;
   std::vector<float> logprobs_;  // (copies, entries)
   std::vector<float> is_argmax_;
-  std::vector<std::vector<float>> perturbed_;  // by place in Stages::trainable
 };
 
 }  // namespace zoexport

@@ -5,7 +5,6 @@
 namespace zoexport {
 namespace {
 
-size_t padded(size_t bytes) { return (bytes + Stages::kAlignment - 1) / Stages::kAlignment * Stages::kAlignment; }
 
 }  // namespace
 
@@ -43,7 +42,7 @@ size_t Stages::activation_bytes(uint32_t length) const {
   for (size_t i = 0; i < head(); ++i) {
     size_t bytes = 0;
     for (const ValueSpec& value : manifest_.program(manifest_.stages[i].forward, length)->outputs) {
-      bytes += padded(make_tensor(value, sizes_of(value), nullptr).bytes);
+      bytes += Scratch::padded(make_tensor(value, sizes_of(value), nullptr).bytes);
     }
     most = std::max(most, bytes);
   }
@@ -81,7 +80,7 @@ Status Stages::run(size_t stage, uint32_t length, const StageValues& values, boo
   // Tensors of one role that lie one after another.
   const auto following = [](const auto*& place, const ValueSpec& value) {
     Tensor tensor = make_tensor(value, sizes_of(value), place);
-    place += padded(tensor.bytes);
+    place += Scratch::padded(tensor.bytes);
     return tensor;
   };
   const uint8_t* activations = values.activations;

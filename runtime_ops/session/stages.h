@@ -16,7 +16,7 @@
 namespace zoexport {
 
 // What one run of a stage reads and writes; what its program has no role for stays null. Activations and their gradients
-// are float32 and lie one after another, each at a multiple of kAlignment bytes.
+// are float32 and lie one after another, each at a multiple of Scratch::kAlignment bytes.
 struct StageValues {
   const CallScalars* scalars = nullptr;  // of programs that perturb
   const int64_t* tokens = nullptr;       // (rows, length)
@@ -34,8 +34,6 @@ struct StageValues {
 
 class Stages {
  public:
-  static constexpr size_t kAlignment = 64;
-
   // Scratch files are made in `folder` (see Scratch). All references outlive this object.
   Stages(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights,
          const std::string& folder);
@@ -47,6 +45,7 @@ class Stages {
   // For what passes between stages, of whoever runs a call.
   Scratch& scratch() { return scratch_; }
   const std::string& folder() const { return folder_; }
+  Engine& engine() { return programs_.engine(); }
   // Calls whose rows all differ.
   CallLimits limits() const;
   // Floats of one row of the last activation.

@@ -42,6 +42,8 @@ class Trainer {
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
   // Applies a record's update to the values of one slot; `in` may be `out`.
   virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
+  // By how much a record's update lowers the loss to first order; 0 for a method whose records do not tell.
+  virtual double promised(const Record& record) const = 0;
   // The gradient of the last step by a slot, as long as its values; null where there is none.
   virtual const float* gradient(size_t slot) const = 0;
 };
@@ -53,7 +55,13 @@ Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs
 // All references outlive it.
 Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages, Programs& programs);
 
+// That of a split bundle whose manifest has `blocks`.
+std::unique_ptr<Trainer> make_split_perturbation(const Manifest& manifest, Stages& stages, Programs& programs);
+
 // The trainer of a split bundle whose manifest names an optimizer.
 Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages);
+
+// lr times the mean square of projected gradients: by how much an update along their directions lowers the loss.
+double promised_decrease(float lr, const float* gradients, size_t count);
 
 }  // namespace zoexport

@@ -1,4 +1,5 @@
 // Zeroth-order training: prge (2q copies in a call) and mezo (one copy in a call, 2q calls).
+#include <functional>
 #include <numeric>
 #include <string>
 
@@ -60,6 +61,10 @@ class ZerothOrderTrainer : public Trainer {
     return {};
   }
 
+  double promised(const Record& record) const override {
+    return promised_decrease(record.lr, record.gradients.data(), record.gradients.size());
+  }
+
   const float* gradient(size_t) const override { return nullptr; }
 
  private:
@@ -89,6 +94,12 @@ Failure unusable(const std::string& found, const std::string& expected) {
 }
 
 }  // namespace
+
+double promised_decrease(float lr, const float* gradients, size_t count) {
+  const double squares = std::inner_product(gradients, gradients + count, gradients, 0.0, std::plus<>(),
+                                            [](double a, double b) { return a * b; });
+  return lr * squares / static_cast<double>(count);
+}
 
 Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs, FrozenWeights& weights) {
   ZO_ASSIGN(train, ProgramRunner::create(manifest, "train", programs, weights));

@@ -10,6 +10,7 @@
 #include "session/dataset.h"
 #include "session/divergence.h"
 #include "session/loss.h"
+#include "session/trainer.h"
 
 using namespace zoexport;
 
@@ -194,12 +195,12 @@ void test_losses_far_from_zero() {
   CHECK(near(scores.loss(0, ZO_LOSS_CHOICES), 1000.0) && !scores.right(0));
 }
 
-// The steps that are kept of a run with these losses and projected gradients, if it is stopped.
-std::optional<uint64_t> kept(const std::vector<float>& losses, size_t* stopped, float gradient = 0, float lr = 1) {
+// The steps that are kept of a run with these losses, if it is stopped; each update is to lower the loss by `promised`.
+std::optional<uint64_t> kept(const std::vector<float>& losses, size_t* stopped, double promised = 0) {
   DivergenceGuard guard;
   for (*stopped = 0; *stopped < losses.size(); ++*stopped) {
-    const Record record{static_cast<uint32_t>(*stopped), lr, 1e-2f, losses[*stopped], {gradient, -gradient}};
-    if (const auto divergence = guard.observe(record)) {
+    const Record record{static_cast<uint32_t>(*stopped), 1, 1e-2f, losses[*stopped], {}};
+    if (const auto divergence = guard.observe(record, promised)) {
       return divergence->kept;
     }
   }
@@ -223,16 +224,19 @@ void test_losses_that_diverge() {
 void test_updates_that_promise_too_much() {
   size_t stopped = 0;
   // lr g^2 = 4 a step: more than ten losses of 0.3, less than ten losses of 0.5.
-  CHECK(kept({.3f, .3f, .3f, .3f, .3f, .3f}, &stopped, 2) == 0u && stopped == 4);
-  CHECK(!kept({.5f, .5f, .5f, .5f, .5f, .5f}, &stopped, 2));
-  CHECK(!kept({.3f, .3f, .3f, .3f}, &stopped, 2));
+  const float gradients[2] = {2, -2};
+  const double four = promised_decrease(1, gradients, 2);
+  CHECK(four == 4 && promised_decrease(0.5f, gradients, 1) == 2);
+  CHECK(kept({.3f, .3f, .3f, .3f, .3f, .3f}, &stopped, four) == 0u && stopped == 4);
+  CHECK(!kept({.5f, .5f, .5f, .5f, .5f, .5f}, &stopped, four));
+  CHECK(!kept({.3f, .3f, .3f, .3f}, &stopped, four));
   // Among the last five steps, those before the first that promised more than its loss are kept.
-  CHECK(kept({9, 9, .3f, .3f, .3f, .3f, .3f}, &stopped, 2) == 2u && stopped == 6);
-  CHECK(kept({9, 9, 1, .2f, .2f, .2f, .2f}, &stopped, 2) == 2u && stopped == 6);
+  CHECK(kept({9, 9, .3f, .3f, .3f, .3f, .3f}, &stopped, four) == 2u && stopped == 6);
+  CHECK(kept({9, 9, 1, .2f, .2f, .2f, .2f}, &stopped, four) == 2u && stopped == 6);
   // One easy batch among hard ones is nothing, nor is a loss of almost zero with gradients of almost zero.
-  CHECK(!kept({5, 5, 1e-6f, 5, 5, 5}, &stopped, 2));
-  CHECK(!kept({1e-6f, 1e-6f, 1e-6f, 1e-6f, 1e-6f}, &stopped, 0.01f));
-  CHECK(!kept({.3f, .3f, .3f, .3f, .3f, .3f}, &stopped, 2, 5e-3f));
+  CHECK(!kept({5, 5, 1e-6f, 5, 5, 5}, &stopped, four));
+  CHECK(!kept({1e-6f, 1e-6f, 1e-6f, 1e-6f, 1e-6f}, &stopped, 1e-4));
+  CHECK(!kept({.3f, .3f, .3f, .3f, .3f, .3f}, &stopped, 0.02));
 }
 
 }  // namespace

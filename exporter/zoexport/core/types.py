@@ -115,6 +115,29 @@ class Stage:
         return dataclasses.asdict(self)
 
 
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """How the stages of a split graph are perturbed in two blocks (FedSPZO 3.2.2).
+
+    Attributes:
+        second: the number of the second block's first stage.
+        perturbations: P1 directions of the first block; P2 of the second for each sign of one of these.
+    """
+
+    second: int
+    perturbations: tuple[int, int]
+
+    @property
+    def second_directions(self) -> int:
+        """Of the second block in a step: 2 P1 P2."""
+        first, second = self.perturbations
+        return 2 * first * second
+
+    def as_dict(self) -> dict[str, Any]:
+        """The blocks as the manifest states them."""
+        return {"second": self.second, "perturbations": list(self.perturbations)}
+
+
 class RowReader(Protocol):
     """Where a model's parameters come from."""
 
@@ -148,6 +171,7 @@ class TrainingGraph:
         rounded: by parameter of a linear layer, the weight that holds the format of its input.
         grid: where integers are trained, what the session is told of their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/quzo.md).
+        blocks: where the model is perturbed in two, how.
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
@@ -174,6 +198,7 @@ class TrainingGraph:
     activations: dict[str, Format] | None = None
     rounded: dict[str, str] = dataclasses.field(default_factory=dict)
     grid: dict[str, Any] | None = None
+    blocks: Blocks | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 

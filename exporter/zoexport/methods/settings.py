@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from zoexport.core.config import setting
 from zoexport.core.types import Problem
@@ -47,6 +48,14 @@ class TrainingSettings:
         help="over the whole vocabulary, or over an example's choices",
     )
     seed: int = setting(0, at_least=0, runtime=True, help="of adapters, noise and batches")
+
+    first_order: ClassVar[bool] = False
+    """Whether the method trains by gradients; the others have projected gradients in their records."""
+
+    @property
+    def staged(self) -> bool:
+        """Whether programs are those of layers, over mapped weights, and not of the whole model."""
+        return True
 
     @property
     def modules(self) -> tuple[str, str]:

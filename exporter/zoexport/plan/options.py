@@ -23,11 +23,6 @@ class Option:
     changes: dict[str, Any]
 
 
-def is_first_order(planned: build.Plan) -> bool:
-    """Whether a method trains by gradients: the others have queries."""
-    return "queries" not in fields(type(planned.config))
-
-
 def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
     """Candidates in the order of preference: first order before zeroth, then as much of what was asked for as can be.
 
@@ -44,7 +39,8 @@ def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
         own = given if name == planned.method.name else everywhere
         for batch, seq_len in _shapes(asked["batch"], asked["seq_len"]):
             changes: dict[str, Any] = {"seq_len": seq_len, "batch": batch}
-            if "split" in fields(methods.get(name).config):
+            known = fields(methods.get(name).config)
+            if "split" in known and "layers" in known["split"][1].choices:
                 changes["split"] = "layers"
                 if asked["activations"] == "int8":
                     changes["activations"] = "fp32"
@@ -66,7 +62,7 @@ def _by_preference(planned: build.Plan) -> list[str]:
     """First order first, then what was asked for, then what reads the weights once for all copies."""
 
     def rank(name: str) -> tuple[bool, bool, str]:
-        zeroth = "queries" in fields(methods.get(name).config)
+        zeroth = not methods.get(name).config.first_order
         return zeroth, name != planned.method.name, "" if name == "prge" else name
 
     return sorted(methods.names(), key=rank)

@@ -13,7 +13,7 @@ from zoexport.core.types import Progress, TrainingGraph
 from zoexport.plan.advice import advice
 from zoexport.plan.compiling import compiling
 from zoexport.plan.estimate import PROCESSES, Estimate, estimate
-from zoexport.plan.options import is_first_order, options
+from zoexport.plan.options import options
 
 _MEGABYTE = 1e6
 
@@ -82,7 +82,7 @@ def plan_training(
         "budget_mb": budget_mb,
         "fits": fits,
         **({} if budget_mb is None else {"options": fitting}),
-        "advice": advice(is_first_order(planned), fits, fitting),
+        "advice": advice(planned.config.first_order, fits, fitting),
     }
 
 
@@ -102,7 +102,7 @@ def _that_fit(
         graph = planner.graph(candidate.plan)
         figures = _figures(planner.estimate(candidate.plan, graph), process)
         if figures["peak_anonymous_mb"] <= budget_mb:
-            order = {"first_order": is_first_order(candidate.plan)}
+            order = {"first_order": candidate.plan.config.first_order}
             fitting.append({"method": name, "settings": candidate.changes, **order, **figures})
     return fitting
 

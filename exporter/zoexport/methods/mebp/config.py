@@ -30,8 +30,3 @@ class MebpConfig(LoraSettings):
         runtime=True,
         help="how the rate changes over the steps",
     )
-
-    @property
-    def split(self) -> str:
-        """Programs are always those of layers."""
-        return "layers"

@@ -25,3 +25,8 @@ class PrgeConfig(LoraSettings):
         choices=("whole", "layers"),
         help="one program, or one for each distinct layer over mapped weights",
     )
+
+    @property
+    def staged(self) -> bool:
+        """As the setting says."""
+        return self.split == "layers"

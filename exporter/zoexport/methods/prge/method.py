@@ -30,7 +30,7 @@ class ZerothOrderMethod:
 
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
-        if config.split == "layers":
+        if config.staged:
             from zoexport.methods.split import lora_passes
 
             return lora_passes(config, targets, first_order=False)

@@ -51,11 +51,6 @@ class QuzoConfig(LoraSettings):
         object.__setattr__(self, "weights", self.weights or f"int{given}")
 
     @property
-    def split(self) -> str:
-        """Programs are always those of layers."""
-        return "layers"
-
-    @property
     def modules(self) -> tuple[str, str]:
         """Every linear layer, or those with adapters."""
         return ("all-linear", self.lora_layers) if self.train == "full" else super().modules

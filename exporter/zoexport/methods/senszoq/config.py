@@ -25,11 +25,6 @@ class SenszoqConfig(TrainingSettings):
     lr: float = setting(2e-4, above=0, runtime=True, help="learning rate")
 
     @property
-    def split(self) -> str:
-        """Programs are always those of layers."""
-        return "layers"
-
-    @property
     def density(self) -> float:
         """The paper's share of trained weights, by which sizes are estimated where there is no mask."""
         return 1e-3

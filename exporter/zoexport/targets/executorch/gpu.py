@@ -50,7 +50,7 @@ class VulkanTarget:
             *refuse_integers(self.name, settings),
             *refuse_activations(self.name, settings, "fp32"),
         ]
-        if config.split == "whole" and settings["weights"] == "int8":
+        if not config.staged and settings["weights"] == "int8":
             problems.append(
                 Problem(
                     "setting weights=int8",

@@ -70,7 +70,7 @@ class QnnTarget:
                     "Choose weights=int8 or int4, or leave activations at fp32.",
                 )
             )
-        if settings["activations"] != "fp32" and config.split == "layers":
+        if settings["activations"] != "fp32" and config.staged:
             problems.append(
                 Problem(
                     f"setting activations={settings['activations']}",

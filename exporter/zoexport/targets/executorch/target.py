@@ -39,7 +39,7 @@ class XnnpackTarget:
         settings = as_dict(config)
         changes = {}
         if settings["activations"] is None:
-            whole = config.split == "whole" and settings["weights"] != "fp32"
+            whole = not config.staged and settings["weights"] != "fp32"
             changes["activations"] = "int8" if whole else "fp32"
         if settings["compute"] is None:
             changes["compute"] = "fp32"
@@ -67,7 +67,7 @@ class XnnpackTarget:
                     "Choose weights=int8 or int4, or activations=fp32.",
                 )
             )
-        if config.split == "layers" and settings["activations"] == "int8":
+        if config.staged and settings["activations"] == "int8":
             problems.append(
                 Problem(
                     "setting activations=int8",
@@ -75,7 +75,7 @@ class XnnpackTarget:
                     "Leave activations at fp32, or choose split=whole where the method has it.",
                 )
             )
-        if config.split == "whole" and pair == ("int8", "fp32"):
+        if not config.staged and pair == ("int8", "fp32"):
             problems.append(
                 Problem(
                     "settings weights=int8, activations=fp32",

@@ -1,0 +1,1 @@
+"""SPZO: split-perturbation zeroth-order training, FedSPZO's client."""

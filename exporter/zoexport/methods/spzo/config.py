@@ -1,0 +1,86 @@
+"""Settings of SPZO."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from zoexport.core.config import setting
+from zoexport.core.types import Problem
+from zoexport.methods.settings import LoraSettings
+
+_SPLIT = re.compile(r"head|(layer|last):([1-9]\d*)")
+_PERTURBATIONS = re.compile(r"([1-9]\d{0,2}),([1-9]\d{0,2})")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpzoConfig(LoraSettings):
+    """What ``--set`` and recipes take for ``spzo``, with the defaults."""
+
+    train: str = setting("lora", choices=("lora", "full"), help="adapters, or the model's weights")
+    weights: str = setting(
+        "",
+        choices=("fp32", "int8", "int4"),
+        help="frozen weights (int4); with train=full they are trained, in fp32",
+    )
+    split: str = setting(
+        "",
+        help="second block: head, layer:K (what follows K layers) or last:K (full: head; lora: last:1)",
+    )
+    perturbations: str = setting(
+        "1,4", help="P1,P2: directions of the first block, and of the second for each sign of one"
+    )
+    eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
+    optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
+
+    def __post_init__(self) -> None:
+        full = self.train == "full"
+        object.__setattr__(self, "weights", self.weights or ("fp32" if full else "int4"))
+        object.__setattr__(self, "split", self.split or ("head" if full else "last:1"))
+
+    @property
+    def directions(self) -> tuple[int, int]:
+        """P1 and P2."""
+        first, second = self.perturbations.split(",")
+        return int(first), int(second)
+
+    def first_layers(self, layers: int) -> int:
+        """How many decoder layers, of ``layers``, the first block has; out of range where there are too few."""
+        found = _SPLIT.fullmatch(self.split)
+        assert found is not None
+        kind, count = found[1], int(found[2] or 0)
+        return {"layer": count, "last": layers - count}.get(kind, layers)
+
+    @property
+    def modules(self) -> tuple[str, str]:
+        """The layers with adapters."""
+        return ("all-linear", "all") if self.train == "full" else super().modules
+
+    def problems(self) -> list[Problem]:
+        """Values of another form, and weights that cannot be trained."""
+        found = []
+        if not _SPLIT.fullmatch(self.split):
+            found.append(
+                Problem(
+                    f"setting split={self.split}",
+                    "that names no place in a model",
+                    "Choose head, layer:K or last:K, with K at least 1.",
+                )
+            )
+        if not _PERTURBATIONS.fullmatch(self.perturbations):
+            found.append(
+                Problem(
+                    f"setting perturbations={self.perturbations}",
+                    "that is not two numbers from 1 to 999",
+                    "Give P1,P2, such as perturbations=1,4.",
+                )
+            )
+        if self.train == "full" and self.weights != "fp32":
+            found.append(
+                Problem(
+                    f"settings train=full, weights={self.weights}",
+                    "spzo moves weights along normal directions, which integers cannot follow",
+                    "Leave weights out, train adapters (train=lora), or train the integers with method quzo.",
+                )
+            )
+        return found

@@ -1,0 +1,174 @@
+"""SPZO in plain PyTorch, written from the paper (FedSPZO 3.2.2, equations 6 to 8) as docs/spzo.md reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from zoexport.methods.adapted import AdaptedModel, Added, low_rank
+from zoexport.methods.spzo.config import SpzoConfig
+from zoexport.methods.zeroth_order import ZerothOrderReference
+
+_B = "lora_B."
+
+
+class SpzoReference(ZerothOrderReference):
+    """Zeroth-order SGD in two blocks: f2(f1(x; w1); w2), every loss by a forward pass of its own.
+
+    Args:
+        model, config: see :class:`ZerothOrderReference`.
+        slots: in the order of their tensor ids; with train=full the model's parameters by name, else
+            ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), of which the B's are trained.
+    """
+
+    config: SpzoConfig
+
+    def __init__(self, model: nn.Module, config: SpzoConfig, slots: Mapping[str, Tensor]) -> None:
+        full = config.train == "full"
+        masters = {name: v for name, v in slots.items() if full or name.startswith(_B)}
+        super().__init__(model, config, masters)
+        self.a = {name: value.clone() for name, value in slots.items() if name not in masters}
+        self.late = _read_by_second_block(model, config)
+        if full:
+            self.weights = _Weights(model)
+            self.adapted = AdaptedModel(self.weights)
+            # A parameter that modules share has the name of one of them.
+            own = {id(model.get_parameter(name)): name for name in masters}
+            owners = model.named_parameters(remove_duplicate=False)
+            self.keys = {key: own[id(value)] for key, value in owners if id(value) in own}
+            # What both blocks read is perturbed in the second alone.
+            self.second = {name for key, name in self.keys.items() if _module(key) in self.late}
+        else:
+            self.second = {name for name in masters if name.removeprefix(_B) in self.late}
+
+    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
+        """One step on a batch of examples (objects with ``candidates`` and ``target``).
+
+        Returns:
+            ``losses`` (4 P1 P2: of every direction of the second block, plus and minus), ``gradients`` (P1 of the first
+            block, then 2 P1 P2 of the second), and every master ``before`` and ``after`` the update that was pending.
+        """
+        before = self.values()
+        self.finish()
+        after = self.values()
+        eps = self.config.eps
+        first, second = self.config.directions
+        means: list[float] = []
+        losses: list[float] = []
+        for i in range(first):
+            for side, sign in enumerate((1.0, -1.0)):
+                h = self.moved(early=sign, along=i)
+                found = []
+                for j in range(second):
+                    z2 = (2 * i + side) * second + j
+                    found += [
+                        self.loss(batch, h | self.moved(late=s, along=z2)) for s in (1.0, -1.0)
+                    ]
+                means.append(sum(found) / len(found))
+                losses += found
+        gradients = [
+            *((plus - minus) / (2 * eps) for plus, minus in _pairs(means)),
+            *((plus - minus) / (2 * eps) for plus, minus in _pairs(losses)),
+        ]
+        self.pending = (gradients, learning_rate)
+        self.step_number += 1
+        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+
+    def moved(self, *, early: float = 0.0, late: float = 0.0, along: int) -> dict[str, Tensor]:
+        """The masters of one block, moved along a direction of its own: w + sign * eps * z."""
+        return {
+            name: value
+            + (late or early) * self.config.eps * self.noise(name, along, self.step_number)
+            for name, value in self.masters.items()
+            if (name in self.second) == (late != 0.0)
+        }
+
+    def finish(self) -> None:
+        """Apply the pending update: each block moves by the mean of g z over its own directions."""
+        if self.pending is None:
+            return
+        gradients, learning_rate = self.pending
+        first = self.config.directions[0]
+        for name, value in self.masters.items():
+            own = gradients[first:] if name in self.second else gradients[:first]
+            total = torch.zeros_like(value)
+            for along, gradient in enumerate(own):
+                total += gradient * self.noise(name, along, self.step_number - 1)
+            self.masters[name] = value - learning_rate / len(own) * total
+        self.pending = None
+
+    def added(self, values: Mapping[str, Tensor]) -> Added:
+        """The adapter of every layer, A frozen; nothing where the weights themselves are trained."""
+        if self.config.train == "full":
+            self.weights.values = {
+                key: values[name]
+                if _module(key) in self.late or name not in self.second
+                else self.masters[name]
+                for key, name in self.keys.items()
+            }
+            return {}
+        scaling = self.config.lora_alpha / self.config.lora_rank
+        modules = [name.removeprefix(_B) for name in values]
+        return {
+            module: low_rank(self.a[f"lora_A.{module}"], values[f"{_B}{module}"], scaling)
+            for module in modules
+        }
+
+
+class _Weights(nn.Module):
+    """A model called with other parameters; those that modules share may differ between them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.values: dict[str, Tensor] = {}
+
+    def forward(self, **inputs: Any) -> Any:
+        return functional_call(self.model, self.values, (), inputs, tie_weights=False)
+
+
+def _module(key: str) -> str:
+    return key.rpartition(".")[0]
+
+
+def _pairs(values: Sequence[float]) -> list[tuple[float, float]]:
+    return [*zip(values[::2], values[1::2], strict=True)]
+
+
+def _read_by_second_block(model: nn.Module, config: SpzoConfig) -> set[str]:
+    """The modules that are called from the place on where the model is split."""
+    layers = next(
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList) and len(module) == _count(model)
+    )
+    first = config.first_layers(len(layers))
+    begun = False
+    late: set[str] = set()
+    last = layers[first - 1]
+    handles = [last.register_forward_hook(lambda *_: _begin())]
+
+    def _begin() -> None:
+        nonlocal begun
+        begun = True
+
+    def note(name: str) -> Any:
+        return lambda *_: late.add(name) if begun else None
+
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(note(name)))
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return late
+
+
+def _count(model: nn.Module) -> int:
+    return int(model.config.get_text_config().num_hidden_layers)  # type: ignore[union-attr, operator]
