@@ -265,7 +265,7 @@ def _fill(
     calibration: Path | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    from safetensors.torch import save
+    from safetensors.torch import save_file
 
     from zoexport import activations, adapters
     from zoexport.ir import frozen
@@ -290,7 +290,7 @@ def _fill(
         reader = graph.source if graph.stages else None
         frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
-    (folder / INITIAL_STATE).write_bytes(save(graph.initial))
+    save_file(graph.initial, folder / INITIAL_STATE)
     settings = as_dict(planned.config)
     adapters.write_peft_config(folder, graph.slots, settings, loaded)
     return {

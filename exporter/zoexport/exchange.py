@@ -143,6 +143,30 @@ class _QuantizedAdapters(_Integers):
         adapter_format(kind).write(adapters, read_settings(self.bundle), output, replace=replace)
 
 
+class _Weights:
+    """The model's own weights, a slot for each parameter: they leave and come as a whole model."""
+
+    trained = "the model's weights"
+    formats: tuple[str, ...] = ("hf",)
+    readable: tuple[str, ...] = ("hf",)
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        self.manifest = manifest
+
+    def write(
+        self, kind: str, slots: Slots, initial: Slots, output: Path, *, replace: bool
+    ) -> None:
+        from zoexport.adapters.weights import write_weights
+        from zoexport.models import load_original
+
+        write_weights(output, slots, load_original(self.manifest), replace=replace)
+
+    def read(self, kind: str, adapter: Path, own: Slots) -> Slots:
+        from zoexport.adapters.weights import read_weights
+
+        return read_weights(adapter, {name: values.shape for name, values in own.items()})
+
+
 def export_adapter(
     bundle: Path, *, state: Path | None, kind: str | None, output: Path, force: bool
 ) -> dict[str, Any]:
@@ -151,7 +175,8 @@ def export_adapter(
     Args:
         bundle: the bundle's folder.
         state: the state's folder.
-        kind: the name of a format; None: peft of adapters, sparse of chosen weights, quantized of integers.
+        kind: the name of a format; None: peft of adapters, sparse of chosen weights, quantized of integers, hf of all
+            weights.
         output: the folder to create.
         force: replace ``output`` where it exists.
 
@@ -223,6 +248,8 @@ def _exchange(bundle: Path, manifest: dict[str, Any]) -> _Exchange:
     if "grid" in manifest:
         full = manifest["settings"]["train"] == "full"
         return (_Integers if full else _QuantizedAdapters)(bundle, manifest)
+    if manifest["settings"].get("train") == "full":
+        return _Weights(manifest)
     return _Adapters(bundle)
 
 

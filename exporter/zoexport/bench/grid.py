@@ -92,7 +92,8 @@ def first_order(method: str) -> bool:
     """
     if method in BASELINES:
         return method == AUTOGRAD
-    return bool(methods.get(method).config.first_order)
+    config: Any = methods.get(method).config
+    return bool(config.first_order)
 
 
 @dataclasses.dataclass(frozen=True)

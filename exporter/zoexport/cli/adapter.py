@@ -13,7 +13,7 @@ from zoexport.cli.groups import Verbs
 _FORMAT = click.option(
     "--format",
     "kind",
-    help="Whose files: peft (the default) or mlx; of chosen weights sparse (the default) or hf, a whole model.",
+    help="Whose files: peft (the default) or mlx; of chosen weights sparse (the default), of all or chosen ones hf.",
 )
 
 

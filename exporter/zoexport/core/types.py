@@ -133,6 +133,10 @@ class Blocks:
         first, second = self.perturbations
         return 2 * first * second
 
+    def evaluations(self, *, second: bool) -> int:
+        """How often a step runs a block: 2 P1 and 4 P1 P2 times (equation 9)."""
+        return 2 * self.second_directions if second else 2 * self.perturbations[0]
+
     def as_dict(self) -> dict[str, Any]:
         """The blocks as the manifest states them."""
         return {"second": self.second, "perturbations": list(self.perturbations)}

@@ -59,7 +59,7 @@ def _as_state(graph: TrainingGraph, program: Program) -> set[str]:
         if parameters and parameters != bound:
             raise VerifyError(
                 f"[train_weights] {program.name}, {value.name}",
-                found=f"the parameter {min(parameters)} in one layer, and the table {min(bound - parameters)} in another",
+                found=f"the parameter {min(parameters)}, and in another layer the table {min(bound - parameters)}",
                 expected="layers that read a value of one kind",
                 fix="Report the model's architecture, or train adapters (train=lora).",
             )

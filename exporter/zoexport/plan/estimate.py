@@ -37,6 +37,10 @@ PROCESSES = {
 """``zoexport train``; Python with a Session and nothing else; zoexport-runner, which an app's session is like."""
 
 _SNAPSHOTS = 2
+_BLOCK_REGIONS = 4
+"""Of activations, where a model is perturbed in two blocks: what is kept, what stages pass on in turn, the last."""
+_MOST_IN_HEAP = 8 << 20
+"""Bytes of trained floats beyond which the session keeps them in a mapped file."""
 _MANIFEST = 300_000
 _PROGRAM = 150_000
 """Bytes of a program in the program file, for all lengths of rows together."""
@@ -166,7 +170,7 @@ class _Split(_Parts):
     """Programs of single layers, run by the session stage by stage."""
 
     def estimate(self) -> Estimate:
-        first_order = self.passes == 0
+        first_order = self.passes == 0 and self.graph.blocks is None
         weights = sum(self.graph.weights[name].nbytes for name in self._bound())
         activations = self._activations()
         scratch = activations
@@ -185,7 +189,14 @@ class _Split(_Parts):
             state = _SNAPSHOTS * self.values
         else:
             # Programs that hold all copies perturb by themselves; others are given a stage's slots perturbed.
-            anonymous["adapters"] = 2 * self.values + (0 if self.graph.copies > 1 else most)
+            perturbed = 0 if self.graph.copies > 1 else most
+            mapped["perturbed"] = perturbed
+            scratch += perturbed
+            if self.values > _MOST_IN_HEAP:
+                mapped["weights that are trained"] = 2 * self.values
+                scratch += 2 * self.values
+            else:
+                anonymous["adapters"] = 2 * self.values
             state = _SNAPSHOTS * self.values
         flops, moved = self._step(first_order)
         return Estimate(anonymous, mapped, self.bundle(weights), state, scratch, flops, moved)
@@ -225,15 +236,24 @@ class _Split(_Parts):
 
     def _activations(self) -> int:
         region = self._region()
+        if self.graph.blocks is not None:
+            return _BLOCK_REGIONS * region
         if self.passes:
             return 2 * (1 if self.graph.copies > 1 else self.copies) * region
         every, kept = self._groups()
         return (2 + every + kept) * (-(-region // _PAGES) * _PAGES)
 
+    def _scored(self, stage: int) -> int:
+        """How often a stage is run for losses alone, in one call of the step."""
+        blocks = self.graph.blocks
+        if blocks is not None:
+            return blocks.evaluations(second=stage >= blocks.second)
+        passes = self.passes or (1 if self.settings["loss"] == "choices" else 0)
+        return passes // self.graph.copies
+
     def _step(self, first_order: bool) -> tuple[int, int]:
         """Operations and moved bytes of a step."""
         *layers, head = self.graph.stages
-        copies = self.graph.copies
         # Entries of all copies that a call holds share the head's calls.
         chunks = -(-self.graph.rows * self.graph.seq_len // self.graph.label_rows)
         runs: dict[str, int] = {}
@@ -243,11 +263,10 @@ class _Split(_Parts):
                 name = self._program(family)
                 runs[name] = runs.get(name, 0) + times
 
-        scored = self.passes or (1 if self.settings["loss"] == "choices" else 0)
-        for stage in layers:
-            run(stage.forward, scored // copies + first_order)
+        for number, stage in enumerate(layers):
+            run(stage.forward, self._scored(number) + first_order)
             run(stage.backward, int(first_order))
-        run(head.forward, scored // copies * chunks)
+        run(head.forward, self._scored(len(layers)) * chunks)
         run(head.backward, chunks * first_order)
         if first_order:
             every, kept = self._groups()

@@ -62,7 +62,8 @@ def _by_preference(planned: build.Plan) -> list[str]:
     """First order first, then what was asked for, then what reads the weights once for all copies."""
 
     def rank(name: str) -> tuple[bool, bool, str]:
-        zeroth = not methods.get(name).config.first_order
+        config: Any = methods.get(name).config
+        zeroth = not config.first_order
         return zeroth, name != planned.method.name, "" if name == "prge" else name
 
     return sorted(methods.names(), key=rank)

@@ -1,0 +1,66 @@
+"""All of a model's weights, trained: a directory as transformers saves and loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zoexport.adapters.files import refuse
+from zoexport.adapters.trained_weights import save_model
+
+if TYPE_CHECKING:
+    from zoexport.models import LoadedModel
+
+
+def write_weights(
+    folder: Path, values: Mapping[str, NDArray[Any]], loaded: LoadedModel, *, replace: bool = False
+) -> None:
+    """Write the model with these values of its parameters, with its tokenizer, as a new folder.
+
+    Args:
+        values: by parameter, float32.
+        loaded: the original model, which is changed.
+
+    Raises:
+        ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
+    """
+    import torch
+
+    for name, value in values.items():
+        loaded.model.get_parameter(name).data.copy_(torch.from_numpy(value.copy()))
+    save_model(folder, loaded, replace=replace)
+
+
+def read_weights(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[np.float32]]:
+    """The parameters of a model directory.
+
+    Args:
+        shapes: by parameter, those of the bundle.
+
+    Raises:
+        ModelError: no model is there. StateError: one of another architecture or size.
+    """
+    from zoexport import models
+
+    model = models.load(models.resolve(str(folder))).model
+    found = {}
+    for name, shape in shapes.items():
+        try:
+            value = model.get_parameter(name).detach().float().numpy()
+        except AttributeError:
+            value = None
+        if value is None or value.shape != shape:
+            refuse(
+                f"{folder}",
+                found=f"no parameter {name}" if value is None else f"{name} of shape {value.shape}",
+                expected=f"{name} of shape {shape}, as the bundle's model has it",
+                fix="Import a model of the architecture and size that the bundle was compiled from.",
+            )
+        found[name] = value
+    return found
