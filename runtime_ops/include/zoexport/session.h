@@ -220,7 +220,8 @@ ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error
 /* ---- training ------------------------------------------------------------------------------------------------ */
 
 /* What one step computed. Arrays belong to the session: `losses` has 2 * queries values, loss(2i) and loss(2i+1) being
- * those of +z_i and -z_i; `gradients` has queries values. A first-order method has one loss, and no gradients here. */
+ * those of +z_i and -z_i; `gradients` has queries values. With split perturbations (docs/spzo.md) `losses` are those of the
+ * second block's directions alone. A first-order method has one loss, and no gradients here. */
 typedef struct zo_step {
   uint32_t struct_size;
   uint64_t step;
