@@ -1,8 +1,7 @@
-// Prints every slot of a state as "NAME HEXADECIMAL": its fp32 values recomputed from the initial values and the
-// trajectory log alone, all updates applied. A tool of tests/aarch64.
+// Prints every slot of a state as "NAME HEXADECIMAL": its bytes recomputed from the initial values and the trajectory log
+// alone, all updates applied. A tool of tests/aarch64.
 // Usage: replay_slots BUNDLE STATE
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -17,12 +16,11 @@ bool print_slot(zo_session* session, uint32_t index, uint64_t updates, zo_error*
     return false;
   }
   const std::string name = slot.name;
-  std::vector<float> values(slot.elements);
-  if (zo_session_replay_slot(session, name.c_str(), updates, values.data(), values.size(), error) != ZO_OK) {
+  const bool one_byte = slot.dtype == ZO_UINT8 || slot.dtype == ZO_INT8;
+  std::vector<unsigned char> bytes(slot.elements * (one_byte ? 1 : slot.dtype == ZO_FLOAT16 ? 2 : 4));
+  if (zo_session_replay_slot_bytes(session, name.c_str(), updates, bytes.data(), bytes.size(), error) != ZO_OK) {
     return false;
   }
-  std::vector<unsigned char> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
   std::printf("%s ", name.c_str());
   for (const unsigned char byte : bytes) {
     std::printf("%02x", byte);
