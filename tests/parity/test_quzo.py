@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import Compiler
@@ -235,3 +235,30 @@ def test_what_cannot_be_compiled(
 def test_targets_without_such_products_say_so(compiler: Compiler, target: str) -> None:
     with pytest.raises(ConfigError, match=f"target {target} has no product that perturbs"):
         compiler.bundle("llama", "quzo", target, weights="int4")
+
+
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_model_with_a_weight_that_is_no_number_is_refused(
+    tmp_path: Path, weights: str, bad: float
+) -> None:
+    compiler = Compiler(tmp_path)
+    file = compiler.model("llama") / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = bad
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"layers\.1\.mlp\.up_proj.*not finite"):
+        compiler.bundle("llama", "quzo", weights=weights)
+    assert not list(tmp_path.glob("bundle*"))
+
+
+def test_scales_that_are_no_numbers_are_refused(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "quzo", **INT4)
+    folder = tmp_path / "out"
+    tensors = exported(bundle, trained(bundle, tmp_path / "state", 1), folder)
+    name = next(name for name in tensors if name.endswith(".scales"))
+    tensors[name].view(-1)[0] = float("nan")
+    save_file(tensors, folder / "quantized_model.safetensors")
+    with pytest.raises(StateError, match=f"{name.removesuffix('.scales')}: found .*other scales"):
+        import_adapter(bundle, adapter=folder, kind=None, state=tmp_path / "new", force=False)
+    assert not (tmp_path / "new").exists()
