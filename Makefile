@@ -64,10 +64,10 @@ report-quzo: setup ## Measure QuZO's gradient estimators on a small block and re
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM
 
-# The slow tests use all cores themselves.
+# Slow tests of a file share bundles, so files are shared out whole.
 test-python: setup
 	$(PARALLEL) -m "not slow and not aarch64" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "slow and not aarch64" $(PYTEST_ARGS)
+	$(PARALLEL) --dist loadfile -m "slow and not aarch64" $(PYTEST_ARGS)
 
 test-unit: setup ## Run the quick Python tests only
 	$(PARALLEL) -m "not slow and not parity and not network and not aarch64" $(PYTEST_ARGS)

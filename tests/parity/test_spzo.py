@@ -160,6 +160,11 @@ def test_what_cannot_be_trained_is_refused(
         compiler.bundle("llama_tied", "spzo", **settings)
 
 
+def test_the_npu_has_no_products_of_weights_that_are_trained(compiler: Compiler) -> None:
+    with pytest.raises(ConfigError, match="no products of two inputs"):
+        compiler.bundle("llama_tied", "spzo", "android-npu", **FULL)
+
+
 def test_a_run_resumes_and_replays(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "spzo", split="head", perturbations="2,4", **FULL)
     with Session.open(bundle) as whole:

@@ -125,6 +125,19 @@ def refuse_integers(target: str, settings: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
+def refuse_trained_weights(target: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Of a target whose products read constants: weights that are trained are inputs."""
+    if "perturbations" not in settings or settings["train"] != "full":
+        return []
+    return [
+        Problem(
+            "setting train=full",
+            f"target {target} has no products of two inputs, and weights that are trained are inputs",
+            "Train adapters (train=lora), or compile for host, android-cpu or ios-mlx.",
+        )
+    ]
+
+
 def few_labels(config: Any) -> int:
     """``labels`` where the user does not say, for programs whose number of labels is fixed.
 

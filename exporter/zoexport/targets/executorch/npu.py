@@ -16,6 +16,7 @@ from zoexport.targets.settings import (
     refuse_chosen,
     refuse_engine,
     refuse_integers,
+    refuse_trained_weights,
 )
 
 _SOC = "SM8650"
@@ -52,6 +53,7 @@ class QnnTarget:
             *refuse_engine(self.name, self.engine, settings),
             *refuse_chosen(self.name, settings),
             *refuse_integers(self.name, settings),
+            *refuse_trained_weights(self.name, settings),
             *self._wrong_chip(settings["soc"], settings["activations"]),
         ]
         if settings["compute"] != "fp16":
