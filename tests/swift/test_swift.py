@@ -5,6 +5,7 @@ Needs Swift 5.9 or newer: the one on the PATH, or else the one that ``.ci/instal
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import BUILD, ROOT, check_states, run
+from tests.support.hosts import BUILD, ROOT, check_states, make_case, run
 from zoexport.core.native import library_path
 from zoexport.fetch import cache_dir
 
@@ -44,31 +45,44 @@ def swift() -> Callable[..., list[object]]:
     return lambda *folders: [HERE / "chroot.sh", root, *folders, "--", "swift"]
 
 
-def executorch_folder() -> Path:
-    """The libraries that ours is linked with."""
+@pytest.fixture(scope="session")
+def cases(host_case: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of Python's runs, by name."""
+    folder = tmp_path_factory.mktemp("cases")
+    made = {
+        name: make_case(folder / name, *name.replace("-mlx", " ios-mlx").split())
+        for name in ("mebp", "mebp-mlx", "prge-mlx")
+    }
+    return {"prge": host_case, **made}
+
+
+def test_swift(swift: Callable[..., list[object]], cases: dict[str, Path], tmp_path: Path) -> None:
     import executorch
+    import mlx.core
 
-    return Path(next(iter(executorch.__path__))) / "lib"
-
-
-def test_swift(swift: Callable[..., list[object]], host_case: Path, tmp_path: Path) -> None:
-    native = library_path().resolve().parent
+    packages = [Path(next(iter(package.__path__))).resolve() for package in (executorch, mlx)]
+    libraries = [library_path().parent.resolve(), *(package / "lib" for package in packages)]
     FOLDER.mkdir(parents=True, exist_ok=True)
-    command = swift(ROOT, native, executorch_folder(), host_case, tmp_path)
+    # The folder of a package, as what it needs lies beside it.
+    command = swift(ROOT, libraries[0], packages[0].parent, *cases.values(), tmp_path)
     environment = {
         "HOME": FOLDER,  # Swift's own caches
-        "ZOEXPORT_CASE": host_case,
+        "ZOEXPORT_CASES": json.dumps({name: str(folder) for name, folder in cases.items()}),
         "ZOEXPORT_OUTPUT": tmp_path,
-        "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden" / "rng.json",
+        "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden",
     }
+    link = [f"-L{libraries[0]}"]
+    for folder in libraries:
+        link += ["-rpath", str(folder), "-rpath-link", str(folder)]
     output = run(
         *command,
         "test",
         *("--package-path", HERE, "--scratch-path", FOLDER / "build"),
         *("-Xswiftc", "-warnings-as-errors"),
-        *("-Xlinker", f"-L{native}", "-Xlinker", "-rpath", "-Xlinker", native),
+        *(part for option in link for part in ("-Xlinker", option)),
         environment=environment,
     )
     sys.stdout.write(output)
     assert re.search(r"Executed [1-9]\d* tests, with 0 failures", output)
-    check_states(host_case, tmp_path)
+    for name, folder in cases.items():
+        check_states(folder, tmp_path / name, "killed")
