@@ -21,7 +21,7 @@ import pytest
 from tests.support.compiled import Compiler
 from zoexport.core import manifest
 from zoexport.core.errors import ZoExportError
-from zoexport.session import Dataset, Evaluation, Session
+from zoexport.session import Dataset, Engine, Evaluation, Session
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
@@ -42,7 +42,10 @@ _WORK_HEADER = 4096
 
 
 def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
-    """Compile a bundle and write ``examples.jsonl``, ``bad.jsonl``, ``expected.json`` and ``state`` beside it."""
+    """Compile a bundle and write ``examples.jsonl``, ``bad.jsonl``, ``expected.json`` and ``state`` beside it.
+
+    Beside a Core ML package also what its functions computed (tests.support.coreml_recording).
+    """
     settings = {"weights": "int4", "batch": 2, **({"queries": 2} if method == "prge" else {})}
     compiled = Compiler(folder / "compiled").bundle("llama_tied", method, target, **settings)
     shutil.move(compiled, folder / "bundle")
@@ -50,15 +53,23 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
     (folder / "bad.jsonl").write_text(
         '{"candidates": [{"tokens": [1, 2], "labels": [2]}], "target": 0}\n'
     )
-    (folder / "expected.json").write_text(json.dumps(_expected(folder), indent=1))
+    if target == "ios-coreml":
+        from tests.support.coreml_recording import recorded
+        from zoexport.coreml import PackageEngine
+
+        with recorded(folder / "bundle", folder):
+            expected = _expected(folder, PackageEngine(folder / "bundle"))
+    else:
+        expected = _expected(folder)
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1))
     return folder
 
 
 def check_states(case: Path, output: Path, *interrupted: str) -> None:
     """The runs that a host left below ``output`` are Python's run, to the last byte.
 
-    They are ``whole``, ``resumed``, and those called ``interrupted``. Where Python's numbers are met within bounds only,
-    the others are ``whole`` to the last byte.
+    They are ``whole``, ``resumed``, and those called ``interrupted``. Where Python's numbers are met within bounds
+    only, the others are ``whole`` to the last byte.
     """
     whole = output / STATES / "whole"
     files = sorted(path.name for path in (case / "state").iterdir())
@@ -123,9 +134,9 @@ def _write_examples(path: Path) -> None:
             file.write(json.dumps({"candidates": candidates, "target": number % 2}) + "\n")
 
 
-def _expected(folder: Path) -> dict[str, Any]:
-    state = folder / "state"
-    with Dataset() as dataset, Session.open(folder / "bundle", threads=THREADS) as session:
+def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
+    state, bundle = folder / "state", folder / "bundle"
+    with Dataset() as dataset, Session.open(bundle, threads=THREADS, engine=engine) as session:
         dataset.load(folder / "examples.jsonl")
         defaults = session.run
         session.attach(state, seed=SETTINGS["seed"])

@@ -2,6 +2,8 @@
 import PackageDescription
 
 let session = Target.Dependency.product(name: "ZoSession", package: "ZoSession")
+let coreML = Target.Dependency.product(name: "ZoCoreML", package: "ZoSession")
+let training = Target.Dependency.product(name: "ZoTraining", package: "ZoSession")
 
 let package = Package(
     name: "SmokeTests",
@@ -9,6 +11,6 @@ let package = Package(
     targets: [
         .target(name: "Cases", dependencies: [session], path: "Cases"),
         .executableTarget(name: "Trainer", dependencies: [session, "Cases"], path: "Trainer"),
-        .testTarget(name: "SmokeTests", dependencies: [session, "Cases", "Trainer"], path: "SmokeTests"),
+        .testTarget(name: "SmokeTests", dependencies: [session, coreML, training, "Cases", "Trainer"], path: "SmokeTests"),
     ]
 )

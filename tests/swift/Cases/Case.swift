@@ -7,9 +7,6 @@ package struct Case {
     package let folder: URL
     package let expected: Expected
 
-    /// The names of all cases, sorted.
-    package static var names: [String] { folders.keys.sorted() }
-
     package init(_ name: String = "prge") throws {
         self.name = name
         folder = URL(fileURLWithPath: Case.folders[name]!)

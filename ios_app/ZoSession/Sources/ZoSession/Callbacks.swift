@@ -29,12 +29,15 @@ public struct Tensor {
     public let dtype: DType
     public let shape: [Int]
     public let data: UnsafeMutableRawBufferPointer
+}
 
+extension Tensor {
     init(_ tensor: zo_tensor) {
-        name = String(cString: tensor.name)
-        dtype = DType(rawValue: tensor.dtype)!
-        shape = UnsafeBufferPointer(start: tensor.shape, count: Int(tensor.rank)).map(Int.init)
-        data = UnsafeMutableRawBufferPointer(start: tensor.data, count: tensor.bytes)
+        self.init(
+            name: String(cString: tensor.name), dtype: DType(rawValue: tensor.dtype)!,
+            shape: UnsafeBufferPointer(start: tensor.shape, count: Int(tensor.rank)).map(Int.init),
+            data: UnsafeMutableRawBufferPointer(start: tensor.data, count: tensor.bytes)
+        )
     }
 }
 
