@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import BUILD, ROOT, check_states, make_case, run
+from tests.support import byte_tokens
+from tests.support.compiled import Compiler
+from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, make_case, run
+from tests.support.trajectories import GOLDEN
 from zoexport.core.native import library_path
 from zoexport.fetch import cache_dir
 
@@ -50,13 +53,27 @@ def cases(host_case: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """The folders of Python's runs, by name."""
     folder = tmp_path_factory.mktemp("cases")
     made = {
-        name: make_case(folder / name, *name.replace("-mlx", " ios-mlx").split())
-        for name in ("mebp", "mebp-mlx", "prge-mlx")
+        name: make_case(folder / name, *name.replace("-", " ios-").split())
+        for name in ("mebp", "mebp-mlx", "prge-mlx", "mebp-coreml", "prge-coreml")
     }
     return {"prge": host_case, **made}
 
 
-def test_swift(swift: Callable[..., list[object]], cases: dict[str, Path], tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def trajectories(golden_case: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the golden trajectories' bundles, with those of the target ios-mlx as ``<method>-mlx``."""
+    compiler = Compiler(tmp_path_factory.mktemp("trajectories-mlx"))
+    for golden in json.loads(GOLDEN.read_text())["trajectories"]:
+        bundle = compiler.bundle(golden["model"], golden["method"], "ios-mlx", **golden["settings"])
+        place = golden_case / f"{golden['method']}-mlx"
+        place.mkdir()
+        bundle.rename(place / "bundle")
+    return golden_case
+
+
+def test_swift(
+    swift: Callable[..., list[object]], cases: dict[str, Path], trajectories: Path, tmp_path: Path
+) -> None:
     import executorch
     import mlx.core
 
@@ -64,10 +81,12 @@ def test_swift(swift: Callable[..., list[object]], cases: dict[str, Path], tmp_p
     libraries = [library_path().parent.resolve(), *(package / "lib" for package in packages)]
     FOLDER.mkdir(parents=True, exist_ok=True)
     # The folder of a package, as what it needs lies beside it.
-    command = swift(ROOT, libraries[0], packages[0].parent, *cases.values(), tmp_path)
+    folders = [ROOT, libraries[0], packages[0].parent, *cases.values(), trajectories, tmp_path]
     environment = {
         "HOME": FOLDER,  # Swift's own caches
         "ZOEXPORT_CASES": json.dumps({name: str(folder) for name, folder in cases.items()}),
+        "ZOEXPORT_TRAJECTORIES": trajectories,
+        "ZOEXPORT_EXAMPLES": byte_tokens.write(tmp_path / "examples"),
         "ZOEXPORT_OUTPUT": tmp_path,
         "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden",
     }
@@ -75,7 +94,7 @@ def test_swift(swift: Callable[..., list[object]], cases: dict[str, Path], tmp_p
     for folder in libraries:
         link += ["-rpath", str(folder), "-rpath-link", str(folder)]
     output = run(
-        *command,
+        *swift(*folders),
         "test",
         *("--package-path", HERE, "--scratch-path", FOLDER / "build"),
         *("-Xswiftc", "-warnings-as-errors"),
@@ -85,4 +104,25 @@ def test_swift(swift: Callable[..., list[object]], cases: dict[str, Path], tmp_p
     sys.stdout.write(output)
     assert re.search(r"Executed [1-9]\d* tests, with 0 failures", output)
     for name, folder in cases.items():
-        check_states(folder, tmp_path / name, "killed")
+        if not name.endswith("-coreml"):  # what was recorded can be given once, in order
+            check_states(folder, tmp_path / name, "killed")
+    check_adapter(cases["prge"] / "bundle", tmp_path / "exported", tmp_path / "peft")
+
+
+def check_adapter(bundle: Path, exported: Path, output: Path) -> None:
+    """The adapter that the app shares is what zoexport makes of the same state."""
+    from safetensors.numpy import load_file
+
+    options = ["--state", exported / "state", "--format", "peft", "-o", output]
+    run(environment_tool("zoexport"), "adapter", "export", bundle, *options)
+    file = "adapter_model.safetensors"
+    found, wanted = load_file(exported / "adapter" / file), load_file(output / file)
+    assert sorted(found) == sorted(wanted)
+    for name, values in wanted.items():
+        assert found[name].shape == values.shape
+        assert found[name].tobytes() == values.tobytes()
+    config = "adapter_config.json"
+    contents = [
+        json.loads((folder / config).read_text()) for folder in (exported / "adapter", output)
+    ]
+    assert contents[0] == contents[1]

@@ -60,7 +60,8 @@ func assertFinished(_ session: TrainingSession, _ expected: Expected) throws {
     assertLosses(losses, expected)
 }
 
-private func assertValues(_ found: [Float], _ wanted: [String], _ bounds: Expected.Bounds?) {
+/// Values are these words, or within the bound of the norm of their difference.
+func assertValues(_ found: [Float], _ wanted: [String], _ bounds: Expected.Bounds?) {
     guard let bounds else { return XCTAssertEqual(found.map { bits($0) }, wanted) }
     XCTAssertEqual(found.count, wanted.count)
     func norm(_ values: [Float]) -> Double { values.reduce(0) { $0 + Double($1) * Double($1) }.squareRoot() }
