@@ -53,6 +53,22 @@ final class ExampleTests: XCTestCase {
         try Data(" \n\r\n".utf8).write(to: empty)
         XCTAssertEqual(assertFails(.data) { try reader.read(empty) }?.found, "no examples")
     }
+
+    func testTypedExamplesAreADataFile() throws {
+        var typed = [TypedExample(), TypedExample(), TypedExample()]
+        typed[0].prompt = "say \"hi\"\n"
+        typed[0].completion = "hi"
+        typed[1].prompt = "not complete"
+        typed[2].completion = "alone"
+        XCTAssertEqual(typed.map(\.isComplete), [true, false, true])
+        let file = FileManager.default.temporaryDirectory.appendingPathComponent(UUID().uuidString)
+        defer { try? FileManager.default.removeItem(at: file) }
+        try TypedExample.lines(typed).write(to: file)
+        let examples = try ExampleReader(tokenizer: ByteTokenizer(), seqLen: 32).read(file).examples
+        XCTAssertEqual(examples.map { $0.candidates[0].tokens }, [
+            ([0] + "say \"hi\"\nhi".utf8.map { Int64($0) + 1 }), [0] + "alone".utf8.map { Int64($0) + 1 },
+        ])
+    }
 }
 
 struct ByteTokenizer: Tokenizing {

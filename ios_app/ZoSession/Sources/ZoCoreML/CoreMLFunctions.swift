@@ -84,8 +84,8 @@ public final class CoreMLFunctions: FunctionRunner, @unchecked Sendable {
     /// The session's memory as Core ML's array.
     private func array(_ values: FeatureArray) throws -> MLMultiArray {
         try MLMultiArray(
-            dataPointer: values.data.baseAddress!, shape: values.feature.shape.map(NSNumber.init),
-            dataType: values.feature.dtype.coreML, strides: denseStrides(values.feature.shape).map(NSNumber.init),
+            dataPointer: values.data.baseAddress!, shape: values.feature.shape.map { NSNumber(value: $0) },
+            dataType: values.feature.dtype.coreML, strides: denseStrides(values.feature.shape).map { NSNumber(value: $0) },
             deallocator: nil
         )
     }
