@@ -13,6 +13,6 @@ let package = Package(
         .systemLibrary(name: "CZoexport"),
         .target(name: "ZoSession", dependencies: ["CZoexport"]),
         .target(name: "ZoCoreML", dependencies: ["ZoSession"]),
-        .target(name: "ZoTraining", dependencies: ["ZoSession", "ZoCoreML"]),
+        .target(name: "ZoTraining", dependencies: ["ZoSession"]),
     ]
 )

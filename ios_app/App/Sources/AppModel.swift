@@ -17,11 +17,7 @@ final class AppModel {
     @ObservationIgnored private var observers: [any NSObjectProtocol] = []
 
     init() {
-        let files = FileManager.default
         places = Places(root: URL.documentsDirectory, cache: URL.cachesDirectory)
-        for folder in [places.bundles, places.data] {
-            try? files.createDirectory(at: folder, withIntermediateDirectories: true)
-        }
         let cache = places.cache
         model = TrainingModel(.init(
             places: places, conditions: Device(),
@@ -57,10 +53,10 @@ final class AppModel {
 
     /// Lists what can be chosen.
     func look() {
-        let files = FileManager.default
         func names(_ folder: URL) -> [String] {
-            ((try? files.contentsOfDirectory(atPath: folder.path)) ?? []).filter { !$0.hasPrefix(".") }.sorted()
+            ((try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? []).filter { !$0.hasPrefix(".") }.sorted()
         }
+        do { try places.tidy() } catch { message = error.localizedDescription }
         bundles = names(places.bundles)
         dataFiles = names(places.data)
     }

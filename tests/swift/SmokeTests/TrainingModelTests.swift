@@ -28,7 +28,9 @@ final class TrainingModelTests: XCTestCase {
         for folder in [places.bundles, places.data] {
             try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
         }
-        try FileManager.default.copyItem(at: try Case().bundle, to: places.bundles.appendingPathComponent("tiny"))
+        for (name, folder) in [("prge", "tiny"), ("mebp-mlx", "mlx")] {
+            try FileManager.default.copyItem(at: try Case(name).bundle, to: places.bundles.appendingPathComponent(folder))
+        }
         let lines = (0..<5).map { #"{"prompt": "number \#($0)", "completion": " yes", "choices": [" yes", " no"]}"# }
         try Data(lines.joined(separator: "\n").utf8).write(to: places.data.appendingPathComponent("words.jsonl"))
     }
@@ -41,23 +43,27 @@ final class TrainingModelTests: XCTestCase {
         RunRequest(bundle: bundle, data: data, totalSteps: steps)
     }
 
+    private func names(_ folder: URL) throws -> [String] {
+        try FileManager.default.contentsOfDirectory(atPath: folder.path).sorted()
+    }
+
     private var log: Data {
         get throws {
-            let states = try FileManager.default.contentsOfDirectory(atPath: places.states.path)
+            let states = try names(places.states)
             XCTAssertEqual(states.count, 1)
             return try Data(contentsOf: places.states.appendingPathComponent(states[0]).appendingPathComponent("trajectory.log"))
         }
     }
 
-    /// The log of a run that nothing disturbs, in the same folders, which are as before afterwards.
-    private func undisturbed() async throws -> Data {
+    /// The log of a run that nothing disturbs, in the same folders, which are as before afterwards if it is not kept.
+    private func undisturbed(keeping: Bool = false) async throws -> Data {
         let model = model()
         model.choose(request())
         model.start()
         await model.finished()
         XCTAssertEqual(model.view.phase, .done)
         let content = try log
-        try FileManager.default.removeItem(at: places.states)
+        if !keeping { try FileManager.default.removeItem(at: places.states) }
         return content
     }
 
@@ -105,6 +111,16 @@ final class TrainingModelTests: XCTestCase {
         await model.finished()
         XCTAssertEqual(model.view.points.count, Int(steps))
         XCTAssertEqual(try log, before)
+    }
+
+    func testBackpropagationOverMlx() async throws {
+        let model = model()
+        model.choose(RunRequest(bundle: "mlx", data: "words.jsonl", totalSteps: 3))
+        model.start()
+        await model.finished()
+        XCTAssertEqual(model.view.phase, .done)
+        XCTAssertEqual([model.view.method, model.view.engine], ["mebp", "mlx"])
+        XCTAssertLessThan(try XCTUnwrap(model.view.points.last).loss, model.view.points[0].loss)
     }
 
     func testAPausedRunGoesOnAsTheSameRunInAnotherProcess() async throws {
@@ -211,13 +227,30 @@ final class TrainingModelTests: XCTestCase {
         try Data("{}".utf8).write(to: places.data.appendingPathComponent("bad.jsonl"))
         let badData = await failed(request("tiny", "bad.jsonl"))
         XCTAssertEqual(badData, .badData)
-        try Data().write(to: places.states)
+        let log = try await undisturbed(keeping: true)
+        let state = places.states.appendingPathComponent(try names(places.states)[0])
+        try Data("{".utf8).write(to: state.appendingPathComponent("state.json"))
         let badState = await failed(request())
-        XCTAssertEqual(badState, .other)
+        XCTAssertEqual(badState, .badState)
+        XCTAssertEqual(try self.log, log)
         let program = places.bundles.appendingPathComponent("tiny").appendingPathComponent("model.pte")
         try Data([1]).write(to: program)
         let badBundle = await failed(request())
         XCTAssertEqual(badBundle, .badBundle)
+    }
+
+    func testWhatIsCopiedIntoTheRootIsFound() async throws {
+        let files = FileManager.default
+        try files.moveItem(at: places.bundles.appendingPathComponent("mlx"), to: places.root.appendingPathComponent("mlx"))
+        try files.createDirectory(at: places.root.appendingPathComponent("tiny"), withIntermediateDirectories: true)
+        try Data().write(to: places.root.appendingPathComponent("tiny/manifest.json"))
+        for name in ["more.jsonl", "note.txt"] { try Data("{}".utf8).write(to: places.root.appendingPathComponent(name)) }
+        try places.tidy()
+        XCTAssertEqual(try names(places.bundles), ["mlx", "tiny"])
+        XCTAssertEqual(try names(places.data), ["more.jsonl", "words.jsonl"])
+        // A name that is taken, and what is neither.
+        XCTAssertEqual(try names(places.root), ["bundles", "data", "note.txt", "states", "tiny"])
+        XCTAssertGreaterThan(try names(places.bundles.appendingPathComponent("tiny")).count, 3)
     }
 
     /// tests/swift/test_swift.py compares the files with those that zoexport makes of the same state.

@@ -16,6 +16,23 @@ public struct Places: Sendable {
     public var data: URL { root.appendingPathComponent("data", isDirectory: true) }
     public var states: URL { root.appendingPathComponent("states", isDirectory: true) }
 
+    /// Makes the folders, and moves into them what lies at the root, where Finder puts what it copies: folders with a
+    /// manifest are bundles, files that end in .jsonl are data. What has a name that is taken stays.
+    public func tidy() throws {
+        let files = FileManager.default
+        for folder in [bundles, data, states] {
+            try files.createDirectory(at: folder, withIntermediateDirectories: true)
+        }
+        for name in try files.contentsOfDirectory(atPath: root.path) {
+            let found = root.appendingPathComponent(name)
+            if files.fileExists(atPath: found.appendingPathComponent("manifest.json").path) {
+                try? files.moveItem(at: found, to: bundles.appendingPathComponent(name))
+            } else if name.hasSuffix(".jsonl") {
+                try? files.moveItem(at: found, to: data.appendingPathComponent(name))
+            }
+        }
+    }
+
     /// The folder of a run's state: another bundle, or other data, is another run.
     func state(of request: RunRequest, bundleID: String) -> URL {
         states.appendingPathComponent("\(bundleID.prefix(16))-\(request.data)", isDirectory: true)

@@ -244,7 +244,7 @@ private struct Prepared: Sendable {
             let read = try ExampleReader(tokenizer: tokenizer, seqLen: session.info.seqLen).read(data)
             let dataset = try Dataset()
             for example in read.examples { try dataset.add(example.candidates, target: UInt(example.target)) }
-            try FileManager.default.createDirectory(at: places.states, withIntermediateDirectories: true)
+            try places.tidy()
             try session.attach(places.state(of: request, bundleID: session.info.bundleID))
             let info = try session.info
             let points = try (0..<info.steps).map { step in
