@@ -79,10 +79,10 @@ def check_states(case: Path, output: Path, *interrupted: str) -> None:
     for name in files:
         # What was interrupted has more: the snapshot of its interruption.
         for state in (whole, *(output / STATES / other for other in ("resumed", *interrupted))):
-            assert _content(state / name) == _content(expected / name), f"{state.name}: {name}"
+            assert content(state / name) == content(expected / name), f"{state.name}: {name}"
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
     """What every host must write alike."""
     if path.name == "lock":  # that holds the number of its last process
         return b""

@@ -17,14 +17,18 @@ import pytest
 
 from tests.support import byte_tokens
 from tests.support.compiled import Compiler
-from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, make_case, run
+from tests.support.hosts import BUILD, ROOT, check_states, content, environment_tool, make_case, run
 from tests.support.trajectories import GOLDEN
+from zoexport.core import manifest
 from zoexport.core.native import library_path
+from zoexport.data import tokenize_file, write_examples
 from zoexport.fetch import cache_dir
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "swift"
 HERE = Path(__file__).parent
+#: Cases that ``zoexport train`` trains too.
+TRAINED = ("prge", "mebp")
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +94,8 @@ def test_swift(
         "ZOEXPORT_OUTPUT": tmp_path,
         "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden",
     }
+    for name in TRAINED:
+        train(cases[name] / "bundle", tmp_path / "cli" / name)
     link = [f"-L{libraries[0]}"]
     for folder in libraries:
         link += ["-rpath", str(folder), "-rpath-link", str(folder)]
@@ -107,6 +113,31 @@ def test_swift(
         if not name.endswith("-coreml"):  # what was recorded can be given once, in order
             check_states(folder, tmp_path / name, "killed")
     check_adapter(cases["prge"] / "bundle", tmp_path / "exported", tmp_path / "peft")
+    for name in TRAINED:
+        check_same(tmp_path / "cli" / name)
+
+
+def train(bundle: Path, folder: Path) -> None:
+    """Leave the state of ``zoexport train`` in ``folder``, and the tokens of its examples."""
+    folder.mkdir(parents=True)
+    data = folder / "data.jsonl"
+    records = [{"prompt": f"number {n}", "completion": " yes" * (1 + n % 3)} for n in range(7)]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = ["--data", data, "--state", folder / "state", "--steps", "6"]
+    run(environment_tool("zoexport"), "train", bundle, *options)
+    known = manifest.read(bundle)
+    seq_len, vocabulary = known["settings"]["seq_len"], known["model"]["vocab_size"]
+    read = tokenize_file(data, bundle, seq_len, vocabulary)
+    write_examples(read.examples, folder / "examples.jsonl")
+
+
+def check_same(folder: Path) -> None:
+    """Swift's state is that of the command line."""
+    states = [folder / "swift", folder / "state"]
+    names = [sorted(path.name for path in state.iterdir()) for state in states]
+    assert names[0] == names[1]
+    for name in names[0]:
+        assert content(states[0] / name) == content(states[1] / name), name
 
 
 def check_adapter(bundle: Path, exported: Path, output: Path) -> None:

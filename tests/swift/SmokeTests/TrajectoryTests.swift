@@ -84,6 +84,19 @@ final class TrajectoryTests: XCTestCase {
         }
     }
 
+    /// `zoexport train` on the same examples; tests/swift/test_swift.py compares the states.
+    func testLeavesTheStateOfTheCommandLine() throws {
+        for name in ["prge", "mebp"] {
+            let folder = Case.file("ZOEXPORT_OUTPUT").appendingPathComponent("cli").appendingPathComponent(name)
+            let session = try TrainingSession(bundle: try Case(name).bundle)
+            try session.attach(folder.appendingPathComponent("swift"))
+            let dataset = try Dataset()
+            try dataset.load(folder.appendingPathComponent("examples.jsonl"))
+            try session.train(dataset, totalSteps: 6)
+            try session.close()
+        }
+    }
+
     func testReplaysZerothOrderRecordsOnly() throws {
         for name in ["prge", "mebp"] {
             let test = try Case(name)
