@@ -1,5 +1,5 @@
 // MLX: programs are functions in .mlxfn files, traced for certain shapes; every input is named. A library of its own
-// (mlx_library.cpp loads it), so that nothing else needs MLX.
+// (mlx_library.cpp loads it), so that nothing else needs MLX, or a part of an app's (mlx_linked.cpp).
 #include <mlx/mlx.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <map>
 #include <mutex>
 
-#include "engines/engine.h"
+#include "engines/mlx_engine.h"
 
 namespace zoexport {
 namespace {
@@ -162,7 +162,6 @@ class MlxEngine : public Engine {
 }  // namespace
 }  // namespace zoexport
 
-// The engine of a bundle, or null after writing why there is none.
 extern "C" ZO_API zoexport::Engine* zo_new_mlx_engine(const char* bundle, char* problem, size_t size) {
   try {
     return new zoexport::MlxEngine(bundle);

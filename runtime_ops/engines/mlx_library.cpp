@@ -1,7 +1,7 @@
 // The MLX engine is in a library beside this one, loaded when a bundle asks for it.
 #include <dlfcn.h>
 
-#include "engines/engine.h"
+#include "engines/mlx_engine.h"
 #include "session/files.h"
 
 namespace zoexport {
@@ -28,18 +28,17 @@ Failure missing(const std::string& bundle, const std::string& found) {
 }  // namespace
 
 Result<std::unique_ptr<Engine>> load_mlx_engine(const std::string& bundle) {
-  using Make = Engine* (*)(const char*, char*, size_t);
   // Never closed: MLX's threads and what they hold live as long as the process.
   void* library = dlopen(join(own_folder(), kLibrary).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = dlerror();
     return missing(bundle, reason != nullptr ? reason : "a library that cannot be loaded");
   }
-  const auto make = reinterpret_cast<Make>(dlsym(library, "zo_new_mlx_engine"));
+  const auto make = reinterpret_cast<decltype(&zo_new_mlx_engine)>(dlsym(library, "zo_new_mlx_engine"));
   if (make == nullptr) {
     return missing(bundle, std::string(kLibrary) + " of another version");
   }
-  char problem[256] = {};
+  char problem[kMlxProblem] = {};
   std::unique_ptr<Engine> engine(make(bundle.c_str(), problem, sizeof(problem)));
   if (engine == nullptr) {
     return missing(bundle, problem);

@@ -122,6 +122,14 @@ Result<std::string> hash_file(const std::string& path, zo_status code) {
   }
 }
 
+int sync_data(int descriptor) {
+#if defined(__APPLE__)
+  return ::fsync(descriptor);  // its headers do not declare fdatasync
+#else
+  return ::fdatasync(descriptor);
+#endif
+}
+
 bool write_all(int descriptor, const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
   while (size > 0) {

@@ -31,6 +31,8 @@ Result<std::string> hash_file(const std::string& path, zo_status code);
 Status write_file(const std::string& path, const std::function<bool(int descriptor)>& write);
 // Writes all of it; false with errno set on failure. For use inside write_file.
 bool write_all(int descriptor, const void* data, size_t size);
+// Waits until what was written is on the disk; not 0 with errno set on failure.
+int sync_data(int descriptor);
 
 Status make_folder(const std::string& path);
 

@@ -136,7 +136,7 @@ LogFile::LogFile(LogFile&& other) noexcept
 
 LogFile::~LogFile() {
   if (descriptor_ >= 0) {
-    ::fdatasync(descriptor_);
+    (void)sync_data(descriptor_);
     ::close(descriptor_);
   }
 }
@@ -171,7 +171,7 @@ Status LogFile::append(const Record& record) {
 }
 
 Status LogFile::sync() {
-  if (::fdatasync(descriptor_) != 0) {
+  if (sync_data(descriptor_) != 0) {
     return system_failure(ZO_STATE_ERROR, path_, errno, true);
   }
   synced_at_ = seconds_now();

@@ -1,8 +1,16 @@
 // swift-tools-version:5.9
 import PackageDescription
 
+let session = Target.Dependency.product(name: "ZoSession", package: "ZoSession")
+let coreML = Target.Dependency.product(name: "ZoCoreML", package: "ZoSession")
+let training = Target.Dependency.product(name: "ZoTraining", package: "ZoSession")
+
 let package = Package(
     name: "SmokeTests",
     dependencies: [.package(path: "../../ios_app/ZoSession")],
-    targets: [.testTarget(name: "SmokeTests", dependencies: ["ZoSession"], path: "SmokeTests")]
+    targets: [
+        .target(name: "Cases", dependencies: [session], path: "Cases"),
+        .executableTarget(name: "Trainer", dependencies: [session, "Cases"], path: "Trainer"),
+        .testTarget(name: "SmokeTests", dependencies: [session, coreML, training, "Cases", "Trainer"], path: "SmokeTests"),
+    ]
 )

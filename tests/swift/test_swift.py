@@ -5,6 +5,7 @@ Needs Swift 5.9 or newer: the one on the PATH, or else the one that ``.ci/instal
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,13 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import BUILD, ROOT, check_states, run
+from tests.support import byte_tokens
+from tests.support.compiled import Compiler
+from tests.support.hosts import BUILD, ROOT, check_states, content, environment_tool, make_case, run
+from tests.support.trajectories import GOLDEN
+from zoexport.core import manifest
 from zoexport.core.native import library_path
+from zoexport.data import tokenize_file, write_examples
 from zoexport.fetch import cache_dir
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "swift"
 HERE = Path(__file__).parent
+#: Cases that ``zoexport train`` trains too.
+TRAINED = ("prge", "mebp")
 
 
 @pytest.fixture(scope="session")
@@ -44,31 +52,108 @@ def swift() -> Callable[..., list[object]]:
     return lambda *folders: [HERE / "chroot.sh", root, *folders, "--", "swift"]
 
 
-def executorch_folder() -> Path:
-    """The libraries that ours is linked with."""
+@pytest.fixture(scope="session")
+def cases(host_case: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of Python's runs, by name."""
+    folder = tmp_path_factory.mktemp("cases")
+    made = {
+        name: make_case(folder / name, *name.replace("-", " ios-").split())
+        for name in ("mebp", "mebp-mlx", "prge-mlx", "mebp-coreml", "prge-coreml")
+    }
+    return {"prge": host_case, **made}
+
+
+@pytest.fixture(scope="session")
+def trajectories(golden_case: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the golden trajectories' bundles, with those of the target ios-mlx as ``<method>-mlx``."""
+    compiler = Compiler(tmp_path_factory.mktemp("trajectories-mlx"))
+    for golden in json.loads(GOLDEN.read_text())["trajectories"]:
+        bundle = compiler.bundle(golden["model"], golden["method"], "ios-mlx", **golden["settings"])
+        place = golden_case / f"{golden['method']}-mlx"
+        place.mkdir()
+        bundle.rename(place / "bundle")
+    return golden_case
+
+
+def test_swift(
+    swift: Callable[..., list[object]], cases: dict[str, Path], trajectories: Path, tmp_path: Path
+) -> None:
     import executorch
+    import mlx.core
 
-    return Path(next(iter(executorch.__path__))) / "lib"
-
-
-def test_swift(swift: Callable[..., list[object]], host_case: Path, tmp_path: Path) -> None:
-    native = library_path().resolve().parent
+    packages = [Path(next(iter(package.__path__))).resolve() for package in (executorch, mlx)]
+    libraries = [library_path().parent.resolve(), *(package / "lib" for package in packages)]
     FOLDER.mkdir(parents=True, exist_ok=True)
-    command = swift(ROOT, native, executorch_folder(), host_case, tmp_path)
+    # The folder of a package, as what it needs lies beside it.
+    folders = [ROOT, libraries[0], packages[0].parent, *cases.values(), trajectories, tmp_path]
     environment = {
         "HOME": FOLDER,  # Swift's own caches
-        "ZOEXPORT_CASE": host_case,
+        "ZOEXPORT_CASES": json.dumps({name: str(folder) for name, folder in cases.items()}),
+        "ZOEXPORT_TRAJECTORIES": trajectories,
+        "ZOEXPORT_EXAMPLES": byte_tokens.write(tmp_path / "examples"),
         "ZOEXPORT_OUTPUT": tmp_path,
-        "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden" / "rng.json",
+        "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden",
     }
+    for name in TRAINED:
+        train(cases[name] / "bundle", tmp_path / "cli" / name)
+    link = [f"-L{libraries[0]}"]
+    for folder in libraries:
+        link += ["-rpath", str(folder), "-rpath-link", str(folder)]
     output = run(
-        *command,
+        *swift(*folders),
         "test",
         *("--package-path", HERE, "--scratch-path", FOLDER / "build"),
         *("-Xswiftc", "-warnings-as-errors"),
-        *("-Xlinker", f"-L{native}", "-Xlinker", "-rpath", "-Xlinker", native),
+        *(part for option in link for part in ("-Xlinker", option)),
         environment=environment,
     )
     sys.stdout.write(output)
     assert re.search(r"Executed [1-9]\d* tests, with 0 failures", output)
-    check_states(host_case, tmp_path)
+    for name, folder in cases.items():
+        if not name.endswith("-coreml"):  # what was recorded can be given once, in order
+            check_states(folder, tmp_path / name, "killed")
+    check_adapter(cases["prge"] / "bundle", tmp_path / "exported", tmp_path / "peft")
+    for name in TRAINED:
+        check_same(tmp_path / "cli" / name)
+
+
+def train(bundle: Path, folder: Path) -> None:
+    """Leave the state of ``zoexport train`` in ``folder``, and the tokens of its examples."""
+    folder.mkdir(parents=True)
+    data = folder / "data.jsonl"
+    records = [{"prompt": f"number {n}", "completion": " yes" * (1 + n % 3)} for n in range(7)]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = ["--data", data, "--state", folder / "state", "--steps", "6"]
+    run(environment_tool("zoexport"), "train", bundle, *options)
+    known = manifest.read(bundle)
+    seq_len, vocabulary = known["settings"]["seq_len"], known["model"]["vocab_size"]
+    read = tokenize_file(data, bundle, seq_len, vocabulary)
+    write_examples(read.examples, folder / "examples.jsonl")
+
+
+def check_same(folder: Path) -> None:
+    """Swift's state is that of the command line."""
+    states = [folder / "swift", folder / "state"]
+    names = [sorted(path.name for path in state.iterdir()) for state in states]
+    assert names[0] == names[1]
+    for name in names[0]:
+        assert content(states[0] / name) == content(states[1] / name), name
+
+
+def check_adapter(bundle: Path, exported: Path, output: Path) -> None:
+    """The adapter that the app shares is what zoexport makes of the same state."""
+    from safetensors.numpy import load_file
+
+    options = ["--state", exported / "state", "--format", "peft", "-o", output]
+    run(environment_tool("zoexport"), "adapter", "export", bundle, *options)
+    file = "adapter_model.safetensors"
+    found, wanted = load_file(exported / "adapter" / file), load_file(output / file)
+    assert sorted(found) == sorted(wanted)
+    for name, values in wanted.items():
+        assert found[name].shape == values.shape
+        assert found[name].tobytes() == values.tobytes()
+    config = "adapter_config.json"
+    contents = [
+        json.loads((folder / config).read_text()) for folder in (exported / "adapter", output)
+    ]
+    assert contents[0] == contents[1]

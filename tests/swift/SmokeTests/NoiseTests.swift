@@ -1,8 +1,9 @@
+import Cases
 import Foundation
 import XCTest
 import ZoSession
 
-/// graphs/golden/rng.json, which `ZOEXPORT_GOLDEN` names.
+/// graphs/golden/rng.json, whose folder `ZOEXPORT_GOLDEN` names.
 final class NoiseTests: XCTestCase {
     private struct Golden: Decodable {
         struct Answer: Decodable {
@@ -37,7 +38,7 @@ final class NoiseTests: XCTestCase {
     func testTheNoiseIsTheSpecification() throws {
         let decoder = JSONDecoder()
         decoder.keyDecodingStrategy = .convertFromSnakeCase
-        let golden = try decoder.decode(Golden.self, from: Data(contentsOf: Case.folder("ZOEXPORT_GOLDEN")))
+        let golden = try decoder.decode(Golden.self, from: Data(contentsOf: Case.file("ZOEXPORT_GOLDEN").appendingPathComponent("rng.json")))
         XCTAssertEqual(golden.spec, "zoexport-philox4x32-10/1")
         XCTAssertTrue(golden.streams.count >= 10 && golden.permutations.count >= 5)
         for known in golden.knownAnswers {

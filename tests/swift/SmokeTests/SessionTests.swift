@@ -1,3 +1,4 @@
+import Cases
 import Foundation
 import XCTest
 import ZoSession
@@ -32,43 +33,6 @@ final class SessionTests: XCTestCase {
             XCTAssertEqual(slot.shape, wanted.shape)
             XCTAssertEqual(slot.elements, slot.shape.reduce(1, *))
         }
-    }
-
-    func testTrainsAsPythonDoes() throws {
-        let dataset = try test.examples()
-        let session = try test.prepared("whole")
-        try assertEvaluation(expected.before, session, dataset)
-        var losses: [String] = []
-        try session.train(dataset, totalSteps: expected.steps) { progress in
-            losses.append(bits(Float(progress.loss)))
-            XCTAssertEqual(progress.step, UInt64(losses.count))
-            XCTAssertEqual(progress.total, self.expected.steps)
-            XCTAssertGreaterThan(progress.rssBytes, progress.anonymousBytes)
-            return false
-        }
-        try assertFinished(session)
-        XCTAssertEqual(losses, expected.records.map(\.loss))
-        try assertEvaluation(expected.after, session, dataset)
-        try session.close()
-    }
-
-    func testCancelledAndReopenedItGoesOnAsTheSameRun() throws {
-        let dataset = try test.examples()
-        let session = try test.prepared("resumed")
-        let error = assertFails(.cancelled) {
-            try session.train(dataset, totalSteps: expected.steps) { $0.step == 3 }
-        }
-        XCTAssertEqual(error?.where, "step 3 of \(expected.steps)")
-        XCTAssertEqual(error?.fix, "Train again with the same state to continue.")
-        try session.close()
-
-        let reopened = try test.prepared("resumed")
-        XCTAssertEqual(try reopened.info.steps, 3)
-        XCTAssertEqual(try reopened.info.seed, test.seed)
-        try reopened.train(dataset, totalSteps: expected.steps)
-        try reopened.save()
-        try assertFinished(reopened)
-        try reopened.close()
     }
 
     func testAnotherThreadCancels() throws {
@@ -260,25 +224,5 @@ final class SessionTests: XCTestCase {
         for _ in 0..<2 {
             XCTAssertEqual(try test.prepared("released").info.steps, 0)
         }
-    }
-
-    /// The run is over, and everything in it is what Python's run has, bit for bit.
-    private func assertFinished(_ session: TrainingSession) throws {
-        XCTAssertEqual(try session.info.steps, expected.steps)
-        for slot in expected.slots {
-            XCTAssertEqual(try session.readSlot(slot.name).map(bits), slot.finished)
-            XCTAssertEqual(try session.readSlot(slot.name, finished: false).map(bits), slot.current)
-        }
-        for (index, wanted) in expected.records.enumerated() {
-            let record = try session.record(UInt64(index))
-            XCTAssertEqual(record.step, UInt64(index))
-            XCTAssertEqual([bits(record.loss), bits(record.lr)], [wanted.loss, wanted.lr])
-            XCTAssertEqual(record.gradients.map(bits), wanted.gradients)
-        }
-    }
-
-    private func assertEvaluation(_ wanted: [Double?], _ session: TrainingSession, _ dataset: Dataset) throws {
-        let found = try session.evaluate(dataset)
-        XCTAssertEqual([found.loss, found.accuracy, found.tokenAccuracy, Double(found.examples)], wanted)
     }
 }

@@ -13,18 +13,31 @@ public protocol Engine: AnyObject, Sendable {
 public struct Tensor {
     public enum DType: Int32, Sendable {
         case float32, int64, uint8, bfloat16, int8, uint32, float16, int32
+
+        /// Bytes of an element.
+        public var size: Int {
+            switch self {
+            case .int64: 8
+            case .float32, .uint32, .int32: 4
+            case .bfloat16, .float16: 2
+            case .uint8, .int8: 1
+            }
+        }
     }
 
     public let name: String
     public let dtype: DType
     public let shape: [Int]
     public let data: UnsafeMutableRawBufferPointer
+}
 
+extension Tensor {
     init(_ tensor: zo_tensor) {
-        name = String(cString: tensor.name)
-        dtype = DType(rawValue: tensor.dtype)!
-        shape = UnsafeBufferPointer(start: tensor.shape, count: Int(tensor.rank)).map(Int.init)
-        data = UnsafeMutableRawBufferPointer(start: tensor.data, count: tensor.bytes)
+        self.init(
+            name: String(cString: tensor.name), dtype: DType(rawValue: tensor.dtype)!,
+            shape: UnsafeBufferPointer(start: tensor.shape, count: Int(tensor.rank)).map(Int.init),
+            data: UnsafeMutableRawBufferPointer(start: tensor.data, count: tensor.bytes)
+        )
     }
 }
 

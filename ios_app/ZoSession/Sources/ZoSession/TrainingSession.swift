@@ -6,7 +6,7 @@ import Foundation
 /// A session may be shared by threads: calls run one after the other, and `close` waits for the one that runs. Failures
 /// are `ZoError`s.
 public final class TrainingSession: Sendable {
-    private let handle: Handle
+    let handle: Handle
 
     /// Opens a bundle.
     ///
@@ -150,22 +150,6 @@ public final class TrainingSession: Sendable {
         }
     }
 
-    /// A slot's values, row-major.
-    ///
-    /// - Parameter finished: with the pending update applied, as evaluation and export see it; else as the last step
-    ///   evaluated it.
-    public func readSlot(_ name: String, finished: Bool = true) throws -> [Float] {
-        let given = try checked(name, "slot")
-        let which = Int32(finished ? ZO_SLOT_FINISHED : ZO_SLOT_CURRENT)
-        return try handle.call { session in
-            // An unknown name goes on with no elements: the library says what is wrong with it.
-            let count = try readSlots(of: session).first { $0.name == name }?.elements ?? 0
-            var values = [Float](repeating: 0, count: count + 1)
-            try verb { zo_session_read_slot(session, given, which, &values, count, $0) }
-            return Array(values.prefix(count))
-        }
-    }
-
     /// Record `index` of the trajectory log, below `SessionInfo.steps`.
     public func record(_ index: UInt64) throws -> TrajectoryRecord {
         try handle.call { session in
@@ -192,14 +176,14 @@ public final class TrainingSession: Sendable {
     }
 }
 
-private func readInfo(of session: OpaquePointer) throws -> zo_info {
+func readInfo(of session: OpaquePointer) throws -> zo_info {
     var info = zo_info()
     info.struct_size = UInt32(MemoryLayout<zo_info>.size)
     try verb { zo_session_info(session, &info, $0) }
     return info
 }
 
-private func readSlots(of session: OpaquePointer) throws -> [SlotInfo] {
+func readSlots(of session: OpaquePointer) throws -> [SlotInfo] {
     try (0..<readInfo(of: session).slots).map { index in
         var slot = zo_slot_info()
         slot.struct_size = UInt32(MemoryLayout<zo_slot_info>.size)

@@ -47,6 +47,11 @@ public struct SlotInfo: Sendable {
     public let tensorID: UInt32
     public let shape: [Int]
     public let elements: Int
+    /// Of uint8, an element is two integers of four bits.
+    public let dtype: Tensor.DType
+
+    /// The size of its values.
+    public var bytes: Int { elements * dtype.size }
 
     init(_ slot: zo_slot_info) {
         name = String(cString: slot.name)
@@ -55,6 +60,7 @@ public struct SlotInfo: Sendable {
         tensorID = slot.tensor_id
         shape = UnsafeBufferPointer(start: slot.shape, count: Int(slot.rank)).map(Int.init)
         elements = Int(slot.elements)
+        dtype = Tensor.DType(rawValue: slot.dtype)!
     }
 }
 

@@ -30,7 +30,7 @@ public struct ZoError: Error, Equatable, CustomStringConvertible {
 
     public var description: String { "\(`where`): found \(found); expected \(expected). \(fix)" }
 
-    init(_ kind: Kind, where place: String, found: String, expected: String, fix: String) {
+    package init(_ kind: Kind, where place: String, found: String, expected: String, fix: String) {
         self.kind = kind
         self.where = place
         self.found = found

@@ -1,0 +1,20 @@
+import SwiftUI
+import ZoTraining
+
+/// Choosing, and the run.
+struct ContentView: View {
+    @Environment(AppModel.self) private var model
+
+    var body: some View {
+        TabView {
+            NavigationStack { ChooseView().navigationTitle("Choose") }
+                .tabItem { Label("Choose", systemImage: "tray.and.arrow.down") }
+            NavigationStack { RunView().navigationTitle("Train") }
+                .tabItem { Label("Train", systemImage: "chart.xyaxis.line") }
+        }
+        .alert(
+            "zoexport", isPresented: .init(get: { model.message != nil }, set: { if !$0 { model.message = nil } }),
+            actions: { Button("OK") {} }, message: { Text(model.message ?? "") }
+        )
+    }
+}

@@ -1,0 +1,16 @@
+// The MLX engine as a part of this library, for apps, which link MLX and load no libraries.
+#include "engines/mlx_engine.h"
+
+namespace zoexport {
+
+Result<std::unique_ptr<Engine>> load_mlx_engine(const std::string& bundle) {
+  char problem[kMlxProblem] = {};
+  std::unique_ptr<Engine> engine(zo_new_mlx_engine(bundle.c_str(), problem, sizeof(problem)));
+  if (engine == nullptr) {
+    return Failure{ZO_ENGINE_ERROR, "bundle " + bundle, problem,
+                   "the MLX engine, as the bundle's programs are MLX functions", "See the device's log."};
+  }
+  return engine;
+}
+
+}  // namespace zoexport

@@ -1,0 +1,91 @@
+import Cases
+import Foundation
+import XCTest
+import ZoSession
+
+/// The run as an AsyncSequence, and slots that are written and read.
+final class ProgressTests: XCTestCase {
+    func testTheStreamIsTheRun() async throws {
+        let test = try Case()
+        let dataset = try test.examples()
+        let session = try test.prepared(nil)
+        var losses: [String] = []
+        for try await step in session.steps(of: dataset, totalSteps: test.expected.steps) {
+            losses.append(bits(Float(step.loss)))
+        }
+        XCTAssertEqual(losses, test.expected.records.map(\.loss))
+        XCTAssertEqual(try session.info.steps, test.expected.steps)
+    }
+
+    func testWhoeverLeavesTheStreamPausesTheRun() async throws {
+        let test = try Case()
+        let dataset = try test.examples()
+        let session = try test.prepared("streamed")
+        for try await step in session.steps(of: dataset, totalSteps: 100_000) where step.step == 3 { break }
+        try session.close()
+        let reopened = try test.prepared("streamed")
+        let reached = try reopened.info.steps
+        // The reader was told of step 3 while others went on.
+        XCTAssertTrue((3..<100_000).contains(reached), "\(reached)")
+        for try await step in reopened.steps(of: dataset, totalSteps: reached + 2) {
+            XCTAssertGreaterThan(step.step, reached)
+        }
+        XCTAssertEqual(try reopened.info.steps, reached + 2)
+    }
+
+    func testACancelledTaskEndsTheRun() async throws {
+        let test = try Case()
+        let dataset = try test.examples()
+        let session = try test.prepared(nil)
+        let task = Task {
+            var count = 0
+            for try await _ in session.steps(of: dataset, totalSteps: 100_000) { count += 1 }
+            return count
+        }
+        try await Task.sleep(nanoseconds: 50_000_000)
+        task.cancel()
+        _ = try await task.value
+        // Waits for the step that runs: it is the last.
+        let steps = try session.info.steps
+        XCTAssertLessThan(steps, 100_000)
+        try await Task.sleep(nanoseconds: 50_000_000)
+        XCTAssertEqual(try session.info.steps, steps)
+    }
+
+    func testTheStreamThrowsWhatTrainThrows() async throws {
+        let test = try Case()
+        let session = try test.prepared(nil)
+        var run = try session.run
+        run.lr = 1e6
+        run.schedule = .constant
+        try session.configure(run)
+        do {
+            for try await _ in session.steps(of: try test.examples(), totalSteps: 200) {}
+            XCTFail("no error")
+        } catch let error as ZoError {
+            XCTAssertEqual(error.kind, .diverged)
+        }
+    }
+
+    func testSlotsPassAsFloatsAndAsBytes() throws {
+        let test = try Case()
+        let session = try test.prepared(nil)
+        let slot = try XCTUnwrap(try session.slots.first { $0.role == "trainable" })
+        XCTAssertEqual(slot.dtype, .float32)
+        XCTAssertEqual(slot.bytes, 4 * slot.elements)
+        let values = (0..<slot.elements).map { Float($0) / 7 - 3 }
+        try session.writeSlot(slot.name, values)
+        XCTAssertEqual(try session.readSlot(slot.name), values)
+        let bytes = try session.readSlotBytes(slot.name)
+        XCTAssertEqual(bytes, values.withUnsafeBytes(Array.init))
+        let other = [UInt8](bytes.reversed().map { $0 & 0x3f })
+        try session.writeSlotBytes(slot.name, other)
+        XCTAssertEqual(try session.readSlotBytes(slot.name), other)
+        assertFails(.invalidArgument) { try session.writeSlot(slot.name, [1]) }
+        assertFails(.invalidArgument) { try session.writeSlotBytes(slot.name, [1]) }
+        assertFails(.invalidArgument) { try session.writeSlot(slot.name, []) }
+        assertFails(.invalidArgument) { try session.readSlotBytes("nothing") }
+        _ = try session.step(try test.examples(), indices: [0])
+        assertFails(.invalidArgument) { try session.writeSlot(slot.name, values) }
+    }
+}
