@@ -33,6 +33,14 @@ def host_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_case(tmp_path_factory.mktemp("hosts"))
 
 
+@pytest.fixture(scope="session")
+def golden_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundles and states of graphs/golden/trajectories.json."""
+    from tests.support.trajectories import make_case
+
+    return make_case(tmp_path_factory.mktemp("trajectories"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--no-skips", action="store_true", help="fail when a test that is not listed is skipped"

@@ -1,0 +1,174 @@
+"""Write trajectories.json: runs of tiny bundles that every host repeats (docs/session.md, "Golden trajectories").
+
+    PYTHONPATH=. python graphs/golden/regenerate_trajectories.py
+
+The numbers come from the methods' references in plain PyTorch and float64, run freely from the bundle's initial values;
+the slots of a zeroth-order run from its gradients alone. It refuses a working tree with changes, so that the recorded
+commit is what made the file.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from regenerate_rng import hexadecimal, write
+
+from tests.support.compiled import Compiler
+from zoexport.core import manifest as manifests
+from zoexport.core import rng, tolerances
+from zoexport.data.examples import Candidate, Example
+from zoexport.ir.ops import zo_update
+from zoexport.parity.compare import load_reference
+
+OUTPUT = Path(__file__).parent / "trajectories.json"
+
+MODEL = "llama_tied"
+STEPS = 8
+_COMMON = {"weights": "fp32", "lora.rank": 2}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "prge": {
+        **_COMMON,
+        "queries": 2,
+        "batch": 2,
+        "loss": "choices",
+        "lr": 0.01,
+        "lr_schedule": "cosine",
+        "seed": 2**40 + 7,
+    },
+    "mebp": {
+        **_COMMON,
+        "batch": 1,
+        "accumulate": 3,
+        "lr": 0.01,
+        "weight_decay": 0.01,
+        "seed": 5,
+    },
+}
+
+
+def make_examples() -> list[Example]:
+    """Seven examples of unequal lengths with one or two labels, and two or three choices."""
+    examples = []
+    for number in range(7):
+        prompt = [(7 * number + 3 * place) % 290 + 1 for place in range(3 + 2 * number)]
+        candidates = []
+        for choice in range(2 + number % 2):
+            completion = [11 + choice, 40 + number][: 1 + number % 2]
+            candidates.append(Candidate.predicting(prompt + completion, len(prompt)))
+        examples.append(Example(candidates, number % 2))
+    return examples
+
+
+def rate(settings: dict[str, Any], step: int) -> float:
+    """The learning rate of a step, as docs/session.md has it."""
+    share = step / STEPS
+    shapes = {
+        "constant": 1.0,
+        "linear": 1 - share,
+        "cosine": (1 + np.cos(np.pi * share)) / 2,
+    }
+    return float(settings["lr"] * shapes[settings["lr_schedule"]])
+
+
+def batches(settings: dict[str, Any], examples: int) -> list[list[int]]:
+    """The examples of every step: an endless stream of shuffled epochs, cut into updates."""
+    size = settings["batch"] * settings["accumulate"]
+    stream = [
+        int(index)
+        for epoch in range(-(-STEPS * size // examples))
+        for index in rng.permutation(settings["seed"], epoch, examples)
+    ]
+    return [stream[step * size : (step + 1) * size] for step in range(STEPS)]
+
+
+def trajectory(bundle: Path, method: str, examples: list[Example]) -> dict[str, Any]:
+    """One run of the reference."""
+    manifest = manifests.read(bundle)
+    settings = manifest["settings"]
+    reference = load_reference(manifest, bundle, None, lambda *_: None)
+    trained = [slot for slot in manifest["state"] if slot["role"] == "trainable"]
+    initial = reference.values()
+    if "queries" in settings:
+        _in_double(reference)
+    losses, rates, gradients = [], [], []
+    for step, batch in enumerate(batches(settings, len(examples))):
+        lr = rate(settings, step)
+        taken = reference.step([examples[index] for index in batch], lr)
+        losses.append(taken["losses"])
+        rates.append(np.float32(lr))
+        if "queries" in settings:
+            gradients.append(np.array(taken["gradients"], np.float32))
+    finished = reference.finished()
+    if gradients:
+        finished = _replayed(initial, trained, gradients, rates, settings["seed"])
+    return {
+        "method": method,
+        "model": MODEL,
+        "settings": {key: str(value) for key, value in SETTINGS[method].items()},
+        "seed": f"{settings['seed']:016x}",
+        "steps": STEPS,
+        "batches": batches(settings, len(examples)),
+        "losses": losses,
+        "rates": hexadecimal(np.array(rates)),
+        "eps": hexadecimal(np.array([settings.get("eps", 0)], np.float32))[0],
+        "gradients": [hexadecimal(g) for g in gradients],
+        "slots": {
+            name: " ".join(hexadecimal(value.numpy().astype(np.float32)))
+            for name, value in finished.items()
+        },
+    }
+
+
+def _in_double(reference: Any) -> None:
+    """Float32 would not give the same losses twice, and a projected gradient magnifies that by 1/(2 eps)."""
+    reference.adapted.model.double()
+    reference.a = {name: value.double() for name, value in reference.a.items()}
+    reference.masters = {name: value.double() for name, value in reference.masters.items()}
+
+
+def _replayed(
+    slots: dict[str, torch.Tensor],
+    trained: list[dict[str, Any]],
+    gradients: list[Any],
+    rates: list[Any],
+    seed: int,
+) -> dict[str, torch.Tensor]:
+    """The slots after updates by these gradients, to the last bit."""
+    number = torch.tensor([seed])
+    for step, (g, lr) in enumerate(zip(gradients, rates, strict=True)):
+        for slot in trained:
+            slots[slot["name"]] = zo_update(
+                slots[slot["name"]],
+                torch.from_numpy(g),
+                torch.tensor([lr]),
+                number,
+                torch.tensor([step + 1]),
+                slot["tensor_id"],
+            )
+    return slots
+
+
+def trajectories() -> dict[str, Any]:
+    """Everything in the file except who wrote it."""
+    examples = make_examples()
+    with tempfile.TemporaryDirectory() as folder:
+        compiler = Compiler(Path(folder))
+        runs = [
+            trajectory(compiler.bundle(MODEL, method, **settings), method, examples)
+            for method, settings in SETTINGS.items()
+        ]
+    bounds = tolerances.bounds({"activations": "fp32"})
+    return {
+        "tolerances": {key: bounds[key] for key in (tolerances.LOSS, tolerances.STATE)},
+        "examples": [example.as_dict() for example in examples],
+        "trajectories": runs,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(write(OUTPUT, trajectories()))
