@@ -58,10 +58,10 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
         val good = """{"text": "a"}"""
         for ((line, found) in mapOf(
             """{"text": 3}""" to "'text' that is not text",
-            """["a"]""" to "more than one value, or no object",
-            """$good $good""" to "more than one value, or no object",
-            """{"text": "a"""" to "bad JSON",
-            """{text: "a"}""" to "bad JSON",
+            """["a"]""" to "not one JSON object",
+            """$good $good""" to "not one JSON object",
+            """{"text": "a"""" to "not one JSON object",
+            """{text: "a"}""" to "not one JSON object",
             """{}""" to "the keys none",
             """{"text": "a", "prompt": "b"}""" to "the keys 'text', 'prompt'",
             """{"messages": []}""" to "'messages'",

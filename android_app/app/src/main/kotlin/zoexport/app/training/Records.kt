@@ -7,7 +7,6 @@ import com.google.gson.JsonParseException
 import com.google.gson.JsonPrimitive
 import com.google.gson.stream.JsonReader
 import com.google.gson.stream.JsonToken
-import com.google.gson.stream.MalformedJsonException
 import java.io.File
 import java.io.IOException
 import java.io.StringReader
@@ -100,19 +99,18 @@ private fun completion(content: JsonObject, where: String): Record {
 }
 
 private fun strictly(line: String, where: String): JsonObject {
-    val problem = try {
+    val content = try {
         val reader = JsonReader(StringReader(line))
         val value = Gson().getAdapter(JsonElement::class.java).read(reader)
-        if (value is JsonObject && reader.peek() == JsonToken.END_DOCUMENT) return value
-        "more than one value, or no object"
-    } catch (error: JsonParseException) {
-        "bad JSON (${error.message})"
-    } catch (error: MalformedJsonException) {
-        "bad JSON (${error.message})"
-    } catch (error: IOException) {
-        "bad JSON (${error.message})"
+        (value as? JsonObject).takeIf { reader.peek() == JsonToken.END_DOCUMENT }
+    } catch (_: JsonParseException) {
+        null
+    } catch (_: IOException) { // of which a malformed text is one
+        null
     }
-    throw ZoException.Data(where, problem, "one JSON object a line: $SHAPES", "Correct the line.")
+    return content ?: throw ZoException.Data(
+        where, "a line that is not one JSON object", "one JSON object a line: $SHAPES", "Correct the line.",
+    )
 }
 
 private fun JsonElement.isText(): Boolean = this is JsonPrimitive && isString
