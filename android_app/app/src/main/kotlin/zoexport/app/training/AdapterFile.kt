@@ -15,8 +15,8 @@ import zoexport.session.ZoException
 private const val CONFIG = "adapter_config.json"
 
 /**
- * Writes the trained adapter of a state as a ZIP archive of the two files that `peft.PeftModel.from_pretrained` loads, as
- * `zoexport adapter export --format peft` does. The file is whole or not changed.
+ * Writes the trained adapter of a state as a ZIP archive of the two files that `peft.PeftModel.from_pretrained` loads,
+ * as `zoexport adapter export --format peft` does. The file is whole or not changed.
  *
  * @throws ZoException.InvalidArgument the method trains something else than LoRA adapters.
  */

@@ -2,7 +2,7 @@ package zoexport.app.training
 
 import java.io.File
 
-/** What the training asks of the phone. Android's implementations are in `zoexport.app.device`, the tests have their own. */
+/** What the training asks of the phone. Android's answers are in `zoexport.app.device`, the tests have their own. */
 interface Device {
     /** Degrees Celsius of the battery; null where the phone does not say. */
     fun celsius(): Double?
@@ -17,13 +17,12 @@ interface Device {
 }
 
 /**
- * When training waits, and when it goes on. What ends a wait is apart from what begins it, so that a run does not start and
- * stop with every step.
+ * When training waits, and when it goes on. What ends a wait is apart from what begins it, so that a run does not start
+ * and stop with every step.
  *
- * @property hottest above it training waits, in degrees Celsius of the battery; phones throttle from about 43 on.
+ * @property hottest above it training waits, in degrees Celsius of the battery.
  * @property cooled at or below it training goes on.
- * @property leastFreeBytes needed beside what the run has; a state of adapters has a few megabytes, a scratch file of
- *   activations some tens.
+ * @property leastFreeBytes that must be left beside what the run has, for its snapshots and scratch files.
  * @property leastBatteryPercent below it training waits for the charger.
  */
 data class Limits(

@@ -38,12 +38,16 @@ fun readRecords(file: File): List<Record> {
     val lines = try {
         file.readBytes()
     } catch (error: IOException) {
-        throw ZoException.Data("data $file", error.message ?: "an unreadable file", "a readable file", "Choose another file.")
+        throw ZoException.Data(
+            "data $file", error.message ?: "an unreadable file", "a readable file", "Choose another file.",
+        )
     }
     val records = decoded(lines, file).removePrefix("\uFEFF").split('\n')
         .mapIndexedNotNull { index, line -> if (line.isBlank()) null else parse(line, "${file.name}:${index + 1}") }
     if (records.isEmpty()) {
-        throw ZoException.Data("data ${file.name}", "no examples", "one JSON object a line: $SHAPES", "Give one example.")
+        throw ZoException.Data(
+            "data ${file.name}", "no examples", "one JSON object a line: $SHAPES", "Give one example.",
+        )
     }
     return records
 }
@@ -79,7 +83,8 @@ private fun completion(content: JsonObject, where: String): Record {
     val listed = content.get("choices") ?: return Record.Completion(where, prompt, listOf(completion), 0)
     if (!listed.isJsonArray || !listed.asJsonArray.all { it.isText() }) {
         throw ZoException.Data(
-            where, "'choices' that are not a list of text", "completions to compare", "Write \"choices\": [\" yes\", \" no\"].",
+            where, "'choices' that are not a list of text", "completions to compare",
+            "Write \"choices\": [\" yes\", \" no\"].",
         )
     }
     val choices = listed.asJsonArray.map { it.asString }

@@ -7,6 +7,8 @@ import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
 import kotlinx.coroutines.flow.update
+import kotlinx.coroutines.sync.Mutex
+import kotlinx.coroutines.sync.withLock
 import zoexport.session.ZoException
 
 /** What the screen shows. [celsius] and [losses] are those of the last step. */
@@ -48,11 +50,15 @@ class TrainingModel(
 ) {
     private val store = RequestStore(folder.resolve("request.json"))
     private val history = LossHistory()
+    private val alone = Mutex()
     private val shown = MutableStateFlow(restored())
     val screen: StateFlow<Screen> = shown.asStateFlow()
 
     /** Takes a bundle's folder; one that cannot be used is a [RunState.Failed]. */
-    fun chooseBundle(bundle: File) = checked { BundleFacts.read(bundle).let { facts -> shown.update { it.copy(bundle = facts) } } }
+    fun chooseBundle(bundle: File) = checked {
+        val facts = BundleFacts.read(bundle)
+        shown.update { it.copy(bundle = facts) }
+    }
 
     /** Takes a JSON Lines file; one without examples is a [RunState.Failed]. */
     fun chooseData(data: File) = checked {
@@ -124,9 +130,12 @@ class TrainingModel(
         writeAdapter(bundle.folder, stateOf(bundle), target)
     }
 
-    /** Trains what was started, to its end or its failure. Cancelled, it leaves a run that is paused, or idle. */
-    suspend fun train() {
-        val request = store.load() ?: return
+    /**
+     * Trains what was started, to its end or its failure. Cancelled, it leaves a run that is paused, or idle. A call waits
+     * for one that is finishing its step.
+     */
+    suspend fun train() = alone.withLock {
+        val request = store.load() ?: return@withLock
         try {
             job.run(request).collect(::show)
             store.clear()
