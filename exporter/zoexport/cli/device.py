@@ -31,10 +31,11 @@ def device() -> None:
 @device.command("list")
 @options.common
 def list_(as_json: bool) -> None:
-    """List the phones that adb sees.
+    """List the phones that adb sees, by the serial number that the other verbs take.
 
     \b
     zoexport device list
+    zoexport device list --json
     """
     from zoexport.device import list_devices
 

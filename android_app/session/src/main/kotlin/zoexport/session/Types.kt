@@ -46,7 +46,7 @@ class SlotInfo internal constructor(
     val bytes: Long get() = elements * dtype.bytes
 }
 
-/** Which of a slot's values: as the last step evaluated it, with the pending update applied, or the last gradient by it. */
+/** A slot's values as the last step evaluated it, those with the pending update applied, or the last gradient by it. */
 enum class SlotValues { CURRENT, FINISHED, GRADIENT }
 
 /** How the learning rate goes over the steps of a run; in the order of the ABI's numbers. */

@@ -32,7 +32,10 @@ class TrainingWorker(context: Context, parameters: WorkerParameters) : Coroutine
 
     override suspend fun getForegroundInfo(): ForegroundInfo = foreground(model.screen.value.run)
 
-    /** The notification follows the run, at most once a second: the system drops what comes faster. A StateFlow skips what lies between. */
+    /**
+     * The notification follows the run, at most once a second: the system drops what comes faster. A StateFlow skips what
+     * lies between.
+     */
     private suspend fun show() {
         try {
             model.screen.collect {
@@ -49,14 +52,15 @@ class TrainingWorker(context: Context, parameters: WorkerParameters) : Coroutine
 
     private fun notification(run: RunState): Notification {
         val context = applicationContext
-        val channel = NotificationChannel(CHANNEL, context.getString(R.string.channel), NotificationManager.IMPORTANCE_LOW)
+        val title = context.getString(R.string.channel)
+        val channel = NotificationChannel(CHANNEL, title, NotificationManager.IMPORTANCE_LOW)
         context.getSystemService(NotificationManager::class.java).createNotificationChannel(channel)
         val open = PendingIntent.getActivity(
             context, 0, Intent(context, MainActivity::class.java), PendingIntent.FLAG_IMMUTABLE,
         )
         val builder = NotificationCompat.Builder(context, CHANNEL)
             .setSmallIcon(android.R.drawable.stat_notify_sync)
-            .setContentTitle(context.getString(R.string.channel))
+            .setContentTitle(title)
             .setContentIntent(open)
             .setOngoing(true)
         if (run is RunState.Running) {

@@ -29,8 +29,8 @@ sealed interface Record {
 }
 
 /**
- * The records of a JSON Lines file, as docs/cli.md has them but for chats: a chat template is a program in a language that
- * no library for Android runs.
+ * The records of a JSON Lines file, as docs/cli.md has them but for chats: a chat template is a program in a language
+ * that no library for Android runs.
  *
  * @throws ZoException.Data the file cannot be read or is empty, or a line is no example; the message has its number.
  */

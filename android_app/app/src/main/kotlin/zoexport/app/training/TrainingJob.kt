@@ -36,7 +36,7 @@ class TrainingJob(
      * the step that runs. Where the phone is too hot or its battery low, the run is saved and waits.
      *
      * @throws LowDisk there is too little room; what was reached is saved.
-     * @throws zoexport.session.ZoException the bundle, the data or the state cannot be used, or the loss left its range.
+     * @throws zoexport.session.ZoException bundle, data or state cannot be used, or the loss left its range.
      */
     fun run(request: Request): Flow<RunState> = flow {
         emit(RunState.Preparing)

@@ -131,8 +131,8 @@ class TrainingModel(
     }
 
     /**
-     * Trains what was started, to its end or its failure. Cancelled, it leaves a run that is paused, or idle. A call waits
-     * for one that is finishing its step.
+     * Trains what was started, to its end or its failure. Cancelled, it leaves a run that is paused, or idle. A call
+     * waits for one that is finishing its step.
      */
     suspend fun train() = alone.withLock {
         val request = store.load() ?: return@withLock

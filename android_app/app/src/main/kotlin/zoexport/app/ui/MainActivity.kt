@@ -23,7 +23,7 @@ import zoexport.session.ZoException
 
 class MainActivity : ComponentActivity() {
     private val app get() = application as ZoApplication
-    private val chooseData = registerForActivityResult(ActivityResultContracts.OpenDocument()) { if (it != null) take(it) }
+    private val chooseData = registerForActivityResult(ActivityResultContracts.OpenDocument()) { it?.let(::take) }
     private val askToNotify = registerForActivityResult(ActivityResultContracts.RequestPermission()) {}
 
     override fun onCreate(savedInstanceState: Bundle?) {
@@ -34,7 +34,13 @@ class MainActivity : ComponentActivity() {
         setContent {
             val screen by app.model.screen.collectAsStateWithLifecycle()
             MaterialTheme {
-                TrainingScreen(screen, app.model, app.bundles, onChooseData = { chooseData.launch(arrayOf("*/*")) }, ::share)
+                TrainingScreen(
+                    screen,
+                    app.model,
+                    app.bundles,
+                    onChooseData = { chooseData.launch(arrayOf("*/*")) },
+                    onShare = ::share,
+                )
             }
         }
     }

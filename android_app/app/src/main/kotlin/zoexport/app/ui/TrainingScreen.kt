@@ -63,7 +63,8 @@ private fun Bundles(screen: Screen, bundles: File, onChoose: (File) -> Unit) {
     val there = remember { bundles.listFiles { file -> file.isDirectory }.orEmpty().sorted() }
     if (there.isEmpty()) Text(stringResource(R.string.bundle_missing))
     for (bundle in there) {
-        FilterChip(screen.bundle?.folder == bundle, { onChoose(bundle) }, { Text(bundle.name) }, enabled = !screen.isActive)
+        val chosen = screen.bundle?.folder == bundle
+        FilterChip(chosen, { onChoose(bundle) }, { Text(bundle.name) }, enabled = !screen.isActive)
     }
 }
 
@@ -75,7 +76,9 @@ private fun Examples(screen: Screen, onChooseData: () -> Unit, onType: (List<Typ
     var completion by remember { mutableStateOf("") }
     OutlinedButton(onChooseData, enabled = !screen.isActive) { Text(stringResource(R.string.data_choose)) }
     screen.data?.let { Text(it.name) }
-    OutlinedTextField(prompt, { prompt = it }, Modifier.fillMaxWidth(), label = { Text(stringResource(R.string.prompt)) })
+    OutlinedTextField(
+        prompt, { prompt = it }, Modifier.fillMaxWidth(), label = { Text(stringResource(R.string.prompt)) },
+    )
     OutlinedTextField(
         completion, { completion = it }, Modifier.fillMaxWidth(), label = { Text(stringResource(R.string.completion)) },
     )
