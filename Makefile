@@ -79,7 +79,7 @@ test-aarch64: aarch64-tools setup $(AARCH64)/.built ## Build for 64-bit ARM and 
 test-cpp: setup ## Run the C++ tests only
 	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error
 
-test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK and npm)
+test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK, Gson and npm)
 	$(BIN)/python -m pytest tests/kotlin $(PYTEST_ARGS)
 
 test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)

@@ -66,6 +66,7 @@ class Json private constructor(private val text: String) {
 
 /** The member of a parsed object; its absence is an error. */
 operator fun Any?.get(key: String): Any? = (this as Map<String, Any?>).getValue(key)
+fun Any?.members(): Map<String, Any?> = this as Map<String, Any?>
 fun Any?.items(): List<Any?> = this as List<Any?>
 fun Any?.text(): String = this as String
 fun Any?.int(): Int = (this as Double).toInt()

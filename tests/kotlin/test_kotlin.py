@@ -1,23 +1,33 @@
-"""The Kotlin host: compiled with its tests, run on a JVM, its states compared with Python's.
+"""The Kotlin host, and what the app has below its UI: compiled, run on a JVM, states compared with Python's.
 
-Needs a JDK and npm, which brings the Kotlin compiler into ``build/kotlin``.
+Needs a JDK, Gson, and npm, which brings the Kotlin compiler and its coroutines into ``build/kotlin``.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load, load_file
 
+from tests.support import text_cases
 from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, needed, run
 from zoexport.core.native import library_path
+from zoexport.exchange import export_adapter
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "kotlin"
 COMPILER = FOLDER / "node_modules" / "kotlin-compiler"
 HERE = Path(__file__).parent
+TRAINING = ROOT / "android_app/app/src/main/kotlin/zoexport/app/training"
 SESSION = ROOT / "android_app" / "session" / "src" / "main"
 
 
@@ -56,35 +66,102 @@ def kotlin(java: Path) -> Path:
     return COMPILER
 
 
-def test_kotlin(java: Path, glue: Path, kotlin: Path, host_case: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def text_case(golden_case: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return text_cases.make_case(tmp_path_factory.mktemp("texts") / "case", golden_case)
+
+
+@pytest.fixture(scope="session")
+def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
+    """Everything that needs no Android, compiled; makes the command that runs a class of it."""
     jar = FOLDER / "tests.jar"
-    library = kotlin / "lib" / "kotlin-test.jar"
-    sources = [SESSION / "kotlin", HERE]
-    run(
-        kotlin / "bin" / "kotlinc",
-        "-Werror",
-        "-jvm-target",
-        "17",
-        "-cp",
-        library,
-        "-d",
-        jar,
-        *sources,
-    )
-    path = f"{jar}:{library}:{kotlin / 'lib' / 'kotlin-stdlib.jar'}"
-    golden = ROOT / "graphs" / "golden" / "rng.json"
-    output = run(
-        java,
-        "-Xcheck:jni",
-        f"-Djava.library.path={glue}",
-        "-cp",
-        path,
-        "SmokeTestKt",
-        host_case,
-        tmp_path,
-        golden,
-    )
-    sys.stdout.write(output)
+    gson = Path("/usr/share/java/gson.jar")
+    if not gson.is_file():
+        pytest.fail(
+            f"{gson} was not found. Install Gson (Debian, Ubuntu: apt-get install libgoogle-gson-java).",
+            pytrace=False,
+        )
+    lib = kotlin / "lib"
+    libraries = [lib / "kotlin-test.jar", lib / "kotlinx-coroutines-core-jvm.jar", gson]
+    path = ":".join(map(str, libraries))
+    options = ["-Werror", "-jvm-target", "17", "-cp", path, "-d", jar]
+    run(kotlin / "bin" / "kotlinc", *options, SESSION / "kotlin", TRAINING, HERE)
+    path = f"{jar}:{path}:{lib / 'kotlin-stdlib.jar'}"
     # -Xcheck:jni warns of an unchecked exception or a leaked reference and goes on.
+    return lambda name, *arguments: [
+        *(java, "-Xcheck:jni", f"-Djava.library.path={glue}", "-cp", path, name),
+        *arguments,
+    ]
+
+
+def test_kotlin(
+    jvm: Callable[..., list[object]],
+    host_case: Path,
+    golden_case: Path,
+    text_case: Path,
+    tmp_path: Path,
+) -> None:
+    golden = ROOT / "graphs" / "golden"
+    output = run(*jvm("MainKt", host_case, golden_case, text_case, tmp_path, golden))
+    sys.stdout.write(output)
     assert "WARNING" not in output and ", 0 failed" in output
     check_states(host_case, tmp_path)
+    states = {
+        "state-prge": text_case / "prge",
+        "state-mebp": text_case / "mebp",
+    }
+    for name, expected in states.items():
+        text_cases.check_state(tmp_path / "model" / name, expected)
+    # What was paused has another snapshot; the newest has all but the update that is pending.
+    newest = f"snapshot-{text_cases.STEPS - 1}.safetensors"
+    for name in ("trajectory.log", newest):
+        paused = tmp_path / "model" / "state-paused" / name
+        assert paused.read_bytes() == (text_case / "prge" / name).read_bytes()
+    _check_adapter(golden_case / "mebp" / "bundle", tmp_path / "model", tmp_path / "peft")
+
+
+def _check_adapter(bundle: Path, model: Path, folder: Path) -> None:
+    """The adapter that Kotlin wrote is the one that Python exports of the same state."""
+    export_adapter(bundle, state=model / "state-adapter", kind="peft", output=folder, force=False)
+    with zipfile.ZipFile(model / "adapter.zip") as archive:
+        found = load(archive.read("adapter_model.safetensors"))
+        assert json.loads(archive.read("adapter_config.json")) == json.loads(
+            (folder / "adapter_config.json").read_text()
+        )
+    expected = load_file(folder / "adapter_model.safetensors")
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+        assert found[name].any()
+
+
+@pytest.mark.parametrize("method", ["prge", "mebp"])
+def test_a_killed_process_goes_on_as_the_same_run(
+    jvm: Callable[..., list[object]],
+    golden_case: Path,
+    text_case: Path,
+    tmp_path: Path,
+    method: str,
+) -> None:
+    """Killed twice without notice while it steps, the state becomes that of an undisturbed ``zoexport train``."""
+    state = tmp_path / "state"
+    line = jvm(
+        "TrainOnce",
+        golden_case / method / "bundle",
+        text_case / "data.examples.jsonl",
+        state,
+        text_cases.STEPS,
+    )
+    reached = 0
+    for _ in range(2):
+        with subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(40):
+                step = int(process.stdout.readline())
+            process.kill()
+            rest = process.stdout.read().split()
+        assert process.returncode == -signal.SIGKILL
+        assert reached < step < text_cases.STEPS and str(text_cases.STEPS) not in rest
+        reached = step
+    run(*line)
+    text_cases.check_state(state, text_case / method)

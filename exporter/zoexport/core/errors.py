@@ -68,6 +68,10 @@ class StateError(ZoExportError):
     """A training state that is missing, damaged, locked, or of another bundle."""
 
 
+class DeviceError(ZoExportError):
+    """A phone, or what talks to it, that is missing or cannot be used."""
+
+
 class VerifyError(ZoExportError):
     """A training graph that breaks a rule of ``ir.verify``."""
 

@@ -1,5 +1,7 @@
 #include "jni_support.h"
 
+#include <utility>
+
 namespace zoexport::jni {
 namespace {
 
@@ -9,6 +11,15 @@ jsize length(size_t count) {
     throw std::bad_alloc();
   }
   return static_cast<jsize>(count);
+}
+
+template <typename T>
+std::vector<T> room(JNIEnv* env, jarray array) {
+  const auto count = static_cast<size_t>(env->GetArrayLength(array));
+  std::vector<T> values;
+  values.reserve(count + 1);
+  values.resize(count);
+  return values;
 }
 
 }  // namespace
@@ -47,10 +58,22 @@ jstring to_string(JNIEnv* env, const char* utf8) {
 }
 
 std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array) {
-  std::vector<int64_t> values(static_cast<size_t>(env->GetArrayLength(array)));
+  std::vector<int64_t> values = room<int64_t>(env, array);
   static_assert(sizeof(jlong) == sizeof(int64_t));
   env->GetLongArrayRegion(array, 0, static_cast<jsize>(values.size()), reinterpret_cast<jlong*>(values.data()));
-  return checked(env, values);
+  return checked(env, std::move(values));
+}
+
+std::vector<float> to_vector(JNIEnv* env, jfloatArray array) {
+  std::vector<float> values = room<float>(env, array);
+  env->GetFloatArrayRegion(array, 0, static_cast<jsize>(values.size()), values.data());
+  return checked(env, std::move(values));
+}
+
+std::vector<uint8_t> to_vector(JNIEnv* env, jbyteArray array) {
+  std::vector<uint8_t> values = room<uint8_t>(env, array);
+  env->GetByteArrayRegion(array, 0, static_cast<jsize>(values.size()), reinterpret_cast<jbyte*>(values.data()));
+  return checked(env, std::move(values));
 }
 
 jlongArray to_array(JNIEnv* env, const int64_t* values, size_t count) {
@@ -62,6 +85,12 @@ jlongArray to_array(JNIEnv* env, const int64_t* values, size_t count) {
 jintArray to_array(JNIEnv* env, const uint32_t* values, size_t count) {
   jintArray array = checked(env, env->NewIntArray(length(count)));
   env->SetIntArrayRegion(array, 0, static_cast<jsize>(count), reinterpret_cast<const jint*>(values));
+  return array;
+}
+
+jbyteArray to_array(JNIEnv* env, const uint8_t* values, size_t count) {
+  jbyteArray array = checked(env, env->NewByteArray(length(count)));
+  env->SetByteArrayRegion(array, 0, static_cast<jsize>(count), reinterpret_cast<const jbyte*>(values));
   return array;
 }
 

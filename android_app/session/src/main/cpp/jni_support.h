@@ -57,9 +57,13 @@ void call(JNIEnv* env, Verb verb, Arguments... arguments) {
 std::string to_utf8(JNIEnv* env, jstring text);
 jstring to_string(JNIEnv* env, const char* utf8);
 
+// Never without room, so that no data() is a null pointer, which would hide what else is wrong with a call.
 std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array);
+std::vector<float> to_vector(JNIEnv* env, jfloatArray array);
+std::vector<uint8_t> to_vector(JNIEnv* env, jbyteArray array);
 jlongArray to_array(JNIEnv* env, const int64_t* values, size_t count);
 jintArray to_array(JNIEnv* env, const uint32_t* values, size_t count);
+jbyteArray to_array(JNIEnv* env, const uint8_t* values, size_t count);
 jfloatArray to_array(JNIEnv* env, const float* values, size_t count);
 jdoubleArray to_array(JNIEnv* env, const double* values, size_t count);
 

@@ -47,6 +47,13 @@ int32_t on_progress(void* user, const zo_progress* p) {
   return stop || threw ? 1 : 0;
 }
 
+jobject to_object(JNIEnv* env, const zo_slot_info& slot) {
+  return make(env, "SlotInfo", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;I[JJI)V",
+              to_string(env, slot.name), to_string(env, slot.role), to_string(env, slot.module), bits(slot.tensor_id),
+              to_array(env, slot.shape, static_cast<size_t>(slot.rank)), bits(slot.elements),
+              static_cast<jint>(slot.dtype));
+}
+
 }  // namespace
 
 ZO_NATIVE(jint, Library, nativeAbiVersion)(JNIEnv*, jclass) { return bits(zo_abi_version()); }
@@ -99,9 +106,16 @@ ZO_NATIVE(jobject, TrainingSession, nativeSlot)(JNIEnv* env, jclass, jlong sessi
   return guarded(env, [&]() -> jobject {
     auto slot = sized<zo_slot_info>();
     call(env, zo_session_slot, session_of(session), static_cast<uint32_t>(index), &slot);
-    return make(env, "SlotInfo", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;I[JJ)V",
-                to_string(env, slot.name), to_string(env, slot.role), to_string(env, slot.module),
-                bits(slot.tensor_id), to_array(env, slot.shape, static_cast<size_t>(slot.rank)), bits(slot.elements));
+    return to_object(env, slot);
+  });
+}
+
+ZO_NATIVE(jobject, TrainingSession, nativeFindSlot)(JNIEnv* env, jclass, jlong session, jstring name) {
+  return guarded(env, [&]() -> jobject {
+    const std::string wanted = to_utf8(env, name);
+    auto slot = sized<zo_slot_info>();
+    call(env, zo_session_find_slot, session_of(session), wanted.c_str(), &slot);
+    return to_object(env, slot);
   });
 }
 
@@ -120,19 +134,17 @@ ZO_NATIVE(jobject, TrainingSession, nativeRun)(JNIEnv* env, jclass, jlong sessio
     zo_run run = {};
     run.struct_size = sizeof(run);
     call(env, zo_session_run, session_of(session), &run);
-    return make(env, "Run", "(IIIIDDJJ)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
-                bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps));
+    return make(env, "Run", "(IIIIDDJJDDDI)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
+                bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps),
+                run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every));
   });
 }
 
 ZO_NATIVE(void, TrainingSession, nativeConfigure)
 (JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
- jlong seed, jlong total_steps) {
+ jlong seed, jlong total_steps, jdouble momentum, jdouble weight_decay, jdouble clip, jint checkpoint_every) {
   guarded(env, [&] {
-    // What Kotlin does not set stays as it is.
-    zo_run run = {};
-    run.struct_size = sizeof(run);
-    call(env, zo_session_run, session_of(session), &run);
+    auto run = sized<zo_run>();
     run.schedule = schedule;
     run.loss = loss;
     run.batch = static_cast<uint32_t>(batch);
@@ -141,6 +153,10 @@ ZO_NATIVE(void, TrainingSession, nativeConfigure)
     run.eps = eps;
     run.seed = static_cast<uint64_t>(seed);
     run.total_steps = static_cast<uint64_t>(total_steps);
+    run.momentum = momentum;
+    run.weight_decay = weight_decay;
+    run.clip = clip;
+    run.checkpoint_every = static_cast<uint32_t>(checkpoint_every);
     call(env, zo_session_configure, session_of(session), &run);
   });
 }
@@ -196,9 +212,8 @@ ZO_NATIVE(jobject, TrainingSession, nativeStep)
 (JNIEnv* env, jclass, jlong session, jlong dataset, jlongArray indices) {
   return guarded(env, [&]() -> jobject {
     const std::vector<int64_t> given = to_vector(env, indices);
-    // The library refuses an index that is out of range, which a negative one becomes, but also a null pointer.
-    const uint64_t none = 0;
-    const auto* chosen = given.empty() ? &none : reinterpret_cast<const uint64_t*>(given.data());
+    // The library refuses an index that is out of range, which a negative one becomes.
+    const auto* chosen = reinterpret_cast<const uint64_t*>(given.data());
     auto step = sized<zo_step>();
     call(env, zo_session_step, session_of(session), dataset_of(dataset), chosen, given.size(), &step);
     return make(env, "StepResult", "(JDDD[D[F)V", bits(step.step), step.loss, step.lr, step.seconds,
@@ -235,14 +250,65 @@ ZO_NATIVE(jobject, TrainingSession, nativeEvaluate)(JNIEnv* env, jclass, jlong s
 // ---- state -------------------------------------------------------------------------------------------------------
 
 ZO_NATIVE(jfloatArray, TrainingSession, nativeReadSlot)
-(JNIEnv* env, jclass, jlong session, jstring name, jboolean finished, jlong elements) {
+(JNIEnv* env, jclass, jlong session, jstring name, jint which, jlong elements) {
   return guarded(env, [&]() -> jfloatArray {
     const std::string slot = to_utf8(env, name);
-    const auto count = static_cast<size_t>(elements);
-    std::vector<float> values(count + 1);  // never a null pointer, which would hide what else is wrong
-    const int32_t which = finished == JNI_TRUE ? ZO_SLOT_FINISHED : ZO_SLOT_CURRENT;
-    call(env, zo_session_read_slot, session_of(session), slot.c_str(), which, values.data(), count);
-    return to_array(env, values.data(), count);
+    std::vector<float> values(static_cast<size_t>(elements));
+    call(env, zo_session_read_slot, session_of(session), slot.c_str(), static_cast<int32_t>(which), values.data(),
+         values.size());
+    return to_array(env, values.data(), values.size());
+  });
+}
+
+ZO_NATIVE(jbyteArray, TrainingSession, nativeReadSlotBytes)
+(JNIEnv* env, jclass, jlong session, jstring name, jint which, jlong size) {
+  return guarded(env, [&]() -> jbyteArray {
+    const std::string slot = to_utf8(env, name);
+    std::vector<uint8_t> bytes(static_cast<size_t>(size));
+    call(env, zo_session_read_slot_bytes, session_of(session), slot.c_str(), static_cast<int32_t>(which),
+         static_cast<void*>(bytes.data()), bytes.size());
+    return to_array(env, bytes.data(), bytes.size());
+  });
+}
+
+ZO_NATIVE(jfloatArray, TrainingSession, nativeReplaySlot)
+(JNIEnv* env, jclass, jlong session, jstring name, jlong updates, jlong elements) {
+  return guarded(env, [&]() -> jfloatArray {
+    const std::string slot = to_utf8(env, name);
+    std::vector<float> values(static_cast<size_t>(elements));
+    call(env, zo_session_replay_slot, session_of(session), slot.c_str(), static_cast<uint64_t>(updates), values.data(),
+         values.size());
+    return to_array(env, values.data(), values.size());
+  });
+}
+
+ZO_NATIVE(jbyteArray, TrainingSession, nativeReplaySlotBytes)
+(JNIEnv* env, jclass, jlong session, jstring name, jlong updates, jlong size) {
+  return guarded(env, [&]() -> jbyteArray {
+    const std::string slot = to_utf8(env, name);
+    std::vector<uint8_t> bytes(static_cast<size_t>(size));
+    call(env, zo_session_replay_slot_bytes, session_of(session), slot.c_str(), static_cast<uint64_t>(updates),
+         static_cast<void*>(bytes.data()), bytes.size());
+    return to_array(env, bytes.data(), bytes.size());
+  });
+}
+
+ZO_NATIVE(void, TrainingSession, nativeWriteSlot)
+(JNIEnv* env, jclass, jlong session, jstring name, jfloatArray values) {
+  guarded(env, [&] {
+    const std::string slot = to_utf8(env, name);
+    const std::vector<float> given = to_vector(env, values);
+    call(env, zo_session_write_slot, session_of(session), slot.c_str(), given.data(), given.size());
+  });
+}
+
+ZO_NATIVE(void, TrainingSession, nativeWriteSlotBytes)
+(JNIEnv* env, jclass, jlong session, jstring name, jbyteArray bytes) {
+  guarded(env, [&] {
+    const std::string slot = to_utf8(env, name);
+    const std::vector<uint8_t> given = to_vector(env, bytes);
+    call(env, zo_session_write_slot_bytes, session_of(session), slot.c_str(), static_cast<const void*>(given.data()),
+         given.size());
   });
 }
 

@@ -44,6 +44,10 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             run.eps,
             run.seed.toLong(),
             run.totalSteps.notNegative("totalSteps"),
+            run.momentum,
+            run.weightDecay,
+            run.clip,
+            run.checkpointEvery.toLong().notNegative("checkpointEvery").toInt(),
         )
     }
 
@@ -78,16 +82,44 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
         handle.call { nativeEvaluate(it, examples) }
     }
 
+    /** The state slot with this name. */
+    fun slot(name: String): SlotInfo = handle.call { slotOf(it, name) }
+
     /**
-     * A slot's values, row-major.
+     * A slot's values, row-major: those of a float16 slot exactly, those of integers not.
      *
-     * @param finished with the pending update applied, as evaluation and export see it; else as the last step
-     *   evaluated it.
+     * @throws ZoException.InvalidArgument no such slot, integers, or a gradient that there is not.
      */
-    fun readSlot(name: String, finished: Boolean = true): FloatArray = handle.call { address ->
-        // An unknown name goes on with no elements: the library says what is wrong with it.
-        val elements = slotsOf(address).firstOrNull { it.name == name }?.elements ?: 0
-        nativeReadSlot(address, name.checked("slot"), finished, elements)
+    fun readSlot(name: String, values: SlotValues = SlotValues.FINISHED): FloatArray = handle.call {
+        nativeReadSlot(it, name.checked("slot"), values.ordinal, slotOf(it, name).elements)
+    }
+
+    /** A slot of any [Dtype] as its bytes lie in memory; gradients do not pass so. */
+    fun readSlotBytes(name: String, values: SlotValues = SlotValues.FINISHED): ByteArray = handle.call {
+        nativeReadSlotBytes(it, name.checked("slot"), values.ordinal, slotOf(it, name).bytes)
+    }
+
+    /** Replaces a slot's initial values (an imported adapter), before the first step; a float16 slot rounds them. */
+    fun writeSlot(name: String, values: FloatArray) =
+        handle.call { nativeWriteSlot(it, name.checked("slot"), values) }
+
+    /** [writeSlot] for a slot of any [Dtype]. */
+    fun writeSlotBytes(name: String, bytes: ByteArray) =
+        handle.call { nativeWriteSlotBytes(it, name.checked("slot"), bytes) }
+
+    /**
+     * A slot as the initial values and the first [updates] records alone give it.
+     *
+     * @throws ZoException.InvalidArgument more updates than the run has, or a first-order method's, whose records do not
+     *   tell.
+     */
+    fun replaySlot(name: String, updates: Long): FloatArray = handle.call {
+        nativeReplaySlot(it, name.checked("slot"), updates.notNegative("updates"), slotOf(it, name).elements)
+    }
+
+    /** [replaySlot] for a slot of any [Dtype]. */
+    fun replaySlotBytes(name: String, updates: Long): ByteArray = handle.call {
+        nativeReplaySlotBytes(it, name.checked("slot"), updates.notNegative("updates"), slotOf(it, name).bytes)
     }
 
     /** Record [index] of the trajectory log, below [SessionInfo.steps]. */
@@ -130,6 +162,8 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
         private fun slotsOf(session: Long): List<SlotInfo> =
             List(nativeSlotCount(session)) { nativeSlot(session, it) }
 
+        private fun slotOf(session: Long, name: String): SlotInfo = nativeFindSlot(session, name.checked("slot"))
+
         @JvmStatic private external fun nativeOpen(
             bundle: String,
             threads: Int,
@@ -142,6 +176,7 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
         @JvmStatic private external fun nativeInfo(session: Long): SessionInfo
         @JvmStatic private external fun nativeSlotCount(session: Long): Int
         @JvmStatic private external fun nativeSlot(session: Long, index: Int): SlotInfo
+        @JvmStatic private external fun nativeFindSlot(session: Long, name: String): SlotInfo
         @JvmStatic private external fun nativeRun(session: Long): Run
         @JvmStatic private external fun nativeStep(session: Long, dataset: Long, indices: LongArray): StepResult
         @JvmStatic private external fun nativeEvaluate(session: Long, dataset: Long): Evaluation
@@ -168,17 +203,28 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             eps: Double,
             seed: Long,
             totalSteps: Long,
+            momentum: Double,
+            weightDecay: Double,
+            clip: Double,
+            checkpointEvery: Int,
         )
 
         @JvmStatic
         private external fun nativeTrain(session: Long, dataset: Long, totalSteps: Long, onProgress: OnProgress?)
 
         @JvmStatic
-        private external fun nativeReadSlot(
-            session: Long,
-            name: String,
-            finished: Boolean,
-            elements: Long,
-        ): FloatArray
+        private external fun nativeReadSlot(session: Long, name: String, which: Int, elements: Long): FloatArray
+
+        @JvmStatic
+        private external fun nativeReadSlotBytes(session: Long, name: String, which: Int, bytes: Long): ByteArray
+
+        @JvmStatic
+        private external fun nativeReplaySlot(session: Long, name: String, updates: Long, elements: Long): FloatArray
+
+        @JvmStatic
+        private external fun nativeReplaySlotBytes(session: Long, name: String, updates: Long, bytes: Long): ByteArray
+
+        @JvmStatic private external fun nativeWriteSlot(session: Long, name: String, values: FloatArray)
+        @JvmStatic private external fun nativeWriteSlotBytes(session: Long, name: String, bytes: ByteArray)
     }
 }

@@ -24,7 +24,12 @@ class SessionInfo internal constructor(
     val seed: ULong = seed.toULong()
 }
 
-/** A state slot of the manifest. */
+/** How an element lies in memory, in the order of the ABI's numbers; [bytes] of one. */
+enum class Dtype(val bytes: Int) {
+    FLOAT32(4), INT64(8), UINT8(1), BFLOAT16(2), INT8(1), UINT32(4), FLOAT16(2), INT32(4),
+}
+
+/** A state slot of the manifest. Of a [Dtype.UINT8] slot an element holds two integers of 4 bits. */
 class SlotInfo internal constructor(
     val name: String,
     val role: String,
@@ -32,9 +37,17 @@ class SlotInfo internal constructor(
     tensorId: Int,
     val shape: LongArray,
     val elements: Long,
+    dtype: Int,
 ) {
     val tensorId: UInt = tensorId.toUInt()
+    val dtype: Dtype = Dtype.entries[dtype]
+
+    /** What [TrainingSession.readSlotBytes] gives. */
+    val bytes: Long get() = elements * dtype.bytes
 }
+
+/** A slot's values as the last step evaluated it, those with the pending update applied, or the last gradient by it. */
+enum class SlotValues { CURRENT, FINISHED, GRADIENT }
 
 /** How the learning rate goes over the steps of a run; in the order of the ABI's numbers. */
 enum class Schedule { CONSTANT, LINEAR, COSINE }
@@ -42,7 +55,10 @@ enum class Schedule { CONSTANT, LINEAR, COSINE }
 /** What is minimized; in the order of the ABI's numbers. */
 enum class Loss { FULL, CHOICES }
 
-/** How a run trains. [totalSteps] is the schedule's length for [TrainingSession.step]. */
+/**
+ * How a run trains. [totalSteps] is the schedule's length for [TrainingSession.step]. [momentum], [weightDecay], [clip]
+ * (0: none) and [checkpointEvery] are of first-order methods.
+ */
 data class Run(
     val schedule: Schedule,
     val loss: Loss,
@@ -52,6 +68,10 @@ data class Run(
     val eps: Double,
     val seed: ULong,
     val totalSteps: Long,
+    val momentum: Double,
+    val weightDecay: Double,
+    val clip: Double,
+    val checkpointEvery: Int,
 ) {
     internal constructor(
         schedule: Int,
@@ -62,10 +82,20 @@ data class Run(
         eps: Double,
         seed: Long,
         totalSteps: Long,
-    ) : this(Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps)
+        momentum: Double,
+        weightDecay: Double,
+        clip: Double,
+        checkpointEvery: Int,
+    ) : this(
+        Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps, momentum,
+        weightDecay, clip, checkpointEvery,
+    )
 }
 
-/** One step: `losses[2i]` and `losses[2i+1]` are those of +z_i and -z_i, [loss] their mean. */
+/**
+ * One step: `losses[2i]` and `losses[2i+1]` are those of +z_i and -z_i, [loss] their mean. A first-order method has one
+ * loss, and no [gradients] here.
+ */
 class StepResult internal constructor(
     val step: Long,
     val loss: Double,

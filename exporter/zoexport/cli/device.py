@@ -1,0 +1,208 @@
+"""``zoexport device``: phones on a desk, over adb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.groups import Verbs
+from zoexport.cli.progress import Phases
+
+_SERIAL = click.option("--serial", help="Which phone, where there are several.")
+_RUNNER = click.option(
+    "--runner",
+    type=options.PATH,
+    envvar="ZOEXPORT_DEVICE_RUNNER",
+    help="A folder with zoexport-runner and its libraries, built for the phone; kept there.",
+)
+_RUN = click.option("--run", default="run", show_default=True, help="The run's name on the phone.")
+
+
+@click.group(cls=Verbs)
+def device() -> None:
+    """Train on a phone that is connected to this computer, over adb."""
+
+
+@device.command("list")
+@options.common
+def list_(as_json: bool) -> None:
+    """List the phones that adb sees, by the serial number that the other verbs take.
+
+    \b
+    zoexport device list
+    zoexport device list --json
+    """
+    from zoexport.device import list_devices
+
+    result = list_devices()
+    rows = [
+        (entry["serial"], entry["state"], entry["model"] or "", entry["abi"] or "")
+        for entry in result["devices"]
+    ]
+    lines = [f"{len(rows)} phones:", *table(rows)] if rows else ["No phone is connected."]
+    emit(result, lines, as_json=as_json)
+
+
+@device.command()
+@options.bundle
+@_SERIAL
+@_RUNNER
+@click.option(
+    "--app", is_flag=True, help="For the app: into the folder from which it offers bundles."
+)
+@options.common
+def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_json: bool) -> None:
+    """Copy BUNDLE, and a runner, to a phone.
+
+    \b
+    zoexport device push model.bundle --runner build/android/runner
+    zoexport device push model.bundle --app
+    """
+    from zoexport.device import push as push_bundle
+
+    with output_of_libraries(), Phases("device", as_json=as_json) as phases:
+        result = push_bundle(bundle, serial=serial, runner=runner, app=app, progress=phases)
+    word = "Copied to" if result["copied"] else "Already on"
+    rows = [(name, result[name]) for name in ("bundle", "runner") if result[name]]
+    emit(result, [f"{word} {result['serial']}.", *table(rows)], as_json=as_json)
+
+
+@device.command()
+@options.bundle
+@click.option(
+    "--data", type=options.PATH, required=True, help="Examples, JSON Lines (docs/cli.md)."
+)
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Steps in total.")
+@_RUN
+@options.settings
+@_SERIAL
+@_RUNNER
+@options.common
+def train(
+    bundle: Path,
+    data: Path,
+    steps: int,
+    run: str,
+    assignments: tuple[str, ...],
+    serial: str | None,
+    runner: Path | None,
+    as_json: bool,
+) -> None:
+    """Train BUNDLE on a phone, in its shell; tokens are made here.
+
+    A run that was stopped goes on with the same command. --set takes what 'zoexport train --set' takes.
+
+    \b
+    zoexport device train model.bundle --data train.jsonl --steps 150
+    zoexport device pull model.bundle --state run
+    """
+    from zoexport.core.config import parse_assignments
+    from zoexport.device import train as train_there
+
+    with output_of_libraries(), Phases("device", as_json=as_json) as phases:
+        result = train_there(
+            bundle,
+            data=data,
+            steps=steps,
+            run=run,
+            settings=parse_assignments(assignments),
+            serial=serial,
+            runner=runner,
+            progress=phases,
+            on_line=_reported(as_json),
+        )
+    losses = result["losses"]
+    rows = [
+        ("loss", f"{losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last"),
+        *_costs(result),
+        ("run", result["run"]),
+    ]
+    title = f"Trained {result['steps']} steps on {result['serial']}."
+    emit(result, [title, *table(rows)], as_json=as_json)
+
+
+@device.command()
+@options.bundle
+@click.option("--state", type=options.PATH, required=True, help="The folder to create.")
+@_RUN
+@_SERIAL
+@options.force
+@options.common
+def pull(
+    bundle: Path, state: Path, run: str, serial: str | None, force: bool, as_json: bool
+) -> None:
+    """Bring a run's state of BUNDLE from a phone.
+
+    \b
+    zoexport device pull model.bundle --state run
+    zoexport adapter export model.bundle --state run -o adapter
+    """
+    from zoexport.device import pull as pull_state
+
+    with output_of_libraries(), Phases("device", as_json=as_json) as phases:
+        result = pull_state(
+            bundle, state=state, run=run, serial=serial, force=force, progress=phases
+        )
+    rows = [(name, result[name]) for name in ("state", "steps")]
+    emit(result, [f"Copied from {result['serial']}.", *table(rows)], as_json=as_json)
+
+
+@device.command()
+@options.bundle
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True)
+@_SERIAL
+@_RUNNER
+@options.common
+def parity(bundle: Path, steps: int, serial: str | None, runner: Path | None, as_json: bool) -> int:
+    """Compare BUNDLE on a phone with the session on this machine.
+
+    Both take the same steps on the batches of 'zoexport parity'. The exit code is 1 when a bound is exceeded.
+
+    \b
+    zoexport device parity model.bundle --runner build/android/runner
+    """
+    from zoexport.device import device_parity
+
+    with output_of_libraries(), Phases("device", as_json=as_json) as phases:
+        result = device_parity(bundle, steps=steps, serial=serial, runner=runner, progress=phases)
+    rows: list[tuple[str, Any]] = [("loss error", f"{result['max_relative_loss_error']:.2e}")]
+    if result["same_bits"] is None:
+        rows.append(("state error", f"{result['max_relative_state_error']:.2e}"))
+    else:
+        rows.append(("noise and updates", "the same bits" if result["same_bits"] else "OTHER BITS"))
+    rows += [
+        ("bounds", ", ".join(f"{name} {bound:g}" for name, bound in result["bounds"].items())),
+        *_costs(result),
+    ]
+    verdict = "agree" if result["passed"] else "DISAGREE"
+    title = f"{result['phone']} and this machine {verdict} over {result['steps']} steps."
+    emit(result, [title, *table(rows)], as_json=as_json)
+    return 0 if result["passed"] else 1
+
+
+def _costs(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Time and memory, of a call that took steps."""
+    if result["step_seconds_median"] is None:
+        return [("time", "the run had them already")]
+    return [
+        ("time", f"{result['step_seconds_median']:.3f} s a step"),
+        (
+            "memory",
+            f"at most {result['peak_anonymous_mb']} MB anonymous, {result['peak_rss_mb']} MB resident",
+        ),
+    ]
+
+
+def _reported(as_json: bool) -> Callable[[str], None]:
+    """Shows the runner's lines, which it writes after every step."""
+
+    def show(line: str) -> None:
+        if not as_json:
+            click.echo(f"device: {line}", err=True)
+
+    return show

@@ -1,0 +1,264 @@
+"""Bundles, the runner and states on a phone; training there with tokens that were made here.
+
+    /data/local/tmp/zoexport/
+      runner/              zoexport-runner and its libraries
+      bundles/<id>/        by the first 16 digits of the bundle_id
+      runs/<id>/<run>/     examples.jsonl and state/
+      packed/              packed weights
+
+Shell users may write and run programs there, and no other place.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import (
+    Cancelled,
+    ConfigError,
+    DeviceError,
+    DivergedError,
+    ZoExportError,
+)
+from zoexport.core.files import atomic_folder
+from zoexport.core.types import Progress
+from zoexport.device.adb import Phone, choose_phone
+from zoexport.device.runner import RUNNER, check_runner
+
+FOLDER = PurePosixPath("/data/local/tmp/zoexport")
+APP = "dev.zoexport.app"
+"""The app's package; its own folder that adb may write is below."""
+APP_BUNDLES = PurePosixPath(f"/sdcard/Android/data/{APP}/files/bundles")
+
+_ERRORS: Mapping[int, type[ZoExportError]] = {2: ConfigError, 3: DivergedError, 130: Cancelled}
+"""The runner's exit codes that are not those of every failure."""
+
+_OPTIONS = {
+    "lr": "--lr",
+    "lr_schedule": "--schedule",
+    "eps": "--eps",
+    "seed": "--seed",
+    "batch": "--batch",
+    "accumulate": "--accumulate",
+    "momentum": "--momentum",
+    "weight_decay": "--weight-decay",
+    "clip": "--clip",
+    "checkpoint_every": "--checkpoint-every",
+    "loss": "--loss",
+}
+"""Settings of a run, as the runner's options."""
+
+
+class Place:
+    """Where a bundle and a run of it are on a phone."""
+
+    def __init__(self, manifest: Mapping[str, Any], run: str) -> None:
+        if not run or "/" in run or run.startswith("."):
+            raise ConfigError(
+                f"--run {run}",
+                found="a name that is no file's",
+                expected="letters, digits, - and _",
+                fix="Choose another name.",
+            )
+        short = manifest["bundle_id"][:16]
+        self.bundle = FOLDER / "bundles" / short
+        self.run = FOLDER / "runs" / short / run
+        self.examples = self.run / "examples.jsonl"
+        self.state = self.run / "state"
+
+
+def push(
+    bundle: Path, *, serial: str | None, runner: Path | None, app: bool, progress: Progress
+) -> dict[str, Any]:
+    """Bring a bundle, and the runner where one is given, to a phone.
+
+    Args:
+        bundle: the bundle's folder.
+        serial: which phone, where there are several.
+        runner: a folder with zoexport-runner and its libraries, built for the phone.
+        app: for the app instead, into the folder from which it offers bundles.
+
+    Returns:
+        The keys of ``device push --json``.
+
+    Raises:
+        ZoExportError: the bundle, the runner or the phone cannot be used.
+    """
+    manifest = manifests.read(bundle, verify_files=True)
+    phone = choose_phone(serial)
+    if app:
+        target = APP_BUNDLES / bundle.resolve().name
+        progress("copying the bundle", None)
+        phone.push(bundle, target)
+        return _pushed(phone, target, copied=True, runner=None)
+    target = Place(manifest, "any").bundle
+    if runner is not None:
+        check_runner(runner, phone)
+        progress("copying the runner", None)
+        phone.push(runner, FOLDER / "runner")
+        phone.shell("chmod", "755", FOLDER / "runner" / RUNNER)
+    # A bundle never changes without its id, and a folder appears there whole or not at all.
+    there = phone.exists(target)
+    if not there:
+        progress("copying the bundle", None)
+        phone.push(bundle, target)
+    return _pushed(phone, target, copied=not there, runner=runner)
+
+
+def _pushed(
+    phone: Phone, target: PurePosixPath, *, copied: bool, runner: Path | None
+) -> dict[str, Any]:
+    return {
+        "serial": phone.serial,
+        "bundle": str(target),
+        "copied": copied,
+        "runner": None if runner is None else str(FOLDER / "runner"),
+    }
+
+
+def train(
+    bundle: Path,
+    *,
+    data: Path,
+    steps: int,
+    run: str,
+    settings: Mapping[str, str],
+    serial: str | None,
+    runner: Path | None,
+    progress: Progress,
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train on a phone until the run has ``steps`` steps in total; tokens are made here.
+
+    Args:
+        bundle: the bundle's folder; it is pushed where the phone lacks it.
+        data: examples as JSON Lines.
+        run: the run's name there; one that has a state goes on.
+        settings: what need not be compiled in, by key.
+        on_line: called with the runner's line after every step.
+
+    Returns:
+        The keys of the runner's ``train --json``, with ``serial``, ``run``, ``examples`` and ``shortened``.
+
+    Raises:
+        ZoExportError: something cannot be used, the run diverged, or it was stopped.
+    """
+    from zoexport.data import tokenize_to_file
+    from zoexport.train import runtime_settings
+
+    manifest = manifests.read(bundle)
+    place = Place(manifest, run)
+    chosen = runtime_settings(manifest, settings)
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        examples = Path(folder) / "examples.jsonl"
+        progress("tokenizing", None)
+        count, shortened = tokenize_to_file(
+            data,
+            bundle,
+            manifest["settings"]["seq_len"],
+            manifest["model"]["vocab_size"],
+            examples,
+            choices=chosen.get("loss", manifest["settings"]["loss"]) == "choices",
+            progress=lambda share: progress("tokenizing", share),
+        )
+        pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
+        phone = choose_phone(pushed["serial"])
+        phone.push(examples, place.examples)
+    progress("training", None)
+    result = run_there(phone, place, steps, chosen, on_line)
+    return {**result, "serial": phone.serial, "run": run, "examples": count, "shortened": shortened}
+
+
+def run_there(
+    phone: Phone,
+    place: Place,
+    steps: int,
+    settings: Mapping[str, Any],
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run ``zoexport-runner train`` on a phone; the keys of its ``--json``.
+
+    Raises:
+        DeviceError: there is no runner, or it ended without an answer. ZoExportError: what the runner says.
+    """
+    runner = FOLDER / "runner"
+    if not phone.exists(runner / RUNNER):
+        raise DeviceError(
+            f"phone {phone.serial}",
+            found=f"no {runner / RUNNER}",
+            expected="the runner, built for the phone",
+            fix="Pass --runner with its folder (docs/device.md says how it is built).",
+        )
+    arguments: list[object] = [runner / RUNNER, "train", "--bundle", place.bundle]
+    arguments += ["--examples", place.examples, "--state", place.state, "--steps", steps]
+    arguments += ["--cache", FOLDER / "packed", "--json"]
+    for key, value in settings.items():
+        arguments += [_OPTIONS[key], value]
+    line = shlex.join(map(str, arguments))
+    code, output = phone.stream(f"LD_LIBRARY_PATH={runner} {line}", on_line)
+    return _answer(code, output, phone)
+
+
+def _answer(code: int, output: str, phone: Phone) -> dict[str, Any]:
+    lines = output.strip().splitlines()
+    try:
+        answer: dict[str, Any] = json.loads(lines[-1])
+    except (ValueError, IndexError):
+        answer = {}
+    if code == 0 and answer:
+        return answer
+    error = answer.get("error")
+    if error is None:
+        raise DeviceError(
+            f"zoexport-runner on {phone.serial}",
+            found=f"exit code {code}" + (f" ({lines[-1]})" if lines else ""),
+            expected="one line of JSON",
+            fix="Was it built for this phone? Try 'adb shell' with the runner's --help.",
+        )
+    kind = _ERRORS.get(code, ZoExportError)
+    parts = {key: str(error[key]) for key in ("found", "expected", "fix")}
+    raise kind(f"{error['where']} (on {phone.serial})", **parts)
+
+
+def pull(
+    bundle: Path, *, state: Path, run: str, serial: str | None, force: bool, progress: Progress
+) -> dict[str, Any]:
+    """Bring a run's state from a phone.
+
+    Args:
+        bundle: whose run it is.
+        state: the folder to create.
+        run: the run's name there.
+        force: whether a folder that is there gives way.
+
+    Returns:
+        The keys of ``device pull --json``.
+
+    Raises:
+        ZoExportError: there is no such run, or the state cannot be used.
+    """
+    from zoexport.session import Session
+
+    manifest = manifests.read(bundle)
+    place = Place(manifest, run)
+    phone = choose_phone(serial)
+    if not phone.exists(place.state / "state.json"):
+        raise DeviceError(
+            f"phone {phone.serial}",
+            found=f"no state in {place.state}",
+            expected=f"the run '{run}' of this bundle",
+            fix="Train it first, or pass --run with the name that it was trained with.",
+        )
+    progress("copying the state", None)
+    with atomic_folder(state, replace=force) as folder:
+        phone.pull(place.state, folder)
+        with Session.open(bundle) as session:
+            session.attach(folder, read_only=True)
+            steps = session.info.steps
+    return {"serial": phone.serial, "run": run, "state": str(state), "steps": steps}

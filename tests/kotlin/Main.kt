@@ -1,0 +1,29 @@
+// Runs all tests.
+// Arguments: the folder of hosts.make_case, that of trajectories.make_case, that of text_cases.make_case, an empty folder,
+// graphs/golden.
+
+import java.io.File
+import kotlin.system.exitProcess
+
+/** A float's eight digits. */
+fun bits(value: Float): String = value.toRawBits().toUInt().toString(16).padStart(8, '0')
+
+fun bits(values: FloatArray): List<String> = values.map(::bits)
+
+fun main(arguments: Array<String>) {
+    val (case, trajectories, texts, output, golden) = arguments.map(::File)
+    val file = Json.parse(golden.resolve("trajectories.json").readText())
+    val tests = SmokeTest(case, output, Json.parse(golden.resolve("rng.json").readText())).tests() +
+        TrajectoryTest(trajectories, file).tests() +
+        SlotTest(trajectories, file).tests() +
+        ProgressTest(trajectories, output.resolve("progress")).tests() +
+        RecordTest(trajectories.resolve("prge/bundle"), texts, output.resolve("records")).tests() +
+        ModelTest(trajectories, texts, output.resolve("model")).tests()
+    val failed = tests.count { (name, body) ->
+        val failure = runCatching { body() }.exceptionOrNull()
+        println(if (failure == null) "ok: $name" else "FAILED: $name\n${failure.stackTraceToString()}")
+        failure != null
+    }
+    println("${tests.size - failed} passed, $failed failed")
+    exitProcess(if (failed == 0) 0 else 1)
+}

@@ -1,0 +1,249 @@
+"""``zoexport device`` with phones that are folders: runner, sessions and files are real, adb is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.hosts import ROOT
+from zoexport.cli.main import run
+from zoexport.core.native import native_folder
+from zoexport.session import Session
+
+pytestmark = pytest.mark.parity
+SERIAL = "R58M12345"
+DATA = [{"prompt": f"The film number {n}", "completion": " was great"} for n in range(6)]
+
+
+@pytest.fixture
+def phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of phones, with one phone."""
+    folder = tmp_path / "phones"
+    add_phone(folder, SERIAL)
+    program = tmp_path / "bin" / "adb"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.support.fake_adb "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("ANDROID_HOME", raising=False)
+    monkeypatch.setenv("FAKE_PHONES", str(folder))
+    return folder
+
+
+def add_phone(phones: Path, serial: str, abi: str = "x86_64") -> Path:
+    phone = phones / serial
+    for storage in ("data/local/tmp", "sdcard"):
+        (phone / storage).mkdir(parents=True)
+    properties = {
+        "ro.product.cpu.abi": abi,
+        "ro.product.model": "Fake Phone",
+        "ro.build.version.release": "15",
+    }
+    (phone / "properties.json").write_text(json.dumps(properties))
+    return phone
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This machine's runner, which the phones run."""
+    folder = tmp_path_factory.mktemp("runner")
+    for name in ("zoexport-runner", "libzoexport.so"):
+        shutil.copy(native_folder() / name, folder)
+    return folder
+
+
+def bundle_of(compiler: Compiler, method: str) -> Path:
+    settings: dict[str, Any] = {"prge": {"queries": 2}, "mebp": {"batch": 2}}[method]
+    return compiler.bundle("llama_tied", method, **settings)
+
+
+def said(capfd: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> dict[str, Any]:
+    """What a verb prints with --json; of a failure its message's parts."""
+    assert run(["device", *map(str, arguments), "--json"]) == code, capfd.readouterr().err
+    (line,) = capfd.readouterr().out.splitlines()
+    answer: dict[str, Any] = json.loads(line)
+    return answer.get("error", answer)
+
+
+def test_list(phones: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    locked = add_phone(phones, "emulator-5554", "arm64-v8a")
+    (locked / "state").write_text("unauthorized")
+    entry = {"serial": SERIAL, "state": "device", "model": "Fake_Phone", "abi": "x86_64"}
+    other = {**entry, "serial": "emulator-5554", "state": "unauthorized", "abi": None}
+    assert said(capfd, "list") == {"devices": [entry, other]}
+    shutil.rmtree(phones)
+    phones.mkdir()
+    assert said(capfd, "list") == {"devices": []}
+
+
+def test_push_keeps_what_is_there(
+    phones: Path, compiler: Compiler, runner: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = bundle_of(compiler, "prge")
+    first = said(capfd, "push", bundle, "--runner", runner)
+    assert first["copied"] is True and first["serial"] == SERIAL
+    there = phones / SERIAL / first["bundle"][1:]
+    names = sorted(path.name for path in bundle.iterdir())
+    assert sorted(path.name for path in there.iterdir()) == names
+    for name in names:
+        assert (there / name).read_bytes() == (bundle / name).read_bytes()
+    assert said(capfd, "push", bundle)["copied"] is False
+    app = said(capfd, "push", bundle, "--app")["bundle"]
+    assert app == f"/sdcard/Android/data/dev.zoexport.app/files/bundles/{bundle.name}"
+    assert (phones / SERIAL / app[1:] / "manifest.json").is_file()
+    assert not list((phones / SERIAL).rglob("*.partial"))
+
+
+@pytest.mark.parametrize("method", ["prge", "mebp"])
+def test_train_and_pull(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    method: str,
+) -> None:
+    """In two parts, the second of which goes on; the state is that of ``zoexport train``."""
+    bundle = bundle_of(compiler, method)
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in DATA))
+    settings = ("--set", "lr=0.002", "--set", "lr_schedule=constant", "--set", "seed=9")
+    arguments = ("train", bundle, "--data", data, *settings)
+    part = said(capfd, *arguments, "--steps", 3, "--runner", runner)
+    assert (part["steps"], part["examples"], part["shortened"]) == (3, 6, 0)
+    whole = said(capfd, *arguments, "--steps", 5)
+    assert whole["losses"][:3] == part["losses"] and len(whole["losses"]) == 5
+    assert whole["step_seconds_median"] > 0 and whole["peak_anonymous_mb"] > 0
+    assert (
+        run(["train", *map(str, arguments[1:]), "--steps", "5", "--state", f"{tmp_path}/here"]) == 0
+    )
+    capfd.readouterr()
+    pulled = said(capfd, "pull", bundle, "--state", tmp_path / "pulled")
+    assert pulled["steps"] == 5
+    with Session.open(bundle) as here, Session.open(bundle) as there:
+        here.attach(tmp_path / "here", read_only=True)
+        there.attach(tmp_path / "pulled", read_only=True)
+        assert whole["losses"] == [here.record(step).loss for step in range(5)]
+        for slot in here.slots():
+            assert here.read_slot(slot.name) == there.read_slot(slot.name)
+    error = said(capfd, "pull", bundle, "--state", tmp_path / "pulled", code=2)
+    assert "already there" in error["found"]
+    said(capfd, "pull", bundle, "--state", tmp_path / "pulled", "--force")
+    error = said(capfd, "pull", bundle, "--state", tmp_path / "x", "--run", "other", code=1)
+    assert "no state" in error["found"] and not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("prge", {"queries": 2}), ("prge", {"weights": "int4"}), ("mebp", {"batch": 2})],
+    ids=["prge", "prge-int8-activations", "mebp"],
+)
+def test_parity(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    capfd: pytest.CaptureFixture[str],
+    method: str,
+    settings: dict[str, Any],
+) -> None:
+    bundle = compiler.bundle("llama_tied", method, **settings)
+    report = said(capfd, "parity", bundle, "--steps", 4, "--runner", runner)
+    assert report["passed"] is True and report["steps"] == 4
+    assert report["phone"] == "Fake Phone, Android 15, x86_64"
+    assert report["same_bits"] is (True if method == "prge" else None)
+    # The same program on the same processor: nothing may differ.
+    assert report["max_relative_loss_error"] == 0
+    # An earlier comparison's state is not gone on with.
+    assert said(capfd, "parity", bundle, "--steps", 2)["steps"] == 2
+
+
+def test_parity_fails_where_the_phone_computes_otherwise(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A runner that takes another rate."""
+    wrong = shutil.copytree(runner, tmp_path / "wrong")
+    shutil.move(wrong / "zoexport-runner", wrong / "real-runner")
+    # What is pushed must be a program; it gives way to a script there.
+    shutil.copy(runner / "zoexport-runner", wrong)
+    bundle = bundle_of(compiler, "mebp")
+    said(capfd, "push", bundle, "--runner", wrong)
+    there = phones / SERIAL / "data/local/tmp/zoexport/runner/zoexport-runner"
+    there.write_text('#!/bin/sh\nexec "$(dirname "$0")/real-runner" "$@" --lr 0.5 --clip 0\n')
+    report = said(capfd, "parity", bundle, "--steps", 4, code=1)
+    assert report["passed"] is False
+    assert report["max_relative_loss_error"] > report["bounds"]["loss"]
+
+
+def test_what_is_missing_is_said(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bundle = bundle_of(compiler, "prge")
+
+    def refused(*arguments: object, code: int = 1) -> dict[str, Any]:
+        return said(capfd, *arguments, code=code)
+
+    assert "no /data/local/tmp/zoexport/runner" in refused("parity", bundle)["found"]
+    assert "no such file" in refused("push", bundle, "--runner", tmp_path)["found"]
+    (tmp_path / "zoexport-runner").write_text("#!/bin/sh\n")
+    assert refused("push", bundle, "--runner", tmp_path)["found"] == "no 64-bit program"
+    assert "no such folder" in refused("push", tmp_path / "nothing")["found"]
+    error = refused("push", bundle, "--serial", "other")
+    assert SERIAL in error["found"]
+    arm = add_phone(phones, "arm", "arm64-v8a")
+    assert refused("push", bundle)["found"] == f"2 phones: {SERIAL}, arm"
+    error = refused("push", bundle, "--runner", runner, "--serial", "arm")
+    assert error["found"] == "a program for x86_64" and "arm64-v8a" in error["expected"]
+    assert not (arm / "data/local/tmp/zoexport").exists()
+    (arm / "state").write_text("unauthorized")
+    assert refused("push", bundle, "--serial", "arm")["found"] == "the state 'unauthorized'"
+    (arm / "state").unlink()
+    (arm / "broken").touch()
+    assert "offline" in refused("push", bundle, "--serial", "arm")["found"]
+    error = refused(
+        "pull", bundle, "--state", tmp_path / "s", "--run", "../x", "--serial", SERIAL, code=2
+    )
+    assert "--run ../x" in error["where"]
+    shutil.rmtree(phones)
+    phones.mkdir()
+    assert refused("push", bundle)["found"] == "no phone"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = refused("list")
+    assert error["where"] == "adb" and "ANDROID_HOME" in error["fix"]
+
+
+def test_the_runners_failure_is_ours(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bundle = bundle_of(compiler, "prge")
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in DATA))
+    arguments = ("train", bundle, "--data", data, "--steps", 200, "--runner", runner)
+    error = said(capfd, *arguments, "--set", "lr=1e6", code=3)
+    assert f"(on {SERIAL})" in error["where"] and "Lower lr" in error["fix"]
+    error = said(capfd, *arguments, "--set", "seed=3", code=1)
+    assert "seed 0" in error["found"]
+    program = phones / SERIAL / "data/local/tmp/zoexport/runner/zoexport-runner"
+    program.write_text("#!/bin/sh\necho 'CANNOT LINK EXECUTABLE'\nexit 1\n")
+    error = said(capfd, "train", bundle, "--data", data, "--steps", 3, code=1)
+    assert "CANNOT LINK EXECUTABLE" in error["found"]

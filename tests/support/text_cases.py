@@ -1,0 +1,90 @@
+"""Data files for the hosts' apps, with what Python makes of them: tokens, examples, states of ``zoexport train``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.hosts import run
+from zoexport.core.children import python
+from zoexport.data import tokenize_file, write_examples
+from zoexport.data.examples import load_tokenizer
+
+STEPS = 250
+"""Enough for two snapshots and for being killed between them."""
+
+_PROMPT = "The film by the sea was warm and funny, and the jokes were not bad. It was"
+DATA: list[dict[str, Any]] = [
+    {"prompt": _PROMPT[: 8 * number], "completion": word, "choices": [" great", " terrible"]}
+    for number in range(1, 5)
+    for word in (" great", " terrible")
+]
+"""Both words after every prompt: nothing can be learned by heart, so no loss comes to be ten times the first ones."""
+MIXED: list[dict[str, Any]] = [
+    {"text": "A dull, slow and empty picture that never finds its way. It was terrible"},
+    {"text": "café 🦊", "id": 7},
+    {
+        "prompt": "Two friends",
+        "completion": " travel through the mountains and learn what matters to them",
+    },
+    {"prompt": _PROMPT, "completion": " great"},
+    *DATA,
+]
+
+
+def make_case(folder: Path, bundles: Path) -> Path:
+    """Write the case below ``folder`` for the bundles ``BUNDLES/prge/bundle`` and ``BUNDLES/mebp/bundle``.
+
+    ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes but chats. ``tokens.json`` has every text
+    of both as the tokenizer encodes it, ``<name>.examples.jsonl`` the examples, ``<method>`` is the state of
+    ``zoexport train``.
+    """
+    folder.mkdir(parents=True)
+    bundle = bundles / "prge" / "bundle"
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    sizes = manifest["settings"]["seq_len"], manifest["model"]["vocab_size"]
+    for name, records in (("data", DATA), ("mixed", MIXED)):
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        tokenized = tokenize_file(path, bundle, *sizes)
+        write_examples(tokenized.examples, folder / f"{name}.examples.jsonl")
+        (folder / f"{name}.shortened").write_text(str(tokenized.shortened))
+    tokenizer = load_tokenizer(bundle)
+    tokens = [
+        {
+            "text": text,
+            "special": special,
+            "ids": tokenizer(text, add_special_tokens=special)["input_ids"],
+        }
+        for text, special in sorted(_texts(MIXED))
+    ]
+    (folder / "tokens.json").write_text(json.dumps(tokens))
+    for method in ("prge", "mebp"):
+        command, environment = python("zoexport", "train", bundles / method / "bundle")
+        command += ["--data", str(folder / "data.jsonl"), "--state", str(folder / method)]
+        run(*command, "--steps", STEPS, "--json", environment=environment)
+    return folder
+
+
+def _texts(records: list[dict[str, Any]]) -> set[tuple[str, bool]]:
+    """Every text that is tokenized, and whether special tokens may be added to it."""
+    texts: set[tuple[str, bool]] = set()
+    for record in records:
+        for key, special in (("text", True), ("prompt", True), ("completion", False)):
+            if key in record:
+                texts.add((record[key], special))
+        texts |= {(choice, False) for choice in record.get("choices", ())}
+    return texts
+
+
+def check_state(state: Path, expected: Path) -> None:
+    """A state that another host left is that of ``zoexport train``, to the last byte."""
+    names = sorted(path.name for path in expected.iterdir())
+    assert sorted(path.name for path in state.iterdir()) == names
+    for name in names:
+        if name != "lock":  # that holds the number of its last process
+            # The header of work.bin names the file itself, and the system's last start.
+            first = 4096 if name == "work.bin" else 0
+            found, wanted = ((folder / name).read_bytes()[first:] for folder in (state, expected))
+            assert found == wanted, f"{state / name}"
