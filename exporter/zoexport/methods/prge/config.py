@@ -25,3 +25,15 @@ class PrgeConfig(LoraSettings):
         choices=("whole", "layers"),
         help="one program, or one for each distinct layer over mapped weights",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class MezoConfig(PrgeConfig):
+    """Those of ``mezo``, which can leave one side of its differences out."""
+
+    difference: str = setting(
+        "central",
+        choices=("central", "forward"),
+        runtime=True,
+        help="projected gradients from +z and -z, or from +z and one unperturbed loss",
+    )
