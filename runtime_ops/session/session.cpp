@@ -246,7 +246,12 @@ Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
     return argument("slot " + spec.name, "the value -128", "values from -127 to 127", "Round to those.");
   }
   ZO_TRY(make_room());
-  auto& [index, written] = written_.emplace_back(slot, std::vector<uint8_t>(spec.bytes()));
+  // A slot that is written again has one replacement still, however often.
+  auto place = std::find_if(written_.begin(), written_.end(), [&](const auto& entry) { return entry.first == slot; });
+  if (place == written_.end()) {
+    place = written_.insert(place, {slot, std::vector<uint8_t>(spec.bytes())});
+  }
+  auto& [index, written] = *place;
   if (form == SlotForm::kFloat32) {
     write_values(spec, static_cast<const float*>(values), written.data());
   } else {

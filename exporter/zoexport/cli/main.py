@@ -19,6 +19,7 @@ from zoexport.cli.adapter import adapter
 from zoexport.cli.bench import bench
 from zoexport.cli.compile import compile_verb
 from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
+from zoexport.cli.federate import federate
 from zoexport.cli.groups import Verbs
 from zoexport.cli.info import doctor, inspect, methods, targets
 from zoexport.cli.parity import parity
@@ -50,6 +51,7 @@ for verb in (
     parity,
     bench,
     adapter,
+    federate,
     inspect,
     doctor,
     methods,
