@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,6 @@ from tests.support.federations import (
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
-from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.store import Store, read_federation
 from zoexport.session import Session

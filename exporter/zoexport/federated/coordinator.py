@@ -181,7 +181,8 @@ class Coordinator:
         for client, content in self._store.replies(number).items():
             found[client] = self._looked_at(number, client, content)
             traffic.up += len(content)
-        done = {entry["client"] for entry in self._store.refused(number)} | set(found)
+        final = {entry["client"] for entry in self._store.refused(number) if entry["final"]}
+        done = final | set(found)
         for _ in range(self._patience.attempts):
             missing = [client for client in asked if client not in done]
             if not missing:
@@ -209,13 +210,12 @@ class Coordinator:
         traffic.down += sum(map(len, requests.values()))
         for client, content in self._transport.exchange(requests, self._patience.seconds):
             if isinstance(content, str):
-                self._store.refuse(number, client, content)
-                continue  # it may answer another attempt
+                self._store.refuse(number, client, content, final=False)
+                continue
             traffic.up += len(content)
             if client not in requests or client in found:
-                self._store.refuse(
-                    number, client, "a second reply" if client in found else "not asked"
-                )
+                reason = "a second reply" if client in found else "not asked"
+                self._store.refuse(number, client, reason, final=False)
                 continue
             has = _behind(content)
             if has is not None and has <= number:
@@ -266,7 +266,8 @@ class Coordinator:
 
     def _refuse_once(self, number: int, client: int, reason: str) -> None:
         """Refuse a kept reply: a server that was started again finds the same reason again."""
-        if {"client": client, "reason": reason} not in self._store.refused(number):
+        known = [(entry["client"], entry["reason"]) for entry in self._store.refused(number)]
+        if (client, reason) not in known:
             self._store.refuse(number, client, reason)
 
     # ---- the next version --------------------------------------------------------------------------------------

@@ -125,11 +125,11 @@ class Store:
         """One of them."""
         return self._reply(number, client).read_bytes()
 
-    def refuse(self, number: int, client: int, reason: str) -> None:
-        """Log a reply that does not count."""
+    def refuse(self, number: int, client: int, reason: str, *, final: bool = True) -> None:
+        """Log a reply that does not count. Where that is not ``final`` its client is asked again."""
         path = self._round(number) / "refused.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        line = json.dumps({"client": client, "reason": reason}) + "\n"
+        line = json.dumps({"client": client, "reason": reason, "final": final}) + "\n"
         with path.open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
