@@ -193,7 +193,7 @@ def test_a_damaged_model_is_made_again_from_the_rounds(
 
 def test_a_newcomer_gets_what_is_less(bundle: Path, tmp_path: Path) -> None:
     """Scalars of a few rounds, or the whole model; never more than that."""
-    terms = terms_of(bundle, steps=2)
+    terms = terms_of(bundle, steps=12)
     size = len(models.pack(models.initial(bundle)))
     clients = clients_of(bundle, tmp_path, 3)
     with federation(
