@@ -9,6 +9,7 @@ PYTEST_ARGS ?=
 # --share 0.02 for a short run
 CONVERGENCE_ARGS ?=
 MASKS_ARGS ?=
+FEDERATED_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +21,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
-  report-activations report-quzo test test-unit test-cpp test-python \
+  report-activations report-quzo report-federated test test-unit test-cpp test-python \
   test-kotlin test-swift test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
@@ -60,6 +61,9 @@ report-activations: setup ## Measure what rounding SmolLM2's activations costs a
 
 report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/quzo.md (three minutes)
 	$(BIN)/python -m zoexport.bench.quzo_estimators docs/quzo.md
+
+report-federated: setup ## Run federated algorithms at equal operations and renew docs/federated.md (hours)
+	$(BIN)/python -m zoexport.bench.federated docs/federated.md $(FEDERATED_ARGS)
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
 test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM

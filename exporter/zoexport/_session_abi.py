@@ -172,6 +172,8 @@ class Run(Structure):
         ("weight_decay", c_double),
         ("clip", c_double),
         ("checkpoint_every", c_uint32),
+        ("reserved", c_uint32),
+        ("difference", c_int32),
     )
 
 
@@ -271,6 +273,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_write_slot_bytes": (_HANDLE, c_char_p, c_void_p, c_size_t),
     "zo_session_replay_slot_bytes": (_HANDLE, c_char_p, c_uint64, c_void_p, c_size_t),
     "zo_session_record": (_HANDLE, c_uint64, POINTER(Record), POINTER(c_float)),
+    "zo_session_follow": (_HANDLE, POINTER(Record), POINTER(c_float), c_size_t),
     "zo_session_save": (_HANDLE,),
     "zo_dataset_add": (_HANDLE, POINTER(Candidate), c_size_t, c_size_t),
     "zo_dataset_load": (_HANDLE, c_char_p),

@@ -13,7 +13,16 @@ from pathlib import Path
 from types import FrameType
 
 from zoexport import _session_abi as abi
-from zoexport._session_types import LOSSES, SCHEDULES, Info, Run, SlotInfo, StepProgress
+from zoexport._session_types import (
+    DIFFERENCES,
+    LOSSES,
+    SCHEDULES,
+    Info,
+    Record,
+    Run,
+    SlotInfo,
+    StepProgress,
+)
 from zoexport.core import manifest
 from zoexport.core.errors import ConfigError
 
@@ -81,6 +90,7 @@ def run_of(run: abi.Run) -> Run:
         weight_decay=run.weight_decay,
         clip=run.clip,
         checkpoint_every=run.checkpoint_every,
+        difference=DIFFERENCES[run.difference],
     )
 
 
@@ -106,7 +116,34 @@ def run_struct(run: Run) -> abi.Run:
         run.weight_decay,
         run.clip,
         run.checkpoint_every,
+        0,
+        position("setting 'difference'", run.difference, DIFFERENCES),
     )
+
+
+def record_structs(
+    records: Sequence[Record], queries: int
+) -> tuple[ctypes.Array[abi.Record], ctypes.Array[ctypes.c_float]]:
+    """Records as the library takes them, and the gradients of all, row-major.
+
+    Raises:
+        ConfigError: a record has not ``queries`` gradients, or its step is negative.
+    """
+    for record in records:
+        not_negative("step", record.step)
+        if len(record.gradients) != queries:
+            raise ConfigError(
+                f"record {record.step}",
+                found=f"{len(record.gradients)} projected gradients",
+                expected=f"{queries}, as every record of this bundle has",
+                fix="Pass the records of a run of this bundle.",
+            )
+    size = ctypes.sizeof(abi.Record)
+    given = (abi.Record * len(records))(
+        *(abi.Record(size, r.step, r.lr, r.eps, r.loss) for r in records)
+    )
+    numbers = [gradient for record in records for gradient in record.gradients]
+    return given, (ctypes.c_float * len(numbers))(*numbers)
 
 
 def progress_of(progress: abi.Progress) -> StepProgress:

@@ -11,11 +11,13 @@ from zoexport import _session_abi as abi
 
 Schedule = Literal["constant", "linear", "cosine"]
 Loss = Literal["full", "choices"]
+Difference = Literal["central", "forward"]
 #: ``tokens`` and ``labels`` of one candidate; ``labels[t]`` follows ``tokens[t]``, or is -100.
 Candidate = tuple[Sequence[int], Sequence[int]]
 
 SCHEDULES: tuple[Schedule, ...] = ("constant", "linear", "cosine")
 LOSSES: tuple[Loss, ...] = ("full", "choices")
+DIFFERENCES: tuple[Difference, ...] = ("central", "forward")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Run:
     """How a run trains. ``total_steps`` is the schedule's length for :meth:`Session.step`.
 
     What follows it is of first-order methods: ``clip`` is the largest norm of an update's gradient (0: any),
-    ``checkpoint_every`` the stages from one kept activation to the next.
+    ``checkpoint_every`` the stages from one kept activation to the next. ``difference`` is of zeroth-order ones:
+    forward where one copy goes through the model at a time (mezo).
     """
 
     lr: float
@@ -78,12 +81,14 @@ class Run:
     weight_decay: float = 0.0
     clip: float = 0.0
     checkpoint_every: int = 1
+    difference: Difference = "central"
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
     """One step: ``losses[2i]`` and ``losses[2i+1]`` are those of +z_i and -z_i, ``loss`` their mean.
 
+    With forward differences ``losses[0]`` is that of no perturbation and ``losses[i+1]`` that of +z_i.
     A first-order method has one loss and no projected gradients.
     """
 

@@ -19,12 +19,14 @@ from typing import Any
 
 from zoexport import _session_abi as abi
 from zoexport._session_dataset import Dataset, closed
+from zoexport._session_library import abi_version, memory_usage, normals
 from zoexport._session_support import (
     bring_backends,
     info_of,
     interrupts,
     position,
     progress_of,
+    record_structs,
     run_of,
     run_struct,
     slot_of,
@@ -69,29 +71,6 @@ __all__ = [
     "memory_usage",
     "normals",
 ]
-
-
-def abi_version() -> int:
-    """The version of the library's interface.
-
-    Raises:
-        ZoExportError: the library is missing, cannot be loaded, or is of another version.
-    """
-    return int(abi.library().zo_abi_version())
-
-
-def memory_usage() -> Memory:
-    """The memory of this process now, and its highest resident size so far."""
-    usage = abi.sized(abi.Memory)
-    abi.call("zo_memory_usage", ctypes.byref(usage))
-    return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
-
-
-def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
-    """The first ``count`` normals of a perturbation, from the runtime's own generator (docs/rng.md)."""
-    values = array.array("f", bytes(4 * count))
-    abi.library().zo_rng_normals(seed, tensor_id, query, step, 0, count, abi.address(values))
-    return values
 
 
 class Session:
@@ -367,6 +346,19 @@ class Session:
         record = abi.sized(abi.Record)
         abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
         return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """Go on as if this session had taken these steps itself; no program runs.
+
+        Slots, log and state folder become those of the session that took them, bit for bit, where both began with the
+        same values and seed.
+
+        Raises:
+            ConfigError: records that training cannot have made; nothing has changed.
+            StateError: the state could not be written; the steps before that stay.
+        """
+        given, gradients = record_structs(records, self._info().queries)
+        abi.call("zo_session_follow", self.handle, given, gradients, len(records))
 
     def save(self) -> None:
         """Write a snapshot and sync the log.

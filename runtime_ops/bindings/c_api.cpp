@@ -1,10 +1,10 @@
 // The C ABI over zoexport::Session. No exception crosses it.
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <new>
 
+#include "bindings/c_session.h"
 #include "bindings/c_support.h"
 #include "engines/packed_weights.h"
 #include "rng/permutation.h"
@@ -17,14 +17,6 @@ using namespace zoexport::c;
 using zoexport::Failure;
 using zoexport::SlotForm;
 using zoexport::Status;
-
-struct zo_session {
-  std::unique_ptr<zoexport::Session> impl;
-  zoexport::StepReport last = {};  // what the pointers of zo_step refer to
-  std::atomic<bool> busy{false};
-  std::atomic<bool> cancelled{false};
-  bool closing = false;  // asked for from within a call
-};
 
 struct zo_dataset {
   zoexport::Dataset impl;
@@ -48,35 +40,16 @@ zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& bef
   settings.batch = run.batch;
   settings.accumulate = run.accumulate;
   settings.total_steps = run.total_steps;
-  if (run.struct_size >= sizeof(zo_run)) {
+  if (run.struct_size >= offsetof(zo_run, reserved)) {
     settings.momentum = run.momentum;
     settings.weight_decay = run.weight_decay;
     settings.clip = run.clip;
     settings.checkpoint_every = run.checkpoint_every;
   }
+  if (run.struct_size >= sizeof(zo_run)) {
+    settings.difference = run.difference;
+  }
   return settings;
-}
-
-// A verb of a session. The host's callbacks run inside verbs, with the session half-way through what it does.
-template <typename Body>
-zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
-    if (session->busy.exchange(true)) {
-      return Failure{ZO_INVALID_ARGUMENT, "session", "a call from within a call", "one call at a time",
-                     "Let the callback return first."};
-    }
-    struct Release {
-      zo_session* session;
-      ~Release() {
-        session->busy = false;
-        if (session->closing) {
-          delete session;
-        }
-      }
-    } release{session};
-    return body(*session->impl);
-  });
 }
 
 zo_slot_info to_c(const zoexport::SlotSpec& spec) {
@@ -235,7 +208,8 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
     const zoexport::RunSettings& settings = impl.run();
     const zo_run found = {0,           settings.schedule, settings.loss, settings.batch,      settings.accumulate,
                           settings.lr, settings.eps,      settings.seed, settings.total_steps,
-                          settings.momentum, settings.weight_decay, settings.clip, settings.checkpoint_every};
+                          settings.momentum, settings.weight_decay, settings.clip, settings.checkpoint_every,
+                          0,           settings.difference};
     return write_struct(found, kFirstRun, "zo_run", run);
   });
 }
@@ -343,24 +317,6 @@ zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t
 zo_status zo_session_replay_slot_bytes(zo_session* session, const char* name, uint64_t updates, void* bytes, size_t size,
                                        zo_error* error) {
   return replay_slot(session, name, updates, SlotForm::kBytes, bytes, size, error);
-}
-
-zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients,
-                            zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(record);
-    const auto& records = impl.records();
-    if (index >= records.size()) {
-      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(records.size()),
-                     "Pass an index below zo_info.steps."};
-    }
-    const zoexport::Record& found = records[index];
-    ZO_TRY(write_struct({0, found.step, found.lr, found.eps, found.loss}, sizeof(zo_record), "zo_record", record));
-    if (gradients != nullptr) {
-      std::copy(found.gradients.begin(), found.gradients.end(), gradients);
-    }
-    return {};
-  });
 }
 
 zo_status zo_session_save(zo_session* session, zo_error* error) {

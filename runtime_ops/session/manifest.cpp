@@ -141,6 +141,12 @@ RunSettings read_settings(const JsonNode& node) {
       node.member("loss").problem("full or choices");
     }
   }
+  if (node.has("difference")) {
+    settings.difference = difference_from_text(node.member("difference").text());
+    if (settings.difference < 0) {
+      node.member("difference").problem("central or forward");
+    }
+  }
   return settings;
 }
 

@@ -107,6 +107,8 @@ struct RunSettings {
   double weight_decay = 0;
   double clip = 0;  // the largest norm of an update's gradient; 0: any
   uint32_t checkpoint_every = 1;
+  // Of zeroth-order methods.
+  int32_t difference = ZO_DIFFERENCE_CENTRAL;
 };
 
 struct Manifest {
@@ -144,7 +146,8 @@ struct Manifest {
   const ProgramSpec* program(const std::string& name) const;
 };
 
-// "constant", "linear", "cosine" and "full", "choices" as the numbers of session.h; -1 for another word.
+// "constant", "linear", "cosine" and "full", "choices" as the numbers of session.h, and so
+// "central" and "forward"; -1 for another word.
 inline int32_t schedule_from_text(const std::string& text) {
   return text == "constant" ? ZO_SCHEDULE_CONSTANT
          : text == "linear" ? ZO_SCHEDULE_LINEAR
@@ -153,6 +156,9 @@ inline int32_t schedule_from_text(const std::string& text) {
 }
 inline int32_t loss_from_text(const std::string& text) {
   return text == "full" ? ZO_LOSS_FULL : text == "choices" ? ZO_LOSS_CHOICES : -1;
+}
+inline int32_t difference_from_text(const std::string& text) {
+  return text == "central" ? ZO_DIFFERENCE_CENTRAL : text == "forward" ? ZO_DIFFERENCE_FORWARD : -1;
 }
 
 // Parses and checks a manifest; `where` is its path, for messages.

@@ -89,6 +89,10 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
                      : known.split() ? make_split_zeroth_order(known, *session->stages_, *session->programs_)
                                      : make_trainer(known, *session->programs_, *session->weights_));
   session->trainer_ = std::move(trainer);
+  if (known.settings.difference == ZO_DIFFERENCE_FORWARD && !session->trainer_->takes_forward_differences()) {
+    return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "difference forward of the method " + known.method,
+                   "central, or a method that takes one copy through the model at a time", "Compile the bundle again."};
+  }
   session->run_ = known.settings;
   return session;
 }
@@ -167,6 +171,13 @@ Status Session::configure(const RunSettings& run) {
   if (run.loss != ZO_LOSS_FULL && run.loss != ZO_LOSS_CHOICES) {
     return argument("loss", std::to_string(run.loss), "full or choices", "Pass one of them.");
   }
+  if (run.difference != ZO_DIFFERENCE_CENTRAL && run.difference != ZO_DIFFERENCE_FORWARD) {
+    return argument("difference", std::to_string(run.difference), "central or forward", "Pass one of them.");
+  }
+  if (run.difference == ZO_DIFFERENCE_FORWARD && !trainer_->takes_forward_differences()) {
+    return argument("difference", "forward, of the method " + manifest_.method,
+                    "a method that takes one copy through the model at a time, such as mezo", "Use central differences.");
+  }
   if ((state_ || !records_.empty()) && run.seed != run_.seed) {
     return Failure{ZO_STATE_ERROR, state_ ? state_->path() : "session", "a run with seed " + std::to_string(run_.seed),
                    "seed " + std::to_string(run.seed), "Leave the seed out to resume this run, or use another state."};
@@ -236,7 +247,12 @@ Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
     return argument("slot " + spec.name, "the value -128", "values from -127 to 127", "Round to those.");
   }
   ZO_TRY(make_room());
-  auto& [index, written] = written_.emplace_back(slot, std::vector<uint8_t>(spec.bytes()));
+  // A slot that is written again has one replacement still, however often.
+  auto place = std::find_if(written_.begin(), written_.end(), [&](const auto& entry) { return entry.first == slot; });
+  if (place == written_.end()) {
+    place = written_.insert(place, {slot, std::vector<uint8_t>(spec.bytes())});
+  }
+  auto& [index, written] = *place;
   if (form == SlotForm::kFloat32) {
     write_values(spec, static_cast<const float*>(values), written.data());
   } else {

@@ -56,6 +56,8 @@ class Session {
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
   Result<zo_evaluation> evaluate(const Dataset& dataset);
+  // Goes on by another session's records (zo_session_follow).
+  Status follow(std::vector<Record> records);
 
   // The number of a slot.
   Result<size_t> find_slot(const std::string& name) const;
@@ -77,6 +79,12 @@ class Session {
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr);
+  // A state that can be trained, room for the slots' copies, and the initial values on disk: what a step begins with.
+  Status prepare_step();
+  // Steps from one snapshot to the next.
+  uint64_t steps_of_a_snapshot() const;
+  // Why training cannot have made these records as the next of this run; the guard has then seen them all.
+  Status check_records(const std::vector<Record>& records, DivergenceGuard& guard) const;
   // Goes back to the steps that are still good; the failure says why.
   Status diverged(const Divergence& divergence);
   // Shows the guard the steps that are in the log.

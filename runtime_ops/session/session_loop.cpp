@@ -70,7 +70,7 @@ std::vector<uint64_t> Session::batch(uint64_t step, size_t examples) {
   return indices;
 }
 
-Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr) {
+Status Session::prepare_step() {
   if (state_ && !state_->writable()) {
     return Failure{ZO_STATE_ERROR, state_->path(), "a state attached for reading", "one attached for training",
                    "Attach it with ZO_STATE_TRAIN."};
@@ -79,7 +79,11 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
     return Failure{ZO_STATE_ERROR, "session", "2^32 - 1 steps", "fewer", "Start again in another state."};
   }
   ZO_TRY(make_room());
-  ZO_TRY(write_initial_if_changed());
+  return write_initial_if_changed();
+}
+
+Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr) {
+  ZO_TRY(prepare_step());
   const auto start = std::chrono::steady_clock::now();
   const auto number = static_cast<uint32_t>(records_.size());
   const Layout layout =
@@ -147,17 +151,21 @@ Result<StepReport> Session::step(const Dataset& dataset, const uint64_t* indices
   return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.total_steps));
 }
 
+uint64_t Session::steps_of_a_snapshot() const {
+  uint64_t values = 0;
+  for (const SlotSpec& slot : manifest_.slots) {
+    values += slot.role == "trainable" ? slot.trained_values() : 0;
+  }
+  return snapshot_every(values * queries());
+}
+
 Status Session::train(const Dataset& dataset, uint64_t total_steps,
                       const std::function<bool(const zo_progress&)>& go_on) {
   ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
   if (records_.size() >= total_steps) {
     return {};
   }
-  uint64_t values = 0;
-  for (const SlotSpec& slot : manifest_.slots) {
-    values += slot.role == "trainable" ? slot.trained_values() : 0;
-  }
-  const uint64_t every = snapshot_every(values * queries());
+  const uint64_t every = steps_of_a_snapshot();
   AnonymousPeak anonymous;
   while (records_.size() < total_steps) {
     const uint64_t number = records_.size();

@@ -21,12 +21,17 @@ class ZerothOrderTrainer : public Trainer {
 
   CallLimits limits() const override { return train_->limits(); }
 
+  bool takes_forward_differences() const override { return train_->copies() == 1; }
+
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
-    std::vector<CandidateScores> scores(2 * size_t{queries_}, CandidateScores(layout));
+    // Forward: copy 0 is unperturbed, copy i + 1 is B + eps z_i.
+    const bool forward = input.run.difference == ZO_DIFFERENCE_FORWARD;
+    const uint32_t evaluated = forward ? queries_ + 1 : 2 * queries_;
+    std::vector<CandidateScores> scores(evaluated, CandidateScores(layout));
     CallScalars scalars;
     scalars.seed = input.run.seed;
     scalars.step = input.step;
-    scalars.epsilon = static_cast<float>(input.run.eps);
+    const auto eps = static_cast<float>(input.run.eps);
     if (input.pending != nullptr) {
       scalars.gradients = &input.pending->gradients;
       scalars.learning_rate = input.pending->lr;
@@ -34,9 +39,10 @@ class ZerothOrderTrainer : public Trainer {
     const uint32_t copies = train_->copies();
     bool first = true;
     for (const Call& call : layout.calls) {
-      for (uint32_t copy = 0; copy < 2 * queries_; copy += copies) {
-        scalars.query = copy / 2;
-        scalars.sign = copy % 2 == 0 ? 1.0f : -1.0f;
+      for (uint32_t copy = 0; copy < evaluated; copy += copies) {
+        scalars.query = !forward ? copy / 2 : copy == 0 ? 0 : copy - 1;
+        scalars.sign = forward || copy % 2 == 0 ? 1.0f : -1.0f;
+        scalars.epsilon = forward && copy == 0 ? 0.0f : eps;
         // The first call applies the pending update; the others start from its result.
         const auto state = [&](size_t slot) -> const void* {
           return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
@@ -75,9 +81,11 @@ class ZerothOrderTrainer : public Trainer {
     }
     // The programs perturb by the float32 value.
     const double eps = static_cast<float>(input.run.eps);
+    const bool forward = input.run.difference == ZO_DIFFERENCE_FORWARD;
     for (size_t i = 0; i < queries_; ++i) {
-      const double difference = output.losses[2 * i] - output.losses[2 * i + 1];
-      output.gradients.push_back(static_cast<float>(difference / (2.0 * eps)));
+      const double slope = forward ? (output.losses[i + 1] - output.losses[0]) / eps
+                                   : (output.losses[2 * i] - output.losses[2 * i + 1]) / (2.0 * eps);
+      output.gradients.push_back(static_cast<float>(slope));
     }
     output.loss = std::accumulate(output.losses.begin(), output.losses.end(), 0.0) /
                   static_cast<double>(output.losses.size());

@@ -14,6 +14,7 @@ from tests.support.compiled import Compiler
 from tests.support.tiny_models import tiny
 from zoexport.core import tolerances
 from zoexport.parity import parity
+from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
 STEPS = 20
@@ -141,3 +142,25 @@ def test_every_bound_has_a_reason() -> None:
     for bound, reason in tolerances._BOUNDS.values():
         assert set(bound) == {tolerances.LOSS, tolerances.STATE, tolerances.GRADIENT}
         assert len(reason) > 40
+
+
+@pytest.mark.parametrize("split", ["whole", "layers"])
+def test_forward_differences(compiler: Compiler, split: str) -> None:
+    """MeZO with one unperturbed loss a step in place of one side of every pair."""
+    bundle = compiler.bundle("llama", "mezo", queries=3, split=split, difference="forward")
+    report = compare(bundle)
+    assert report["max_relative_loss_error"] <= 1e-4
+    assert report["max_relative_state_error"] <= 1e-3
+    assert report["passed"] is True
+    # Three of a pair's six losses are not computed, and one is added.
+    central = compiler.bundle("llama", "mezo", queries=3, split=split)
+    steps = {path: session_losses(path) for path in (bundle, central)}
+    assert [len(losses) for losses in steps.values()] == [4, 6]
+    np.testing.assert_allclose(steps[bundle][1:], steps[central][::2], rtol=1e-6)
+
+
+def session_losses(bundle: Path) -> list[float]:
+    """Those of the first step on one example."""
+    with Session.open(bundle) as session, Dataset() as dataset:
+        dataset.add([([1, 2, 3], [2, 3, 4])], 0)
+        return list(session.step(dataset, [0]).losses)

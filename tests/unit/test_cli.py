@@ -34,6 +34,9 @@ VERBS = [
     ["device", "train"],
     ["device", "pull"],
     ["device", "parity"],
+    ["federate", "server"],
+    ["federate", "client"],
+    ["federate", "simulate"],
     ["inspect"],
     ["doctor"],
     ["methods"],
@@ -90,6 +93,27 @@ def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixtur
     assert "--debug" in text
     if verb[0] not in ("doctor", "methods", "targets"):
         assert f"  zoexport {' '.join(verb)} " in text, "an example"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("server", "B", "--nodes", "N", "--ca", "A", "--certificate", "C", "--key", "K"),
+            "found No such file",
+        ),
+        (("simulate", "B", "--data", "D", "--clients", "3"), "found no such folder"),
+    ],
+)
+def test_federate_says_what_is_missing(
+    tmp_path: Path, arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(tmp_path / one) if len(one) == 1 and one.isalpha() else one for one in arguments]
+    state = tmp_path / "state"
+    shared = ["--state", str(state), "--sample", "2", "--rounds", "1"]
+    assert run(["federate", *given, *shared]) in (1, 2)
+    assert message in capfd.readouterr().err
+    assert not state.exists()
 
 
 def test_help_and_import_load_no_compiler_and_are_fast() -> None:

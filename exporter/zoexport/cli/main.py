@@ -20,6 +20,7 @@ from zoexport.cli.bench import bench
 from zoexport.cli.compile import compile_verb
 from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
 from zoexport.cli.device import device
+from zoexport.cli.federate import federate
 from zoexport.cli.groups import Verbs
 from zoexport.cli.info import doctor, inspect, methods, targets
 from zoexport.cli.parity import parity
@@ -52,6 +53,7 @@ for verb in (
     bench,
     adapter,
     device,
+    federate,
     inspect,
     doctor,
     methods,

@@ -16,7 +16,8 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Of a process that is about to run a program: be killed when the parent is gone."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -43,7 +44,7 @@ def child(
         stderr=errors,
         text=True,
         env={**os.environ, **(environment or {})},
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
     )
     with ended(process):
         yield process

@@ -53,6 +53,13 @@ class ZerothOrderReference:
         before = self.values()
         self.finish()
         after = self.values()
+        losses, gradients = self.differences(batch)
+        self.pending = (gradients, learning_rate)
+        self.step_number += 1
+        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+
+    def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
+        """The losses of a step, and g_j = (l(w + eps z_j) - l(w - eps z_j)) / (2 eps)."""
         losses = [
             self.loss(batch, self.perturbed(query, sign))
             for query in range(self.config.queries)
@@ -62,9 +69,7 @@ class ZerothOrderReference:
             (losses[2 * query] - losses[2 * query + 1]) / (2 * self.config.eps)
             for query in range(self.config.queries)
         ]
-        self.pending = (gradients, learning_rate)
-        self.step_number += 1
-        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+        return losses, gradients
 
     def perturbed(self, query: int, sign: float) -> dict[str, Tensor]:
         """Every master moved along one direction: w + sign * eps * z."""

@@ -55,6 +55,13 @@ def compare_signs(
             expected="a zeroth-order method",
             fix="Leave --signs out.",
         )
+    if settings.get("difference") == "forward":
+        raise ConfigError(
+            f"bundle {bundle}",
+            found="difference=forward",
+            expected="losses in pairs of +z and -z",
+            fix="Leave --signs out, or compile the bundle with difference=central.",
+        )
     settings["loss"] = "full"
     settings["eps"] = eps = eps or settings["eps"]
     reference = load_reference(manifest, bundle, model, progress)

@@ -110,7 +110,9 @@ class _Parts:
         self.graph = graph
         self.footprints = footprints
         self.settings = settings
-        self.passes = 2 * settings.get("queries", 0)
+        queries = settings.get("queries", 0)
+        forward = settings.get("difference") == "forward"
+        self.passes = queries + 1 if forward else 2 * queries
         self.copies = self.passes if together else 1
         self.tokenizer = tokenizer
         self.threads = threads

@@ -173,6 +173,8 @@ ZO_API zo_status zo_session_attach(zo_session* session, const char* folder, int3
 
 enum { ZO_SCHEDULE_CONSTANT = 0, ZO_SCHEDULE_LINEAR = 1, ZO_SCHEDULE_COSINE = 2 };
 enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1 };
+/* What a projected gradient is: (l(w + eps z) - l(w - eps z)) / (2 eps), or (l(w + eps z) - l(w)) / eps. */
+enum { ZO_DIFFERENCE_CENTRAL = 0, ZO_DIFFERENCE_FORWARD = 1 };
 
 typedef struct zo_run {
   uint32_t struct_size;
@@ -189,6 +191,8 @@ typedef struct zo_run {
   double weight_decay;
   double clip;               /* the largest norm of an update's gradient; 0: any */
   uint32_t checkpoint_every; /* stages from one kept activation to the next */
+  uint32_t reserved;         /* what follows was not there at first; ignored, so that older hosts' padding is no value */
+  int32_t difference;        /* of zeroth-order methods; forward where one copy goes through the model at a time */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and the state's seed. */
@@ -221,7 +225,8 @@ ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error
 
 /* What one step computed. Arrays belong to the session: `losses` has 2 * queries values, loss(2i) and loss(2i+1) being
  * those of +z_i and -z_i; `gradients` has queries values. With split perturbations (docs/spzo.md) `losses` are those of the
- * second block's directions alone. A first-order method has one loss, and no gradients here. */
+ * second block's directions alone. With forward differences loss(0) is that of no perturbation and loss(i + 1) that of +z_i.
+ * A first-order method has one loss, and no gradients here. */
 typedef struct zo_step {
   uint32_t struct_size;
   uint64_t step;
@@ -313,6 +318,16 @@ typedef struct zo_record {
 } zo_record;
 
 ZO_API zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients,
+                                   zo_error* error);
+
+/* Goes on as if the session had taken these steps itself, and runs no program: the records are appended, their updates
+ * applied, and snapshots written where zo_session_train would have written them, the one at the end included. Afterwards
+ * slots, log and state folder are those of the session that took the steps, bit for bit, if both began with the same
+ * values and seed. `records` are `count` structs of the same struct_size, the first with the step that the session is to
+ * take next; `gradients` has zo_info.queries values of each. Records that training cannot have made (numbers that are not
+ * finite, another step, what divergence would have stopped) are refused, all of them, before anything changes. Records of a
+ * first-order method do not tell how: ZO_INVALID_ARGUMENT. */
+ZO_API zo_status zo_session_follow(zo_session* session, const zo_record* records, const float* gradients, size_t count,
                                    zo_error* error);
 
 /* Writes a snapshot and syncs the log. Without a state folder: ZO_STATE_ERROR. */

@@ -30,3 +30,15 @@ class PrgeConfig(LoraSettings):
     def staged(self) -> bool:
         """As the setting says."""
         return self.split == "layers"
+
+
+@dataclasses.dataclass(frozen=True)
+class MezoConfig(PrgeConfig):
+    """Those of ``mezo``, which can leave one side of its differences out."""
+
+    difference: str = setting(
+        "central",
+        choices=("central", "forward"),
+        runtime=True,
+        help="projected gradients from +z and -z, or from +z and one unperturbed loss",
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zoexport.core.types import Pass
 from zoexport.methods import methods
-from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge.config import MezoConfig, PrgeConfig
 
 if TYPE_CHECKING:
     import torch
@@ -125,9 +125,10 @@ class ZerothOrderMethod:
         self, model: torch.nn.Module, config: PrgeConfig, slots: Mapping[str, torch.Tensor]
     ) -> PrgeReference:
         """The method in plain PyTorch; P-RGE and MeZO differ in schedule only, not in numbers."""
-        from zoexport.methods.prge.reference import PrgeReference
+        from zoexport.methods.prge.reference import ForwardDifferences, PrgeReference
 
-        return PrgeReference(model, config, slots)
+        forward = isinstance(config, MezoConfig) and config.difference == "forward"
+        return (ForwardDifferences if forward else PrgeReference)(model, config, slots)
 
 
 methods.register(
@@ -144,5 +145,6 @@ methods.register(
         "mezo",
         "zeroth-order LoRA-FA; one perturbed copy a forward pass (MeZO, the baseline)",
         sequential=True,
+        config=MezoConfig,
     ),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -36,3 +37,16 @@ class PrgeReference(ZerothOrderReference):
             module: low_rank(self.a[f"lora_A.{module}"], values[f"{_B}{module}"], scaling)
             for module in modules
         }
+
+
+class ForwardDifferences(PrgeReference):
+    """MeZO with forward differences, whose unperturbed loss serves all queries of a step."""
+
+    def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
+        """The losses, the unperturbed one first, and g_j = (l(w + eps z_j) - l(w)) / eps."""
+        unperturbed = self.loss(batch, self.masters)
+        moved = [
+            self.loss(batch, self.perturbed(query, 1.0)) for query in range(self.config.queries)
+        ]
+        gradients = [(loss - unperturbed) / self.config.eps for loss in moved]
+        return [unperturbed, *moved], gradients

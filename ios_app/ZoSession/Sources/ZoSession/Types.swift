@@ -92,6 +92,8 @@ public struct Run: Equatable, Sendable {
     public var clip: Double
     /// Stages from one kept activation to the next.
     public var checkpointEvery: UInt32
+    /// Of zeroth-order methods: `ZO_DIFFERENCE_CENTRAL` or `ZO_DIFFERENCE_FORWARD`.
+    public var difference: Int32
 
     init(_ run: zo_run) {
         schedule = Schedule(rawValue: run.schedule)!
@@ -106,13 +108,15 @@ public struct Run: Equatable, Sendable {
         weightDecay = run.weight_decay
         clip = run.clip
         checkpointEvery = run.checkpoint_every
+        difference = run.difference
     }
 
     var c: zo_run {
         zo_run(
             struct_size: UInt32(MemoryLayout<zo_run>.size), schedule: schedule.rawValue, loss: loss.rawValue,
             batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps,
-            momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery
+            momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery,
+            reserved: 0, difference: difference
         )
     }
 }

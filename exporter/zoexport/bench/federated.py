@@ -1,0 +1,328 @@
+"""``make report-federated``: federated algorithms at equal planned operations, on the same sentences and clients.
+
+``python -m zoexport.bench.federated PAGE`` runs every arm of :data:`ARMS` with every rate and seed, for as many rounds
+as the budget of operations pays for. Bundles, federations and results are kept in the cache folder, so the same command
+goes on where it was stopped. ``federated_page`` writes the page's marked part, its picture and the figures.
+
+Clients are called in this process one after another (``federated.local``): the same code and messages as over Flower,
+whose engine would add its start to every run. Nothing that is reported is a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport import models as language_models
+from zoexport import samples
+from zoexport.bench import conditions, federated_page
+from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.bench.mask_cells import Cells, name_of
+from zoexport.bench.trained import first_lines
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import BundleError, StateError, ZoExportError
+from zoexport.core.files import sha256
+from zoexport.core.types import Progress
+from zoexport.data import tokenize_to_file
+from zoexport.federated import shards
+from zoexport.federated.client import Client
+from zoexport.federated.coordinator import Coordinator, Patience
+from zoexport.federated.cost import flops_per_step
+from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.local import LocalTransport
+from zoexport.federated.settings import terms_of
+from zoexport.federated.store import Store
+from zoexport.fetch import cache_dir
+from zoexport.methods import methods
+from zoexport.session import Dataset
+
+MODEL = "smollm2-135m"
+TARGET = "host"
+COMMON = {"loss": "choices", "seq_len": "64", "batch": "4"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """What is compared: a bundle's method and settings, and what its federation does."""
+
+    label: str
+    method: str
+    settings: Mapping[str, str]
+    algorithm: str
+    rates: tuple[float, ...]
+    changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_ZEROTH = (1e-3, 5e-3)
+_FP32 = {"activations": "fp32"}
+ARMS = (
+    Arm("FedSPZO", "spzo", {"split": "head", "perturbations": "2,4"}, "replay", _ZEROTH),
+    Arm("unsplit, P = 2", "mezo", {**_FP32, "queries": "2"}, "replay", _ZEROTH),
+    Arm("unsplit, P = 4", "mezo", {**_FP32, "queries": "4"}, "replay", _ZEROTH),
+    Arm("DeComFL", "mezo", {**_FP32, "queries": "2"}, "decomfl", _ZEROTH),
+    Arm(
+        "DeComFL's aggregation, central differences",
+        "mezo",
+        {**_FP32, "queries": "2"},
+        "decomfl",
+        _ZEROTH,
+        {"difference": "central"},
+    ),
+    Arm("FedZO", "mezo", {**_FP32, "queries": "2"}, "fedzo", _ZEROTH),
+    Arm("FedAvg, LoRA", "mebp", {}, "fedavg", (1e-3,)),
+)
+"""Those whose method this release has are run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much is done.
+
+    Attributes:
+        clients, sample, steps: of a federation. rounds: that the arm ``measure`` names by its operations has.
+        seeds: of data, noise and clients. tested: held-out examples.
+    """
+
+    clients: int = 20
+    sample: int = 4
+    steps: int = 5
+    rounds: int = 50
+    measure: str = "unsplit, P = 2"
+    seeds: tuple[int, ...] = (0, 1, 2)
+    tested: int = 200
+
+
+def measure(
+    scale: Scale,
+    arms: Sequence[Arm],
+    model: str,
+    data: samples.Samples,
+    *,
+    command: str,
+    work: Path,
+    write: Callable[[dict[str, Any]], None],
+    progress: Progress,
+) -> None:
+    """Run every arm; what an earlier call did is not done again.
+
+    Args:
+        model: a MODEL argument.
+        command: that measures this, for the page.
+        work: where bundles, federations and results are kept.
+        write: called with the result after each run.
+        progress: called with what is being done, and how much of that is done.
+
+    Raises:
+        ZoExportError: something cannot be compiled or trained.
+    """
+    known = [arm for arm in arms if arm.method in methods.names()]
+    source = language_models.resolve(model)
+    digest = language_models.fingerprint(source)
+    test = first_lines(data.test, scale.tested, work)
+    cells = Cells(work / "runs")
+    runs = [
+        _Run(arm, scale, source.argument, digest, data.train, test, work, progress) for arm in known
+    ]
+    budget = (
+        next(run.flops_of_round for run in runs if run.arm.label == scale.measure) * scale.rounds
+    )
+    result: dict[str, Any] = {
+        "arms": [
+            {"label": run.arm.label, "rounds": run.rounds(budget), "runs": [], **run.about()}
+            for run in runs
+        ],
+        "conditions": {
+            "command": command,
+            "model": {"name": source.name, "sha256": digest},
+            "date": datetime.date.today().isoformat(),
+            "common": COMMON,
+            "scale": dataclasses.asdict(scale),
+            "budget_flops": budget,
+            **conditions.machine(),
+        },
+    }
+    # A seed of everything before the next, so that what was stopped compares what it has.
+    for seed in scale.seeds:
+        for run, entry in zip(runs, result["arms"], strict=True):
+            for rate in run.arm.rates:
+                done = functools.partial(run.run, rate, seed, run.rounds(budget))
+                key = run.key(rate, seed, run.rounds(budget))
+                entry["runs"].append(cells.get("run", key, done))
+                write(result)
+
+
+class _Run:
+    """An arm's federations over one bundle."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        scale: Scale,
+        model: str,
+        digest: str,
+        data: Path,
+        test: Path,
+        work: Path,
+        progress: Progress,
+    ) -> None:
+        self.arm, self._scale, self._data, self._test = arm, scale, data, test
+        self._work, self._progress = work, progress
+        settings = {**COMMON, **arm.settings}
+        key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
+        self.bundle = work / f"{arm.method}-{name_of(key)}"
+        try:
+            self._manifest = manifests.read(self.bundle)
+        except BundleError:  # not there, or damaged
+            progress(f"compiling {arm.label}", None)
+            compile_apart(self.bundle, model, arm.method, TARGET, settings)
+            self._manifest = manifests.read(self.bundle)
+        terms = self._terms(arm.rates[0], 0)
+        changes = (
+            {"difference": terms.difference} if "difference" in self._manifest["settings"] else {}
+        )
+        flops = Cells(work / "flops").get(
+            "step",
+            {"bundle": self._manifest["bundle_id"], "changes": changes},
+            lambda: {"flops": flops_per_step(self.bundle, changes)},
+        )["flops"]
+        if flops is None:
+            raise StateError(
+                f"bundle {self.bundle}",
+                found="no count of its operations",
+                expected="the model it was compiled from, to plan with",
+                fix="Fetch the model again.",
+            )
+        self.flops_of_round: int = flops * scale.steps * scale.sample
+
+    def rounds(self, budget: int) -> int:
+        """As many as the budget pays for."""
+        return max(1, round(budget / self.flops_of_round))
+
+    def about(self) -> dict[str, Any]:
+        """What the page says of the arm."""
+        return {
+            "method": self.arm.method,
+            "settings": dict(self.arm.settings),
+            "algorithm": self.arm.algorithm,
+            "flops_of_round": self.flops_of_round,
+        }
+
+    def key(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
+        """What decides a run's result."""
+        return {
+            "terms": self._terms(rate, seed).as_dict(),
+            "rounds": rounds,
+            "scale": [self._scale.clients, self._scale.sample, self._scale.tested],
+            "data": [sha256(self._data), sha256(self._test)],
+        }
+
+    def run(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
+        """``rate``, ``seed``, ``points`` (operations, bytes up and held-out loss after each round) and totals."""
+        folder = self._work / f"federation-{name_of(self.key(rate, seed, rounds))}"
+        folder.mkdir(parents=True, exist_ok=True)
+        terms = self._terms(rate, seed)
+        self._write_shards(folder, seed)
+        clients = {number: self._client(folder, number) for number in range(self._scale.clients)}
+        label = f"{self.arm.label}, rate {rate:g}, seed {seed}"
+        diverged = None
+        with (
+            Store.opened(folder / "server", terms, self._scale.sample) as store,
+            Evaluator.over(self.bundle, self._test, terms.loss, lambda *_: None) as evaluate,
+        ):
+            try:
+                Coordinator(
+                    store,
+                    self.bundle,
+                    LocalTransport(clients),
+                    patience=Patience(),
+                    evaluate=evaluate,
+                    report=lambda one: self._progress(label, (one["round"] + 1) / rounds),
+                ).run(rounds)
+            except StateError as error:  # too few clients' runs stayed in range
+                diverged = str(error)
+            found = [{**store.round(one), **store.notes(one)} for one in range(store.version())]
+        points, up = [], 0
+        for content in found:
+            up += content["bytes_up"]
+            done = (content["round"] + 1) * self.flops_of_round
+            points.append({"flops": done, "bytes_up": up, **content["evaluation"]})
+        shutil.rmtree(folder, ignore_errors=True)
+        down = sum(one["bytes_down"] + one.get("sync_bytes_down", 0) for one in found)
+        return {
+            "rate": rate,
+            "seed": seed,
+            "points": points,
+            "upload_largest": max((max(one["uploads"]) for one in found), default=0),
+            "bytes_down": down,
+            "diverged": diverged,
+        }
+
+    def _terms(self, rate: float, seed: int) -> Any:
+        settings = {**self.arm.changes, "lr": repr(rate), "seed": str(seed)}
+        return terms_of(
+            self.bundle, self._manifest, self.arm.algorithm, self._scale.steps, settings
+        )
+
+    def _write_shards(self, folder: Path, seed: int) -> None:
+        tokens = folder / "tokens.jsonl"
+        settings, model = self._manifest["settings"], self._manifest["model"]
+        tokenize_to_file(
+            self._data, self.bundle, settings["seq_len"], model["vocab_size"], tokens, choices=True
+        )
+        divided = shards.divided(self._data, self._scale.clients, shards.IID, seed)
+        shards.write(tokens, divided, folder / "shards")
+
+    def _client(self, folder: Path, number: int) -> Client:
+        def examples(client: int, loss: str) -> Dataset:
+            dataset = Dataset()
+            dataset.load(folder / "shards" / f"{client}.jsonl")
+            return dataset
+
+        return Client(self.bundle, examples, folder / "clients" / str(number))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Federated algorithms at equal operations.")
+    parser.add_argument("page", type=Path, help="whose marked part is renewed")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--rounds", type=int, default=Scale.rounds)
+    chosen = parser.parse_args(arguments)
+    start = time.monotonic()
+
+    def progress(phase: str, done: float | None) -> None:
+        share = "" if done is None else f" ({done:.0%} of it)"
+        sys.stderr.write(f"{(time.monotonic() - start) / 60:5.1f} min  {phase}{share}\n")
+
+    try:
+        federated_page.check(chosen.page)
+        work = cache_dir() / "bench" / "federated"
+        work.mkdir(parents=True, exist_ok=True)
+        measure(
+            Scale(rounds=chosen.rounds),
+            ARMS,
+            chosen.model,
+            samples.sentences(),
+            command=f"python -m zoexport.bench.federated {chosen.page} --rounds {chosen.rounds}",
+            work=work,
+            write=lambda result: federated_page.write(chosen.page, result),
+            progress=progress,
+        )
+    except ZoExportError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,262 @@
+"""``zoexport federate``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries, size, table
+from zoexport.cli.groups import Verbs
+from zoexport.cli.progress import Phases
+from zoexport.cli.rounds import Rounds
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DATA = click.option(
+    "--data", type=options.PATH, required=True, help="Examples, JSON Lines (docs/cli.md)."
+)
+
+
+def _federation(function: F) -> F:
+    """What server and simulation have in common."""
+    for option in (
+        click.option("--report", type=options.PATH, help="A folder for a page with curves."),
+        click.option(
+            "--test", type=options.PATH, help="Examples that each version is evaluated on."
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=600.0,
+            show_default=True,
+            help="Seconds that a round waits for replies, before it asks again or goes on without.",
+        ),
+        click.option(
+            "--least",
+            type=click.FloatRange(0, 1, min_open=True),
+            default=0.5,
+            show_default=True,
+            help="The share of the asked clients whose replies make a round.",
+        ),
+        click.option(
+            "--algorithm",
+            help="replay, decomfl, fedzo or fedavg. Default: replay; fedavg for first-order bundles.",
+        ),
+        click.option(
+            "--steps",
+            type=click.IntRange(min=1),
+            default=10,
+            show_default=True,
+            help="Steps of a client in a round.",
+        ),
+        click.option(
+            "--rounds",
+            type=click.IntRange(min=1),
+            required=True,
+            help="Rounds in total: a state that has 3 of 10 gets 7 more.",
+        ),
+        click.option(
+            "--sample", type=click.IntRange(min=1), required=True, help="Clients that a round asks."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(cls=Verbs)
+def federate() -> None:
+    """Train one model on many clients' data, which stay where they are.
+
+    A client's upload is the scalars of its steps; the server replays them (docs/federated.md).
+
+    \b
+    zoexport federate simulate model.bundle --data train.jsonl --clients 100 --sample 10 --rounds 20
+    zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt --certificate server.pem \\
+        --key server.key --sample 3 --rounds 20
+    zoexport federate client model.bundle --data mine.jsonl --state me --server example.org:9092 \\
+        --ca ca.crt --key me.key
+    """
+
+
+@federate.command()
+@options.bundle
+@_DATA
+@click.option("--clients", type=click.IntRange(min=1), required=True, help="Simulated clients.")
+@click.option(
+    "--split",
+    default="iid",
+    show_default=True,
+    help="How the data is divided: iid, labels:ALPHA (Dirichlet by completion) or field:NAME.",
+)
+@click.option("--state", type=options.PATH, help="Keep the federation here; it goes on from there.")
+@_federation
+@options.settings
+@options.common
+def simulate(
+    bundle: Path,
+    data: Path,
+    clients: int,
+    split: str,
+    state: Path | None,
+    sample: int,
+    rounds: int,
+    steps: int,
+    algorithm: str | None,
+    timeout: float,
+    least: float,
+    test: Path | None,
+    report: Path | None,
+    assignments: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Simulate clients of BUNDLE on this machine, in Flower's simulation engine.
+
+    --set takes what is not compiled in, such as lr, eps, seed, batch; each client takes --steps steps a round.
+
+    \b
+    zoexport federate simulate model.bundle --data train.jsonl --clients 100 --sample 10 --rounds 20
+    zoexport federate simulate model.bundle --data train.jsonl --clients 20 --sample 5 --rounds 50 \\
+        --split labels:0.5 --test test.jsonl --state fed --report page --json
+    """
+    from zoexport.core.config import parse_assignments
+    from zoexport.federated import report as pages
+    from zoexport.federated.coordinator import Patience
+    from zoexport.federated.simulate import simulate as run
+
+    settings = parse_assignments(assignments)
+    if report is not None:
+        pages.check(report)
+    with output_of_libraries(), Rounds(as_json=as_json) as shown:
+        result = run(
+            bundle,
+            data=data,
+            clients=clients,
+            sample=sample,
+            rounds=rounds,
+            steps=steps,
+            algorithm=algorithm,
+            settings=settings,
+            split=split,
+            state=state,
+            test=test,
+            patience=Patience(seconds=timeout, least=least),
+            report=shown,
+            page=report,
+            progress=shown.phase,
+        )
+    _emit(result, as_json=as_json)
+
+
+@federate.command()
+@options.bundle
+@click.option("--state", type=options.PATH, required=True, help="The federation's folder.")
+@click.option("--nodes", type=options.PATH, required=True, help="Clients' public keys, NAME.pub.")
+@click.option("--ca", type=options.PATH, required=True, help="The authority's certificate, PEM.")
+@click.option("--certificate", type=options.PATH, required=True, help="The server's, PEM.")
+@click.option("--key", type=options.PATH, required=True, help="The server's private key, PEM.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True)
+@_federation
+@options.settings
+@options.common
+def server(
+    bundle: Path,
+    state: Path,
+    nodes: Path,
+    ca: Path,
+    certificate: Path,
+    key: Path,
+    host: str,
+    port: int,
+    sample: int,
+    rounds: int,
+    steps: int,
+    algorithm: str | None,
+    timeout: float,
+    least: float,
+    test: Path | None,
+    report: Path | None,
+    assignments: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run the rounds of a federation of BUNDLE with real clients.
+
+    Clients connect over TLS, and only those whose public keys lie in --nodes take part. docs/federated.md says how to
+    make keys and certificates. A server that was ended goes on when it is started again with the same --state.
+
+    \b
+    zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt --certificate server.pem \\
+        --key server.key --host 0.0.0.0 --sample 3 --rounds 20 --set lr=1e-3
+    """
+    from zoexport.core.config import parse_assignments
+    from zoexport.federated import report as pages
+    from zoexport.federated.coordinator import Patience
+    from zoexport.federated.deploy import serve
+    from zoexport.federated.processes import Access
+
+    settings = parse_assignments(assignments)
+    if report is not None:
+        pages.check(report)
+    with output_of_libraries(), Rounds(as_json=as_json) as shown:
+        result = serve(
+            bundle,
+            state=state,
+            access=Access(host, port, ca, certificate, key, nodes),
+            sample=sample,
+            rounds=rounds,
+            steps=steps,
+            algorithm=algorithm,
+            settings=settings,
+            test=test,
+            patience=Patience(seconds=timeout, least=least),
+            report=shown,
+            page=report,
+            progress=shown.phase,
+        )
+    _emit(result, as_json=as_json)
+
+
+@federate.command()
+@options.bundle
+@_DATA
+@click.option("--state", type=options.PATH, required=True, help="This client's folder.")
+@click.option("--server", "address", required=True, metavar="HOST:PORT", help="Where it listens.")
+@click.option("--ca", type=options.PATH, required=True, help="The authority's certificate, PEM.")
+@click.option("--key", type=options.PATH, required=True, help="This client's key, OpenSSH format.")
+@options.common
+def client(
+    bundle: Path, data: Path, state: Path, address: str, ca: Path, key: Path, as_json: bool
+) -> None:
+    """Take part in a federation with BUNDLE and data that stay here, until it is stopped.
+
+    The server sends what is to be done, and the few lines of Python that Flower runs for it: take part only with a
+    server that you trust.
+
+    \b
+    ssh-keygen -t ecdsa -b 384 -N '' -f me.key     # me.key.pub goes to the server's folder as NAME.pub
+    zoexport federate client model.bundle --data mine.jsonl --state me --server example.org:9092 \\
+        --ca ca.crt --key me.key
+    """
+    from zoexport.federated.deploy import take_part
+
+    with output_of_libraries(), Phases("federate", as_json=as_json) as phases:
+        take_part(bundle, data=data, state=state, server=address, ca=ca, key=key, progress=phases)
+
+
+def _emit(result: Mapping[str, Any], *, as_json: bool) -> None:
+    losses = result["losses"]
+    rows = [
+        ("loss", f"{losses[0]:.4f} in the first round, {losses[-1]:.4f} in the last"),
+        ("sent", f"{size(result['bytes_up'])} up, {size(result['bytes_down'])} down"),
+        ("refused", f"{result['refused']} replies"),
+    ]
+    if result["evaluations"]:
+        rows.insert(1, ("held out", f"{result['evaluations'][-1]:.4f}"))
+    if result["state"]:
+        rows.append(("model", result["model"]))
+    lines = [f"Trained {result['rounds']} rounds with {result['algorithm']}.", *table(rows)]
+    emit(result, lines, as_json=as_json)

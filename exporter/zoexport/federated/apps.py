@@ -1,0 +1,142 @@
+"""The apps of real processes: what Flower's ServerApp and ClientApp processes run.
+
+Which files they read is told by the ``job`` of the run's configuration (server), and by the node's (client): the
+commands ``federate server`` and ``federate client`` write both (``deploy``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ZoExportError, first_line
+from zoexport.core.files import atomic_file
+from zoexport.federated import flower
+from zoexport.federated.client import Client
+from zoexport.federated.coordinator import Coordinator, Patience
+from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.store import Store, read_federation
+from zoexport.federated.terms import Terms
+from zoexport.session import Dataset
+
+JOB, RUNNING, ENDED, NUMBERS = "job.json", "running.json", "ended.json", "clients.json"
+NODE_KEYS = ("bundle", "examples", "state")
+
+
+def server() -> Any:
+    """The ServerApp."""
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        run_job(Path(str(context.run_config["job"])), grid)
+
+    return app
+
+
+def client() -> Any:
+    """The ClientApp."""
+    return flower.answering(_answer)
+
+
+def run_job(job: Path, grid: Any) -> None:
+    """Run the rounds that a job asks for, and write beside it how that ended.
+
+    Args:
+        job: ``job.json`` in the federation's folder.
+        grid: Flower's.
+    """
+    state, told = job.parent, json.loads(job.read_text("utf-8"))
+    _write(state / RUNNING, {"token": told["token"], "pid": os.getpid()})
+    error: dict[str, str] | None = None
+    try:
+        _run(state, told, grid)
+    except ZoExportError as failure:
+        error = failure.with_type()
+    except Exception as failure:
+        error = ZoExportError(
+            "the server's app",
+            found=f"a defect ({type(failure).__name__}: {first_line(failure)})",
+            expected="all rounds",
+            fix="Report it. Started again, the server goes on where it was.",
+        ).with_type()
+        raise
+    finally:
+        _write(state / ENDED, {"token": told["token"], "error": error})
+
+
+def _run(state: Path, told: Mapping[str, Any], grid: Any) -> None:
+    content = dict(read_federation(state)["terms"])
+    sample = content.pop("sample")
+    terms = Terms.of(content)
+    bundle = Path(told["bundle"])
+    patience = Patience(**told["patience"])
+    with Store.opened(state, terms, sample) as store:
+        transport = flower.FlowerTransport(grid, nodes_of(grid, state, sample, patience.seconds))
+        with contextlib.ExitStack() as stack:
+            evaluator = None
+            if told["test"] is not None:
+                evaluator = stack.enter_context(
+                    Evaluator.over(bundle, Path(told["test"]), terms.loss, lambda *_: None)
+                )
+            Coordinator(
+                store,
+                bundle,
+                transport,
+                patience=patience,
+                evaluate=evaluator,
+                flops=told["flops"],
+                report=lambda _: None,  # who started this process reads the folder
+            ).run(told["rounds"])
+
+
+def nodes_of(grid: Any, state: Path, least: int, seconds: float) -> Callable[[], Mapping[int, int]]:
+    """The connected nodes by client number; waits ``seconds`` for ``least`` of them.
+
+    A number belongs to the name that the server's operator registered a key under, and is kept in ``clients.json``: it
+    is the same after every restart of either side.
+    """
+
+    def nodes() -> Mapping[int, int]:
+        path = state / NUMBERS
+        numbers: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        known = len(numbers)
+        end = time.monotonic() + seconds
+        while True:
+            there = {node.name: node.node_id for node in grid.get_nodes() if node.name}
+            if len(there) >= least or time.monotonic() > end:
+                break
+            time.sleep(0.5)
+        for name in sorted(there):
+            numbers.setdefault(name, len(numbers))
+        if len(numbers) > known:
+            _write(path, numbers)
+        return {numbers[name]: node for name, node in there.items()}
+
+    return nodes
+
+
+def _answer(content: bytes, context: Any) -> bytes:
+    config = {key: Path(str(context.node_config[key])) for key in NODE_KEYS}
+
+    def examples(_: int, loss: str) -> Dataset:
+        dataset = Dataset()
+        dataset.load(config["examples"])
+        return dataset
+
+    manifests.read(config["bundle"])
+    return Client(config["bundle"], examples, config["state"]).handle(content)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")

@@ -1,0 +1,198 @@
+"""A client: what it does with a request, whichever transport brought it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from zoexport.core.errors import StateError, ZoExportError
+from zoexport.core.files import atomic_file
+from zoexport.federated import models
+from zoexport.federated.aggregate import Replayer
+from zoexport.federated.models import Model
+from zoexport.federated.protocol import (
+    BEHIND,
+    DONE,
+    REFUSED,
+    SYNC,
+    Reply,
+    Request,
+    Trajectory,
+)
+from zoexport.federated.terms import SCALARS, Terms
+from zoexport.session import Dataset, Session
+
+_VERSION = "version.json"
+
+
+class Client:
+    """One participant: a bundle, examples and a folder.
+
+    Args:
+        bundle: the bundle's folder.
+        examples: gives the examples of a client's number and a loss; called when they are first needed.
+        folder: for the model and the round that runs; made where there is none.
+    """
+
+    def __init__(self, bundle: Path, examples: Callable[[int, str], Dataset], folder: Path) -> None:
+        self._bundle = bundle
+        self._examples = examples
+        self._folder = folder
+        self._id = models.bundle_id(bundle)
+        self._initial: Model | None = None
+        self._replays: Replayer | None = None
+
+    def handle(self, content: bytes) -> bytes:
+        """Answer a request. Whatever goes wrong is an answer too: no client ends the server's round.
+
+        Raises:
+            DataError: these bytes are no request.
+        """
+        request = Request.unpack(content)
+        try:
+            reply = self._answer(request)
+        except ZoExportError as error:
+            reply = self._reply(request, REFUSED, 0, reason=str(error))
+        return reply.pack()
+
+    def _answer(self, request: Request) -> Reply:
+        try:
+            terms = Terms.of(request.terms)
+        except (KeyError, TypeError) as error:
+            raise StateError(
+                "the server's terms",
+                found=str(error),
+                expected="the terms of this release",
+                fix="Use the same zoexport on all sides.",
+            ) from error
+        if terms.bundle != self._id:
+            raise StateError(
+                f"bundle {self._bundle}",
+                found=f"bundle {self._id}",
+                expected=f"bundle {terms.bundle}, which the server has",
+                fix="Copy the server's bundle.",
+            )
+        has = self._version(request.federation)
+        target = request.version + 1 if request.kind == SYNC else request.version
+        if request.state is None and not request.since <= has <= target:
+            return self._reply(request, BEHIND, has)
+        model = self._caught_up(request, terms, has, target)
+        if request.kind == SYNC:
+            return self._reply(request, DONE, request.version + 1, digest=models.digest(model))
+        return self._trained(request, terms, model)
+
+    def _caught_up(self, request: Request, terms: Terms, has: int, target: int) -> Model:
+        """The model that the request asks for, kept: ``version``, or the one after it for a synchronization."""
+        if has == target:
+            return self._model(has)
+        if request.state is not None:
+            sizes = models.sizes_of(self._first())
+            model = models.unpack(request.state, sizes, "the server's model")
+        else:
+            model = self._model(has)
+        for found in request.rounds:
+            # What it has may lie on the way: the rounds before that are in it.
+            if found.round >= has:
+                model = self._replayer().next_model(model, found, terms)
+        self._keep(request.federation, target, model)
+        return model
+
+    def _trained(self, request: Request, terms: Terms, model: Model) -> Reply:
+        """The steps of the round. Killed and asked again, it goes on from its log and answers the same."""
+        seed = terms.client_seed(request.round, request.client)
+        # Of other terms or another version nothing is resumed.
+        told = [request.federation, request.version, seed, request.terms]
+        key = json.dumps(told, sort_keys=True).encode()
+        state = self._folder / f"round-{hashlib.sha256(key).hexdigest()[:16]}"
+        for other in self._folder.glob("round-*"):
+            if other != state:
+                shutil.rmtree(other, ignore_errors=True)
+        with Session.open(self._bundle) as session:
+            slots = models.trained_slots(session)
+            session.attach(state, seed=seed)
+            if session.info.steps == 0:
+                models.write(session, model)
+            changes = {} if terms.how.first_order else {"difference": terms.difference}
+            session.configure(
+                lr=terms.lr,
+                eps=terms.eps,
+                lr_schedule="constant",
+                loss=terms.loss,
+                batch=terms.batch,
+                accumulate=terms.accumulate,
+                **changes,
+            )
+            session.train(self._examples(request.client, terms.loss), terms.steps)
+            records = [session.record(step) for step in range(terms.steps)]
+            after = models.read(session, slots)
+        trajectory = Trajectory.of(records)
+        # Values say nothing of the loss on the way.
+        body = (
+            trajectory.pack()
+            if terms.how.upload == SCALARS
+            else models.pack_values(trajectory.losses, after)
+        )
+        return self._reply(request, DONE, request.version, digest=models.digest(after), body=body)
+
+    def _reply(self, request: Request, status: str, has: int, **others: object) -> Reply:
+        return Reply(
+            status=status,
+            round=request.round,
+            version=request.version,
+            client=request.client,
+            bundle=self._id,
+            has=has,
+            **others,  # type: ignore[arg-type]
+        )
+
+    def _version(self, federation: str) -> int:
+        """Of the model that is kept of a federation; 0, the bundle's, where none can be read."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            known = json.loads((self._folder / _VERSION).read_text("utf-8"))
+            content = self._path(int(known["version"])).read_bytes()
+            same = (known["bundle"], known["federation"]) == (self._id, federation)
+            if same and known["sha256"] == hashlib.sha256(content).hexdigest():
+                return int(known["version"])
+        return 0
+
+    def _model(self, version: int) -> Model:
+        """A version that :meth:`_version` has just found."""
+        if version == 0:
+            return self._first()
+        path = self._path(version)
+        return models.unpack(path.read_bytes(), models.sizes_of(self._first()), str(path))
+
+    def _path(self, version: int) -> Path:
+        return self._folder / f"model-{version}.safetensors"
+
+    def _keep(self, federation: str, version: int, model: Model) -> None:
+        """Keep a version in place of the one before it; what says so is written last."""
+        path = self._path(version)
+        content = models.pack(model)
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content)
+        known = {
+            "bundle": self._id,
+            "federation": federation,
+            "version": version,
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        with atomic_file(self._folder / _VERSION) as temporary:
+            temporary.write_text(json.dumps(known), encoding="utf-8")
+        for other in self._folder.glob("model-*.safetensors"):
+            if other != path:
+                other.unlink(missing_ok=True)
+
+    def _first(self) -> Model:
+        if self._initial is None:
+            self._initial = models.initial(self._bundle)
+        return self._initial
+
+    def _replayer(self) -> Replayer:
+        if self._replays is None:
+            self._replays = Replayer(self._bundle)
+        return self._replays

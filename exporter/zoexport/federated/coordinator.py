@@ -1,0 +1,389 @@
+"""The server's rounds, whichever transport carries the messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from zoexport.core.errors import DataError, StateError, ZoExportError
+from zoexport.federated import checks, models
+from zoexport.federated.aggregate import Replayer, mean, mean_trajectory
+from zoexport.federated.checks import Accepted, Refusal
+from zoexport.federated.models import Model
+from zoexport.federated.protocol import (
+    BEHIND,
+    SYNC,
+    TRAIN,
+    Reply,
+    RoundScalars,
+)
+from zoexport.federated.requests import Requests
+from zoexport.federated.store import Store
+from zoexport.federated.terms import SCALARS
+
+
+class Transport(Protocol):
+    """What carries messages between server and clients."""
+
+    def clients(self) -> Sequence[int]:
+        """The numbers of the clients that can be asked now."""
+
+    def exchange(
+        self, requests: Mapping[int, bytes], timeout: float
+    ) -> Iterator[tuple[int, bytes | str]]:
+        """Send a request to each client and yield replies as they come.
+
+        Yields:
+            The client that answered, as the transport knows it, and its reply; or text: why there is none. The
+            iterator ends when every client has answered or ``timeout`` seconds have passed.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How long a round waits.
+
+    Attributes:
+        seconds: for the replies of one attempt. attempts: how often clients without a reply are asked.
+        least: the share of the asked clients whose replies make a round.
+    """
+
+    seconds: float = 600.0
+    attempts: int = 3
+    least: float = 0.5
+
+
+class Coordinator:
+    """Runs the rounds of a federation that is kept in a store.
+
+    Args:
+        store: its folder.
+        bundle: the bundle's folder.
+        transport: to the clients.
+        patience: how long a round waits.
+        evaluate: gives the keys ``loss`` and ``accuracy`` of a model; called after each round.
+        flops: of one client's step, for the report.
+        report: called with what a round said of itself once it is on disk.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        bundle: Path,
+        transport: Transport,
+        *,
+        patience: Patience,
+        evaluate: Callable[[Model], Mapping[str, Any]] | None = None,
+        flops: int | None = None,
+        report: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._store = store
+        self._terms = store.terms
+        self._requests = Requests(store)
+        self._transport = transport
+        self._patience = patience
+        self._evaluate = evaluate
+        self._flops = flops
+        self._report = report
+        self._initial = models.initial(bundle)
+        self._sizes = models.sizes_of(self._initial)
+        self._replayer = Replayer(bundle) if self._scalars else None
+        self._model = self._load(store.version())
+        #: The version that each client is known to have; a client that is not here has version 0.
+        self._versions = self._known_versions()
+
+    @property
+    def _scalars(self) -> bool:
+        return self._terms.how.upload == SCALARS
+
+    @property
+    def model(self) -> Model:
+        """The newest version."""
+        return self._model
+
+    def run(self, rounds: int) -> None:
+        """Run rounds until the federation has ``rounds`` of them.
+
+        Raises:
+            StateError: too few clients answered. What has come is kept, and the next call goes on.
+        """
+        while (number := self._store.version()) < rounds:
+            self.run_round(number)
+
+    def run_round(self, number: int) -> dict[str, Any]:
+        """Run one round, or what is left of it."""
+        started = time.monotonic()
+        plan = self._store.plan(number) or self._store.begin(number, self._sampled(number))
+        traffic = _Traffic()
+        found = self._collected(number, plan["clients"], traffic)
+        counted = self._checked(number, plan["clients"], found)
+        model = self._aggregated(number, counted)
+        digest = models.digest(model)
+        content = {
+            "round": number,
+            "asked": plan["clients"],
+            "clients": sorted(counted),
+            "refused": self._store.refused(number),
+            "loss": float(np.mean([float(counted[one].losses.mean()) for one in sorted(counted)])),
+            "digest": digest,
+            "magnitudes": [counted[client].magnitude for client in sorted(counted)],
+            "uploads": [counted[client].size for client in sorted(counted)],
+            "bytes_up": traffic.up,
+            "bytes_down": traffic.down,
+            "flops": None
+            if self._flops is None
+            else self._flops * self._terms.steps * len(plan["clients"]),
+            "seconds": round(time.monotonic() - started, 3),
+            **(self._evaluate(model) if self._evaluate else {}),
+        }
+        self._store.commit(number, model, content)
+        self._model = model
+        for client in counted:
+            self._versions[client] = number
+        if self._scalars:
+            content |= self._synchronize(number, sorted(counted), digest)
+        self._report(content)
+        return content
+
+    # ---- who and what ------------------------------------------------------------------------------------------
+
+    def _sampled(self, number: int) -> list[int]:
+        """The clients of a round: a function of seed, round and who can be asked."""
+        there = sorted(self._transport.clients())
+        wanted = self._store.sample
+        if len(there) < wanted:
+            raise StateError(
+                f"round {number}",
+                found=f"{len(there)} clients",
+                expected=f"at least {wanted}, as many as a round asks",
+                fix="Start more clients, or ask fewer (--sample).",
+            )
+        chosen = random.Random(f"{self._terms.seed} {number}").sample(there, wanted)
+        return sorted(chosen)
+
+    def _request(self, kind: str, number: int, client: int, since: int) -> bytes:
+        return self._requests.build(kind, number, client, since, self._model)
+
+    # ---- replies -----------------------------------------------------------------------------------------------
+
+    def _collected(
+        self, number: int, asked: Sequence[int], traffic: _Traffic
+    ) -> dict[int, Accepted]:
+        """The replies whose form is right, from disk and then from the clients."""
+        found: dict[int, Accepted] = {}
+        for client, content in self._store.replies(number).items():
+            found[client] = self._looked_at(number, client, content)
+            traffic.up += len(content)
+        final = {entry["client"] for entry in self._store.refused(number) if entry["final"]}
+        done = final | set(found)
+        for _ in range(self._patience.attempts):
+            missing = [client for client in asked if client not in done]
+            if not missing:
+                break
+            requests = {
+                client: self._request(TRAIN, number, client, self._versions.get(client, 0))
+                for client in missing
+            }
+            for _ in range(2):  # a client may first have to say which version it has
+                requests = self._answers(number, requests, found, done, traffic)
+                if not requests:
+                    break
+        return found
+
+    def _answers(
+        self,
+        number: int,
+        requests: Mapping[int, bytes],
+        found: dict[int, Accepted],
+        done: set[int],
+        traffic: _Traffic,
+    ) -> dict[int, bytes]:
+        """Ask, and take what comes; returns what must be asked again, of clients that were behind."""
+        again: dict[int, bytes] = {}
+        traffic.down += sum(map(len, requests.values()))
+        for client, content in self._transport.exchange(requests, self._patience.seconds):
+            if isinstance(content, str):
+                self._store.refuse(number, client, content, final=False)
+                continue
+            traffic.up += len(content)
+            if client not in requests or client in found:
+                reason = "a second reply" if client in found else "not asked"
+                self._store.refuse(number, client, reason, final=False)
+                continue
+            has = _behind(content)
+            if has is not None and has <= number:
+                self._versions[client] = has
+                again[client] = self._request(TRAIN, number, client, has)
+                continue
+            try:
+                found[client] = self._looked_at(number, client, content)
+            except Refusal as refusal:
+                self._store.refuse(number, client, str(refusal))
+                done.add(client)
+                continue
+            self._store.keep_reply(number, client, content)
+            done.add(client)
+        return again
+
+    def _looked_at(self, number: int, client: int, content: bytes) -> Accepted:
+        return checks.accepted(
+            content,
+            client=client,
+            round_number=number,
+            version=number,
+            terms=self._terms,
+            model=self._model,
+        )
+
+    def _checked(
+        self, number: int, asked: Sequence[int], found: dict[int, Accepted]
+    ) -> dict[int, Accepted]:
+        """Those that count, compared with each other; enough of them."""
+        history = [
+            value
+            for one in range(max(number - checks.HISTORY, 0), number)
+            for value in self._store.round(one)["magnitudes"]
+        ]
+        for client, reason in checks.too_large(found, history).items():
+            self._refuse_once(number, client, reason)
+            del found[client]
+        least = max(1, math.ceil(self._patience.least * len(asked)))
+        if len(found) < least:
+            raise StateError(
+                f"round {number}",
+                found=f"{len(found)} replies that count, of {len(asked)} clients asked",
+                expected=f"at least {least}",
+                fix=f"See {self._store.folder}/rounds/{number:06d}/refused.jsonl; run again to go on.",
+            )
+        return dict(sorted(found.items()))
+
+    def _refuse_once(self, number: int, client: int, reason: str) -> None:
+        """Refuse a kept reply: a server that was started again finds the same reason again."""
+        known = [(entry["client"], entry["reason"]) for entry in self._store.refused(number)]
+        if (client, reason) not in known:
+            self._store.refuse(number, client, reason)
+
+    # ---- the next version --------------------------------------------------------------------------------------
+
+    def _aggregated(self, number: int, counted: dict[int, Accepted]) -> Model:
+        if not self._scalars:
+            return self._plain_mean(
+                [one.model for one in counted.values() if one.model is not None]
+            )
+        assert self._replayer is not None
+        if self._terms.how.averages == "scalars":
+            found = {client: one.trajectory for client, one in counted.items() if one.trajectory}
+            averaged = RoundScalars(number, {0: mean_trajectory(found)})
+            return self._replayer.next_model(self._model, averaged, self._terms)
+        return self._replayer.rounded(mean(self._replayed(number, counted)))
+
+    def _plain_mean(self, found: Sequence[Model]) -> Model:
+        return {name: values.astype(np.float32) for name, values in mean(found).items()}
+
+    def _replayed(self, number: int, counted: dict[int, Accepted]) -> Iterator[Model]:
+        """Each client's model; one whose replay is not what the client has is refused and left out."""
+        assert self._replayer is not None
+        for client in list(counted):
+            one = counted[client]
+            assert one.trajectory is not None
+            seed = self._terms.client_seed(number, client)
+            try:
+                model = self._replayer.model(self._model, seed, one.trajectory, self._terms)
+                reason = "" if models.digest(model) == one.digest else "its replay is another state"
+            except ZoExportError as error:
+                reason = f"cannot be replayed: {error}"
+            if reason:
+                self._refuse_once(number, client, reason)
+                del counted[client]
+            else:
+                yield model
+        if not counted:
+            raise StateError(
+                f"round {number}",
+                found="no reply whose replay is the client's state",
+                expected="at least one",
+                fix="Use the same bundle and zoexport on all sides.",
+            )
+
+    def _synchronize(self, number: int, clients: Sequence[int], digest: str) -> dict[str, Any]:
+        """Give the round's participants its scalars, and see that they now have the same model."""
+        traffic, agreed = _Traffic(), []
+        requests = {client: self._request(SYNC, number, client, number) for client in clients}
+        traffic.down = sum(map(len, requests.values()))
+        for client, content in self._transport.exchange(requests, self._patience.seconds):
+            if isinstance(content, str):
+                continue  # it catches up when it is asked again
+            traffic.up += len(content)
+            try:
+                reply = Reply.unpack(content)
+            except DataError:
+                continue
+            if client in requests and reply.digest == digest and reply.has == number + 1:
+                self._versions[client] = number + 1
+                agreed.append(client)
+        notes = {
+            "synchronized": sorted(agreed),
+            "sync_bytes_up": traffic.up,
+            "sync_bytes_down": traffic.down,
+        }
+        self._store.note(number, notes)
+        return notes
+
+    # ---- after a restart ---------------------------------------------------------------------------------------
+
+    def _load(self, version: int) -> Model:
+        """A version, from its file or from the rounds that led to it."""
+        if version == 0:
+            return self._initial
+        kept = self._store.kept_model(version, self._sizes)
+        if kept is not None:
+            return kept
+        if self._replayer is None:
+            raise StateError(
+                f"state {self._store.folder}",
+                found=f"no undamaged model of version {version}",
+                expected="the file that the last round wrote",
+                fix="Restore the folder from a copy.",
+            )
+        model = self._load(version - 1)
+        model = self._replayer.next_model(model, self._requests.scalars(version - 1), self._terms)
+        if models.digest(model) != self._store.round(version - 1)["digest"]:
+            raise StateError(
+                f"state {self._store.folder}",
+                found=f"replies of round {version - 1} that lead to another model",
+                expected="the model that the round made",
+                fix="Restore the folder from a copy.",
+            )
+        return model
+
+    def _known_versions(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for number in range(self._store.version()):
+            found |= dict.fromkeys(self._store.round(number)["clients"], number)
+            agreed = self._store.notes(number).get("synchronized", [])
+            found |= dict.fromkeys(agreed, number + 1)
+        return found
+
+
+@dataclasses.dataclass
+class _Traffic:
+    """Bytes of messages."""
+
+    up: int = 0
+    down: int = 0
+
+
+def _behind(content: bytes) -> int | None:
+    """The version that a client says it has instead of training; None of any other reply."""
+    try:
+        reply = Reply.unpack(content)
+    except DataError:
+        return None
+    return reply.has if reply.status == BEHIND else None

@@ -1,0 +1,47 @@
+"""What a client's step computes, for reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.children import python
+
+_SECONDS = 300
+
+
+def flops_per_step(bundle: Path, changes: Mapping[str, Any]) -> int | None:
+    """Floating-point operations of a step, as ``zoexport plan`` counts them; None where the model cannot be found.
+
+    It runs in another process, as counting takes torch and the memory of a graph.
+
+    Args:
+        bundle: the bundle's folder.
+        changes: settings that differ from the bundle's.
+    """
+    manifest = manifests.read(bundle)
+    settings = {**manifest["settings"], **changes}
+    given = [f"{key}={value}" for key, value in settings.items() if value is not None]
+    command, environment = python(
+        "zoexport",
+        "plan",
+        manifest["model"]["source"],
+        "--method",
+        manifest["method"],
+        "--target",
+        manifest["target"],
+        "--json",
+        *(part for one in given for part in ("--set", one)),
+    )
+    try:
+        found = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, timeout=_SECONDS
+        )
+        return int(json.loads(found.stdout)["flops_per_step"])
+    except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired):
+        return None

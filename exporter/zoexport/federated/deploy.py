@@ -1,0 +1,303 @@
+"""``federate server`` and ``federate client``: Flower's processes, started and configured.
+
+The server is Flower's SuperLink, with TLS and authentication of its nodes, and a run of our app on it. A client is a
+SuperNode. Who started them ends them; a server that is started again goes on from its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import StateError, ZoExportError, rebuilt
+from zoexport.core.files import atomic_file
+from zoexport.core.types import Progress
+from zoexport.data import tokenize_to_file
+from zoexport.federated import apps, flower
+from zoexport.federated import report as pages
+from zoexport.federated.coordinator import Patience
+from zoexport.federated.cost import flops_per_step
+from zoexport.federated.processes import (
+    CONNECTION,
+    START_SECONDS,
+    Access,
+    flwr_command,
+    free_port,
+    process,
+    readable,
+    register,
+    superlink,
+    wait_for,
+)
+from zoexport.federated.settings import terms_of
+from zoexport.federated.simulate import ended_rounds, summary
+from zoexport.federated.store import Store
+
+_APP = "zoexport_federation"
+_POLL = 0.5
+_RESTARTS = 3
+_SHORT_RUNS, _SHORT_SECONDS, _PAUSE = 8, 60.0, 2.0
+"""A client gives up after so many connections that each lasted so little, with a pause between."""
+_PROJECT = f"""[project]
+name = "zoexport-federation"
+version = "1.0.0"
+description = "zoexport's federated training"
+dependencies = []
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.flwr.app]
+publisher = "zoexport"
+fab-format-version = 0
+
+[tool.flwr.app.components]
+serverapp = "{_APP}.server:app"
+clientapp = "{_APP}.client:app"
+
+[tool.flwr.app.config]
+job = ""
+"""
+
+
+def serve(
+    bundle: Path,
+    *,
+    state: Path,
+    access: Access,
+    sample: int,
+    rounds: int,
+    steps: int,
+    algorithm: str | None,
+    settings: Mapping[str, str],
+    test: Path | None,
+    patience: Patience,
+    report: Callable[[Mapping[str, Any]], None],
+    page: Path | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Run a federation of real clients until it has ``rounds`` rounds.
+
+    Args:
+        state: the federation's folder; one that has rounds goes on.
+        access: how the server is reached, and who may.
+        progress: called with what happens before the first round.
+
+    The others are those of :func:`simulate.simulate`.
+
+    Returns:
+        The keys of ``federate --json`` (docs/federated.md).
+
+    Raises:
+        ZoExportError: something cannot be used, or too few clients answered.
+    """
+    flower.prepare()
+    keys = access.keys()
+    manifest = manifests.read(bundle)
+    terms = terms_of(bundle, manifest, algorithm, steps, settings)
+    with Store.opened(state, terms, sample) as store:
+        shown = store.version()
+    changes = {"difference": terms.difference} if "difference" in manifest["settings"] else {}
+    home = _write_app(state, access)
+    job: dict[str, Any] = {
+        "bundle": str(bundle.resolve()),
+        "rounds": rounds,
+        "test": None if test is None else str(test.resolve()),
+        "patience": dataclasses.asdict(patience),
+    }
+    with superlink(state, access, home) as link:
+        progress(f"waiting for Flower on {access.host}:{access.port}", None)
+        register(home, keys, link, state)
+        progress("counting operations", None)
+        job["flops"] = flops_per_step(bundle, changes)
+        progress(f"waiting for {sample} clients", None)
+        for _ in range(_RESTARTS + 1):
+            token = _start(state, home, job)
+            shown, done = _follow(store, token, link, shown, rounds, report)
+            if done:
+                break
+            progress("the server's app was killed; starting it again", None)
+        else:
+            raise StateError(
+                f"state {state}",
+                found=f"an app that ended {_RESTARTS + 1} times without a word",
+                expected="it to run its rounds",
+                fix=f"See {state / 'superlink.log'}; run again to go on.",
+            )
+    if page is not None:
+        pages.write(page, state, ended_rounds(store, rounds))
+    return summary(store, rounds)
+
+
+def take_part(
+    bundle: Path,
+    *,
+    data: Path,
+    state: Path,
+    server: str,
+    ca: Path,
+    key: Path,
+    progress: Progress,
+) -> None:
+    """Be a client until the process is ended.
+
+    Args:
+        bundle: the same bundle as the server's.
+        data: examples as JSON Lines. They are tokenized once; neither they nor their tokens leave this machine.
+        state: a folder for the model and the round that runs.
+        server: HOST:PORT.
+        ca: the certificate of the server's authority.
+        key: this client's private key, in OpenSSH's format.
+        progress: called with what is being done.
+
+    Raises:
+        ZoExportError: something cannot be used, or the server does not take this client.
+    """
+    flower.prepare()
+    for path in (ca, key):
+        readable(path)
+    manifest = manifests.read(bundle)
+    state.mkdir(parents=True, exist_ok=True)
+    examples = state / "examples.jsonl"
+    tokenize_to_file(
+        data,
+        bundle,
+        manifest["settings"]["seq_len"],
+        manifest["model"]["vocab_size"],
+        examples,
+        progress=lambda share: progress("tokenizing", share),
+    )
+    config = state / "node.toml"
+    values = dict(zip(apps.NODE_KEYS, (bundle, examples, state), strict=True))
+    with atomic_file(config) as temporary:
+        lines = [f"{name} = {json.dumps(str(path.resolve()))}\n" for name, path in values.items()]
+        temporary.write_text("".join(lines), encoding="utf-8")
+    command = [
+        *("--superlink", server),
+        *("--root-certificates", str(ca.resolve())),
+        *("--auth-supernode-private-key", str(key.resolve())),
+        *("--node-config", str(config.resolve())),
+    ]
+    log, short = state / "supernode.log", 0
+    # Flower's process ends where the server does not know the key (yet), as after a restart.
+    while short < _SHORT_RUNS:
+        progress(f"waiting for {server}", None)
+        wait_for(server)
+        progress(f"taking part at {server}", None)
+        began = time.monotonic()
+        port = ("--port", str(free_port()))
+        with process("flower-supernode", [*command, *port], log, state / "flower") as started:
+            started.wait()
+        short = short + 1 if time.monotonic() - began < _SHORT_SECONDS else 0
+        time.sleep(_PAUSE)
+    raise ZoExportError(
+        f"server {server}",
+        found=f"{_SHORT_RUNS} connections that ended at once",
+        expected="a server that knows this client's key, and whose certificate --ca has signed",
+        fix=f"See {log}; give the server {key}.pub, or correct --ca.",
+    )
+
+
+def _write_app(state: Path, access: Access) -> Path:
+    """Flower's home with the connection to our SuperLink, and the app that it is given."""
+    home = state.resolve() / "flower"
+    files = {
+        "config.toml": "\n".join(
+            [
+                f'[superlink]\ndefault = "{CONNECTION}"\n',
+                f"[superlink.{CONNECTION}]",
+                f'address = "{access.host}:{access.port}"',
+                f"root-certificates = {json.dumps(str(access.ca.resolve()))}\n",
+            ]
+        ),
+        "app/pyproject.toml": _PROJECT,
+        f"app/{_APP}/__init__.py": '"""What Flower gives its processes; zoexport does the work."""\n',
+        f"app/{_APP}/server.py": "from zoexport.federated import apps\n\napp = apps.server()\n",
+        f"app/{_APP}/client.py": "from zoexport.federated import apps\n\napp = apps.client()\n",
+    }
+    for name, text in files.items():
+        with atomic_file(home / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return home
+
+
+def _start(state: Path, home: Path, job: Mapping[str, Any]) -> str:
+    """Begin a run of our app; returns what it will sign with."""
+    token = secrets.token_hex(8)
+    path = state.resolve() / apps.JOB
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps({**job, "token": token}), encoding="utf-8")
+    given = f"job={json.dumps(str(path))}"
+    found = flwr_command(home, "run", str(home / "app"), CONNECTION, "--run-config", given)
+    if not found.get("success"):
+        raise ZoExportError(
+            "Flower's SuperLink",
+            found=f"a run that did not start ({found.get('error-message')})",
+            expected="it to run zoexport's app",
+            fix=f"See {state / 'superlink.log'}.",
+        )
+    return token
+
+
+def _follow(
+    store: Store,
+    token: str,
+    link: subprocess.Popen[bytes],
+    shown: int,
+    rounds: int,
+    report: Callable[[Mapping[str, Any]], None],
+) -> tuple[int, bool]:
+    """Report rounds as they come onto the disk until the run has ended; False where its process is gone."""
+    started = time.monotonic()
+    while True:
+        ended = _told(store.folder / apps.ENDED, token)
+        version = store.version()
+        for number in range(shown, min(version, rounds)):
+            report({**store.round(number), **store.notes(number)})
+        shown = max(shown, version)
+        if ended is not None:
+            if ended["error"] is not None:
+                raise rebuilt(ended["error"])
+            return shown, True
+        if link.poll() is not None:
+            raise ZoExportError(
+                "Flower's SuperLink",
+                found=f"a process that ended with status {link.returncode}",
+                expected="it to run until the last round",
+                fix=f"See {store.folder / 'superlink.log'}; run again to go on.",
+            )
+        running = _told(store.folder / apps.RUNNING, token)
+        late = running is None and time.monotonic() - started > START_SECONDS
+        if late or (running is not None and not _alive(running["pid"])):
+            return shown, _told(store.folder / apps.ENDED, token) is not None
+        time.sleep(_POLL)
+
+
+def _told(path: Path, token: str) -> dict[str, Any] | None:
+    """What the run with this token wrote into a file."""
+    with contextlib.suppress(OSError, ValueError):
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return content if content["token"] == token else None
+    return None
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    with contextlib.suppress(OSError):  # a zombie has ended
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True

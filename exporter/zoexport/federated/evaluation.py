@@ -1,0 +1,48 @@
+"""Evaluating versions of a federation's model on held-out examples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.types import Progress
+from zoexport.federated import models
+from zoexport.federated.models import Model
+from zoexport.session import Dataset, Session
+from zoexport.train import tokenized
+
+
+class Evaluator:
+    """Evaluates models of one bundle on one dataset."""
+
+    def __init__(self, session: Session, dataset: Dataset) -> None:
+        self._session = session
+        self._dataset = dataset
+
+    @classmethod
+    @contextlib.contextmanager
+    def over(cls, bundle: Path, data: Path, loss: str, progress: Progress) -> Iterator[Evaluator]:
+        """With the bundle open and the examples tokenized."""
+        manifest = manifests.read(bundle)
+        with (
+            Session.open(bundle) as session,
+            tokenized(bundle, manifest, data, loss, progress) as (dataset, _),
+        ):
+            session.configure(loss=loss)
+            yield cls(session, dataset)
+
+    def __call__(self, model: Model) -> dict[str, Any]:
+        """The key ``evaluation``: ``loss``, ``accuracy`` (None without choices) and ``examples``."""
+        # The session has taken no step, so its initial values may be replaced again and again.
+        models.write(self._session, model)
+        found = self._session.evaluate(self._dataset)
+        return {
+            "evaluation": {
+                "loss": found.loss,
+                "accuracy": found.accuracy,
+                "examples": found.examples,
+            }
+        }

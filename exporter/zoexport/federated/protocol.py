@@ -1,0 +1,266 @@
+"""The messages between server and clients, and their bytes.
+
+A message is one line of JSON and then the binary parts that the line counts: float32, little-endian. The same bytes
+pass through any transport, so what is counted here is what is sent, but for the transport's own framing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zoexport.core.errors import DataError
+from zoexport.session import Record
+
+PROTOCOL = 1
+TRAIN, SYNC = "train", "sync"
+DONE, BEHIND, REFUSED = "done", "behind", "refused"
+_LONGEST_HEADER = 1 << 20
+_SCALAR = np.dtype("<f4")
+
+Scalars = NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """The scalars of a client's steps.
+
+    Attributes:
+        losses: (steps). gradients: (steps, scalars of a record).
+    """
+
+    losses: Scalars
+    gradients: Scalars
+
+    def pack(self) -> bytes:
+        """``losses`` and then ``gradients``, row-major."""
+        return self.losses.astype(_SCALAR).tobytes() + self.gradients.astype(_SCALAR).tobytes()
+
+    @classmethod
+    def unpack(cls, content: bytes, steps: int, scalars: int) -> Trajectory:
+        """The trajectory that :meth:`pack` wrote.
+
+        Raises:
+            DataError: another number of bytes.
+        """
+        expected = steps * (1 + scalars) * _SCALAR.itemsize
+        if len(content) != expected:
+            raise _malformed(
+                f"{len(content)} bytes of scalars", f"{expected}, for {steps} steps of {scalars}"
+            )
+        values = np.frombuffer(content, _SCALAR).astype(np.float32)
+        return cls(values[:steps], values[steps:].reshape(steps, scalars))
+
+    def records(self, lr: float, eps: float) -> list[Record]:
+        """The records of the trajectory log, which every step's lr and eps complete."""
+        return [
+            Record(step, lr, eps, float(loss), tuple(map(float, gradients)))
+            for step, (loss, gradients) in enumerate(zip(self.losses, self.gradients, strict=True))
+        ]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Trajectory:
+        """Those of a log."""
+        return cls(
+            np.array([record.loss for record in records], np.float32),
+            np.array([record.gradients for record in records], np.float32),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundScalars:
+    """What a round's new model follows from: the trajectories that were averaged, by client."""
+
+    round: int
+    trajectories: Mapping[int, Trajectory]
+
+    def size(self) -> int:
+        """Its bytes in a message, without the line of JSON."""
+        return sum(len(one.pack()) for one in self.trajectories.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The server's: train on version ``version``, or (``sync``) make the version after it.
+
+    Attributes:
+        federation: which one: what a client keeps of another is nothing here.
+        client: the number of the client that is asked.
+        terms: of the federation.
+        state: a whole model that a client behind ``since`` begins from, or None.
+        since: the version that ``state``, or without one the client, has; ``rounds`` lead from it to ``version``
+            (``train``), or to the version after it (``sync``).
+    """
+
+    kind: str
+    federation: str
+    round: int
+    version: int
+    client: int
+    terms: Mapping[str, Any]
+    since: int
+    state: bytes | None = None
+    rounds: Sequence[RoundScalars] = ()
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        listed = [{"round": one.round, "clients": sorted(one.trajectories)} for one in self.rounds]
+        parts = [
+            one.trajectories[client].pack()
+            for one in self.rounds
+            for client in sorted(one.trajectories)
+        ]
+        header = {
+            "kind": self.kind,
+            "federation": self.federation,
+            "round": self.round,
+            "version": self.version,
+            "client": self.client,
+            "terms": dict(self.terms),
+            "since": self.since,
+            "state": self.state is not None,
+            "rounds": listed,
+        }
+        return _pack(header, ([] if self.state is None else [self.state]) + parts)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Request:
+        """The request that :meth:`pack` wrote.
+
+        Raises:
+            DataError: it is something else.
+        """
+        header, parts = _unpack(content)
+        try:
+            terms = header["terms"]
+            steps = terms["steps"]
+            # An average has the numbers of one client's trajectory.
+            scalars = terms["scalars"]
+            state = parts.pop(0) if header["state"] else None
+            rounds = []
+            for listed in header["rounds"]:
+                found = {
+                    client: Trajectory.unpack(parts.pop(0), steps, scalars)
+                    for client in listed["clients"]
+                }
+                rounds.append(RoundScalars(listed["round"], found))
+            return cls(
+                kind=_one_of(header["kind"], (TRAIN, SYNC)),
+                federation=str(header["federation"]),
+                round=_number(header["round"]),
+                version=_number(header["version"]),
+                client=_number(header["client"]),
+                terms=terms,
+                since=_number(header["since"]),
+                state=state,
+                rounds=rounds,
+            )
+        except (KeyError, IndexError, TypeError) as error:
+            raise _malformed(f"a request without {error}", "a request of this protocol") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """A client's.
+
+    Attributes:
+        status: ``done``; ``behind``: it has another version than the server believed, ``has``; or ``refused``.
+        bundle: the id of the bundle that it has.
+        digest: of the model that its session has after its steps, or after the synchronization.
+        reason: of a refusal.
+        body: scalars (:class:`Trajectory`), or values.
+    """
+
+    status: str
+    round: int
+    version: int
+    client: int
+    bundle: str
+    has: int
+    digest: str = ""
+    reason: str = ""
+    body: bytes = b""
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        header = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "body"
+        }
+        return _pack(header, [self.body])
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Reply:
+        """The reply that :meth:`pack` wrote.
+
+        Raises:
+            DataError: it is something else.
+        """
+        header, parts = _unpack(content)
+        try:
+            (body,) = parts
+            return cls(
+                status=_one_of(header["status"], (DONE, BEHIND, REFUSED)),
+                round=_number(header["round"]),
+                version=_number(header["version"]),
+                client=_number(header["client"]),
+                bundle=str(header["bundle"]),
+                has=_number(header["has"]),
+                digest=str(header["digest"]),
+                reason=str(header["reason"]),
+                body=body,
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise _malformed(f"a reply without {error}", "a reply of this protocol") from error
+
+
+def _pack(header: Mapping[str, Any], parts: Sequence[bytes]) -> bytes:
+    line = {"protocol": PROTOCOL, "parts": [len(part) for part in parts], **header}
+    return (
+        json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" + b"".join(parts)
+    )
+
+
+def _unpack(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    end = content.find(b"\n", 0, _LONGEST_HEADER)
+    try:
+        header = json.loads(content[: max(end, 0)])
+        if header["protocol"] != PROTOCOL:
+            raise _malformed(f"protocol {header['protocol']}", f"protocol {PROTOCOL}")
+        sizes = [_number(size) for size in header["parts"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _malformed("no line of JSON with protocol and parts", "a message") from error
+    at, parts = end + 1, []
+    for size in sizes:
+        parts.append(content[at : at + size])
+        at += size
+    if at != len(content):
+        raise _malformed(f"{len(content)} bytes", f"{at}, as the first line says")
+    return header, parts
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"a number (it is {value!r})")
+    return value
+
+
+def _one_of(value: object, known: Sequence[str]) -> str:
+    if value not in known:
+        raise TypeError(f"one of {', '.join(known)} (it is {value!r})")
+    return str(value)
+
+
+def _malformed(found: str, expected: str) -> DataError:
+    return DataError(
+        "federated message",
+        found=found,
+        expected=expected,
+        fix="Use the same zoexport on all sides.",
+    )

@@ -1,0 +1,70 @@
+"""A federation's terms from a bundle and what the user gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import ConfigError
+from zoexport.federated import models
+from zoexport.federated.terms import ALGORITHMS, Terms
+from zoexport.federated.terms import algorithm as chosen_algorithm
+from zoexport.session import Session
+from zoexport.train import runtime_settings
+
+
+def terms_of(
+    bundle: Path,
+    manifest: Mapping[str, Any],
+    algorithm: str | None,
+    steps: int,
+    settings: Mapping[str, str],
+) -> Terms:
+    """The terms, checked by the method's own rules.
+
+    Args:
+        bundle, manifest: the bundle.
+        algorithm: a key of :data:`terms.ALGORITHMS`, or None for the one of the bundle's kind.
+        steps: of a client in a round.
+        settings: of ``train --set``; ``seed`` is the base of all seeds, and a schedule must be constant.
+
+    Raises:
+        ConfigError: settings that cannot be used, or a bundle whose values have no mean.
+    """
+    if settings.get("lr_schedule", "constant") != "constant":
+        raise ConfigError(
+            "setting 'lr_schedule'",
+            found=settings["lr_schedule"],
+            expected="constant: a round's steps have one rate",
+            fix="Leave it out.",
+        )
+    given = runtime_settings(manifest, settings)
+    with Session.open(bundle, engine=models.no_programs) as session:
+        models.trained_slots(session)
+        scalars = session.info.queries
+        name = chosen_algorithm(algorithm, first_order=scalars == 0)
+        difference = ALGORITHMS[name].difference
+        if difference is not None and "difference" not in given:
+            if "difference" not in manifest["settings"]:
+                raise ConfigError(
+                    f"--algorithm {name}",
+                    found=f"a bundle of {manifest['method']}, which has no {difference} differences",
+                    expected=f"a method that has, as {name} takes them",
+                    fix="Compile the bundle with --method mezo.",
+                )
+            given["difference"] = difference
+        run = session.configure(**{**given, "lr_schedule": "constant"})
+        return Terms(
+            bundle=session.info.bundle_id,
+            algorithm=name,
+            seed=run.seed,
+            steps=steps,
+            scalars=scalars,
+            lr=run.lr,
+            eps=run.eps,
+            loss=run.loss,
+            batch=run.batch,
+            accumulate=run.accumulate,
+            difference=run.difference,
+        )

@@ -1,0 +1,253 @@
+"""``federate simulate``: many clients on this machine, in Flower's simulation engine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ZoExportError
+from zoexport.core.types import Progress
+from zoexport.data import tokenize_to_file
+from zoexport.federated import flower, shards
+from zoexport.federated import report as pages
+from zoexport.federated.client import Client
+from zoexport.federated.coordinator import Coordinator, Patience
+from zoexport.federated.cost import flops_per_step
+from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.settings import terms_of
+from zoexport.federated.store import Store
+from zoexport.session import Dataset
+
+_START_SECONDS = 120.0
+_RUNNING = threading.Lock()
+
+
+def simulate(
+    bundle: Path,
+    *,
+    data: Path,
+    clients: int,
+    sample: int,
+    rounds: int,
+    steps: int,
+    algorithm: str | None,
+    settings: Mapping[str, str],
+    split: str,
+    state: Path | None,
+    test: Path | None,
+    patience: Patience,
+    report: Callable[[Mapping[str, Any]], None],
+    page: Path | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Simulate a federation until it has ``rounds`` rounds.
+
+    Args:
+        bundle: the bundle's folder.
+        data: examples as JSON Lines, divided over ``clients`` as ``split`` says (:func:`shards.divided`).
+        sample: clients that a round asks.
+        steps: of a client in a round.
+        algorithm: a key of :data:`terms.ALGORITHMS`, or None for the one of the bundle's kind.
+        settings: of ``train --set``.
+        state: the federation's folder; None keeps nothing.
+        test: examples that every version is evaluated on.
+        patience: how long a round waits.
+        report: called with each round once it is on disk.
+        page: a folder for a report with curves.
+        progress: called with what happens before the first round.
+
+    Returns:
+        The keys of ``federate --json`` (docs/federated.md).
+
+    Raises:
+        ZoExportError: something cannot be used, or too few clients answered.
+    """
+    flower.prepare()
+    manifest = manifests.read(bundle)
+    terms = terms_of(bundle, manifest, algorithm, steps, settings)
+    progress("dividing the data", None)
+    divided = shards.divided(data, clients, split, terms.seed)
+    with contextlib.ExitStack() as stack:
+        folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoexport-")))
+        store = stack.enter_context(Store.opened(folder, terms, sample))
+        _write_shards(bundle, manifest, data, divided, terms.loss, folder, progress)
+        evaluator = None
+        if test is not None:
+            evaluator = stack.enter_context(Evaluator.over(bundle, test, terms.loss, progress))
+        changes = {"difference": terms.difference} if "difference" in manifest["settings"] else {}
+        progress("counting operations", None)
+        flops = flops_per_step(bundle, changes)
+        progress("starting Flower's simulation", None)
+        _run(
+            bundle,
+            folder,
+            clients,
+            lambda transport: Coordinator(
+                store,
+                bundle,
+                transport,
+                patience=patience,
+                evaluate=evaluator,
+                flops=flops,
+                report=report,
+            ).run(rounds),
+        )
+        result = summary(store, rounds)
+        if page is not None:
+            pages.write(page, folder, ended_rounds(store, rounds))
+    return result if state else {**result, "model": None, "state": None}
+
+
+def summary(store: Store, rounds: int) -> dict[str, Any]:
+    """What a federation with ``rounds`` rounds has done, from its folder."""
+    found = ended_rounds(store, rounds)
+    last = found[-1]
+    return {
+        "algorithm": store.terms.algorithm,
+        "rounds": rounds,
+        "losses": [one["loss"] for one in found],
+        "evaluations": [one["evaluation"]["loss"] for one in found if "evaluation" in one],
+        "accuracies": [one["evaluation"]["accuracy"] for one in found if "evaluation" in one],
+        "bytes_up": sum(one["bytes_up"] for one in found),
+        "bytes_down": sum(one["bytes_down"] + one.get("sync_bytes_down", 0) for one in found),
+        "upload_largest": max(max(one["uploads"]) for one in found),
+        "refused": sum(len(one["refused"]) for one in found),
+        "flops": None if last["flops"] is None else sum(one["flops"] for one in found),
+        "digest": last["digest"],
+        "model": str(store.folder / "models" / f"model-{rounds}.safetensors"),
+        "state": str(store.folder),
+    }
+
+
+def ended_rounds(store: Store, rounds: int) -> list[dict[str, Any]]:
+    """What the first rounds of a federation have said of themselves."""
+    return [{**store.round(number), **store.notes(number)} for number in range(rounds)]
+
+
+def _write_shards(
+    bundle: Path,
+    manifest: Mapping[str, Any],
+    data: Path,
+    divided: list[list[int]],
+    loss: str,
+    folder: Path,
+    progress: Progress,
+) -> None:
+    """Each client's tokens, as ``folder/shards/<client>.jsonl``."""
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as temporary:
+        tokens = Path(temporary) / "examples.jsonl"
+        tokenize_to_file(
+            data,
+            bundle,
+            manifest["settings"]["seq_len"],
+            manifest["model"]["vocab_size"],
+            tokens,
+            choices=loss == "choices",
+            progress=lambda share: progress("tokenizing", share),
+        )
+        shards.write(tokens, divided, folder / "shards")
+
+
+@functools.lru_cache(maxsize=1)
+def _client(bundle: Path, folder: Path, number: int) -> Client:
+    def examples(client: int, loss: str) -> Dataset:
+        dataset = Dataset()
+        dataset.load(folder / "shards" / f"{client}.jsonl")
+        return dataset
+
+    return Client(bundle, examples, folder / "clients" / str(number))
+
+
+def _handle(bundle: Path, folder: Path, content: bytes) -> bytes:
+    """A virtual client: which one is for the server's request to say."""
+    from zoexport.federated.protocol import Request
+
+    return _client(bundle, folder, Request.unpack(content).client).handle(content)
+
+
+def _run(
+    bundle: Path, folder: Path, clients: int, serve: Callable[[flower.FlowerTransport], None]
+) -> None:
+    """Run Flower's simulation with our apps until ``serve`` returns."""
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.simulation import run_simulation
+
+    bundle, folder = bundle.resolve(), folder.resolve()
+    raised: list[BaseException] = []
+    server = ServerApp()
+
+    @server.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            serve(flower.FlowerTransport(grid, _nodes(grid, clients)))
+        except BaseException as error:  # Flower would wrap it
+            raised.append(error)
+
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    with _RUNNING, _environment():
+        try:
+            run_simulation(
+                server,
+                flower.answering(lambda content, _: _handle(bundle, folder, content)),
+                num_supernodes=clients,
+                backend_config={
+                    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                    "init_args": {
+                        "num_cpus": min(cores, clients),
+                        "include_dashboard": False,
+                        "log_to_driver": False,
+                    },
+                },
+            )
+        except Exception as error:
+            if raised:
+                raise raised[0] from None
+            raise ZoExportError(
+                "Flower's simulation",
+                found=f"a failure ({type(error).__name__}: {error})",
+                expected="all rounds",
+                fix="Run again with --debug; with the same --state it goes on where it was.",
+            ) from error
+    if raised:
+        raise raised[0]
+
+
+def _nodes(grid: Any, clients: int) -> Callable[[], Mapping[int, int]]:
+    """Client k is the k-th of Flower's virtual nodes, whose numbers are new in every simulation."""
+
+    def nodes() -> Mapping[int, int]:
+        end = time.monotonic() + _START_SECONDS
+        while len(found := sorted(grid.get_node_ids())) < clients and time.monotonic() < end:
+            time.sleep(0.1)
+        return dict(enumerate(found))
+
+    return nodes
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Ray's workers find our package where this process does, and one thread each leaves the cores to them."""
+    import sys
+
+    changed = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    before = {key: os.environ.get(key) for key in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

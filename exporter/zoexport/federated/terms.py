@@ -1,0 +1,142 @@
+"""What server and clients of a federation agree on before its first round."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from zoexport.core.errors import ConfigError, nearest
+
+SCALARS, VALUES = "scalars", "values"
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """How clients' work becomes the next model.
+
+    Attributes:
+        upload: what a client returns: the ``scalars`` of its trajectory log, or the trained ``values``.
+        averages: what the server averages: ``models``, or the ``scalars`` of each step.
+        shared_seed: whether all clients of a round perturb alike.
+        difference: of zeroth-order steps, where none is chosen; None leaves it to the bundle.
+        first_order: whether its bundles train by gradients.
+    """
+
+    summary: str
+    upload: str
+    averages: str
+    shared_seed: bool = False
+    difference: str | None = None
+    first_order: bool = False
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "replay": Algorithm(
+        "scalars up; the server replays every client and averages models (FedSPZO)",
+        SCALARS,
+        "models",
+    ),
+    "decomfl": Algorithm(
+        "scalars up, of one shared seed; the server averages scalars (DeComFL)",
+        SCALARS,
+        "scalars",
+        shared_seed=True,
+        difference="forward",
+    ),
+    "fedzo": Algorithm(
+        "zeroth-order steps; all trained values up; models averaged (FedZO)",
+        VALUES,
+        "models",
+        difference="forward",
+    ),
+    "fedavg": Algorithm(
+        "first-order steps; all trained values up; models averaged (FedAvg)",
+        VALUES,
+        "models",
+        first_order=True,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """The settings of a federation; equal on all sides, and fixed once its state exists.
+
+    Attributes:
+        bundle: its id. algorithm: a key of :data:`ALGORITHMS`. seed: that all others are derived from.
+        steps: of a client in a round. scalars: in a record of the trajectory log; 0 for first-order methods.
+        lr, eps, loss, batch, accumulate, difference: of the session (docs/cli.md).
+    """
+
+    bundle: str
+    algorithm: str
+    seed: int
+    steps: int
+    scalars: int
+    lr: float
+    eps: float
+    loss: str
+    batch: int
+    accumulate: int
+    difference: str
+
+    @property
+    def how(self) -> Algorithm:
+        """The algorithm's description."""
+        return ALGORITHMS[self.algorithm]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Terms:
+        """The terms that JSON has kept.
+
+        Raises:
+            TypeError, KeyError: it is something else.
+        """
+        types = {"int": int, "float": float, "str": str}
+        kinds = {field.name: types[str(field.type)] for field in dataclasses.fields(cls)}
+        if set(content) != set(kinds):
+            raise KeyError(f"the keys {', '.join(sorted(content))}")
+        for name, kind in kinds.items():
+            if not isinstance(content[name], kind) or isinstance(content[name], bool):
+                raise TypeError(f"{name} = {content[name]!r}")
+        if content["algorithm"] not in ALGORITHMS:
+            raise KeyError(f"the algorithm {content['algorithm']}")
+        return cls(**content)
+
+    def client_seed(self, round_number: int, client: int) -> int:
+        """The seed of a client's session in a round: 64 bits of SHA-256, so that no two of a federation meet."""
+        who = "all" if self.how.shared_seed else str(client)
+        text = f"zoexport/federated/1 {self.seed} {round_number} {who}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def algorithm(name: str | None, *, first_order: bool) -> str:
+    """The algorithm by its name; that of the bundle's kind where there is none.
+
+    Raises:
+        ConfigError: unknown, or not for bundles of this kind.
+    """
+    chosen = name or ("fedavg" if first_order else "replay")
+    if chosen not in ALGORITHMS:
+        raise ConfigError(
+            f"--algorithm {chosen}",
+            found="no such algorithm",
+            expected="one of " + ", ".join(ALGORITHMS),
+            fix=f"Correct the name.{nearest(chosen, ALGORITHMS)}",
+        )
+    if ALGORITHMS[chosen].first_order != first_order:
+        kind = "first-order" if first_order else "zeroth-order"
+        fitting = [key for key, value in ALGORITHMS.items() if value.first_order == first_order]
+        raise ConfigError(
+            f"--algorithm {chosen}",
+            found=f"a bundle of a {kind} method",
+            expected="one of " + ", ".join(fitting),
+            fix="Choose one of them, or compile the bundle with another method.",
+        )
+    return chosen

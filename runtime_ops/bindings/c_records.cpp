@@ -1,0 +1,61 @@
+// The C ABI's verbs on the records of a trajectory log.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "bindings/c_session.h"
+#include "bindings/c_support.h"
+#include "zoexport/session.h"
+
+using namespace zoexport::c;
+using zoexport::Failure;
+using zoexport::Status;
+
+zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients,
+                            zo_error* error) {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    ZO_REQUIRE(record);
+    const auto& records = impl.records();
+    if (index >= records.size()) {
+      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(records.size()),
+                     "Pass an index below zo_info.steps."};
+    }
+    const zoexport::Record& found = records[index];
+    ZO_TRY(write_struct({0, found.step, found.lr, found.eps, found.loss}, sizeof(zo_record), "zo_record", record));
+    if (gradients != nullptr) {
+      std::copy(found.gradients.begin(), found.gradients.end(), gradients);
+    }
+    return {};
+  });
+}
+
+zo_status zo_session_follow(zo_session* session, const zo_record* records, const float* gradients, size_t count,
+                            zo_error* error) {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    if (count == 0) {
+      return {};
+    }
+    ZO_REQUIRE(records);
+    ZO_REQUIRE(gradients);
+    const uint32_t queries = impl.queries();
+    const size_t stride = records->struct_size;
+    const auto* bytes = reinterpret_cast<const unsigned char*>(records);
+    std::vector<zoexport::Record> given;
+    for (size_t i = 0; i < count; ++i) {
+      // The host's structs may be longer than those known here.
+      const auto* place = reinterpret_cast<const zo_record*>(bytes + i * stride);
+      zo_record record;
+      ZO_TRY(read_struct(*place, sizeof(zo_record), "zo_record", record));
+      if (record.struct_size != stride) {
+        return bad_size(record.struct_size, stride, "zo_record");
+      }
+      if (record.step > UINT32_MAX) {
+        return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(i), "step " + std::to_string(record.step),
+                       "steps below 2^32", "Pass the records of one run."};
+      }
+      given.push_back({static_cast<uint32_t>(record.step), record.lr, record.eps, record.loss,
+                       std::vector<float>(gradients + i * queries, gradients + (i + 1) * queries)});
+    }
+    return impl.follow(std::move(given));
+  });
+}

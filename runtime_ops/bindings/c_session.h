@@ -1,0 +1,42 @@
+// The session behind the C ABI's handle, and how its verbs begin and end.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "bindings/c_support.h"
+#include "session/session.h"
+
+struct zo_session {
+  std::unique_ptr<zoexport::Session> impl;
+  zoexport::StepReport last = {};  // what the pointers of zo_step refer to
+  std::atomic<bool> busy{false};
+  std::atomic<bool> cancelled{false};
+  bool closing = false;  // asked for from within a call
+};
+
+namespace zoexport::c {
+
+// A verb of a session. The host's callbacks run inside verbs, with the session half-way through what it does.
+template <typename Body>
+zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(session);
+    if (session->busy.exchange(true)) {
+      return Failure{ZO_INVALID_ARGUMENT, "session", "a call from within a call", "one call at a time",
+                     "Let the callback return first."};
+    }
+    struct Release {
+      zo_session* session;
+      ~Release() {
+        session->busy = false;
+        if (session->closing) {
+          delete session;
+        }
+      }
+    } release{session};
+    return body(*session->impl);
+  });
+}
+
+}  // namespace zoexport::c

@@ -1,0 +1,113 @@
+"""Federations of tiny bundles in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoexport.federated import models
+from zoexport.federated.client import Client
+from zoexport.federated.coordinator import Coordinator, Patience
+from zoexport.federated.local import LocalTransport
+from zoexport.federated.store import Store
+from zoexport.federated.terms import ALGORITHMS, Terms
+from zoexport.session import Dataset, Session
+
+EXAMPLES = 6
+LONGEST = 12
+
+
+def examples(client: int, loss: str = "full") -> Dataset:
+    """A client's own, from its number alone."""
+    generator = np.random.default_rng(1000 + client)
+    dataset = Dataset()
+    for _ in range(EXAMPLES):
+        tokens = [int(token) for token in generator.integers(0, 50, LONGEST)]
+        dataset.add([(tokens[:-1], tokens[1:])], 0)
+    return dataset
+
+
+def terms_of(bundle: Path, algorithm: str = "replay", **changes: Any) -> Terms:
+    """Terms of a bundle's own settings, but three steps a round."""
+    with Session.open(bundle, engine=models.no_programs) as session:
+        run, info = session.run, session.info
+    values: dict[str, Any] = {
+        "bundle": info.bundle_id,
+        "algorithm": algorithm,
+        "seed": 5,
+        "steps": 3,
+        "scalars": info.queries,
+        "lr": run.lr,
+        "eps": run.eps,
+        "loss": run.loss,
+        "batch": 2,
+        "accumulate": 1,
+        "difference": ALGORITHMS[algorithm].difference or run.difference,
+    }
+    return Terms(**{**values, **changes})
+
+
+def clients_of(bundle: Path, folder: Path, count: int) -> dict[int, Client]:
+    return {
+        number: Client(bundle, examples, folder / f"client-{number}") for number in range(count)
+    }
+
+
+#: Changes what a transport brings: the request's client and the replies that come of it.
+Tamper = Callable[[int, bytes], list[tuple[int, "bytes | str"]]]
+
+
+class Network(LocalTransport):
+    """Clients whose replies come in an order of its own, tampered with, and are counted."""
+
+    def __init__(
+        self,
+        clients: Mapping[int, Client],
+        *,
+        shuffle: int | None = None,
+        tamper: Tamper | None = None,
+    ) -> None:
+        super().__init__(clients)
+        self.asked: list[list[int]] = []
+        self.requests: list[tuple[int, bytes]] = []
+        self._shuffle = random.Random(shuffle) if shuffle is not None else None
+        self._tamper = tamper
+
+    def exchange(
+        self, requests: Mapping[int, bytes], timeout: float
+    ) -> Iterator[tuple[int, bytes | str]]:
+        self.asked.append(sorted(requests))
+        self.requests += sorted(requests.items())
+        order = list(requests)
+        if self._shuffle:
+            self._shuffle.shuffle(order)
+        for client, reply in super().exchange({one: requests[one] for one in order}, timeout):
+            assert isinstance(reply, bytes)
+            yield from self._tamper(client, reply) if self._tamper else [(client, reply)]
+
+
+@contextlib.contextmanager
+def federation(
+    folder: Path,
+    bundle: Path,
+    terms: Terms,
+    transport: LocalTransport,
+    *,
+    sample: int,
+    patience: Patience | None = None,
+    store: type[Store] = Store,
+) -> Iterator[Coordinator]:
+    """A coordinator over a store in ``folder/server``."""
+    with store.opened(folder / "server", terms, sample) as opened:
+        yield Coordinator(
+            opened,
+            bundle,
+            transport,
+            patience=patience or Patience(seconds=5),
+            report=lambda content: None,
+        )

@@ -1,0 +1,305 @@
+"""The baselines on the same session and data, what they send, and what a round costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.federations import Network, clients_of, examples, federation, terms_of
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ConfigError, StateError
+from zoexport.federated import models
+from zoexport.federated.aggregate import mean
+from zoexport.federated.client import Client
+from zoexport.federated.coordinator import Patience
+from zoexport.federated.local import LocalTransport
+from zoexport.federated.protocol import Reply, Request, Trajectory
+from zoexport.federated.settings import terms_of as checked_terms
+from zoexport.federated.terms import ALGORITHMS
+from zoexport.session import Session
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    return Compiler(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(scope="module")
+def mezo(compiler: Compiler) -> Path:
+    return compiler.bundle("llama", "mezo", queries=2)
+
+
+@pytest.fixture(scope="module")
+def mebp(compiler: Compiler) -> Path:
+    return compiler.bundle("llama", "mebp")
+
+
+def trained(bundle: Path, model: models.Model, seed: int, client: int, **run: Any) -> models.Model:
+    """A client's model after three steps, by a session that the federation has no part in."""
+    with Session.open(bundle) as session:
+        models.write(session, model)
+        session.configure(seed=seed, batch=2, **run)
+        session.train(examples(client), 3)
+        return models.read(session, models.trained_slots(session))
+
+
+def test_fedzo_averages_uploaded_models(mezo: Path, tmp_path: Path) -> None:
+    terms = terms_of(mezo, "fedzo")
+    assert terms.difference == "forward"
+    network = Network(clients_of(mezo, tmp_path, 3))
+    with federation(tmp_path, mezo, terms, network, sample=3) as server:
+        start = dict(server.model)
+        first = server.run_round(0)
+        models_of = [
+            trained(mezo, start, terms.client_seed(0, client), client, difference="forward")
+            for client in range(3)
+        ]
+        for name, values in mean(models_of).items():
+            np.testing.assert_array_equal(server.model[name], values.astype(np.float32))
+        # The next version is sent whole, and so is what comes back.
+        network.requests.clear()
+        server.run_round(1)
+    size = len(models.pack(start))
+    assert min(first["uploads"]) > size
+    assert all(Request.unpack(content).state is not None for _, content in network.requests)
+
+
+def test_decomfl_averages_the_scalars_of_one_seed(mezo: Path, tmp_path: Path) -> None:
+    terms = terms_of(mezo, "decomfl")
+    network = Network(clients_of(mezo, tmp_path, 3))
+    with federation(tmp_path, mezo, terms, network, sample=3) as server:
+        start = dict(server.model)
+        server.run(2)
+        replies = [
+            Reply.unpack(
+                (tmp_path / "server" / "rounds" / "000000" / f"reply-{client}.bin").read_bytes()
+            )
+            for client in range(3)
+        ]
+    seed = terms.client_seed(0, 0)
+    found = [Trajectory.unpack(reply.body, 3, terms.scalars) for reply in replies]
+    gradients = np.mean([one.gradients.astype(np.float64) for one in found], axis=0)
+    # One update a step with the averaged scalars, from the definition.
+    with Session.open(mezo, engine=models.no_programs) as session:
+        models.write(session, start)
+        session.configure(seed=seed)
+        losses = np.mean([one.losses.astype(np.float64) for one in found], axis=0)
+        averaged = Trajectory(losses.astype(np.float32), gradients.astype(np.float32))
+        session.follow(averaged.records(terms.lr, terms.eps))
+        expected = models.digest(models.read(session, models.trained_slots(session)))
+    (kept,) = (tmp_path / "server" / "models").glob("model-1.safetensors")
+    assert models.digest(models.unpack(kept.read_bytes(), models.sizes_of(start), "")) == expected
+    # What participants download does not grow with their number: one trajectory.
+    synced = [
+        Request.unpack(content) for _, content in network.requests if b'"kind":"sync"' in content
+    ]
+    assert synced and all(len(one.rounds[0].trajectories) == 1 for one in synced)
+
+
+def test_fedavg_trains_by_gradients(mebp: Path, tmp_path: Path) -> None:
+    terms = terms_of(mebp, "fedavg", scalars=0, lr=0.01)
+    network = Network(clients_of(mebp, tmp_path, 2))
+    with federation(tmp_path, mebp, terms, network, sample=2) as server:
+        start = dict(server.model)
+        server.run(1)
+        models_of = [
+            trained(
+                mebp, start, terms.client_seed(0, client), client, lr=0.01, lr_schedule="constant"
+            )
+            for client in range(2)
+        ]
+        for name, values in mean(models_of).items():
+            np.testing.assert_array_equal(server.model[name], values.astype(np.float32))
+        assert server.run_round(1)["loss"] < 10
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_two_aggregations_differ_by_their_seeds(
+    mezo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Figure 5: with the same central differences. A mean of models is linear in scalars of the same directions."""
+    alike = dataclasses.replace(ALGORITHMS["replay"], shared_seed=shared)
+    monkeypatch.setitem(ALGORITHMS, "replay", alike)
+    found = []
+    for algorithm in ("replay", "decomfl"):
+        folder = tmp_path / algorithm
+        terms = terms_of(mezo, algorithm, difference="central")
+        network = Network(clients_of(mezo, folder, 3))
+        with federation(folder, mezo, terms, network, sample=3) as server:
+            start = dict(server.model)
+            server.run(1)
+            found.append(server.model)
+    moved = max(float(np.abs(found[0][name] - start[name]).max()) for name in start)
+    apart = max(float(np.abs(found[0][name] - found[1][name]).max()) for name in start)
+    assert apart < 1e-5 * moved if shared else apart > 0.1 * moved
+
+
+def test_uploads_beside_each_other(mezo: Path, mebp: Path, tmp_path: Path) -> None:
+    """Scalars, and what they replace; the figures of the same model."""
+    uploads = {}
+    for algorithm, bundle in (
+        ("replay", mezo),
+        ("decomfl", mezo),
+        ("fedzo", mezo),
+        ("fedavg", mebp),
+    ):
+        terms = terms_of(bundle, algorithm, steps=10)
+        network = Network(clients_of(bundle, tmp_path / algorithm, 1))
+        with federation(tmp_path / algorithm, bundle, terms, network, sample=1) as server:
+            (uploads[algorithm],) = server.run_round(0)["uploads"]
+            values = sum(one.size for one in server.model.values())
+        if algorithm in ("replay", "decomfl"):
+            assert uploads[algorithm] <= 8 * terms.steps * terms.scalars + 1000
+        else:
+            assert uploads[algorithm] > 4 * values
+    assert uploads["fedavg"] > uploads["fedzo"] > 2 * uploads["replay"]
+
+
+class Counting(LocalTransport):
+    """As many registered clients as wanted; those that are asked come into being then."""
+
+    def __init__(self, bundle: Path, folder: Path, registered: int) -> None:
+        super().__init__({})
+        self.bundle, self.folder, self.registered = bundle, folder, registered
+        self.made: list[int] = []
+        self.sent = 0
+
+    def clients(self) -> list[int]:
+        return list(range(self.registered))
+
+    def exchange(self, requests: Mapping[int, bytes], timeout: float) -> Any:
+        self.sent += len(requests)
+        for client, request in requests.items():
+            self.made.append(client)
+            yield client, Client(self.bundle, examples, self.folder / str(client)).handle(request)
+
+
+def test_a_round_costs_what_it_asks_and_not_what_is_registered(
+    mezo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = {}
+    opened = 0
+    original = Session.open.__func__  # type: ignore[attr-defined]
+
+    def counting_open(cls: type[Session], *arguments: Any, **options: Any) -> Session:
+        nonlocal opened
+        opened += 1
+        return original(cls, *arguments, **options)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Session, "open", classmethod(counting_open))
+    terms = terms_of(mezo, steps=1)
+    for registered, sample in ((20, 10), (100, 10), (500, 10), (500, 5)):
+        folder = tmp_path / f"{registered}-{sample}"
+        network = Counting(mezo, folder / "clients", registered)
+        with federation(folder, mezo, terms, network, sample=sample) as server:
+            server.run_round(0)
+            opened, network.sent, network.made = 0, 0, []
+            found = server.run_round(1)
+            files = len(list((folder / "server" / "rounds" / "000001").iterdir()))
+        counted[registered, sample] = (network.sent, found["bytes_up"], files, opened)
+    for (registered, sample), (sent, up, files, sessions) in counted.items():
+        assert sent == 2 * sample and files == sample + 3, registered
+        # Each client opens one session to train and few to replay; nothing else opens any.
+        assert up <= sample * 1200 and sessions <= sample * (3 * sample + 6), registered
+    assert counted[500, 5][3] < counted[500, 10][3] / 2
+    # Newcomers replay the first round too; beside that 500 registered cost what 20 do.
+    assert counted[500, 10][0] == counted[20, 10][0]
+
+
+def test_settings_become_terms(mezo: Path, mebp: Path, compiler: Compiler) -> None:
+    manifest = manifests.read(mezo)
+    terms = checked_terms(mezo, manifest, "fedzo", 4, {"lr": "0.25", "seed": "9"})
+    assert (terms.lr, terms.seed, terms.difference, terms.scalars) == (0.25, 9, "forward", 2)
+    central = checked_terms(mezo, manifest, "decomfl", 4, {"difference": "central"})
+    assert central.difference == "central"
+    assert checked_terms(mezo, manifest, None, 4, {}).difference == "central"
+    assert checked_terms(mebp, manifests.read(mebp), None, 4, {}).algorithm == "fedavg"
+    with pytest.raises(ConfigError, match="constant: a round's steps have one rate"):
+        checked_terms(mezo, manifest, None, 4, {"lr_schedule": "linear"})
+    prge = compiler.bundle("llama", "prge", queries=2)
+    with pytest.raises(ConfigError, match="no forward differences"):
+        checked_terms(prge, manifests.read(prge), "decomfl", 4, {})
+    with pytest.raises(ConfigError, match="a bundle of a first-order method"):
+        checked_terms(mebp, manifests.read(mebp), "replay", 4, {})
+
+
+@pytest.mark.parametrize(
+    ("tampering", "reason"),
+    [
+        ({"bundle": "f" * 64}, "bundle ffff"),
+        ({"round": 9}, "stale"),
+        ({"digest": "0" * 64}, "its replay is another state"),
+        ({"body": b""}, "count"),
+    ],
+)
+def test_a_bad_reply_is_logged_and_does_not_enter(
+    mezo: Path, tmp_path: Path, tampering: dict[str, Any], reason: str
+) -> None:
+    def tamper(client: int, content: bytes) -> list[tuple[int, bytes | str]]:
+        reply = Reply.unpack(content)
+        if client == 1 and reply.body:
+            content = dataclasses.replace(reply, **tampering).pack()
+        return [(client, content)]
+
+    folder = tmp_path / "bad"
+    network = Network(clients_of(mezo, folder, 3), tamper=tamper)
+    with federation(folder, mezo, terms_of(mezo), network, sample=3) as server:
+        found = server.run_round(0)
+        digest = models.digest(server.model)
+    assert found["clients"] == [0, 2]
+    assert [entry["client"] for entry in found["refused"]] == [1]
+    assert reason in found["refused"][0]["reason"]
+    # The model is that of the two honest clients alone.
+    honest = {
+        client: one for client, one in clients_of(mezo, tmp_path / "good", 3).items() if client != 1
+    }
+    with federation(tmp_path / "good", mezo, terms_of(mezo), Network(honest), sample=2) as server:
+        server.run(1)
+        assert models.digest(server.model) == digest
+
+
+def test_second_replies_strangers_and_silence(mezo: Path, tmp_path: Path) -> None:
+    silent = True
+
+    def tamper(client: int, content: bytes) -> list[tuple[int, bytes | str]]:
+        if client == 0:
+            return [(0, content), (0, content), (77, content)]
+        if client == 2 and silent:
+            return [(2, "Flower: the node went away")]
+        return [(client, content)]
+
+    network = Network(clients_of(mezo, tmp_path, 3), tamper=tamper)
+    patience = Patience(seconds=1, attempts=2, least=0.5)
+    with federation(tmp_path, mezo, terms_of(mezo), network, sample=3, patience=patience) as server:
+        found = server.run_round(0)
+    assert found["clients"] == [0, 1]
+    reasons = [(entry["client"], entry["reason"]) for entry in found["refused"]]
+    assert (0, "a second reply") in reasons and (77, "not asked") in reasons
+    assert network.asked[:2] == [[0, 1, 2], [2]], "only who is missing is asked again"
+    strict = Patience(seconds=1, attempts=1, least=1.0)
+    with (
+        federation(tmp_path, mezo, terms_of(mezo), network, sample=3, patience=strict) as server,
+        pytest.raises(StateError, match="found 2 replies that count, of 3 clients asked"),
+    ):
+        server.run(2)
+    # Nothing of the two is lost: where the third answers, only it is asked.
+    silent = False
+    network.asked.clear()
+    with federation(tmp_path, mezo, terms_of(mezo), network, sample=3, patience=strict) as server:
+        assert server.run_round(1)["clients"] == [0, 1, 2]
+    assert network.asked[0] == [2]
+
+
+def test_importing_zoexport_does_not_load_flower() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, zoexport, zoexport.cli.main, zoexport.federated.coordinator; print('flwr' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

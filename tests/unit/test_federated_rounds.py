@@ -1,0 +1,279 @@
+"""Rounds of a federation: clients are replayed bit for bit, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.federations import (
+    Network,
+    clients_of,
+    examples,
+    federation,
+    terms_of,
+)
+from zoexport.core.errors import ConfigError, StateError
+from zoexport.federated import models
+from zoexport.federated.aggregate import Replayer
+from zoexport.federated.protocol import Reply, Request, Trajectory
+from zoexport.federated.store import Store, read_federation
+from zoexport.session import Session
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    return Compiler(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(scope="module")
+def bundle(compiler: Compiler) -> Path:
+    return compiler.bundle("llama", "prge", queries=2)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Three rounds of three clients: what every disturbed run must end with."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    network = Network(clients_of(bundle, folder, 3))
+    with federation(folder, bundle, terms_of(bundle), network, sample=3) as server:
+        server.run(3)
+        return {"digest": models.digest(server.model), "folder": folder}
+
+
+def rounds_of(folder: Path) -> list[dict[str, object]]:
+    return [
+        json.loads(path.read_text())
+        for path in sorted((folder / "server" / "rounds").glob("*/round.json"))
+    ]
+
+
+def test_twenty_clients_ten_rounds_are_replayed_bit_for_bit(bundle: Path, tmp_path: Path) -> None:
+    """Every client's own state folder, after its round, against the server's replay of its scalars."""
+    terms = terms_of(bundle)
+    clients = clients_of(bundle, tmp_path, 20)
+    network = Network(clients)
+    replayer = Replayer(bundle)
+    compared = 0
+    with federation(tmp_path, bundle, terms, network, sample=20) as server:
+        for number in range(10):
+            before = dict(server.model)
+            server.run_round(number)
+            for client in clients:
+                (state,) = (tmp_path / f"client-{client}").glob("round-*")
+                seed = terms.client_seed(number, client)
+                reply = Reply.unpack(
+                    (
+                        tmp_path / "server" / "rounds" / f"{number:06d}" / f"reply-{client}.bin"
+                    ).read_bytes()
+                )
+                trajectory = Trajectory.unpack(reply.body, terms.steps, terms.scalars)
+                replayed = replayer.model(before, seed, trajectory, terms)
+                with Session.open(bundle, engine=models.no_programs, verify=False) as session:
+                    session.attach(state, read_only=True)
+                    assert session.info.seed == seed and session.info.steps == terms.steps
+                    for name, values in replayed.items():
+                        assert session.read_slot(name).tobytes() == values.tobytes()
+                        assert values.tobytes() != before[name].tobytes()
+                        compared += 1
+            # Every participant has the next version too, without a weight having been sent.
+            notes = json.loads(
+                (tmp_path / "server" / "rounds" / f"{number:06d}" / "synchronized.json").read_text()
+            )
+            assert notes["synchronized"] == list(range(20))
+        final = models.digest(server.model)
+    assert compared == 10 * 20 * len(before)
+    for client in clients:
+        kept = (tmp_path / f"client-{client}" / "model-10.safetensors").read_bytes()
+        assert models.digest(models.unpack(kept, models.sizes_of(before), "")) == final
+    for _, content in network.requests:
+        assert Request.unpack(content).state is None
+
+
+def test_the_average_is_the_mean_of_models(bundle: Path, tmp_path: Path) -> None:
+    terms = terms_of(bundle)
+    network = Network(clients_of(bundle, tmp_path, 3))
+    with federation(tmp_path, bundle, terms, network, sample=3) as server:
+        start = dict(server.model)
+        server.run(1)
+        found = server.model
+    trained = []
+    for client in range(3):
+        with Session.open(bundle) as session:
+            session.configure(seed=terms.client_seed(0, client), batch=2)
+            session.train(examples(client), 3)
+            trained.append(
+                {name: np.frombuffer(session.read_slot(name), np.float32) for name in start}
+            )
+    for name in start:
+        exact = np.mean([one[name].astype(np.float64) for one in trained], axis=0)
+        np.testing.assert_array_equal(found[name], exact.astype(np.float32))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_order_of_replies_changes_a_bit(
+    bundle: Path, tmp_path: Path, undisturbed: dict[str, object], seed: int
+) -> None:
+    network = Network(clients_of(bundle, tmp_path, 3), shuffle=seed)
+    with federation(tmp_path, bundle, terms_of(bundle), network, sample=3) as server:
+        server.run(3)
+        assert models.digest(server.model) == undisturbed["digest"]
+
+
+class Killed(BaseException):
+    """Ends a server where a signal would."""
+
+
+def test_a_server_killed_between_replies_goes_on(
+    bundle: Path, tmp_path: Path, undisturbed: dict[str, object]
+) -> None:
+    clients = clients_of(bundle, tmp_path, 3)
+    seen = 0
+
+    def die(client: int, reply: bytes) -> list[tuple[int, bytes | str]]:
+        nonlocal seen
+        seen += 1
+        if seen == 9:  # three trained and three synchronized, then two trained
+            raise Killed
+        return [(client, reply)]
+
+    with (
+        federation(
+            tmp_path, bundle, terms_of(bundle), Network(clients, tamper=die), sample=3
+        ) as server,
+        pytest.raises(Killed),
+    ):
+        server.run(3)
+    network = Network(clients)
+    with federation(tmp_path, bundle, terms_of(bundle), network, sample=3) as server:
+        server.run(3)
+        assert models.digest(server.model) == undisturbed["digest"]
+    assert len(network.asked[0]) == 1, "only the client whose reply was lost is asked again"
+
+
+def test_a_server_killed_after_aggregation_goes_on(
+    bundle: Path, tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = clients_of(bundle, tmp_path, 3)
+    keep = models.keep
+
+    def keep_and_die(path: Path, model: models.Model) -> None:
+        keep(path, model)
+        raise Killed
+
+    with federation(tmp_path, bundle, terms_of(bundle), Network(clients), sample=3) as server:
+        server.run(1)
+        monkeypatch.setattr(models, "keep", keep_and_die)
+        with pytest.raises(Killed):
+            server.run(2)
+        monkeypatch.undo()
+    network = Network(clients)
+    with federation(tmp_path, bundle, terms_of(bundle), network, sample=3) as server:
+        server.run_round(1)
+        assert len(network.asked) == 1, "no client trains again: the round is only synchronized"
+        server.run(3)
+        assert models.digest(server.model) == undisturbed["digest"]
+
+
+def test_a_damaged_model_is_made_again_from_the_rounds(
+    bundle: Path, tmp_path: Path, undisturbed: dict[str, object]
+) -> None:
+    clients = clients_of(bundle, tmp_path, 3)
+    with federation(tmp_path, bundle, terms_of(bundle), Network(clients), sample=3) as server:
+        server.run(2)
+    for path in (tmp_path / "server" / "models").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with federation(tmp_path, bundle, terms_of(bundle), Network(clients), sample=3) as server:
+        server.run(3)
+        assert models.digest(server.model) == undisturbed["digest"]
+
+
+def test_a_newcomer_gets_what_is_less(bundle: Path, tmp_path: Path) -> None:
+    """Scalars of a few rounds, or the whole model; never more than that."""
+    terms = terms_of(bundle, steps=12)
+    size = len(models.pack(models.initial(bundle)))
+    clients = clients_of(bundle, tmp_path, 3)
+    with federation(
+        tmp_path, bundle, terms, Network(dict(list(clients.items())[:2])), sample=2
+    ) as server:
+        server.run(2)
+    network = Network({2: clients[2], 1: clients[1]})
+    with federation(tmp_path, bundle, terms, network, sample=2) as server:
+        server.run(3)
+    few = Request.unpack(dict(network.requests[:2])[2])
+    assert few.state is None and [one.round for one in few.rounds] == [0, 1]
+    rounds_cost = 2 * 2 * terms.steps * (1 + terms.scalars) * 4
+    assert rounds_cost < size
+    # A folder that is lost is noticed by the client, and made up for within the round.
+    enough = size // (rounds_cost // 2) + 2
+    with federation(tmp_path, bundle, terms, network, sample=2) as server:
+        server.run(enough)
+        for path in (tmp_path / "client-1").iterdir():
+            if path.is_file():
+                path.unlink()
+        network.requests.clear()
+        server.run(enough + 1)
+        digest = models.digest(server.model)
+    states = [Request.unpack(content).state for client, content in network.requests if client == 1]
+    assert [state is not None for state in states] == [False, True, False]
+    kept = (tmp_path / "client-1" / f"model-{enough + 1}.safetensors").read_bytes()
+    assert models.digest(models.unpack(kept, models.sizes_of(models.initial(bundle)), "")) == digest
+
+
+def test_uploads_are_eight_bytes_a_scalar_and_a_kilobyte(bundle: Path, tmp_path: Path) -> None:
+    for steps in (1, 50):
+        terms = terms_of(bundle, steps=steps)
+        network = Network(clients_of(bundle, tmp_path / str(steps), 1))
+        with federation(tmp_path / str(steps), bundle, terms, network, sample=1) as server:
+            (upload,) = server.run_round(0)["uploads"]
+            assert upload <= 8 * steps * terms.scalars + 1000
+
+
+def test_other_settings_are_another_federation(bundle: Path, tmp_path: Path) -> None:
+    network = Network(clients_of(bundle, tmp_path, 1))
+    with federation(tmp_path, bundle, terms_of(bundle), network, sample=1) as server:
+        server.run(1)
+    other = terms_of(bundle, lr=0.25, steps=9)
+    with (
+        pytest.raises(StateError, match=r"lr=.*steps|steps=.*lr"),
+        federation(tmp_path, bundle, other, network, sample=1),
+    ):
+        pass
+    # One of the same terms in another folder is another one too: clients begin at version 0.
+    with federation(tmp_path / "second", bundle, terms_of(bundle), network, sample=1) as server:
+        server.run(1)
+        ids = [
+            read_federation(path / "server")["federation"]
+            for path in (tmp_path, tmp_path / "second")
+        ]
+        assert ids[0] != ids[1]
+
+
+def test_one_process_runs_a_federation(bundle: Path, tmp_path: Path) -> None:
+    terms = terms_of(bundle)
+    with (
+        Store.opened(tmp_path, terms, 1),
+        pytest.raises(StateError, match="another process"),
+        Store.opened(tmp_path, terms, 1),
+    ):
+        pass
+
+
+def test_integers_have_no_average(tmp_path: Path) -> None:
+    from tests.support import grid_bundles
+
+    bundle = grid_bundles.write_bundle(tmp_path / "bundle")
+    with pytest.raises(ConfigError, match="the mean of clients' integers lies between integers"):
+        models.initial(bundle)
+
+
+def test_too_few_clients(bundle: Path, tmp_path: Path) -> None:
+    network = Network(clients_of(bundle, tmp_path, 2))
+    with (
+        federation(tmp_path, bundle, terms_of(bundle), network, sample=3) as server,
+        pytest.raises(StateError, match="found 2 clients; expected at least 3"),
+    ):
+        server.run(1)
