@@ -12,6 +12,10 @@ ESTIMATORS = ("q-rge2", "q-rge1")
 _MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
 """By perturbation bits: half of the largest level, beyond which more than a twentieth of the perturbation is cut."""
 
+_EPS = {4: 0.5, 8: 1.0}
+_LR = {4: 3e-3, 8: 1.0}
+"""By weight bits: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
+
 
 @dataclasses.dataclass(frozen=True)
 class QuzoConfig(LoraSettings):
@@ -40,15 +44,25 @@ class QuzoConfig(LoraSettings):
         "int", choices=("int", "search"), help="8-bit activations: integers, or the better format"
     )
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
-    eps: float = setting(0.25, above=0, help="perturbation scale, in steps of the weights' grid")
+    eps: float = setting(
+        None, above=0, help="perturbation scale, in steps of the weights' grid (int4: 0.5, int8: 1)"
+    )
     optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
-    lr: float = setting(1e-2, above=0, runtime=True, help="learning rate, of weights in grid steps")
+    lr: float = setting(
+        None,
+        above=0,
+        runtime=True,
+        help="learning rate, of weights in grid steps (int4: 3e-3, int8: 1)",
+    )
 
     def __post_init__(self) -> None:
         bits = {"int4": 4, "int8": 8}
         given = self.weight_bits or bits.get(self.weights, 4)
         object.__setattr__(self, "weight_bits", given)
         object.__setattr__(self, "weights", self.weights or f"int{given}")
+        eps = min(_EPS[given], _MOST_EPS[self.perturbation_bits])
+        object.__setattr__(self, "eps", eps if self.eps is None else self.eps)
+        object.__setattr__(self, "lr", _LR[given] if self.lr is None else self.lr)
 
     @property
     def modules(self) -> tuple[str, str]:
