@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from zoexport.core.config import setting
 from zoexport.methods.settings import LoraSettings
@@ -11,6 +12,8 @@ from zoexport.methods.settings import LoraSettings
 @dataclasses.dataclass(frozen=True)
 class MebpConfig(LoraSettings):
     """What ``--set`` and recipes take for ``mebp``, with the defaults."""
+
+    first_order: ClassVar[bool] = True
 
     seq_len: int = setting(256, at_least=2, help="tokens a row; longer examples are shortened")
     batch: int = setting(1, at_least=1, help="examples a step, and rows in one call")
