@@ -22,7 +22,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 .DELETE_ON_ERROR:
 .PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
   report-activations report-quzo report-federated test test-unit test-cpp test-python \
-  test-kotlin test-swift test-aarch64 aarch64-tools check format clean
+  test-kotlin test-swift test-federation test-aarch64 aarch64-tools check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,7 +71,7 @@ test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Pyt
 # Slow tests of a file share bundles, so files are shared out whole.
 test-python: setup
 	$(PARALLEL) -m "not slow and not aarch64" $(PYTEST_ARGS)
-	$(PARALLEL) --dist loadfile -m "slow and not aarch64" $(PYTEST_ARGS)
+	$(PARALLEL) --dist loadfile -m "slow and not aarch64 and not federation" $(PYTEST_ARGS)
 
 test-unit: setup ## Run the quick Python tests only
 	$(PARALLEL) -m "not slow and not parity and not network and not aarch64" $(PYTEST_ARGS)
@@ -79,6 +79,9 @@ test-unit: setup ## Run the quick Python tests only
 test-aarch64: aarch64-tools setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
+
+test-federation: setup ## Run Flower's engine and real processes only; not a part of test, as it takes a quarter of an hour
+	$(BIN)/python -m pytest -m federation tests/slow $(PYTEST_ARGS)
 
 test-cpp: setup ## Run the C++ tests only
 	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error

@@ -28,7 +28,7 @@ from zoexport.federated.terms import Terms
 from zoexport.samples import Samples
 from zoexport.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.federation]
 ROOT = Path(__file__).parents[2]
 NAMES = ("ann", "bob", "eve")
 

@@ -21,7 +21,7 @@ from zoexport.federated.terms import Terms
 from zoexport.samples import Samples
 from zoexport.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.federation]
 
 
 @pytest.fixture(scope="module")
