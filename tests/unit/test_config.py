@@ -36,6 +36,7 @@ ZEROTH_ORDER = {
     "seed": 0,
 }
 
+MEZO = {**ZEROTH_ORDER, "difference": "central"}
 
 FIRST_ORDER = {
     **{
@@ -58,7 +59,7 @@ FIRST_ORDER = {
 
 @pytest.mark.parametrize(
     ("method", "defaults"),
-    [("prge", ZEROTH_ORDER), ("mezo", ZEROTH_ORDER), ("mebp", FIRST_ORDER), (None, FIRST_ORDER)],
+    [("prge", ZEROTH_ORDER), ("mezo", MEZO), ("mebp", FIRST_ORDER), (None, FIRST_ORDER)],
 )
 def test_defaults_are_the_documented_ones(method: str | None, defaults: dict[str, object]) -> None:
     assert as_dict(plan(method, "android-cpu", {}).config) == defaults
