@@ -139,36 +139,28 @@ def _pairs(values: Sequence[float]) -> list[tuple[float, float]]:
     return [*zip(values[::2], values[1::2], strict=True)]
 
 
-def _read_by_second_block(model: nn.Module, config: SpzoConfig) -> set[str]:
-    """The modules that are called from the place on where the model is split."""
+def _read_by_second_block(model: Any, config: SpzoConfig) -> set[str]:
+    """The modules that are called once the first block has ended."""
+    count = model.config.get_text_config().num_hidden_layers
     layers = next(
         module
         for module in model.modules()
-        if isinstance(module, nn.ModuleList) and len(module) == _count(model)
+        if isinstance(module, nn.ModuleList) and len(module) == count
     )
-    first = config.first_layers(len(layers))
-    begun = False
-    late: set[str] = set()
-    last = layers[first - 1]
-    handles = [last.register_forward_hook(lambda *_: _begin())]
-
-    def _begin() -> None:
-        nonlocal begun
-        begun = True
+    called: list[str] = []
 
     def note(name: str) -> Any:
-        return lambda *_: late.add(name) if begun else None
+        return lambda *_: called.append(name)
 
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(note(name)))
+    handles = [
+        module.register_forward_pre_hook(note(name)) for name, module in model.named_modules()
+    ]
+    last = layers[config.first_layers(count) - 1]
+    handles.append(last.register_forward_hook(lambda *_: called.clear()))
     try:
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
-    return late
-
-
-def _count(model: nn.Module) -> int:
-    return int(model.config.get_text_config().num_hidden_layers)  # type: ignore[union-attr, operator]
+    return set(called)
