@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -77,6 +78,10 @@ class Program:
         return [value for value in self.inputs if value.role != "weight"]
 
 
+_SLOT_BYTES = {"float32": 4, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
+"""Of an element, by dtype."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Slot:
     """A named tensor that outlives a step.
@@ -91,6 +96,11 @@ class Slot:
     shape: tuple[int, ...]
     tensor_id: int
     module: str
+
+    @property
+    def bytes(self) -> int:
+        """Of its value."""
+        return _SLOT_BYTES[self.dtype] * math.prod(self.shape)
 
     def as_dict(self) -> dict[str, Any]:
         """The slot as the manifest states it."""

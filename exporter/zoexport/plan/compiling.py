@@ -13,7 +13,6 @@ in memory, several times while they are packed: their constants are of models of
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator
 
 from zoexport.core import int4
@@ -23,7 +22,6 @@ from zoexport.ir.lengths import row_lengths
 
 _MEGABYTE = 1_000_000
 _FLOAT = 4
-_BYTES = {"float32": _FLOAT, "float16": 2}
 _LIBRARIES = 326 * _MEGABYTE
 """Python with torch, ExecuTorch and transformers, once it has captured a model of no layers."""
 _CAPTURED_NODE = 21_000
@@ -103,9 +101,7 @@ def compiling(
         for program in graph.programs.values()
     )
     model["first values of what is trained"] = sum(
-        math.prod(slot.shape) * _BYTES.get(slot.dtype, 1)
-        for slot in graph.slots
-        if slot.role == "trainable"
+        slot.bytes for slot in graph.slots if slot.role == "trainable"
     )
     moments = [model | {"programs": programs, "weights being written": _written(graph)}]
     if any_length:

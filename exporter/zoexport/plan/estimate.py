@@ -13,7 +13,6 @@ from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops
 
 _FLOAT = 4
-_BYTES = {"float32": _FLOAT, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +115,7 @@ class _Parts:
         self.copies = self.passes if together else 1
         self.tokenizer = tokenizer
         self.threads = threads
-        self.sizes = {slot.name: _BYTES[slot.dtype] * _product(slot.shape) for slot in graph.slots}
+        self.sizes = {slot.name: slot.bytes for slot in graph.slots}
         trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
         self.trainable = {name: self.sizes[name] for name in trainable}
         self.adapter = sum(self.sizes.values())
