@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -277,3 +278,23 @@ def test_too_few_clients(bundle: Path, tmp_path: Path) -> None:
         pytest.raises(StateError, match="found 2 clients; expected at least 3"),
     ):
         server.run(1)
+
+
+def test_a_folder_is_for_one_server_at_a_time(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was killed may keep the lock for a moment; one that goes on keeps the other out."""
+    terms = terms_of(bundle)
+    with Store.opened(tmp_path, terms, 1):
+        monkeypatch.setattr("zoexport.federated.store._LOCK_SECONDS", 0.3)
+        with (
+            pytest.raises(StateError, match="another process that runs"),
+            Store.opened(tmp_path, terms, 1),
+        ):
+            pass
+    monkeypatch.setattr("zoexport.federated.store._LOCK_SECONDS", 60.0)
+    first = Store.opened(tmp_path, terms, 1)
+    first.__enter__()
+    threading.Timer(0.3, first.__exit__, (None, None, None)).start()
+    with Store.opened(tmp_path, terms, 1) as second:
+        assert second.version() == 0

@@ -16,6 +16,7 @@ from zoexport.bench import mask_gradients, masks, masks_page
 from zoexport.bench.mask_cells import Cells
 from zoexport.bench.mask_gradients import MASKS, TEXTS, TIMES, Gradients, Sizes
 from zoexport.bench.mask_training import Plan
+from zoexport.bench.page import check
 from zoexport.core.errors import ConfigError
 from zoexport.core.mask import read_mask
 from zoexport.sensitivity import MaskConfig, averaged_squares, choose, choose_mask, coverage
@@ -318,7 +319,7 @@ def page_in(folder: Path) -> Path:
 def test_page(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
     page = page_in(tmp_path)
-    masks_page.check(page)
+    check(page, masks_page.MARK)
     masks_page.write(page, result(trained=True))
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n\n<!-- report-masks -->\n") and text.endswith(
@@ -364,7 +365,7 @@ def test_a_page_without_marks_is_refused(
 ) -> None:
     page = tmp_path / "page.md"
     with pytest.raises(ConfigError, match="No such file"):
-        masks_page.check(page)
+        check(page, masks_page.MARK)
     page.write_text("<!-- report-masks -->\n", encoding="utf-8")
     assert masks.main([str(page)]) == ConfigError.exit_code
     assert "<!-- /report-masks -->" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from zoexport.bench import quzo_block, quzo_estimators, quzo_page, quzo_training
+from zoexport.bench.page import check
 from zoexport.bench.quzo_block import Block
 from zoexport.bench.quzo_estimators import name_of, squared_norm, summary
 from zoexport.bench.quzo_rounding import Rounding
@@ -155,9 +156,9 @@ def made_up() -> dict[str, Any]:
 def test_the_page(tmp_path: Path) -> None:
     page = tmp_path / "quzo.md"
     with pytest.raises(ConfigError):
-        quzo_page.check(page)
+        check(page, quzo_page.MARK)
     page.write_text("before\n<!-- report-quzo -->\nold\n<!-- /report-quzo -->\nafter\n")
-    quzo_page.check(page)
+    check(page, quzo_page.MARK)
     result = made_up()
     (one,) = (each for each in result["estimators"] if each["name"] == "Q-RGE1 INT3")
     one |= {"clamp": -0.005, "paired": [0.16, 0.01], "bias": [-0.0001, 0.0002]}

@@ -18,11 +18,11 @@ import torch.nn.functional as F  # noqa: N812, as everyone calls it
 from torch import Tensor
 
 from zoexport import activations, corpus, models
+from zoexport.bench.command import Clock, exit_status
 from zoexport.bench.output import markdown_table
 from zoexport.bench.page import marked, replace
 from zoexport.core import activation_grids as grids
 from zoexport.core.activation_grids import Format
-from zoexport.core.errors import ZoExportError
 
 MARK = "report-activations"
 MODEL = "smollm2-135m"
@@ -138,13 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("page", type=Path, help="whose marked part is renewed")
     parser.add_argument("--model", default=MODEL)
     chosen = parser.parse_args(arguments)
-    try:
+
+    def measured(_: Clock) -> None:
         marked(chosen.page, MARK)
         replace(chosen.page, MARK, measure(chosen.model))
-    except ZoExportError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+
+    return exit_status(measured)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport import __version__
-from zoexport.bench.rounds import usable_cores
+from zoexport.core.cores import usable_cores
 
 WORKLOAD = (
     "full rows of tokens over the whole vocabulary; labels=all: every token after the first is predicted, "

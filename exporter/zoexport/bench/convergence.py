@@ -16,17 +16,16 @@ import hashlib
 import json
 import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoexport import corpus, models
 from zoexport.bench import bundles, conditions, convergence_page, products, runner
+from zoexport.bench.command import Clock, exit_status
 from zoexport.bench.grid import Shape, Variant, first_order
-from zoexport.bench.rounds import usable_cores
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import ZoExportError
+from zoexport.core.cores import usable_cores
 from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
 from zoexport.data import tokenize_to_file
@@ -257,14 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="of the steps, for a short run")
     parser.add_argument("--threads", type=int, default=usable_cores())
     chosen = parser.parse_args(arguments)
-    start = time.monotonic()
 
-    def progress(phase: str, done: float | None) -> None:
-        minutes = (time.monotonic() - start) / 60
-        share = "" if done is None else f" ({done:.0%} of it)"
-        sys.stderr.write(f"{minutes:5.1f} min  {phase}{share}\n")
-
-    try:
+    def measured(clock: Clock) -> None:
         convergence_page.check_can_draw(chosen.page)
         result = measure(
             MODEL,
@@ -273,15 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seq_len=SEQ_LEN,
             threads=chosen.threads,
             work=cache_dir() / "bench",
-            progress=progress,
+            progress=clock,
         )
         convergence_page.write(chosen.page, result)
-    except ZoExportError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_status(measured)
 
 
 if __name__ == "__main__":

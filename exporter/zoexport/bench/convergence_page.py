@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.bench.sections import color_of
-from zoexport.core.files import atomic_file
+from zoexport.core.files import atomic_file, write_json
 from zoexport.report import check_can_draw as _check_can_draw
 from zoexport.report import new_figure, save_png
 
@@ -48,13 +47,9 @@ def write(page: Path, result: Mapping[str, Any]) -> None:
         ConfigError: the place cannot be written.
     """
     draw(page.with_suffix(".png"), result)
-    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-    for path, content in (
-        (page.with_suffix(".json"), text + "\n"),
-        (page.with_suffix(".md"), markdown(result, page.with_suffix(".png").name)),
-    ):
-        with atomic_file(path) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+    write_json(page.with_suffix(".json"), result)
+    with atomic_file(page.with_suffix(".md")) as temporary:
+        temporary.write_text(markdown(result, page.with_suffix(".png").name), encoding="utf-8")
 
 
 def markdown(result: Mapping[str, Any], picture: str) -> str:

@@ -16,7 +16,6 @@ import datetime
 import functools
 import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,12 @@ from zoexport import models as language_models
 from zoexport import samples
 from zoexport.bench import conditions, federated_page
 from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.bench.command import Clock, exit_status
 from zoexport.bench.mask_cells import Cells, name_of
+from zoexport.bench.page import check
 from zoexport.bench.trained import first_lines
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import BundleError, StateError, ZoExportError
+from zoexport.core.errors import BundleError, StateError
 from zoexport.core.files import sha256
 from zoexport.core.types import Progress
 from zoexport.data import tokenize_to_file
@@ -185,13 +186,10 @@ class _Run:
             compile_apart(self.bundle, model, arm.method, TARGET, settings)
             self._manifest = manifests.read(self.bundle)
         terms = self._terms(arm.rates[0], 0)
-        changes = (
-            {"difference": terms.difference} if "difference" in self._manifest["settings"] else {}
-        )
         flops = Cells(work / "flops").get(
             "step",
-            {"bundle": self._manifest["bundle_id"], "changes": changes},
-            lambda: {"flops": flops_per_step(self.bundle, changes)},
+            {"bundle": self._manifest["bundle_id"], "difference": terms.difference},
+            lambda: {"flops": flops_per_step(self._manifest, terms)},
         )["flops"]
         if flops is None:
             raise StateError(
@@ -296,14 +294,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--rounds", type=int, default=Scale.rounds)
     chosen = parser.parse_args(arguments)
-    start = time.monotonic()
 
-    def progress(phase: str, done: float | None) -> None:
-        share = "" if done is None else f" ({done:.0%} of it)"
-        sys.stderr.write(f"{(time.monotonic() - start) / 60:5.1f} min  {phase}{share}\n")
-
-    try:
-        federated_page.check(chosen.page)
+    def measured(clock: Clock) -> None:
+        check(chosen.page, federated_page.MARK)
         work = cache_dir() / "bench" / "federated"
         work.mkdir(parents=True, exist_ok=True)
         measure(
@@ -314,14 +307,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command=f"python -m zoexport.bench.federated {chosen.page} --rounds {chosen.rounds}",
             work=work,
             write=lambda result: federated_page.write(chosen.page, result),
-            progress=progress,
+            progress=clock,
         )
-    except ZoExportError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_status(measured)
 
 
 if __name__ == "__main__":

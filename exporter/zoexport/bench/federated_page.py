@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,22 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench.output import markdown_table
-from zoexport.bench.page import marked, replace
-from zoexport.core.files import atomic_file
-from zoexport.report import check_can_draw, new_figure, save_png
+from zoexport.bench.page import replace
+from zoexport.core.files import write_json
+from zoexport.report import new_figure, save_png
 
 MARK = "report-federated"
 _FOLDER = "bench-federated"
-
-
-def check(page: Path) -> None:
-    """Whether page and picture can be written, asked before anything is measured.
-
-    Raises:
-        ConfigError: the page has no marks, or matplotlib is not installed.
-    """
-    marked(page, MARK)
-    check_can_draw(page.with_suffix(".png"))
 
 
 def write(page: Path, result: Mapping[str, Any]) -> None:
@@ -36,9 +25,7 @@ def write(page: Path, result: Mapping[str, Any]) -> None:
     """
     folder = page.parent / _FOLDER
     draw(folder / "loss.png", result)
-    with atomic_file(folder / "result.json") as temporary:
-        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_json(folder / "result.json", result)
     place = Path(os.path.relpath(folder, page.parent)).as_posix()
     picture = f"![Held-out loss against operations and bytes]({place}/loss.png)"
     replace(page, MARK, "\n".join([picture, "", table(result), "", *_conditions(result)]) + "\n")

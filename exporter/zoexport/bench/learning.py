@@ -13,7 +13,6 @@ import datetime
 import shutil
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,13 @@ from typing import Any
 from zoexport import models, samples
 from zoexport.bench import conditions, learning_page
 from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.bench.command import Clock, exit_status
 from zoexport.bench.mask_cells import Cells, name_of
-from zoexport.bench.rounds import usable_cores
+from zoexport.bench.page import check
 from zoexport.bench.trained import evaluated, first_lines, trained
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import BundleError, ConfigError, ZoExportError
+from zoexport.core.cores import usable_cores
+from zoexport.core.errors import BundleError, ConfigError
 from zoexport.core.files import sha256
 from zoexport.core.types import Progress
 from zoexport.fetch import cache_dir
@@ -260,18 +261,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mask", type=Path, help="of the weights that are trained")
     parser.add_argument("--minutes", type=float, help="after which no further run begins")
     chosen = parser.parse_args(arguments)
-    start = time.monotonic()
-
-    def minutes() -> float:
-        return (time.monotonic() - start) / 60
-
-    def progress(phase: str, done: float | None) -> None:
-        share = "" if done is None else f" ({done:.0%} of it)"
-        sys.stderr.write(f"{minutes():5.1f} min  {phase}{share}\n")
 
     mask = f" --mask {chosen.mask.name}" if chosen.mask else ""
-    try:
-        learning_page.check(chosen.page, chosen.name)
+
+    def measured(clock: Clock) -> None:
+        check(chosen.page, learning_page.mark_of(chosen.name))
         work = cache_dir() / "bench" / "learning"
         work.mkdir(parents=True, exist_ok=True)
         measure(
@@ -281,16 +275,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             mask=chosen.mask,
             command=f"python -m zoexport.bench.learning {chosen.name} {chosen.page}{mask}",
             work=work,
-            may_begin=lambda: chosen.minutes is None or minutes() < chosen.minutes,
+            may_begin=lambda: clock.within(chosen.minutes),
             write=lambda result: learning_page.write(chosen.page, chosen.name, result),
-            progress=progress,
+            progress=clock,
         )
-    except ZoExportError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_status(measured)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Mapping
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench.output import busy_warning, markdown_table
-from zoexport.bench.page import marked, replace
-from zoexport.core.files import atomic_file
-from zoexport.report import check_can_draw, new_figure, save_png
+from zoexport.bench.page import replace
+from zoexport.core.files import write_json
+from zoexport.report import new_figure, save_png
 
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 
@@ -20,16 +19,6 @@ COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 def mark_of(name: str) -> str:
     """What marks the part of a page that is about a comparison."""
     return f"report-learning-{name}"
-
-
-def check(page: Path, name: str) -> None:
-    """Whether page and picture of a comparison can be written, asked before anything is measured.
-
-    Raises:
-        ConfigError: the page has no marks, or matplotlib is not installed.
-    """
-    marked(page, mark_of(name))
-    check_can_draw(page.with_suffix(".png"))
 
 
 def write(page: Path, name: str, result: Mapping[str, Any]) -> None:
@@ -40,9 +29,7 @@ def write(page: Path, name: str, result: Mapping[str, Any]) -> None:
     """
     folder = page.parent / "bench-learning"
     draw(folder / f"{name}.png", result)
-    with atomic_file(folder / f"{name}.json") as temporary:
-        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_json(folder / f"{name}.json", result)
     place = Path(os.path.relpath(folder, page.parent)).as_posix()
     picture = f"![Held-out loss against steps]({place}/{name}.png)"
     replace(

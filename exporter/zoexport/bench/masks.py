@@ -13,17 +13,18 @@ import argparse
 import dataclasses
 import datetime
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoexport import corpus, models, samples
 from zoexport.bench import conditions, masks_page
+from zoexport.bench.command import Clock, exit_status
 from zoexport.bench.mask_gradients import Gradients, Sizes
 from zoexport.bench.mask_training import Plan, Trainings, cases
-from zoexport.bench.rounds import usable_cores
-from zoexport.core.errors import ConfigError, ZoExportError
+from zoexport.bench.page import check
+from zoexport.core.cores import usable_cores
+from zoexport.core.errors import ConfigError
 from zoexport.core.types import Progress
 from zoexport.fetch import cache_dir
 
@@ -156,16 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--minutes", type=float, help="after which no further training run begins (default: none)"
     )
     chosen = parser.parse_args(arguments)
-    start = time.monotonic()
 
-    def minutes() -> float:
-        return (time.monotonic() - start) / 60
-
-    def progress(phase: str, done: float | None) -> None:
-        share = "" if done is None else f" ({done:.0%} of it)"
-        sys.stderr.write(f"{minutes():5.1f} min  {phase}{share}\n")
-
-    try:
+    def measured(clock: Clock) -> None:
         if not 0 < chosen.share <= 1:
             raise ConfigError(
                 "option --share",
@@ -173,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 expected="above 0 and at most 1",
                 fix="Pass 0.02 for a short run.",
             )
-        masks_page.check(chosen.page)
+        check(chosen.page, masks_page.MARK)
         models.resolve(chosen.model)
         sizes, plan = scaled(Sizes(), Plan(), chosen.share)
         measure(
@@ -183,16 +176,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             plan,
             command=command_of(chosen.model, chosen.share),
             work=cache_dir() / "bench" / "masks",
-            may_begin=lambda: chosen.minutes is None or minutes() < chosen.minutes,
+            may_begin=lambda: clock.within(chosen.minutes),
             write=lambda result: masks_page.write(chosen.page, result),
-            progress=progress,
+            progress=clock,
         )
-    except ZoExportError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_status(measured)
 
 
 if __name__ == "__main__":

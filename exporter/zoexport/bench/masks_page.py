@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 from zoexport.bench.mask_gradients import TEXTS, TIMES
 from zoexport.bench.mask_training import DYNAMIC, ORDER, best
 from zoexport.bench.output import busy_warning, markdown_table
-from zoexport.bench.page import marked, replace
-from zoexport.core.files import atomic_file
-from zoexport.report import check_can_draw, new_figure, save_png
+from zoexport.bench.page import replace
+from zoexport.core.files import write_json
+from zoexport.report import new_figure, save_png
 
 MARK = "report-masks"
 COLORS = {
@@ -45,16 +44,6 @@ the bundle as compiled: the chosen weights are fp16 already then.
 """
 
 
-def check(page: Path) -> None:
-    """Whether page and pictures can be written, asked before anything is measured.
-
-    Raises:
-        ConfigError: the page has no marks, or matplotlib is not installed.
-    """
-    marked(page, MARK)
-    check_can_draw(page.with_suffix(".png"))
-
-
 def write(page: Path, result: Mapping[str, Any]) -> None:
     """Renew the page's marked part, and pictures and figures in ``bench-masks`` beside it.
 
@@ -67,9 +56,7 @@ def write(page: Path, result: Mapping[str, Any]) -> None:
     draw_overlap(folder / "overlap.png", result)
     if result["trained"]:
         draw_accuracy(folder / "accuracy.png", result)
-    with atomic_file(folder / "masks.json") as temporary:
-        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_json(folder / "masks.json", result)
     place = Path(os.path.relpath(folder, page.parent)).as_posix()
     replace(page, MARK, markdown(result, f"{place}/"))
 

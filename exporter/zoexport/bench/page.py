@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoexport.bench import output
-from zoexport.core.errors import ConfigError, ZoExportError
+from zoexport.bench.command import exit_status
+from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_file
+from zoexport.report import check_can_draw
 
 MARK = "bench"
 
@@ -50,6 +52,16 @@ def replace(page: Path, mark: str, content: str) -> None:
         temporary.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
 
 
+def check(page: Path, mark: str) -> None:
+    """Whether page and pictures can be written, asked before anything is measured.
+
+    Raises:
+        ConfigError: the page has no marks, or matplotlib is not installed.
+    """
+    marked(page, mark)
+    check_can_draw(page.with_suffix(".png"))
+
+
 def marked(page: Path, mark: str) -> tuple[str, str]:
     """What stands before and after a mark's lines.
 
@@ -82,12 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) not in (2, 3):
         sys.stderr.write("usage: python -m zoexport.bench.page PAGE FOLDER [MARK]\n")
         return 2
-    try:
-        update(Path(arguments[0]), Path(arguments[1]), *arguments[2:])
-    except ZoExportError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    return exit_status(lambda _: update(Path(arguments[0]), Path(arguments[1]), *arguments[2:]))
 
 
 if __name__ == "__main__":

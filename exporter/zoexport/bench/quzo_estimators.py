@@ -14,7 +14,6 @@ import dataclasses
 import datetime
 import math
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,11 @@ from torch import Tensor
 from torch.func import vmap
 
 from zoexport.bench import conditions, quzo_block, quzo_page, quzo_training
+from zoexport.bench.command import Clock, exit_status
+from zoexport.bench.page import check
 from zoexport.bench.quzo_block import Block, Loss
 from zoexport.bench.quzo_rounding import UNROUNDED, Moments, Rounding
-from zoexport.bench.rounds import usable_cores
-from zoexport.core.errors import ZoExportError
+from zoexport.core.cores import usable_cores
 from zoexport.core.types import Progress
 
 PLAIN = "RGE"
@@ -242,22 +242,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="QuZO's gradient estimators on a small block.")
     parser.add_argument("page", type=Path, help="whose marked part is renewed")
     chosen = parser.parse_args(arguments)
-    start = time.monotonic()
 
-    def progress(phase: str, done: float | None) -> None:
-        share = "" if done is None else f" ({done:.0%} of it)"
-        sys.stderr.write(f"{(time.monotonic() - start) / 60:5.1f} min  {phase}{share}\n")
-
-    try:
-        quzo_page.check(chosen.page)
-        result = measure(Plan(), quzo_training.Plan(), "make report-quzo", progress)
+    def measured(clock: Clock) -> None:
+        check(chosen.page, quzo_page.MARK)
+        result = measure(Plan(), quzo_training.Plan(), "make report-quzo", clock)
         quzo_page.write(chosen.page, result)
-    except ZoExportError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_status(measured)
 
 
 if __name__ == "__main__":

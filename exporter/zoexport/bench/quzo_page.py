@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench.output import busy_warning, markdown_table
-from zoexport.bench.page import marked, replace
+from zoexport.bench.page import replace
 from zoexport.bench.quzo_training import ESTIMATORS
-from zoexport.core.files import atomic_file
-from zoexport.report import check_can_draw, new_figure, save_png
+from zoexport.core.files import write_json
+from zoexport.report import new_figure, save_png
 
 MARK = "report-quzo"
 COLORS = {"RGE": "tab:gray", "Q-RGE1": "tab:red", "Q-RGE2": "tab:blue"}
@@ -33,16 +32,6 @@ rounded to the nearest.
 """
 
 
-def check(page: Path) -> None:
-    """Whether page and pictures can be written, asked before anything is measured.
-
-    Raises:
-        ConfigError: the page has no marks, or matplotlib is not installed.
-    """
-    marked(page, MARK)
-    check_can_draw(page.with_suffix(".png"))
-
-
 def write(page: Path, result: Mapping[str, Any]) -> None:
     """Renew the page's marked part, and pictures and figures in ``bench-quzo`` beside it.
 
@@ -52,9 +41,7 @@ def write(page: Path, result: Mapping[str, Any]) -> None:
     folder = page.parent / "bench-quzo"
     draw_estimators(folder / "estimators.png", result)
     draw_training(folder / "training.png", result)
-    with atomic_file(folder / "quzo.json") as temporary:
-        text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_json(folder / "quzo.json", result)
     place = Path(os.path.relpath(folder, page.parent)).as_posix()
     replace(page, MARK, markdown(result, f"{place}/"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -101,10 +100,3 @@ def _write(partial: Path, done: Sequence[Round]) -> None:
     )
     with atomic_file(partial) as temporary:
         temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -15,10 +15,11 @@ from zoexport.bench import bundles as compiled
 from zoexport.bench import conditions, grid, kernels, output, programs, summary
 from zoexport.bench.eager_process import Baseline, baseline
 from zoexport.bench.grid import BASELINES, Variant, first_order
-from zoexport.bench.rounds import Plan, measure, usable_cores
+from zoexport.bench.rounds import Plan, measure
 from zoexport.bench.runner import LEARNING_RATE, Sample, run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
+from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.core.native import runner_path

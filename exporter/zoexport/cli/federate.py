@@ -102,16 +102,7 @@ def simulate(
     clients: int,
     split: str,
     state: Path | None,
-    sample: int,
-    rounds: int,
-    steps: int,
-    algorithm: str | None,
-    timeout: float,
-    least: float,
-    test: Path | None,
-    report: Path | None,
-    assignments: tuple[str, ...],
-    as_json: bool,
+    **common: Any,
 ) -> None:
     """Simulate clients of BUNDLE on this machine, in Flower's simulation engine.
 
@@ -122,33 +113,9 @@ def simulate(
     zoexport federate simulate model.bundle --data train.jsonl --clients 20 --sample 5 --rounds 50 \\
         --split labels:0.5 --test test.jsonl --state fed --report page --json
     """
-    from zoexport.core.config import parse_assignments
-    from zoexport.federated import report as pages
-    from zoexport.federated.coordinator import Patience
     from zoexport.federated.simulate import simulate as run
 
-    settings = parse_assignments(assignments)
-    if report is not None:
-        pages.check(report)
-    with output_of_libraries(), Rounds(as_json=as_json) as shown:
-        result = run(
-            bundle,
-            data=data,
-            clients=clients,
-            sample=sample,
-            rounds=rounds,
-            steps=steps,
-            algorithm=algorithm,
-            settings=settings,
-            split=split,
-            state=state,
-            test=test,
-            patience=Patience(seconds=timeout, least=least),
-            report=shown,
-            page=report,
-            progress=shown.phase,
-        )
-    _emit(result, as_json=as_json)
+    _federate(run, bundle, data=data, clients=clients, split=split, state=state, **common)
 
 
 @federate.command()
@@ -172,16 +139,7 @@ def server(
     key: Path,
     host: str,
     port: int,
-    sample: int,
-    rounds: int,
-    steps: int,
-    algorithm: str | None,
-    timeout: float,
-    least: float,
-    test: Path | None,
-    report: Path | None,
-    assignments: tuple[str, ...],
-    as_json: bool,
+    **common: Any,
 ) -> None:
     """Run the rounds of a federation of BUNDLE with real clients.
 
@@ -192,32 +150,11 @@ def server(
     zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt --certificate server.pem \\
         --key server.key --host 0.0.0.0 --sample 3 --rounds 20 --set lr=1e-3
     """
-    from zoexport.core.config import parse_assignments
-    from zoexport.federated import report as pages
-    from zoexport.federated.coordinator import Patience
     from zoexport.federated.deploy import serve
     from zoexport.federated.processes import Access
 
-    settings = parse_assignments(assignments)
-    if report is not None:
-        pages.check(report)
-    with output_of_libraries(), Rounds(as_json=as_json) as shown:
-        result = serve(
-            bundle,
-            state=state,
-            access=Access(host, port, ca, certificate, key, nodes),
-            sample=sample,
-            rounds=rounds,
-            steps=steps,
-            algorithm=algorithm,
-            settings=settings,
-            test=test,
-            patience=Patience(seconds=timeout, least=least),
-            report=shown,
-            page=report,
-            progress=shown.phase,
-        )
-    _emit(result, as_json=as_json)
+    access = Access(host, port, ca, certificate, key, nodes)
+    _federate(serve, bundle, state=state, access=access, **common)
 
 
 @federate.command()
@@ -245,6 +182,38 @@ def client(
 
     with output_of_libraries(), Phases("federate", as_json=as_json) as phases:
         take_part(bundle, data=data, state=state, server=address, ca=ca, key=key, progress=phases)
+
+
+def _federate(
+    run: Callable[..., dict[str, Any]],
+    bundle: Path,
+    *,
+    assignments: tuple[str, ...],
+    timeout: float,
+    least: float,
+    report: Path | None,
+    as_json: bool,
+    **others: Any,
+) -> None:
+    """Run rounds and show them; ``others`` go to ``run`` as they are."""
+    from zoexport.core.config import parse_assignments
+    from zoexport.federated import report as pages
+    from zoexport.federated.coordinator import Patience
+
+    settings = parse_assignments(assignments)
+    if report is not None:
+        pages.check(report)
+    with output_of_libraries(), Rounds(as_json=as_json) as shown:
+        result = run(
+            bundle,
+            settings=settings,
+            patience=Patience(seconds=timeout, least=least),
+            report=shown,
+            page=report,
+            progress=shown.phase,
+            **others,
+        )
+    _emit(result, as_json=as_json)
 
 
 def _emit(result: Mapping[str, Any], *, as_json: bool) -> None:

@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
+_POLL = 0.2
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -20,6 +23,30 @@ def die_with_parent() -> None:
     """Of a process that is about to run a program: be killed when the parent is gone."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def runs(process: int) -> bool:
+    """Whether a process is there, and not a zombie."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+def die_with(process: int) -> None:
+    """End this process, at once and whatever it does, when another one that need not be its parent is gone."""
+
+    def watch() -> None:
+        while runs(process):
+            time.sleep(_POLL)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

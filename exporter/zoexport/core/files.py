@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from zoexport.core.errors import ConfigError
 
@@ -62,6 +64,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any], *, allow_nan: bool = False) -> None:
+    """Write a mapping as JSON, whole or not at all.
+
+    Raises:
+        ConfigError: the place cannot be written. ValueError: a number that JSON does not have, unless ``allow_nan``.
+    """
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=allow_nan)
+    with atomic_file(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

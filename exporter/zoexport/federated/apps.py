@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
+from zoexport.core.children import die_with
 from zoexport.core.errors import ZoExportError, first_line
-from zoexport.core.files import atomic_file
+from zoexport.core.files import write_json
 from zoexport.federated import flower
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
@@ -36,7 +37,7 @@ def server() -> Any:
 
     app = ServerApp()
 
-    @app.main()  # type: ignore[untyped-decorator]
+    @app.main()  # type: ignore[untyped-decorator]  # Flower does not annotate it
     def main(grid: Grid, context: Context) -> None:
         run_job(Path(str(context.run_config["job"])), grid)
 
@@ -56,7 +57,9 @@ def run_job(job: Path, grid: Any) -> None:
         grid: Flower's.
     """
     state, told = job.parent, json.loads(job.read_text("utf-8"))
-    _write(state / RUNNING, {"token": told["token"], "pid": os.getpid()})
+    # Flower's processes between the server and this one do not end it: it would keep the folder's lock.
+    die_with(told["server"])
+    write_json(state / RUNNING, {"token": told["token"], "pid": os.getpid()})
     error: dict[str, str] | None = None
     try:
         _run(state, told, grid)
@@ -71,7 +74,7 @@ def run_job(job: Path, grid: Any) -> None:
         ).with_type()
         raise
     finally:
-        _write(state / ENDED, {"token": told["token"], "error": error})
+        write_json(state / ENDED, {"token": told["token"], "error": error})
 
 
 def _run(state: Path, told: Mapping[str, Any], grid: Any) -> None:
@@ -119,7 +122,7 @@ def nodes_of(grid: Any, state: Path, least: int, seconds: float) -> Callable[[],
         for name in sorted(there):
             numbers.setdefault(name, len(numbers))
         if len(numbers) > known:
-            _write(path, numbers)
+            write_json(path, numbers)
         return {numbers[name]: node for name, node in there.items()}
 
     return nodes
@@ -135,8 +138,3 @@ def _answer(content: bytes, context: Any) -> bytes:
 
     manifests.read(config["bundle"])
     return Client(config["bundle"], examples, config["state"]).handle(content)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")

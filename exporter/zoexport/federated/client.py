@@ -8,9 +8,10 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from zoexport.core.errors import StateError, ZoExportError
-from zoexport.core.files import atomic_file
+from zoexport.core.files import atomic_file, write_json
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.models import Model
@@ -138,7 +139,7 @@ class Client:
         )
         return self._reply(request, DONE, request.version, digest=models.digest(after), body=body)
 
-    def _reply(self, request: Request, status: str, has: int, **others: object) -> Reply:
+    def _reply(self, request: Request, status: str, has: int, **others: Any) -> Reply:
         return Reply(
             status=status,
             round=request.round,
@@ -146,7 +147,7 @@ class Client:
             client=request.client,
             bundle=self._id,
             has=has,
-            **others,  # type: ignore[arg-type]
+            **others,
         )
 
     def _version(self, federation: str) -> int:
@@ -181,8 +182,7 @@ class Client:
             "version": version,
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        with atomic_file(self._folder / _VERSION) as temporary:
-            temporary.write_text(json.dumps(known), encoding="utf-8")
+        write_json(self._folder / _VERSION, known)
         for other in self._folder.glob("model-*.safetensors"):
             if other != path:
                 other.unlink(missing_ok=True)

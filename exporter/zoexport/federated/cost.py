@@ -6,26 +6,26 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.children import python
+from zoexport.federated.terms import Terms
 
 _SECONDS = 300
 
 
-def flops_per_step(bundle: Path, changes: Mapping[str, Any]) -> int | None:
+def flops_per_step(manifest: Mapping[str, Any], terms: Terms) -> int | None:
     """Floating-point operations of a step, as ``zoexport plan`` counts them; None where the model cannot be found.
 
     It runs in another process, as counting takes torch and the memory of a graph.
 
     Args:
-        bundle: the bundle's folder.
-        changes: settings that differ from the bundle's.
+        manifest: the bundle's.
+        terms: what a step evaluates is theirs where the method leaves it open.
     """
-    manifest = manifests.read(bundle)
-    settings = {**manifest["settings"], **changes}
+    settings = dict(manifest["settings"])
+    if "difference" in settings:
+        settings["difference"] = terms.difference
     given = [f"{key}={value}" for key, value in settings.items() if value is not None]
     command, environment = python(
         "zoexport",

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
+from zoexport.core.children import runs
 from zoexport.core.errors import StateError, ZoExportError, rebuilt
-from zoexport.core.files import atomic_file
+from zoexport.core.files import atomic_file, write_json
 from zoexport.core.types import Progress
 from zoexport.data import tokenize_to_file
 from zoexport.federated import apps, flower
@@ -107,7 +108,6 @@ def serve(
     terms = terms_of(bundle, manifest, algorithm, steps, settings)
     with Store.opened(state, terms, sample) as store:
         shown = store.version()
-    changes = {"difference": terms.difference} if "difference" in manifest["settings"] else {}
     home = _write_app(state, access)
     job: dict[str, Any] = {
         "bundle": str(bundle.resolve()),
@@ -119,7 +119,7 @@ def serve(
         progress(f"waiting for Flower on {access.host}:{access.port}", None)
         register(home, keys, link, state)
         progress("counting operations", None)
-        job["flops"] = flops_per_step(bundle, changes)
+        job["flops"] = flops_per_step(manifest, terms)
         progress(f"waiting for {sample} clients", None)
         for _ in range(_RESTARTS + 1):
             token = _start(state, home, job)
@@ -235,8 +235,7 @@ def _start(state: Path, home: Path, job: Mapping[str, Any]) -> str:
     """Begin a run of our app; returns what it will sign with."""
     token = secrets.token_hex(8)
     path = state.resolve() / apps.JOB
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps({**job, "token": token}), encoding="utf-8")
+    write_json(path, {**job, "token": token, "server": os.getpid()})
     given = f"job={json.dumps(str(path))}"
     found = flwr_command(home, "run", str(home / "app"), CONNECTION, "--run-config", given)
     if not found.get("success"):
@@ -278,7 +277,7 @@ def _follow(
             )
         running = _told(store.folder / apps.RUNNING, token)
         late = running is None and time.monotonic() - started > START_SECONDS
-        if late or (running is not None and not _alive(running["pid"])):
+        if late or (running is not None and not runs(running["pid"])):
             return shown, _told(store.folder / apps.ENDED, token) is not None
         time.sleep(_POLL)
 
@@ -289,15 +288,3 @@ def _told(path: Path, token: str) -> dict[str, Any] | None:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return content if content["token"] == token else None
     return None
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    with contextlib.suppress(OSError):  # a zombie has ended
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return True

@@ -105,7 +105,7 @@ def answering(handle: Callable[[bytes, Any], bytes]) -> Any:
 
     app = ClientApp()
 
-    @app.train()  # type: ignore[untyped-decorator]
+    @app.train()  # type: ignore[untyped-decorator]  # Flower does not annotate it
     def train(message: Message, context: Context) -> Message:
         body = message.content[_RECORD][_BODY]
         if not isinstance(body, bytes):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
+from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ZoExportError
 from zoexport.core.types import Progress
 from zoexport.data import tokenize_to_file
@@ -82,9 +83,8 @@ def simulate(
         evaluator = None
         if test is not None:
             evaluator = stack.enter_context(Evaluator.over(bundle, test, terms.loss, progress))
-        changes = {"difference": terms.difference} if "difference" in manifest["settings"] else {}
         progress("counting operations", None)
-        flops = flops_per_step(bundle, changes)
+        flops = flops_per_step(manifest, terms)
         progress("starting Flower's simulation", None)
         _run(
             bundle,
@@ -185,16 +185,13 @@ def _run(
     raised: list[BaseException] = []
     server = ServerApp()
 
-    @server.main()  # type: ignore[untyped-decorator]
+    @server.main()  # type: ignore[untyped-decorator]  # Flower does not annotate it
     def main(grid: Grid, context: Context) -> None:
         try:
             serve(flower.FlowerTransport(grid, _nodes(grid, clients)))
         except BaseException as error:  # Flower would wrap it
             raised.append(error)
 
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     with _RUNNING, _environment():
         try:
             run_simulation(
@@ -204,7 +201,7 @@ def _run(
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
                     "init_args": {
-                        "num_cpus": min(cores, clients),
+                        "num_cpus": min(usable_cores(), clients),
                         "include_dashboard": False,
                         "log_to_driver": False,
                     },

@@ -17,12 +17,13 @@ import fcntl
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from zoexport.core.errors import StateError
-from zoexport.core.files import atomic_file
+from zoexport.core.files import atomic_file, write_json
 from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.federated.terms import Terms
@@ -30,6 +31,7 @@ from zoexport.federated.terms import Terms
 _FEDERATION = "federation.json"
 _SCHEMA = 1
 _KEPT = 2
+_LOCK_SECONDS, _LOCK_POLL = 10.0, 0.1
 
 
 class Store:
@@ -54,24 +56,32 @@ class Store:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise StateError(
-                    f"state {folder}",
-                    found="another process that runs this federation",
-                    expected="one at a time",
-                    fix="Wait for it, or choose another folder.",
-                ) from error
+            store._take(lock)
             store._begin()
             yield store
+
+    def _take(self, lock: IO[str]) -> None:
+        """The lock; the app of a server that was just killed may hold it for another moment."""
+        end = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise StateError(
+                        f"state {self.folder}",
+                        found="another process that runs this federation",
+                        expected="one at a time",
+                        fix="Wait for it, or choose another folder.",
+                    ) from error
+            time.sleep(_LOCK_POLL)
 
     def _begin(self) -> None:
         path = self.folder / _FEDERATION
         now = {**self.terms.as_dict(), "sample": self.sample}
         if not path.exists():
             self.federation = secrets.token_hex(8)
-            _write_json(path, {"schema": _SCHEMA, "federation": self.federation, "terms": now})
+            write_json(path, {"schema": _SCHEMA, "federation": self.federation, "terms": now})
             return
         known = read_federation(self.folder)
         self.federation, before = known["federation"], known["terms"]
@@ -106,7 +116,7 @@ class Store:
     def begin(self, number: int, clients: list[int]) -> dict[str, Any]:
         """Write down who will be asked."""
         plan = {"round": number, "clients": clients}
-        _write_json(self._round(number) / "plan.json", plan)
+        write_json(self._round(number) / "plan.json", plan)
         return plan
 
     def keep_reply(self, number: int, client: int, content: bytes) -> None:
@@ -147,7 +157,7 @@ class Store:
     def commit(self, number: int, model: Model, content: Mapping[str, Any]) -> None:
         """End a round: the model first, then what says that it counts."""
         models.keep(self._model(number + 1), model)
-        _write_json(self._round(number) / "round.json", content)
+        write_json(self._round(number) / "round.json", content, allow_nan=True)  # of a test set
         for version in range(number + 1 - _KEPT, -1, -1):
             path = self._model(version)
             if not path.exists():
@@ -156,7 +166,7 @@ class Store:
 
     def note(self, number: int, content: Mapping[str, Any]) -> None:
         """Keep what happened after a round's end: who was synchronized, and the bytes that took."""
-        _write_json(self._round(number) / "synchronized.json", content)
+        write_json(self._round(number) / "synchronized.json", content)
 
     def notes(self, number: int) -> dict[str, Any]:
         """What :meth:`note` kept, or nothing."""
@@ -198,11 +208,6 @@ def read_federation(folder: Path) -> dict[str, Any]:
             fix="Use the zoexport that made it, or choose another folder.",
         )
     return content
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
