@@ -160,6 +160,7 @@ class TrainingGraph:
         initial: its first values by slot name.
         seq_len: tokens of the longest row. length: tokens of a row as the programs are captured (``ir.lengths``).
         any_length: whether sizes that are multiples of ``length`` follow the sequence, and no others do.
+        pad_token: of a masked language model, whose layers see padding and must be kept from it; None of a causal one.
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
         rotated: weights that are stored rotated (``core.hadamard``), by name.
         parameters: the names of those ``weights`` that are the model's own and not tables made from its configuration.
@@ -187,6 +188,7 @@ class TrainingGraph:
     seq_len: int
     length: int
     rows: int
+    pad_token: int | None = None
     any_length: bool = False
     copies: int = 1
     max_labels: int = 0
