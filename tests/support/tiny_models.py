@@ -271,6 +271,39 @@ def fixed_tokens(rows: int, length: int) -> torch.Tensor:
 
 
 @functools.cache
+def _masking_backend() -> str:
+    """:func:`_backend` with the special tokens that a RoBERTa has, at its ids: <s> 0, <pad> 1, </s> 2, <mask> 3."""
+    from tokenizers import AddedToken
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TOKENIZER_SIZE,
+        special_tokens=["<s>", "<pad>", "</s>", AddedToken("<mask>", lstrip=True)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return str(tokenizer.to_str())
+
+
+def masking_tokenizer() -> Any:
+    """A byte-level BPE tokenizer of 300 entries that writes <s> and </s> around a text and knows <mask>."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_masking_backend()),
+        bos_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        mask_token="<mask>",
+    )
+
+
+@functools.cache
 def _backend(*, bos: bool) -> str:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -325,6 +358,8 @@ def save_tiny(
         ``folder``: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, chat_template.jinja.
     """
     tiny(name).save_pretrained(folder)
-    if tokenizer:
+    if tokenizer and name in ENCODERS:
+        masking_tokenizer().save_pretrained(folder)
+    elif tokenizer:
         tiny_tokenizer(bos=bos, chat_template=chat_template).save_pretrained(folder)
     return folder

@@ -25,15 +25,18 @@ def pad_token(model: Any) -> int | None:
 def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
     """Refuse a masked language model where only causal ones make sense.
 
+    Args:
+        model: transformers' model, which may be causal. found: what it does not go with.
+
     Raises:
-        ConfigError: ``found`` says with what it was met.
+        ConfigError: it is masked.
     """
     name = type(model).__name__
     if is_masked(name):
         raise ConfigError(
             where,
             found=f"{found}, and the masked language model {name}",
-            expected="a causal language model, or programs of single layers",
+            expected="a causal language model, or other settings",
             fix=fix,
         )
 

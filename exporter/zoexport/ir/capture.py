@@ -61,8 +61,10 @@ def position_limit(model: torch.nn.Module) -> int | None:
     padding = [
         table.padding_idx + 1
         for name, table in model.named_modules()
-        if isinstance(table, torch.nn.Embedding) and table.padding_idx is not None
-        and table.num_embeddings == limit and "position" in name
+        if isinstance(table, torch.nn.Embedding)
+        and table.padding_idx is not None
+        and table.num_embeddings == limit
+        and "position" in name
     ]
     return limit - max(padding, default=0)
 

@@ -96,7 +96,9 @@ def split_passes(
             lambda graph: fold_constants(graph, keep=graph.parameters),
             "tables become inputs that stages bind; parameters differ by stage, and may not be read yet",
         ),
-        Pass("mask_padding", mask_padding, "runs what makes masks, of which tables are by now known"),
+        Pass(
+            "mask_padding", mask_padding, "runs what makes masks, of which tables are by now known"
+        ),
         Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
         Pass(
             "check_stages", check_stages, "runs programs at the captured length", reads_values=True
