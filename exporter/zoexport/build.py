@@ -16,7 +16,7 @@ from zoexport import __version__
 from zoexport.chosen import check_mask, counts, mask_of
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse, read_recipe
-from zoexport.core.encoders import refuse_masked
+from zoexport.core.encoders import check_encoder
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
@@ -251,10 +251,7 @@ def _passed(
     from zoexport import models
     from zoexport.passes.pipeline import run_passes
 
-    if not planned.config.staged:
-        refuse_masked(
-            model, planned.method.name, "one program of the whole model", "Add --set split=layers."
-        )
+    check_encoder(model, planned.method, planned.target, planned.config)
     config = planned.target.programs_config(planned.config)
     modules = models.adapter_targets(model, *config.modules)
     passes = planned.method.passes(config, modules)

@@ -9,6 +9,8 @@ from zoexport.core.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
+    from zoexport.core.types import Method, Target
+
 _HEAD = "ForMaskedLM"
 
 
@@ -38,6 +40,28 @@ def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
             found=f"{found}, and the masked language model {name}",
             expected="a causal language model, or other settings",
             fix=fix,
+        )
+
+
+def check_encoder(model: Any, method: Method, target: Target, config: Any) -> None:
+    """Refuse a masked language model where method or target do not take it.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if not target.encoders:
+        refuse_masked(
+            model,
+            f"target {target.name}",
+            "a target on which none was tried",
+            "Compile for host, android-cpu or ios-mlx.",
+        )
+    if not config.staged:
+        refuse_masked(
+            model,
+            f"method {method.name}",
+            "one program of the whole model",
+            "Add --set split=layers.",
         )
 
 

@@ -335,6 +335,10 @@ class Target(Protocol):
     def notice(self) -> str:
         """What is to be said before anything is compiled for it, such as whose libraries it uses; may be empty."""
 
+    @property
+    def encoders(self) -> bool:
+        """Whether it takes layers that hide padding by their tokens, as those of masked language models do."""
+
     def check_available(self) -> list[Problem]:
         """What is missing on this machine to lower for the target."""
 

@@ -3,8 +3,8 @@
 The prompt is tokenized as the tokenizer is configured, with its special tokens. Its one mask token stands for the
 completion: it is repeated once for each of the completion's tokens, and these are the labels, each at its own mask.
 Longer than the sequence length: tokens are dropped from the prompt's start, after the special tokens that lead it, then
-from its end, before those that close it; of an example with choices as many as its longest choice needs, so that all are
-scored in the same text. A mask is never dropped.
+from its end, before those that close it; of an example with choices as many as its longest choice needs, so that all
+are scored in the same text. A mask is never dropped.
 """
 
 from __future__ import annotations

@@ -13,12 +13,17 @@ from zoexport.models.load import (
     from_pretrained,
     gguf_config,
     hub_folder,
-    model_class,
     quiet,
     registry_folder,
     unreadable,
 )
-from zoexport.models.source import ModelSource, check_language_model, read_config, read_json
+from zoexport.models.source import (
+    ModelSource,
+    check_language_model,
+    model_class,
+    read_config,
+    read_json,
+)
 
 if TYPE_CHECKING:
     import torch

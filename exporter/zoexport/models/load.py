@@ -22,8 +22,9 @@ from zoexport.models.conv1d import conv1d_paths, linear_from_conv1d
 from zoexport.models.source import (
     REGISTRY,
     ModelSource,
+    auto_class,
     check_language_model,
-    is_masked_model,
+    model_class,
     read_config,
     read_json,
     weight_files,
@@ -193,7 +194,7 @@ def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedMode
     where = f"model {source.argument}"
     config = read_config(folder, read_json(folder / "config.json"))
     found = _without_weights(folder, config, files, where) if lazy else None
-    model, weights = found or (from_pretrained(_auto_class(config), str(folder), where), None)
+    model, weights = found or (from_pretrained(auto_class(config), str(folder), where), None)
     tokenizer = None
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = _tokenizer(str(folder), f"tokenizer of {source.argument}")
@@ -217,26 +218,6 @@ def _without_weights(
     # Transposing a stand-in would fill memory.
     weights = None if conv1d_paths(model) else stand_ins.weights(model)
     return None if weights is None else (model, weights)
-
-
-def _auto_class(config: Any) -> Any:
-    import transformers
-
-    masked = is_masked_model(config)
-    return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
-
-
-def model_class(config: Any) -> tuple[Any, Any]:
-    """The class of a configuration's language model, and the configuration that it takes."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
-
-    if is_masked_model(config):
-        return MODEL_FOR_MASKED_LM_MAPPING[type(config)], config
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if kind.config_class is config.sub_configs.get("text_config"):
-        # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
-        config = config.get_text_config()
-    return kind, config
 
 
 def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:

@@ -292,6 +292,27 @@ def is_masked_model(config: Any) -> bool:
     return declared[0] in known and is_masked(declared[0])
 
 
+def auto_class(config: Any) -> Any:
+    """What of transformers loads the files of a configuration's language model."""
+    import transformers
+
+    masked = is_masked_model(config)
+    return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+
+
+def model_class(config: Any) -> tuple[Any, Any]:
+    """The class of a configuration's language model, and the configuration that it takes."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    if is_masked_model(config):
+        return MODEL_FOR_MASKED_LM_MAPPING[type(config)], config
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if kind.config_class is config.sub_configs.get("text_config"):
+        # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
+        config = config.get_text_config()
+    return kind, config
+
+
 def _check_padding(where: str, architecture: str, config: Any) -> None:
     if not isinstance(getattr(config, "pad_token_id", None), int):
         raise ModelError(

@@ -86,8 +86,8 @@ def _leaves(linears: list[str]) -> list[str]:
 def _attention(linears: list[str]) -> list[str]:
     """Query and value projections, told by what their names mean.
 
-    ``self_attn.q_proj``, ``attn.to_q``, ``attention.self.query`` and ``attention.wq`` are queries, ``attn.Wqkv``, ``attn.c_attn`` and
-    ``self_attention.query_key_value`` are fused.
+    ``self_attn.q_proj``, ``attn.to_q``, ``attention.self.query`` and ``attention.wq`` are queries, ``attn.Wqkv``,
+    ``attn.c_attn`` and ``self_attention.query_key_value`` are fused.
     """
     chosen: list[str] = []
     found: dict[str, set[str]] = defaultdict(set)

@@ -14,8 +14,8 @@ After (MeBP section 3, "Gradient checkpointing compilation")::
                                                  layer.0 with norm = layers.1.norm, W = layers.1.W
     head(h; final, W_e) -> y                     head
 
-What tokens alone decide, such as an encoder's mask, does not pass from part to part: each that reads it computes it, from
-the tokens, so that it is neither kept nor differentiated.
+What tokens alone decide, such as an encoder's mask, does not pass from part to part: each that reads it computes it
+from the tokens, so that it is neither kept nor differentiated.
 
 Layers are the same where their calls, numbers and shapes are; weights, adapters and tables (masks, rotary embeddings)
 are inputs that each stage binds. Refused: layers that do not run one after another, and values other than float32 that
