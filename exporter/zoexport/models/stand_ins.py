@@ -75,8 +75,8 @@ class StandIns:
 
     def _padded_bias(self, model: torch.nn.Module) -> dict[int, str]:
         """Place and name of the output head's bias: transformers pads it, by nothing here, into memory of its own."""
-        head: Any = model
-        bias = getattr(head.get_output_embeddings(), "bias", None)
+        find: Any = getattr(model, "get_output_embeddings", None)
+        bias = getattr(find() if find else None, "bias", None)
         if bias is None:
             return {}
         return {
