@@ -58,6 +58,18 @@ def test_choices_and_several_batches(compiler: Compiler) -> None:
     compare(compiler.bundle("roberta", "mebp", loss="choices", accumulate=2, weights="int4"))
 
 
+def test_adapters_in_the_output_head(compiler: Compiler) -> None:
+    bundle = compiler.bundle("roberta", "mebp", lora__targets="all-linear")
+    assert "lora_B.lm_head.dense" in [slot["name"] for slot in manifests.read(bundle)["state"]]
+    compare(bundle)
+
+
+def test_quantized_adapters(compiler: Compiler) -> None:
+    bundle = compiler.bundle("roberta", "quzo", train="lora", weights="int4")
+    report = parity(bundle, steps=4, progress=lambda *_: None)
+    assert report["passed"] is True, report
+
+
 def test_layer_by_layer_without_gradients(compiler: Compiler) -> None:
     compare(compiler.bundle("roberta", "prge", split="layers", queries=2))
 
@@ -83,10 +95,20 @@ def test_layers_compute_the_mask_and_pass_hidden_states_alone(compiler: Compiler
         assert max(sizes) <= 3, "a mask of n x n passes"
 
 
-def test_programs_of_whole_models_are_refused(compiler: Compiler) -> None:
+@pytest.mark.parametrize(
+    ("method", "settings", "fix"),
+    [
+        ("prge", {}, "split=layers"),
+        ("senszoq", {}, "Train adapters"),
+        ("quzo", {"weights": "int8"}, "train=lora"),
+    ],
+)
+def test_what_takes_no_encoder_says_so(
+    compiler: Compiler, method: str, settings: dict[str, Any], fix: str
+) -> None:
     with pytest.raises(ConfigError, match="RobertaForMaskedLM") as raised:
-        compiler.bundle("roberta", "prge")
-    assert "split=layers" in raised.value.fix
+        compiler.bundle("roberta", method, **settings)
+    assert fix in raised.value.fix
 
 
 @pytest.mark.parametrize("target", ["android-gpu", "ios-coreml"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,6 +63,14 @@ def check_encoder(model: Any, method: Method, target: Target, config: Any) -> No
             f"method {method.name}",
             "one program of the whole model",
             "Add --set split=layers.",
+        )
+    settings = as_dict(config)
+    if "mask" in settings or ("perturbation_bits" in settings and settings["train"] == "full"):
+        refuse_masked(
+            model,
+            f"method {method.name}",
+            "programs that perturb the weights of all linear layers, but not of one in the output head",
+            "Train adapters: mebp, spzo, prge or mezo with split=layers, quzo with train=lora.",
         )
 
 
