@@ -19,6 +19,7 @@ from zoexport import corpus
 from zoexport.core import activation_grids
 from zoexport.core.activation_grids import Format
 from zoexport.core.config import as_dict
+from zoexport.core.encoders import refuse_masked
 from zoexport.core.errors import ModelError
 from zoexport.core.types import Progress
 from zoexport.core.untouched import untouched_zeros
@@ -50,6 +51,12 @@ def formats_of(
     """
     if as_dict(config).get("activation_bits") != 8:
         return None
+    refuse_masked(
+        loaded.model,
+        "setting activation_bits=8",
+        "grids that are measured on rows of causal models",
+        "Leave activation_bits at 32.",
+    )
     progress("calibrating activations", None)
     modules = adapter_targets(loaded.model, "all-linear", "all")
     rows = calibration_rows(loaded, config.seq_len, data)

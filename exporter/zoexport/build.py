@@ -16,6 +16,7 @@ from zoexport import __version__
 from zoexport.chosen import check_mask, counts, mask_of
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse, read_recipe
+from zoexport.core.encoders import check_encoder
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
@@ -162,7 +163,7 @@ def training_graph(
     Its programs take rows of any length where the model allows it (``ir.lengths``), else of seq_len tokens.
 
     Args:
-        planned: method, target and settings. model: a causal language model. progress: see ``core.types.Progress``.
+        planned: method, target and settings. model: a language model. progress: see ``core.types.Progress``.
         source, chosen, activations: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
@@ -250,6 +251,7 @@ def _passed(
     from zoexport import models
     from zoexport.passes.pipeline import run_passes
 
+    check_encoder(model, planned.method, planned.target, planned.config)
     config = planned.target.programs_config(planned.config)
     modules = models.adapter_targets(model, *config.modules)
     passes = planned.method.passes(config, modules)
@@ -317,10 +319,9 @@ def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
 def _description(
     planned: Plan, lowered: Lowered, graph: TrainingGraph, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    split = {
-        "stages": [stage.as_dict() for stage in graph.stages],
-        "label_rows": graph.label_rows,
-    }
+    stages = [stage.as_dict() for stage in graph.stages]
+    split = {"stages": stages, "label_rows": graph.label_rows}
+    padding = {} if graph.pad_token is None else {"bidirectional": {"pad_token": graph.pad_token}}
     return {
         "zoexport_version": __version__,
         "tools": {name: version(name) for name in (*_TOOLS, *lowered.tools)},
@@ -347,6 +348,7 @@ def _description(
         "notes": lowered.notes,
         **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
         **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
+        **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **(split if graph.stages else {}),
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),

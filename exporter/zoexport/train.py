@@ -166,6 +166,7 @@ def tokenized(
                 manifest["model"]["vocab_size"],
                 examples,
                 choices=loss == "choices",
+                masked="bidirectional" in manifest,
                 progress=lambda share: phase("tokenizing", share),
             )
             dataset.load(examples)

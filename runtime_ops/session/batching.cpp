@@ -18,20 +18,21 @@ struct Row {
   std::vector<Entry> entries;
 };
 
-// What a causal model can see of a candidate: everything up to its last label.
-uint32_t visible_length(const Candidate& candidate) {
+// What labels of a candidate can see: of a causal model everything up to the last of them, else the whole.
+uint32_t visible_length(const Candidate& candidate, bool causal) {
   uint32_t length = candidate.length;
-  while (candidate.labels[length - 1] == kNoLabel) {
+  while (causal && candidate.labels[length - 1] == kNoLabel) {
     --length;
   }
   return length;
 }
 
-void add_candidate(std::vector<Row>& rows, const Candidate& candidate, uint32_t owner) {
-  const uint32_t length = visible_length(candidate);
+void add_candidate(std::vector<Row>& rows, const Candidate& candidate, uint32_t owner, bool causal) {
+  const uint32_t length = visible_length(candidate, causal);
   Row* row = nullptr;
   for (Row& other : rows) {
-    if (std::equal(candidate.tokens, candidate.tokens + std::min(length, other.length), other.tokens)) {
+    if ((causal || length == other.length) &&
+        std::equal(candidate.tokens, candidate.tokens + std::min(length, other.length), other.tokens)) {
       row = &other;
       break;
     }
@@ -105,7 +106,7 @@ class Packer {
 
   void open() {
     calls_.emplace_back();
-    calls_.back().tokens.assign(size_t{limits_.rows} * limits_.seq_len, 0);
+    calls_.back().tokens.assign(size_t{limits_.rows} * limits_.seq_len, limits_.pad_token.value_or(0));
     used_ = 0;
   }
 
@@ -146,7 +147,7 @@ Layout lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bo
       const Candidate candidate = dataset.candidate(example, c);
       const auto labels = candidate.length - std::count(candidate.labels, candidate.labels + candidate.length,
                                                         static_cast<int32_t>(kNoLabel));
-      add_candidate(rows, candidate, static_cast<uint32_t>(layout.labels.size()));
+      add_candidate(rows, candidate, static_cast<uint32_t>(layout.labels.size()), !limits.pad_token);
       layout.labels.push_back(static_cast<uint32_t>(labels));
     }
     for (const Row& row : rows) {

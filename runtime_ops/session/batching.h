@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "session/dataset.h"
@@ -16,12 +17,14 @@ struct CallLimits {
   uint32_t max_labels;
   uint32_t min_labels;  // fewer entries are filled up with ones that nobody reads
   std::vector<uint32_t> lengths{};  // ascending, up to seq_len: rows get the smallest that fits; empty: any length
+  // Of a model that is not causal: what rows are padded with, so that it sees no padding. Every label sees a whole row.
+  std::optional<int64_t> pad_token{};
 };
 
 // One call. Entries beyond owners.size() are filling.
 struct Call {
   uint32_t length = 0;                   // tokens of each row: those of the longest, within the limits
-  std::vector<int64_t> tokens;           // rows * length, padded with 0
+  std::vector<int64_t> tokens;           // rows * length, padded with the limits' pad_token, or 0
   std::vector<int64_t> label_positions;  // row * length + position
   std::vector<int64_t> label_tokens;
   std::vector<uint32_t> owners;  // entry -> candidate of the layout
@@ -40,7 +43,8 @@ struct Layout {
 };
 
 // Lays out `count` examples in order. `all_candidates`: false lays out right candidates alone. Candidates of an example
-// share a row when one's tokens, up to its last label, begin with the other's. Every candidate fits seq_len.
+// share a row when one's tokens, up to its last label, begin with the other's; with a pad_token, when all their tokens are
+// the same. Every candidate fits seq_len.
 Layout lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
                const CallLimits& limits);
 

@@ -133,6 +133,7 @@ struct Manifest {
   std::string optimizer;  // of the settings: adamw or sgd; empty for zeroth-order methods
   std::optional<GridSpec> grid;  // where the trainable slots are integers
   std::optional<BlocksSpec> blocks;
+  std::optional<int64_t> pad_token;  // of a model whose tokens see those that follow, and must not see padding
 
   std::string weights;    // the file of frozen tensors; empty where programs hold them
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any

@@ -8,6 +8,8 @@
 namespace zoexport {
 namespace {
 
+constexpr int64_t kMostTokens = (1 << 30) - 1;
+
 using Values = std::vector<const ValueSpec*>;
 
 Values with_role(const std::vector<ValueSpec>& values, const std::string& role) {
@@ -59,6 +61,9 @@ class ProgramCheck {
     std::set<std::string> inputs = {"weight", "state"};
     std::set<std::string> outputs;
     inputs.insert(first_ ? "tokens" : "activation");
+    if (!head_ && manifest_.pad_token) {
+      inputs.insert("tokens");  // that tell padding
+    }
     if (head_) {
       inputs.insert("label_tokens");
       outputs = {"label_logprobs", "label_is_argmax"};
@@ -113,7 +118,8 @@ class ProgramCheck {
 
   bool labels() {
     const std::vector<int64_t> entries = {int64_t{manifest_.label_rows}};
-    if (first_ && !one(program_.inputs, "tokens", {int64_t{manifest_.rows}, int64_t{program_.length}})) {
+    if ((first_ || program_.input("tokens") != nullptr) &&
+        !one(program_.inputs, "tokens", {int64_t{manifest_.rows}, int64_t{program_.length}})) {
       return false;
     }
     return !head_ || (one(program_.inputs, "label_tokens", entries) && one(program_.outputs, "label_logprobs", entries) &&
@@ -261,9 +267,23 @@ void check_chain(const Manifest& manifest, size_t index, uint32_t length, JsonPr
   }
 }
 
+void read_padding(const JsonNode& root, Manifest& manifest) {
+  if (!root.has("bidirectional")) {
+    return;
+  }
+  const JsonNode node = root.member("bidirectional");
+  manifest.pad_token = node.member("pad_token").integer(0, kMostTokens);
+  if (!root.has("stages")) {
+    node.problem("stages, whose programs tell padding by their tokens");
+  } else if (manifest.vocab_size != 0 && *manifest.pad_token >= manifest.vocab_size) {
+    node.member("pad_token").problem("a token below model.vocab_size");
+  }
+}
+
 }  // namespace
 
 void read_split(const JsonNode& root, Manifest& manifest) {
+  read_padding(root, manifest);
   if (!root.has("stages")) {
     return;
   }

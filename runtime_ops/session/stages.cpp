@@ -3,10 +3,6 @@
 #include <algorithm>
 
 namespace zoexport {
-namespace {
-
-
-}  // namespace
 
 Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights,
                const std::string& folder)
@@ -34,7 +30,7 @@ CallLimits Stages::limits() const {
   // The manifest's are the labels of one copy; the head takes any number, some at a time.
   const auto labels = std::min<uint64_t>(uint64_t{manifest_.max_labels} * manifest_.copies, UINT32_MAX);
   return {manifest_.rows, manifest_.seq_len, manifest_.lengths.front(), static_cast<uint32_t>(labels), 1,
-          manifest_.lengths};
+          manifest_.lengths, manifest_.pad_token};
 }
 
 size_t Stages::activation_bytes(uint32_t length) const {

@@ -72,6 +72,32 @@ void test_row_sharing() {
   CHECK(right.labels.size() == 1 && right.calls[0].label_tokens == Numbers{5});
 }
 
+// A model whose labels see the whole row: rows are shared by equal ones alone, nothing is cut off, padding is its token.
+void test_rows_that_are_seen_whole() {
+  Dataset dataset;
+  // The second is the first with other labels; the third only begins with it; the fourth differs after its label.
+  add(dataset,
+      {{{1, 2, 5}, {-100, 7, -100}},
+       {{1, 2, 5}, {-100, 8, -100}},
+       {{1, 2, 5, 6}, {-100, 9, -100, -100}},
+       {{1, 2, 4}, {-100, 7, -100}}},
+      0);
+  const uint64_t first = 0;
+  const Layout layout = lay_out(dataset, &first, 1, true, {4, 6, 1, 16, 1, {}, 3});
+  CHECK(layout.calls.size() == 1 && layout.calls[0].length == 4);
+  const Call& call = layout.calls[0];
+  CHECK(call.tokens == (Numbers{1, 2, 5, 3, 1, 2, 5, 6, 1, 2, 4, 3, 3, 3, 3, 3}));
+  CHECK(call.label_positions == (Numbers{1, 1, 5, 9}));
+  CHECK(call.label_tokens == (Numbers{7, 8, 9, 7}));
+  CHECK(call.owners == (std::vector<uint32_t>{0, 1, 2, 3}));
+  // What a length adds is padding too, and so is all of a row that no example fills.
+  const Layout stepped = lay_out(dataset, &first, 1, false, {2, 8, 2, 16, 1, {2, 5, 8}, 3});
+  CHECK(stepped.calls[0].tokens == (Numbers{1, 2, 5, 3, 3, 3, 3, 3, 3, 3}));
+  // The same examples for a causal model: one row, cut after the last label.
+  const Layout causal = lay_out(dataset, &first, 1, true, {4, 6, 1, 16, 1});
+  CHECK(causal.calls[0].length == 2 && causal.calls[0].label_positions == (Numbers{1, 1, 1, 1}));
+}
+
 // Whatever the limits, every entry of every candidate appears once, at a position whose visible tokens are the candidate's.
 void test_every_entry_is_laid_out_once() {
   std::mt19937 random(4);
@@ -244,6 +270,7 @@ void test_updates_that_promise_too_much() {
 int main() {
   test_dataset();
   test_row_sharing();
+  test_rows_that_are_seen_whole();
   test_every_entry_is_laid_out_once();
   test_losses();
   test_weights();

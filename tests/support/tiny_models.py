@@ -18,10 +18,15 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import (
+    AlbertConfig,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
     BloomConfig,
     Cohere2Config,
     CohereConfig,
+    DistilBertConfig,
+    ElectraConfig,
     FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
@@ -38,8 +43,10 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    RobertaConfig,
     StableLmConfig,
     Starcoder2Config,
+    XLMRobertaConfig,
 )
 
 VOCAB_SIZE = 320
@@ -137,8 +144,31 @@ _CONFIGS: dict[str, Callable[[], Any]] = {
     "stablelm": lambda: StableLmConfig(**_LLAMA_LIKE),
 }
 
+_BERT_LIKE: dict[str, Any] = {
+    **_without(_LLAMA_LIKE, "num_key_value_heads", "pad_token_id", "bos_token_id", "eos_token_id"),
+    "tie_word_embeddings": True,
+}
+_ENCODERS: dict[str, Callable[[], Any]] = {
+    "bert": lambda: BertConfig(**_BERT_LIKE, pad_token_id=0),
+    "roberta": lambda: RobertaConfig(**_BERT_LIKE, pad_token_id=1),
+    "xlm_roberta": lambda: XLMRobertaConfig(**_BERT_LIKE, pad_token_id=1),
+    "electra": lambda: ElectraConfig(**_BERT_LIKE, embedding_size=32, pad_token_id=0),
+    "albert": lambda: AlbertConfig(**_BERT_LIKE, embedding_size=32, pad_token_id=0),
+    "distilbert": lambda: DistilBertConfig(
+        dim=HIDDEN,
+        n_layers=2,
+        n_heads=4,
+        hidden_dim=128,
+        vocab_size=VOCAB_SIZE,
+        max_position_embeddings=128,
+        pad_token_id=0,
+    ),
+}
+
 ARCHITECTURES = tuple(_CONFIGS)
-"""Every name that :func:`tiny` takes."""
+"""Every causal model that :func:`tiny` takes."""
+ENCODERS = tuple(_ENCODERS)
+"""Every masked language model that it takes."""
 
 
 def fixed(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -179,20 +209,20 @@ def _fill(model: nn.Module) -> None:
 
 
 def tiny(name: str) -> Any:
-    """A tiny causal language model.
+    """A tiny language model.
 
     Args:
-        name: one of :data:`ARCHITECTURES`.
+        name: one of :data:`ARCHITECTURES` or :data:`ENCODERS`.
 
     Returns:
         The transformers model in eval mode: fp32, eager attention, hidden size 64, 2 or 3 layers.
     """
-    return from_config(_CONFIGS[name]())
+    return from_config(tiny_config(name))
 
 
 def tiny_config(name: str, **changes: Any) -> Any:
     """The configuration of :func:`tiny`, with some attributes replaced."""
-    config = _CONFIGS[name]()
+    config = {**_CONFIGS, **_ENCODERS}[name]()
     for key, value in changes.items():
         setattr(config, key, value)
     return config
@@ -200,9 +230,9 @@ def tiny_config(name: str, **changes: Any) -> Any:
 
 def from_config(config: Any) -> Any:
     """A model of ``config`` with fixed weights whose logits have a standard deviation of about one."""
-    model = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager"
-    )
+    known = {type(make()) for make in _ENCODERS.values()}
+    auto = AutoModelForMaskedLM if type(config) in known else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32, attn_implementation="eager")
     _fill(model)
     model.eval()
     _normalize_logits(model)
@@ -215,7 +245,7 @@ def _normalize_logits(model: Any) -> None:
     A tied output head is left alone (its scale is the embedding's); there the last norm is scaled.
     """
     with torch.no_grad():
-        spread = model(input_ids=fixed_tokens(2, 24), use_cache=False).logits.std().item()
+        spread = model(input_ids=fixed_tokens(2, 24)).logits.std().item()
         head = model.get_output_embeddings()
         if not model.config.tie_word_embeddings:
             head.weight.div_(spread)
@@ -238,6 +268,39 @@ def fixed_tokens(rows: int, length: int) -> torch.Tensor:
     """int64 (rows, length) tokens over the whole vocabulary, the same on every machine."""
     values = fixed(f"tokens {rows}x{length}", (rows, length), torch.float64)
     return ((values + 1.0) / 2.0 * VOCAB_SIZE).to(torch.int64).clamp(0, VOCAB_SIZE - 1)
+
+
+@functools.cache
+def _masking_backend() -> str:
+    """:func:`_backend` with the special tokens that a RoBERTa has, at its ids: <s> 0, <pad> 1, </s> 2, <mask> 3."""
+    from tokenizers import AddedToken
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TOKENIZER_SIZE,
+        special_tokens=["<s>", "<pad>", "</s>", AddedToken("<mask>", lstrip=True)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return str(tokenizer.to_str())
+
+
+def masking_tokenizer() -> Any:
+    """A byte-level BPE tokenizer of 300 entries that writes <s> and </s> around a text and knows <mask>."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_masking_backend()),
+        bos_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        mask_token="<mask>",
+    )
 
 
 @functools.cache
@@ -295,6 +358,8 @@ def save_tiny(
         ``folder``: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, chat_template.jinja.
     """
     tiny(name).save_pretrained(folder)
-    if tokenizer:
+    if tokenizer and name in ENCODERS:
+        masking_tokenizer().save_pretrained(folder)
+    elif tokenizer:
         tiny_tokenizer(bos=bos, chat_template=chat_template).save_pretrained(folder)
     return folder

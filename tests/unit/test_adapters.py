@@ -196,6 +196,7 @@ def test_bundle_config(tmp_path: Path) -> None:
         model = tiny("llama")
         base = "org/base"
         fan_in_fan_out = False
+        masked = False
 
     slots = [
         Slot(name, "trainable", "float32", tuple(value.shape), 0, name.partition(".")[2])

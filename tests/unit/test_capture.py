@@ -9,7 +9,7 @@ from torch import nn
 from tests.support.graphs import SEQ, SmallModel, captured
 from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, tiny
 from zoexport.core.errors import ModelError
-from zoexport.ir.capture import capture
+from zoexport.ir.capture import capture, position_limit
 from zoexport.ir.interpret import interpret
 from zoexport.ir.verify import verify
 
@@ -57,3 +57,11 @@ def test_a_model_that_export_cannot_take_is_refused() -> None:
 
     with pytest.raises(ModelError, match=r"torch\.export"):
         capture(SmallModel(Branching()).eval(), SEQ)
+
+
+def test_rows_of_a_model_whose_positions_begin_after_padding() -> None:
+    assert position_limit(tiny("bert")) == 128
+    assert position_limit(tiny("roberta")) == 126
+    with pytest.raises(ModelError, match="at most the model's 126 positions"):
+        capture(tiny("roberta"), 127)
+    assert capture(tiny("roberta"), 126).pad_token == 1

@@ -149,6 +149,8 @@ CAST = [
     case(aten.to.device, X, torch.device("cpu"), LARGE),
     case(aten.to.dtype_layout, X, dtype=LARGE),
     case(aten.to.dtype_layout, X),
+    case(aten.type_as.default, X, N),
+    case(aten.type_as.default, N, X),
     case(aten._to_copy.default, X),
     case(aten._to_copy.default, X, dtype=LARGE),
     case(aten._to_copy.default, N, dtype=FLOAT),

@@ -199,6 +199,10 @@ def test_encoders_and_other_heads_are_refused(copy: Path, tmp_path: Path) -> Non
         models.resolve(str(bert))
     _edit(bert / "config.json", is_decoder=True, architectures=["BertLMHeadModel"])
     assert models.resolve(str(bert)).kind == "directory"
+    for unfit in ("BertForSequenceClassification", "BertForPreTraining"):
+        _edit(bert / "config.json", is_decoder=False, architectures=[unfit])
+        with pytest.raises(ModelError, match=f"{unfit}.*an encoder"):
+            models.resolve(str(bert))
     t5 = tmp_path / "t5"
     config = transformers.T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, vocab_size=64)
     transformers.T5ForConditionalGeneration(config).save_pretrained(t5)
@@ -207,6 +211,26 @@ def test_encoders_and_other_heads_are_refused(copy: Path, tmp_path: Path) -> Non
     _edit(copy / "config.json", architectures=["LlamaForSequenceClassification"])
     with pytest.raises(ModelError, match="LlamaForSequenceClassification"):
         models.resolve(str(copy))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_masked_language_models(tmp_path: Path, name: str, lazy: bool) -> None:
+    folder = save_tiny(name, tmp_path / name)
+    loaded = models.load(models.resolve(str(folder)), lazy=lazy)
+    assert loaded.masked and loaded.architecture.endswith("ForMaskedLM")
+    assert loaded.lazy is lazy
+    own = dict(tiny(name).named_parameters())
+    for key, value in own.items():
+        assert torch.equal(loaded.weights.read(key), value)
+    blank = models.blank(models.resolve(str(folder)))
+    assert type(blank.model) is type(loaded.model)
+    targets = models.adapter_targets(loaded.model, "attention")
+    assert [path.rpartition(".")[2] for path in targets] == ["query", "value"] * 2
+    assert not any(path.endswith("decoder") for path in models.linear_names(loaded.model))
+    _edit(folder / "config.json", pad_token_id=None)
+    with pytest.raises(ModelError, match="without a pad_token_id"):
+        models.resolve(str(folder))
 
 
 def test_configurations_that_cannot_be_used(copy: Path) -> None:

@@ -22,6 +22,7 @@ class AdapterSettings:
         base_model: a hub id or folder.
         target_modules: names or paths that match the adapted layers of the base model and no other.
         fan_in_fan_out: whether the base model keeps these layers' weights transposed (GPT-2).
+        causal: whether the base model is a causal language model.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class AdapterSettings:
     base_model: str
     target_modules: tuple[str, ...]
     fan_in_fan_out: bool = False
+    causal: bool = True
 
 
 class AdapterFormat(Protocol):

@@ -27,6 +27,7 @@ from zoexport.core.files import atomic_file, atomic_folder
 from zoexport.core.types import Slot
 
 _PREFIX = "base_model.model."
+_CAUSAL = "CAUSAL_LM"
 # Settings under which the two matrices are not the whole adapter, or mean something else.
 _UNSUPPORTED = (
     "use_rslora",
@@ -115,7 +116,8 @@ def write_config(folder: Path, settings: AdapterSettings) -> None:
         "r": settings.rank,
         "revision": None,
         "target_modules": list(settings.target_modules),
-        "task_type": "CAUSAL_LM",
+        # PEFT has no task of masked language models: without one it wraps whatever model it is given.
+        "task_type": _CAUSAL if settings.causal else None,
         "use_dora": False,
         "use_rslora": False,
     }
@@ -146,6 +148,7 @@ def write_peft_config(
             base_model=loaded.base,
             target_modules=tuple(target_modules(loaded.model, halves)),
             fan_in_fan_out=loaded.fan_in_fan_out,
+            causal=not loaded.masked,
         ),
     )
 
@@ -180,6 +183,7 @@ def read_settings(folder: Path) -> AdapterSettings:
             base_model=str(content.get("base_model_name_or_path") or ""),
             target_modules=tuple(content["target_modules"]),
             fan_in_fan_out=bool(content.get("fan_in_fan_out", False)),
+            causal=content.get("task_type", _CAUSAL) == _CAUSAL,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(

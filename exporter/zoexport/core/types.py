@@ -170,6 +170,7 @@ class TrainingGraph:
         initial: its first values by slot name.
         seq_len: tokens of the longest row. length: tokens of a row as the programs are captured (``ir.lengths``).
         any_length: whether sizes that are multiples of ``length`` follow the sequence, and no others do.
+        pad_token: of a masked language model, whose layers see padding and must be kept from it; None of a causal one.
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
         rotated: weights that are stored rotated (``core.hadamard``), by name.
         parameters: the names of those ``weights`` that are the model's own and not tables made from its configuration.
@@ -197,6 +198,7 @@ class TrainingGraph:
     seq_len: int
     length: int
     rows: int
+    pad_token: int | None = None
     any_length: bool = False
     copies: int = 1
     max_labels: int = 0
@@ -342,6 +344,10 @@ class Target(Protocol):
     @property
     def notice(self) -> str:
         """What is to be said before anything is compiled for it, such as whose libraries it uses; may be empty."""
+
+    @property
+    def encoders(self) -> bool:
+        """Whether it takes layers that hide padding by their tokens, as those of masked language models do."""
 
     def check_available(self) -> list[Problem]:
         """What is missing on this machine to lower for the target."""

@@ -8,7 +8,7 @@
 Nothing precedes the first token of a sequence, so it never is a label. A text longer than the sequence length is cut
 at its end. Otherwise tokens are dropped from the prompt's start: of an example with choices as many as its longest
 choice needs, so that all choices are scored after the same prompt. A completion that is longer than the sequence
-length by itself is cut at its end.
+length by itself is cut at its end. For masked language models all of this is otherwise: :mod:`zoexport.data.masked`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from zoexport.core.errors import ConfigError, DataError, ModelError, first_line
 from zoexport.core.files import atomic_file
 from zoexport.data import chat
+from zoexport.data.masked import Masked, with_completion
 from zoexport.data.records import (
     ChatRecord,
     CompletionRecord,
@@ -42,7 +43,10 @@ Progress = Callable[[float], None]
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One sequence; ``labels[t]`` is the token that follows ``tokens[t]``, or -100. Both have the same length."""
+    """One sequence; ``labels[t]`` is the token to be predicted at ``tokens[t]``, or -100. Both have the same length.
+
+    Of a causal model it is the token that follows, of a masked one the token that a mask stands for.
+    """
 
     tokens: list[int]
     labels: list[int]
@@ -87,6 +91,7 @@ def tokenize_file(
     seq_len: int,
     vocab_size: int,
     *,
+    masked: bool = False,
     progress: Progress | None = None,
 ) -> Examples:
     """Tokenize a JSON Lines file in this process (which then has loaded transformers).
@@ -96,13 +101,15 @@ def tokenize_file(
         tokenizer_dir: a folder with the tokenizer's files.
         seq_len: the longest sequence, at least 2.
         vocab_size: the model's; no token may be at or above it.
+        masked: whether it is a masked language model, whose examples are prompts with a mask.
         progress: called with the share of the file that is done.
 
     Raises:
         DataError: a line cannot be used. ModelError: the tokenizer cannot be loaded.
         ConfigError: ``seq_len`` is below 2.
     """
-    pairs = list(stream_file(path, tokenizer_dir, seq_len, vocab_size, progress=progress))
+    stream = stream_file(path, tokenizer_dir, seq_len, vocab_size, masked=masked, progress=progress)
+    pairs = list(stream)
     return Examples([example for example, _ in pairs], sum(short for _, short in pairs))
 
 
@@ -113,6 +120,7 @@ def stream_file(
     vocab_size: int,
     *,
     choices: bool = False,
+    masked: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[tuple[Example, bool]]:
     """As :func:`tokenize_file`, one example at a time, each with whether it was shortened.
@@ -132,7 +140,8 @@ def stream_file(
     # A missing or bad file is reported before the seconds that a tokenizer takes to load.
     first = list(itertools.islice(records, 1))
     tokenizer = load_tokenizer(tokenizer_dir)
-    yield from tokenize_records(itertools.chain(first, records), tokenizer, seq_len, vocab_size)
+    records = itertools.chain(first, records)
+    yield from tokenize_records(records, tokenizer, seq_len, vocab_size, masked=masked)
 
 
 def _with_choices(record: Record) -> Record:
@@ -185,15 +194,34 @@ _TOKENIZER_FILES = (
 
 
 def tokenize_records(
-    records: Iterable[Record], tokenizer: Any, seq_len: int, vocab_size: int
+    records: Iterable[Record],
+    tokenizer: Any,
+    seq_len: int,
+    vocab_size: int,
+    *,
+    masked: bool = False,
 ) -> Iterator[tuple[Example, bool]]:
     """Examples in the records' order, each with whether it was shortened."""
+    if masked:
+        records = (with_completion(record, tokenizer) for record in records)
     records = iter(records)
     while chunk := list(itertools.islice(records, _CHUNK)):
         for record, sequences in zip(chunk, _encode(chunk, tokenizer), strict=True):
             check_vocabulary(record, sequences, tokenizer, vocab_size)
             target = record.target if isinstance(record, CompletionRecord) else 0
-            yield _example(record, sequences, target, seq_len)
+            if masked:
+                prompt = Masked(record.where, sequences[0][0], tokenizer)
+                candidates, shortened = _at_masks(prompt, sequences, seq_len)
+            else:
+                candidates, shortened = _after_prompts(record, sequences, seq_len)
+            if len({tuple(completion) for _, completion in sequences}) < len(sequences):
+                raise DataError(
+                    record.where,
+                    found="choices that the tokenizer turns into the same tokens",
+                    expected="choices that differ in their tokens",
+                    fix="Choose other words for the choices.",
+                )
+            yield Example(candidates, target), shortened
 
 
 _Split = tuple[list[int], list[int]]
@@ -250,9 +278,19 @@ def check_vocabulary(
             )
 
 
-def _example(
-    record: Record, sequences: list[_Split], target: int, seq_len: int
-) -> tuple[Example, bool]:
+def _at_masks(
+    prompt: Masked, sequences: list[_Split], seq_len: int
+) -> tuple[list[Candidate], bool]:
+    """Candidates whose masks stand for completions, and whether the prompt was shortened."""
+    shortened = prompt.shortened(seq_len - max(len(completion) for _, completion in sequences))
+    filled = (prompt.filled(completion, IGNORED) for _, completion in sequences)
+    return [Candidate(tokens, labels) for tokens, labels in filled], shortened
+
+
+def _after_prompts(
+    record: Record, sequences: list[_Split], seq_len: int
+) -> tuple[list[Candidate], bool]:
+    """Candidates of prompts and the completions that follow them, and whether tokens were dropped."""
     longest = max(len(completion) for _, completion in sequences)
     room = max(seq_len - longest, 0)
     shortened = False
@@ -269,14 +307,7 @@ def _example(
                 expected="at least one token to be learned that another token precedes",
                 fix="Give a longer text, or a prompt.",
             )
-    if len({tuple(completion) for _, completion in sequences}) < len(sequences):
-        raise DataError(
-            record.where,
-            found="choices that the tokenizer turns into the same tokens",
-            expected="choices that differ in their tokens",
-            fix="Choose other words for the choices.",
-        )
-    return Example(candidates, target), shortened
+    return candidates, shortened
 
 
 def write_examples(examples: Iterable[Example], path: Path) -> None:

@@ -33,6 +33,7 @@ def tokenize_in_subprocess(
     seq_len: int,
     vocab_size: int,
     *,
+    masked: bool = False,
     progress: Progress | None = None,
 ) -> Examples:
     """:func:`zoexport.data.tokenize_file` in a child process; arguments, result and errors are the same.
@@ -40,7 +41,7 @@ def tokenize_in_subprocess(
     Raises:
         DataError: also where the child ends without an answer (killed, out of memory).
     """
-    with _child(path, tokenizer_dir, seq_len, vocab_size) as child:
+    with _child(path, tokenizer_dir, seq_len, vocab_size, masked=masked) as child:
         examples: list[Example] = []
         for message in child:
             if "example" in message:
@@ -61,6 +62,7 @@ def tokenize_to_file(
     output: Path,
     *,
     choices: bool = False,
+    masked: bool = False,
     progress: Progress | None = None,
 ) -> tuple[int, int]:
     """Tokenize in a child process straight into the runner's JSON Lines, holding one example at a time.
@@ -76,7 +78,7 @@ def tokenize_to_file(
     """
     count = 0
     with (
-        _child(path, tokenizer_dir, seq_len, vocab_size, choices=choices) as child,
+        _child(path, tokenizer_dir, seq_len, vocab_size, choices, masked) as child,
         atomic_file(output) as temporary,
         temporary.open("w", encoding="utf-8") as file,
     ):
@@ -94,10 +96,15 @@ def tokenize_to_file(
 
 @contextlib.contextmanager
 def _child(
-    path: Path, tokenizer_dir: Path, seq_len: int, vocab_size: int, *, choices: bool = False
+    path: Path,
+    tokenizer_dir: Path,
+    seq_len: int,
+    vocab_size: int,
+    choices: bool = False,
+    masked: bool = False,
 ) -> Iterator[Iterator[dict[str, Any]]]:
     """Start the child and yield its messages; it is dead when the block is left, however it is left."""
-    numbers = (seq_len, vocab_size, int(choices), os.getpid())
+    numbers = (seq_len, vocab_size, int(choices), int(masked), os.getpid())
     command, environment = python("zoexport.data", path, tokenizer_dir, *numbers)
     # One process of many threads would fight the trainer for the cores.
     environment["TOKENIZERS_PARALLELISM"] = "false"
@@ -132,8 +139,8 @@ def _messages(process: subprocess.Popen[bytes], log: Any, path: Path) -> Iterato
 
 
 def main(arguments: list[str]) -> int:
-    """The child's side: data, tokenizer folder, seq_len, vocab_size, choices and the parent's process id."""
-    path, tokenizer_dir, seq_len, vocab_size, choices, parent = arguments
+    """The child's side: data, tokenizer folder, seq_len, vocab_size, choices, masked and the parent's process id."""
+    path, tokenizer_dir, seq_len, vocab_size, choices, masked, parent = arguments
     # Ctrl-C reaches the whole group; the parent decides what happens, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(int(parent))
@@ -155,6 +162,7 @@ def main(arguments: list[str]) -> int:
             int(seq_len),
             int(vocab_size),
             choices=bool(int(choices)),
+            masked=bool(int(masked)),
             progress=lambda share: send(progress=share),
         )
         for example, short in pairs:

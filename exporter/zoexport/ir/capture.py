@@ -1,7 +1,8 @@
-"""Capture: a Hugging Face causal language model becomes one program, ``forward``.
+"""Capture: a Hugging Face language model becomes one program, ``forward``.
 
 The graph has a symbolic batch and a fixed sequence length. Rows are padded on the right, so the causal mask
-alone keeps padding out of every label position, and the program needs no attention mask as input.
+alone keeps padding out of every label position. A masked language model has none: its mask is computed from the tokens,
+so that no program needs an attention mask as input.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch.export import Dim as ExportDim
 from torch.export.graph_signature import InputKind
 
+from zoexport.core.encoders import model_inputs, pad_token
 from zoexport.core.errors import ModelError, first_line
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
@@ -33,7 +35,7 @@ class _LogitsOnly(torch.nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Token ids (rows, seq_len) to logits (rows, seq_len, vocabulary)."""
-        logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
+        logits: torch.Tensor = self.model(**model_inputs(self.model, tokens)).logits
         return logits
 
 
@@ -51,16 +53,27 @@ def quiet() -> Iterator[None]:
 
 
 def position_limit(model: torch.nn.Module) -> int | None:
-    """How many positions a model has, where its configuration says so."""
+    """How many tokens a row of a model may have, where its configuration says so."""
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) else None
+    if not isinstance(limit, int):
+        return None
+    # RoBERTa's position table has a row for padding, and positions count from the one after it.
+    padding = [
+        table.padding_idx + 1
+        for name, table in model.named_modules()
+        if isinstance(table, torch.nn.Embedding)
+        and table.padding_idx is not None
+        and table.num_embeddings == limit
+        and "position" in name
+    ]
+    return limit - max(padding, default=0)
 
 
 def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
     """Capture ``model`` at a sequence length.
 
     Args:
-        model: a causal language model in eval mode, fp32, whose output has ``logits``.
+        model: a causal or masked language model in eval mode, fp32, whose output has ``logits``.
         seq_len: tokens a row, at least 2.
 
     Returns:
@@ -93,10 +106,12 @@ def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
         raise ModelError(
             f"model {type(model).__name__}",
             found=f"{type(error).__name__}: {first_line(error)}",
-            expected="a causal language model that torch.export takes",
+            expected="a language model that torch.export takes",
             fix="Try another model, or report the message.",
         ) from error
-    return _as_training_graph(exported, seq_len)
+    graph = _as_training_graph(exported, seq_len)
+    graph.pad_token = pad_token(model)
+    return graph
 
 
 def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> TrainingGraph:

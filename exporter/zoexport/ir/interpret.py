@@ -62,8 +62,9 @@ class Stages:
         }
 
     def forward(self, tokens: torch.Tensor) -> list[list[torch.Tensor]]:
-        """What each stage reads: tokens (rows, length), then the activations."""
-        reads = [[tokens]]
+        """The activations that each stage reads; ``tokens`` (rows, length) are given to whichever reads them."""
+        self.tokens = tokens
+        reads: list[list[torch.Tensor]] = [[]]
         for stage in self.graph.stages[:-1]:
             reads.append([*self._run(stage.forward, stage, reads[-1]).values()])
         return reads
@@ -137,6 +138,8 @@ class Stages:
             bound = stage.bind.get(value.name)
             if bound is not None:
                 values.append(self.values[bound])
+            elif value.role == "tokens":
+                values.append(self.tokens)
             else:
                 values.append(
                     self.scalars[value.role] if value.role in self.scalars else next(rest)

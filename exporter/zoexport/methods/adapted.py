@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoexport.core.encoders import model_inputs
+
 Added = Mapping[str, Callable[[Tensor], Tensor]]
 """By module, what is added to its output as a function of its input."""
 
@@ -23,10 +25,12 @@ class AdaptedModel:
 
     Args:
         model: its forward hooks are used, nothing else changes.
+        run: what is called in its place.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, run: nn.Module | None = None) -> None:
         self.model = model
+        self.run = run or model
 
     def loss(self, example: Any, kind: str, added: Added) -> Tensor:
         """The loss of one example (``candidates`` and ``target``), float64.
@@ -43,7 +47,7 @@ class AdaptedModel:
         tokens = torch.tensor([candidate.tokens])
         labels = torch.tensor(candidate.labels)
         with self.hooked(added):
-            logits = self.model(input_ids=tokens, use_cache=False).logits[0]
+            logits = self.run(**model_inputs(self.model, tokens)).logits[0]
         chosen = labels >= 0
         logprobs = torch.log_softmax(logits[chosen].double(), -1)
         return logprobs.gather(1, labels[chosen][:, None])[:, 0]

@@ -70,6 +70,7 @@ def split_passes(
     from zoexport.passes.differentiate import differentiate
     from zoexport.passes.find_linears import find_linears
     from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.mask_padding import mask_padding
     from zoexport.passes.quantize_stages import quantize_stages
     from zoexport.passes.score_labels import score_labels
     from zoexport.passes.split_layers import HEAD, split_layers
@@ -94,6 +95,9 @@ def split_passes(
             "fold_constants",
             lambda graph: fold_constants(graph, keep=graph.parameters),
             "tables become inputs that stages bind; parameters differ by stage, and may not be read yet",
+        ),
+        Pass(
+            "mask_padding", mask_padding, "runs what makes masks, of which tables are by now known"
         ),
         Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
         Pass(

@@ -10,7 +10,6 @@ from zoexport.core.untouched import untouched_zeros
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.load import (
     TOKENIZER_FILES,
-    causal_class,
     from_pretrained,
     gguf_config,
     hub_folder,
@@ -18,7 +17,13 @@ from zoexport.models.load import (
     registry_folder,
     unreadable,
 )
-from zoexport.models.source import ModelSource, check_causal, read_config, read_json
+from zoexport.models.source import (
+    ModelSource,
+    check_language_model,
+    model_class,
+    read_config,
+    read_json,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class BlankModel:
-    """A causal language model of which only the shapes are known.
+    """A language model of which only the shapes are known.
 
     Attributes:
         model: as ``LoadedModel.model``; its parameters are zeros that take no memory until they are written.
@@ -57,7 +62,7 @@ def blank(source: ModelSource, *, verbose: bool = False) -> BlankModel:
         folder = _folder(source)
         content = read_json(folder / "config.json")
         config = read_config(folder, content)
-        check_causal(source.argument, content, config)
+        check_language_model(source.argument, content, config)
         files = [folder / name for name in TOKENIZER_FILES]
         size = sum(path.stat().st_size for path in files if path.is_file())
         return BlankModel(_blank(config, where), source.name, size)
@@ -75,7 +80,7 @@ def _blank(config: Any, where: str) -> Any:
     """The model through transformers' own loader, so that what it makes beside parameters is as ever."""
     import torch
 
-    kind, config = causal_class(config)
+    kind, config = model_class(config)
     try:
         with torch.device("meta"):
             shapes = kind(config)

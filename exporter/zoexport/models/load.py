@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.encoders import is_masked
 from zoexport.core.errors import ModelError, first_line
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.fetch import cache_dir, downloaded
@@ -21,7 +22,9 @@ from zoexport.models.conv1d import conv1d_paths, linear_from_conv1d
 from zoexport.models.source import (
     REGISTRY,
     ModelSource,
-    check_causal,
+    auto_class,
+    check_language_model,
+    model_class,
     read_config,
     read_json,
     weight_files,
@@ -44,7 +47,7 @@ TOKENIZER_FILES = (
 
 @dataclasses.dataclass
 class LoadedModel:
-    """A causal language model, ready to be captured.
+    """A language model, ready to be captured.
 
     Attributes:
         model: in eval mode, fp32, eager attention, no gradients; every linear layer is an ``nn.Linear``.
@@ -81,6 +84,11 @@ class LoadedModel:
     def fan_in_fan_out(self) -> bool:
         """Whether adapters for it must say that weights are transposed."""
         return bool(self.transposed)
+
+    @property
+    def masked(self) -> bool:
+        """Whether it is a masked language model, such as BertForMaskedLM."""
+        return is_masked(self.architecture)
 
 
 def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> LoadedModel:
@@ -160,7 +168,7 @@ def hub_folder(identifier: str, *, weights: bool = True) -> Path:
     try:
         folder = Path(snapshot_download(identifier, allow_patterns=small))
         content = read_json(folder / "config.json")
-        check_causal(identifier, content, read_config(folder, content))
+        check_language_model(identifier, content, read_config(folder, content))
         for pattern in ("*.safetensors", "*.bin") if weights else ():
             folder = Path(snapshot_download(identifier, allow_patterns=[*small, pattern]))
             if any(folder.glob(pattern)):
@@ -183,11 +191,10 @@ def hub_folder(identifier: str, *, weights: bool = True) -> Path:
 
 def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedModel:
     files = weight_files(folder)
-    from transformers import AutoModelForCausalLM
-
     where = f"model {source.argument}"
-    found = _without_weights(folder, files, where) if lazy else None
-    model, weights = found or (from_pretrained(AutoModelForCausalLM, str(folder), where), None)
+    config = read_config(folder, read_json(folder / "config.json"))
+    found = _without_weights(folder, config, files, where) if lazy else None
+    model, weights = found or (from_pretrained(auto_class(config), str(folder), where), None)
     tokenizer = None
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = _tokenizer(str(folder), f"tokenizer of {source.argument}")
@@ -195,34 +202,22 @@ def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedMode
 
 
 def _without_weights(
-    folder: Path, files: list[Path], where: str
+    folder: Path, config: Any, files: list[Path], where: str
 ) -> tuple[Any, WeightReader] | None:
     """The model of a folder with stand-ins for its parameters, and what reads them; None where that cannot be."""
-    config = read_config(folder, read_json(folder / "config.json"))
     # transformers itself takes other files than ours in these two cases.
     elsewhere = (folder / "adapter_config.json").is_file() or getattr(
         config, "transformers_weights", None
     )
     if elsewhere or any(file.suffix != ".safetensors" for file in files):
         return None
-    kind, config = causal_class(config)
+    kind, config = model_class(config)
     stand_ins = StandIns(files)
     model = from_pretrained(kind, None, where, config=config, state_dict=stand_ins.tensors)
     model.config.name_or_path = str(folder)
     # Transposing a stand-in would fill memory.
     weights = None if conv1d_paths(model) else stand_ins.weights(model)
     return None if weights is None else (model, weights)
-
-
-def causal_class(config: Any) -> tuple[Any, Any]:
-    """The class of a configuration's causal language model, and the configuration that it takes."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if kind.config_class is config.sub_configs.get("text_config"):
-        # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
-        config = config.get_text_config()
-    return kind, config
 
 
 def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
@@ -251,7 +246,7 @@ def gguf_config(path: Path) -> Any:
     """The configuration in a GGUF file's header.
 
     Raises:
-        ModelError: a damaged file, or no causal language model.
+        ModelError: a damaged file, or no language model.
     """
     from transformers import AutoConfig
 
@@ -261,7 +256,7 @@ def gguf_config(path: Path) -> Any:
         )
     except Exception as error:  # the reader raises many types for damaged files
         raise unreadable(f"model {path}", error) from error
-    check_causal(str(path), {}, config)
+    check_language_model(str(path), {}, config)
     return config
 
 

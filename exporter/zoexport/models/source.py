@@ -1,4 +1,4 @@
-"""What a MODEL argument means, and whether it can be a causal language model, before any weight is read."""
+"""What a MODEL argument means, and whether it is a language model, causal or masked, before any weight is read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+from zoexport.core.encoders import is_masked
 from zoexport.core.errors import ModelError, first_line, nearest
 from zoexport.fetch import Package
 from zoexport.models.weights import open_safetensors
@@ -73,7 +74,7 @@ def resolve(argument: str, *, weights: bool = True) -> ModelSource:
         weights: whether a directory must hold the model's weights; else its config.json is enough.
 
     Raises:
-        ModelError: it is none of them, files are missing, or it is no causal language model.
+        ModelError: it is none of them, files are missing, or it is no language model.
     """
     path = Path(argument).expanduser()
     if not argument.strip():
@@ -193,7 +194,7 @@ def _check_directory(folder: Path, weights: bool) -> None:
         )
     content = read_json(folder / "config.json")
     files = weight_files(folder) if weights else []
-    check_causal(str(folder), content, read_config(folder, content))
+    check_language_model(str(folder), content, read_config(folder, content))
     _check_safetensors(files)
 
 
@@ -240,8 +241,8 @@ def read_config(folder: Path, content: dict[str, Any]) -> Any:
         ) from error
 
 
-def check_causal(where: str, content: dict[str, Any], config: Any) -> None:
-    """Refuse what is not a causal language model with plain weights.
+def check_language_model(where: str, content: dict[str, Any], config: Any) -> None:
+    """Refuse what is neither a causal nor a masked language model with plain weights.
 
     Args:
         where: the model, for the message.
@@ -256,6 +257,10 @@ def check_causal(where: str, content: dict[str, Any], config: Any) -> None:
 
     declared = content.get("architectures") or []
     architecture = declared[0] if declared else type(config).__name__.removesuffix("Config")
+    if is_masked_model(config):
+        _check_padding(where, architecture, config)
+        _refuse_quantized(where, content)
+        return
     causal = _class_names(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     base = _class_names(auto.MODEL_MAPPING_NAMES)
     # BERT and its kin are listed as causal models too, since they may serve as decoders.
@@ -271,9 +276,54 @@ def check_causal(where: str, content: dict[str, Any], config: Any) -> None:
             f"model {where}",
             found=f"the architecture {architecture} (model type {config.model_type!r}), {kind}",
             expected="a decoder-only language model, one that transformers loads with AutoModelForCausalLM"
-            " (Llama, Qwen, Gemma, Mistral, Phi, OPT, GPT-2, ...)",
-            fix="Choose a model for text generation.",
+            " (Llama, Qwen, Gemma, Mistral, Phi, OPT, GPT-2, ...), or an encoder whose config.json declares its head, "
+            "such as BertForMaskedLM or RobertaForMaskedLM",
+            fix="Choose a model for text generation, or one that fills masks and declares that.",
         )
+    _refuse_quantized(where, content)
+
+
+def is_masked_model(config: Any) -> bool:
+    """Whether a configuration declares a masked language model, such as BertForMaskedLM."""
+    from transformers.models.auto import modeling_auto as auto
+
+    declared = getattr(config, "architectures", None) or [""]
+    known = _class_names(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    return declared[0] in known and is_masked(declared[0])
+
+
+def auto_class(config: Any) -> Any:
+    """What of transformers loads the files of a configuration's language model."""
+    import transformers
+
+    masked = is_masked_model(config)
+    return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+
+
+def model_class(config: Any) -> tuple[Any, Any]:
+    """The class of a configuration's language model, and the configuration that it takes."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    if is_masked_model(config):
+        return MODEL_FOR_MASKED_LM_MAPPING[type(config)], config
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if kind.config_class is config.sub_configs.get("text_config"):
+        # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
+        config = config.get_text_config()
+    return kind, config
+
+
+def _check_padding(where: str, architecture: str, config: Any) -> None:
+    if not isinstance(getattr(config, "pad_token_id", None), int):
+        raise ModelError(
+            f"model {where}",
+            found=f"the architecture {architecture} without a pad_token_id",
+            expected="the token that fills rows up, which its layers must not see",
+            fix="Add pad_token_id to config.json, the id of the tokenizer's pad token.",
+        )
+
+
+def _refuse_quantized(where: str, content: dict[str, Any]) -> None:
     quantization = content.get("quantization_config")
     if quantization:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else None

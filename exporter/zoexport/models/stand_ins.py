@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoexport.core.untouched import untouched_zeros
 from zoexport.models.weights import StoredTensor, StoredWeights, open_safetensors, row_pieces
@@ -59,6 +59,7 @@ class StandIns:
             ModelError: a file can no longer be read.
         """
         places = {tensor.data_ptr(): key for key, tensor in self.tensors.items() if tensor.numel()}
+        places |= self._padded_bias(model)
         weights: dict[str, StoredTensor] = {}
         for name, value in model.state_dict().items():
             key = places.get(value.data_ptr())
@@ -71,6 +72,20 @@ class StandIns:
             if name in weights:
                 buffer.copy_(weights[name].read())
         return StoredWeights(weights)
+
+    def _padded_bias(self, model: torch.nn.Module) -> dict[int, str]:
+        """Place and name of the output head's bias: transformers pads it, by nothing here, into memory of its own."""
+        find: Any = getattr(model, "get_output_embeddings", None)
+        bias = getattr(find() if find else None, "bias", None)
+        if bias is None:
+            return {}
+        return {
+            value.data_ptr(): name
+            for name, value in model.state_dict().items()
+            if value.data_ptr() == bias.data_ptr()
+            and name in self._stored
+            and self._stored[name].shape == tuple(bias.shape)
+        }
 
     def _ties_hold(self, weights: dict[str, StoredTensor]) -> bool:
         """Whether what a tied weight could have been instead is equal to it.

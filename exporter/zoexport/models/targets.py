@@ -86,14 +86,16 @@ def _leaves(linears: list[str]) -> list[str]:
 def _attention(linears: list[str]) -> list[str]:
     """Query and value projections, told by what their names mean.
 
-    ``self_attn.q_proj``, ``attn.to_q`` and ``attention.wq`` are queries, ``attn.Wqkv``, ``attn.c_attn`` and
-    ``self_attention.query_key_value`` are fused.
+    ``self_attn.q_proj``, ``attn.to_q``, ``attention.self.query`` and ``attention.wq`` are queries, ``attn.Wqkv``,
+    ``attn.c_attn`` and ``self_attention.query_key_value`` are fused.
     """
     chosen: list[str] = []
     found: dict[str, set[str]] = defaultdict(set)
     for path in linears:
         parent, _, leaf = path.rpartition(".")
-        if not _ATTENTION.search(parent.rpartition(".")[2].lower()):
+        # BERT and its kin have an `attention.self` beside their `attention.output`.
+        block = parent.removesuffix(".self").rpartition(".")[2]
+        if not _ATTENTION.search(block.lower()):
             continue
         role = _role(leaf)
         if role:

@@ -11,6 +11,8 @@ After, for R rows and C copies: ``m`` has 1 row, ``k`` R, ``q`` C*R; where a com
 fewer, ``aten.repeat`` stands between, or nothing where the reader broadcasts a single row anyway.
 P-RGE section 3.1: all queries and both signs share the batch, copy after copy along the first dimension.
 
+The numbers of the rows are those of one row, as a causal mask is the same for all; of an encoder they are R.
+
 Left alone: values without the batch in their shape (weights, the perturbed adapters). Refused: a value with the batch
 in another dimension than the first.
 """
@@ -35,16 +37,18 @@ _REPORT = "This model mixes rows in a way that zoexport does not know; report it
 def bind_rows(graph: TrainingGraph, rows: int) -> TrainingGraph:
     """Rewrite every program for ``rows`` sequences in one call."""
     for program in graph.programs.values():
-        _Binder(program, rows, graph.copies if program.name == "train" else 1).run()
+        copies = graph.copies if program.name == "train" else 1
+        _Binder(program, rows, copies, numbered=graph.pad_token is not None).run()
     graph.rows = rows
     return graph
 
 
 class _Binder:
-    def __init__(self, program: Program, rows: int, copies: int) -> None:
+    def __init__(self, program: Program, rows: int, copies: int, *, numbered: bool) -> None:
         self.program = program
         self.rows = rows
         self.copies = copies
+        self.numbered = numbered
         self.old = program.module.graph
         self.new = Graph()
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -74,12 +78,16 @@ class _Binder:
             inputs = [arg for arg in node.all_input_nodes if not self._is_size(arg)]
             if node.meta.get(VARIES) or varies.intersection(inputs):
                 varies.add(node)
-            elif reads.intersection(inputs):
+            elif reads.intersection(inputs) or (self.numbered and self._numbers_rows(node)):
                 reads.add(node)
         return {
             node: self.rows * self.copies if node in varies else self.rows if node in reads else 1
             for node in self.old.nodes
         }
+
+    def _numbers_rows(self, node: Node) -> bool:
+        """Whether a call counts the rows: by that an encoder's mask finds the row whose tokens it reads."""
+        return is_call(node, aten.arange) and any(map(self._is_size, node.all_input_nodes))
 
     @staticmethod
     def _is_size(node: Node) -> bool:

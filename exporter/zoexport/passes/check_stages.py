@@ -45,6 +45,8 @@ def _check(graph: TrainingGraph, program: Program) -> None:
         set_length(part, graph.length, half)
         inputs = {value.name: _values(graph, whole, value) for value in whole.inputs}
         with torch.no_grad():
+            if graph.pad_token is not None and "tokens" in inputs:
+                inputs["tokens"][:, half:] = graph.pad_token  # where rows see all of their tokens
             expected = whole.module(*inputs.values())
             cut = [
                 value[:, :half].contiguous() if wanted.role in ("tokens", "activation") else value

@@ -14,6 +14,9 @@ After (MeBP section 3, "Gradient checkpointing compilation")::
                                                  layer.0 with norm = layers.1.norm, W = layers.1.W
     head(h; final, W_e) -> y                     head
 
+What tokens alone decide, such as an encoder's mask, does not pass from part to part: each that reads it computes it
+from the tokens, so that it is neither kept nor differentiated.
+
 Layers are the same where their calls, numbers and shapes are; weights, adapters and tables (masks, rotary embeddings)
 are inputs that each stage binds. Refused: layers that do not run one after another, and values other than float32 that
 pass from one to the next.
@@ -38,7 +41,8 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
     """Replace ``forward`` by the distinct programs and ``graph.stages``."""
     whole = graph.programs.pop("forward")
     stack = layer_stack(whole)
-    parts = segments(whole, stack)
+    alone = _of_tokens_alone(graph, whole)
+    parts = [[node for node in part if node not in alone] for part in segments(whole, stack)]
     passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
     families: dict[Any, str] = {}
     scalars = _scalars(graph, whole)
@@ -48,7 +52,8 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
             results = [(whole.outputs[0], outputs(whole)["logits"])]
             part = _Part(whole, graph.parameters, scalars, "", HEAD)
         else:
-            results = _activations(_read_later(passed, nodes, parts[number + 1 :]))
+            later = _read_later(passed, nodes, parts[number + 1 :])
+            results = _activations([node for node in later if node not in alone])
             name = _layer_path(nodes, stack) if number else EMBEDDING
             part = _Part(whole, graph.parameters, scalars, f"{name}." if number else "", name)
         program = part.extract(nodes, passed, results)
@@ -60,6 +65,22 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
         graph.stages.append(Stage(part.stage, family, None, part.bind))
         passed = results
     return graph
+
+
+def _of_tokens_alone(graph: TrainingGraph, program: Program) -> set[Node]:
+    """The tokens, and calls that read them and nothing of the model's own."""
+    own = {
+        node
+        for value, node in _named(program)
+        if value.role == "state" or value.name in graph.parameters
+    }
+    found = {placeholders(program)["tokens"]}
+    for node in program.module.graph.nodes:
+        if own.intersection(node.all_input_nodes):
+            own.add(node)
+        elif found.intersection(node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _layer_path(nodes: list[Node], stack: str) -> str:

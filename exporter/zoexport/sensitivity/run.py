@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.bench.memory import status
+from zoexport.core.encoders import refuse_masked
 from zoexport.core.errors import ConfigError
 from zoexport.core.mask import Mask, MaskFacts, write_mask
 from zoexport.core.types import Progress
@@ -141,6 +142,13 @@ def choose_mask(
     from zoexport.sensitivity.linears import linear_weights, shapes
     from zoexport.sensitivity.text import read_text
 
+    if config.reads_text:
+        refuse_masked(
+            loaded.model,
+            f"setting kind={config.kind}",
+            "gradients of the loss of following tokens",
+            "Choose kind=random, largest or smallest.",
+        )
     linears = linear_weights(loaded.model)
     sizes = shapes(linears)
     counts = choose.counts(sizes, config.density, config.scope)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from zoexport.core.encoders import model_inputs
 from zoexport.methods.adapted import AdaptedModel, Added, low_rank
 from zoexport.methods.spzo.config import SpzoConfig
 from zoexport.methods.zeroth_order import ZerothOrderReference
@@ -35,7 +36,7 @@ class SpzoReference(ZerothOrderReference):
         self.late = _read_by_second_block(model, config)
         if full:
             self.weights = _Weights(model)
-            self.adapted = AdaptedModel(self.weights)
+            self.adapted = AdaptedModel(model, self.weights)
             # A parameter that modules share has the name of one of them.
             own = {id(model.get_parameter(name)): name for name in masters}
             owners = model.named_parameters(remove_duplicate=False)
@@ -159,7 +160,7 @@ def _read_by_second_block(model: Any, config: SpzoConfig) -> set[str]:
     handles.append(last.register_forward_hook(lambda *_: called.clear()))
     try:
         with torch.no_grad():
-            model(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=False)
+            model(**model_inputs(model, torch.zeros(1, 2, dtype=torch.long)))
     finally:
         for handle in handles:
             handle.remove()

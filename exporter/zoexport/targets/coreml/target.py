@@ -31,6 +31,7 @@ class CoremlTarget:
     )
     engine: str = "coreml"
     notice: str = ""
+    encoders: bool = False
 
     def check_available(self) -> list[Problem]:
         """Whether coremltools is installed."""

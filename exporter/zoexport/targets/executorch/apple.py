@@ -30,6 +30,7 @@ class CoremlDelegateTarget:
     )
     engine: str = "executorch"
     notice: str = ""
+    encoders: bool = False
 
     def check_available(self) -> list[Problem]:
         """Whether coremltools is installed, and ExecuTorch with its Core ML delegate."""

@@ -27,6 +27,7 @@ class VulkanTarget:
     summary: str = "Android phones' GPU: ExecuTorch with Vulkan; compiled here, and not run"
     engine: str = "executorch"
     notice: str = ""
+    encoders: bool = False
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed with its Vulkan partitioner."""

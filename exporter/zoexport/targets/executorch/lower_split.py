@@ -36,11 +36,14 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
 
     exported = {}
     fallback = {}
+    programs = []
     for number, (name, program) in enumerate(graph.programs.items()):
         progress("lowering programs", number / len(graph.programs))
         fused = fused_program(program)
         fallback[name] = _of_the_runtime(fused)
         exported[identifier(name)] = _exported(fused)
+        # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
+        programs.append(split_entry(fused))
     progress("writing the program file", None)
     try:
         with quiet(), needed_passes_only([*exported.values()]):
@@ -53,7 +56,6 @@ def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lower
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
     required, backends = write_programs(executorch, folder)
-    programs = [split_entry(program) for program in graph.programs.values()]
     delegates: dict[str, list[str]] = {name: [] for name in fallback}
     return Lowered("executorch", programs, required, delegates, fallback, backends=backends)
 

@@ -30,6 +30,7 @@ class QnnTarget:
     summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
     engine: str = "executorch"
     notice: str = qnn_library.LICENCE
+    encoders: bool = False
 
     def check_available(self) -> list[Problem]:
         """Whether QNN's libraries are there."""

@@ -29,6 +29,7 @@ class XnnpackTarget:
     summary: str
     engine: str = "executorch"
     notice: str = ""
+    encoders: bool = True
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed."""

@@ -137,6 +137,7 @@ def shapes() -> dict[Any, Rule]:
         aten.transpose: mx.swapaxes,
         aten.tril: lambda x, diagonal=0: mx.tril(x, diagonal),
         aten.triu: lambda x, diagonal=0: mx.triu(x, diagonal),
+        aten.type_as: lambda x, like: x.astype(like.dtype),
         aten.unbind: lambda x, dim=0: tuple(
             mx.take(x, index, axis=dim) for index in range(x.shape[dim])
         ),

@@ -29,6 +29,7 @@ class MlxTarget:
     summary: str = "Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too"
     engine: str = "mlx"
     notice: str = ""
+    encoders: bool = True
 
     def check_available(self) -> list[Problem]:
         """Whether MLX is installed."""

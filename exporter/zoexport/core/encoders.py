@@ -1,0 +1,91 @@
+"""Masked language models (encoders): how they are told, and how they are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.config import as_dict
+from zoexport.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from zoexport.core.types import Method, Target
+
+_HEAD = "ForMaskedLM"
+
+
+def is_masked(architecture: str) -> bool:
+    """Whether a class of transformers predicts masked tokens, seeing what follows them too."""
+    return architecture.endswith(_HEAD)
+
+
+def pad_token(model: Any) -> int | None:
+    """The token that fills rows of a masked language model up, whose layers must not see it; None of a causal model."""
+    return int(model.config.pad_token_id) if is_masked(type(model).__name__) else None
+
+
+def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
+    """Refuse a masked language model where only causal ones make sense.
+
+    Args:
+        model: transformers' model, which may be causal. found: what it does not go with.
+
+    Raises:
+        ConfigError: it is masked.
+    """
+    name = type(model).__name__
+    if is_masked(name):
+        raise ConfigError(
+            where,
+            found=f"{found}, and the masked language model {name}",
+            expected="a causal language model, or other settings",
+            fix=fix,
+        )
+
+
+def check_encoder(model: Any, method: Method, target: Target, config: Any) -> None:
+    """Refuse a masked language model where method or target do not take it.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if not target.encoders:
+        refuse_masked(
+            model,
+            f"target {target.name}",
+            "a target on which none was tried",
+            "Compile for host, android-cpu or ios-mlx.",
+        )
+    if not config.staged:
+        refuse_masked(
+            model,
+            f"method {method.name}",
+            "one program of the whole model",
+            "Add --set split=layers.",
+        )
+    settings = as_dict(config)
+    if "mask" in settings or ("perturbation_bits" in settings and settings["train"] == "full"):
+        refuse_masked(
+            model,
+            f"method {method.name}",
+            "programs that perturb the weights of all linear layers, but not of one in the output head",
+            "Train adapters: mebp, spzo, prge or mezo with split=layers, quzo with train=lora.",
+        )
+
+
+def model_inputs(model: Any, tokens: torch.Tensor) -> dict[str, Any]:
+    """What a transformers model is called with: tokens int64 (rows, length), padded on the right.
+
+    A causal model sees nothing to the right of a token. An encoder gets the mask that its tokens imply, and segment 0,
+    as transformers' tokenizers give it for one text.
+    """
+    pad = pad_token(model)
+    if pad is None:
+        return {"input_ids": tokens, "use_cache": False}
+    import torch
+
+    inputs: dict[str, Any] = {"input_ids": tokens, "attention_mask": tokens.ne(pad).long()}
+    if getattr(model.config, "type_vocab_size", 0):
+        inputs["token_type_ids"] = torch.zeros_like(tokens)
+    return inputs

@@ -1,0 +1,113 @@
+"""Prompts with a mask token: labels at the masks, candidates of unequal lengths, shortening, and every error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer, tiny_tokenizer
+from zoexport.core.errors import DataError, ModelError
+from zoexport.data import IGNORED, Candidate, tokenize_file, tokenize_in_subprocess
+from zoexport.data.examples import tokenize_records
+from zoexport.data.records import parse_line
+
+PROMPT = "The film is warm. It was <mask>. Nobody should miss it"
+
+
+def examples(
+    line: dict[str, Any], seq_len: int = 1000, tokenizer: Any = None
+) -> tuple[list[Candidate], int, bool]:
+    record = parse_line(json.dumps(line).encode(), "data.jsonl:1")
+    tokenizer = tokenizer or masking_tokenizer()
+    ((example, shortened),) = tokenize_records(
+        [record], tokenizer, seq_len, VOCAB_SIZE, masked=True
+    )
+    return example.candidates, example.target, shortened
+
+
+def plain(text: str) -> list[int]:
+    tokens: list[int] = masking_tokenizer()(text, add_special_tokens=False)["input_ids"]
+    return tokens
+
+
+def test_a_mask_for_each_token_of_the_completion() -> None:
+    choices = [" great", " terrible story"]
+    candidates, target, shortened = examples(
+        {"prompt": PROMPT, "completion": choices[1], "choices": choices}
+    )
+    assert (target, shortened) == (1, False)
+    before, after = plain("The film is warm. It was"), plain(". Nobody should miss it")
+    lengths = set()
+    for candidate, choice in zip(candidates, choices, strict=True):
+        completion = plain(choice)
+        lengths.add(len(completion))
+        masks = [3] * len(completion)
+        assert candidate.tokens == [0, *before, *masks, *after, 2]
+        ignored = [IGNORED] * (1 + len(before))
+        assert candidate.labels == [*ignored, *completion, *[IGNORED] * (len(after) + 1)]
+    assert len(lengths) == 2, "the choices have as many tokens each, and test less than they should"
+
+
+def test_long_prompts_lose_their_start_and_then_their_end() -> None:
+    line = {"prompt": PROMPT, "completion": " great", "choices": [" great", " terrible story"]}
+    whole, _, _ = examples(line)
+    lengths = [len(candidate.tokens) for candidate in whole]
+    before, after = plain("The film is warm. It was"), plain(". Nobody should miss it")
+    longest = len(plain(" terrible story"))
+    assert examples(line, max(lengths))[2] is False
+    for excess in range(1, len(before) + len(after) + 1):
+        cut, _, shortened = examples(line, max(lengths) - excess)
+        assert shortened
+        kept_before = before[min(excess, len(before)) :]
+        kept_after = after[: len(after) - max(excess - len(before), 0)]
+        for candidate, all_of_it in zip(cut, whole, strict=True):
+            masks = [token for token in all_of_it.tokens if token == 3]
+            assert candidate.tokens == [0, *kept_before, *masks, *kept_after, 2]
+            labels = [label for label in all_of_it.labels if label != IGNORED]
+            assert [label for label in candidate.labels if label != IGNORED] == labels
+            assert candidate.labels.index(labels[0]) == candidate.tokens.index(3)
+    assert examples(line, longest + 2)[0][1].tokens == [0, *[3] * longest, 2]
+    with pytest.raises(DataError, match="no room for the tokenizer's special tokens"):
+        examples(line, longest + 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ({"text": "It was great"}, "without a prompt"),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            "without a prompt",
+        ),
+        ({"prompt": "It was", "completion": " great"}, "no mask token in the prompt"),
+        ({"prompt": "It was [MASK].", "completion": " great"}, "no mask token in the prompt"),
+        ({"prompt": "<mask> was <mask>", "completion": " great"}, "2 mask tokens in the prompt"),
+    ],
+)
+def test_other_examples_are_refused_with_what_to_write(line: dict[str, Any], found: str) -> None:
+    with pytest.raises(DataError, match=found) as raised:
+        examples(line)
+    assert raised.value.where == "data.jsonl:1"
+    assert '{"prompt": "... It was <mask>.", "completion": "great"}' in raised.value.fix
+
+
+def test_the_tokenizer_needs_a_mask_token() -> None:
+    with pytest.raises(ModelError, match="no mask token"):
+        examples({"prompt": PROMPT, "completion": " great"}, tokenizer=tiny_tokenizer())
+
+
+def test_the_child_process_gives_the_same(tmp_path: Path) -> None:
+    masking_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    path = tmp_path / "data.jsonl"
+    line = {"prompt": PROMPT, "completion": " great", "choices": [" great", " terrible"]}
+    path.write_text(json.dumps(line) + "\n")
+    arguments = (path, tmp_path / "tokenizer", 16, VOCAB_SIZE)
+    here = tokenize_file(*arguments, masked=True)
+    assert here.shortened == 1 and len(here.examples) == 1
+    assert tokenize_in_subprocess(*arguments, masked=True) == here
+    path.write_text('{"text": "It was great"}\n')
+    with pytest.raises(DataError, match="without a prompt"):
+        tokenize_in_subprocess(*arguments, masked=True)
