@@ -117,7 +117,16 @@ def test_the_report_runs_arms_at_equal_operations(
         Arm("forward", "mezo", {**settings, "queries": "1"}, "decomfl", (1e-3,)),
         Arm("of a later release", "no_such_method", {}, "replay", (1e-3,)),
     ]
-    scale = Scale(clients=4, sample=2, steps=2, rounds=3, measure="two", seeds=(0, 1), tested=20)
+    scale = Scale(
+        clients=4,
+        sample=2,
+        steps=2,
+        rounds=3,
+        measure="two",
+        seeds=(0, 1),
+        tested=20,
+        evaluated=2,
+    )
     marks = []
     for _ in range(2):
         results: list[dict[str, Any]] = []
@@ -139,7 +148,10 @@ def test_the_report_runs_arms_at_equal_operations(
             assert [run["seed"] for run in arm["runs"]] == [0, 1]
             spent = arm["runs"][0]["points"][-1]["flops"]
             assert abs(spent - budget) <= arm["flops_of_round"] / 2
-            assert arm["rounds"] == len(arm["runs"][0]["points"])
+            last = arm["rounds"]
+            evaluated = sorted({0, *range(2, last + 1, 2), last})
+            done = [point["flops"] for point in arm["runs"][0]["points"]]
+            assert done == [number * arm["flops_of_round"] for number in evaluated]
         assert list(tmp_path.glob("federation-*")) == []
         marks.append({path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()})
     assert marks[0] == marks[1], "a second call finds every run where the first left it"

@@ -39,6 +39,7 @@ from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.cost import flops_per_step
 from zoexport.federated.evaluation import Evaluator
 from zoexport.federated.local import LocalTransport
+from zoexport.federated.models import Model, initial
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
 from zoexport.fetch import cache_dir
@@ -47,7 +48,13 @@ from zoexport.session import Dataset
 
 MODEL = "smollm2-135m"
 TARGET = "host"
-COMMON = {"loss": "choices", "seq_len": "64", "batch": "4"}
+COMMON = {
+    "loss": "choices",
+    "seq_len": "64",
+    "batch": "4",
+    "weights": "int4",
+    "activations": "fp32",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,22 +69,22 @@ class Arm:
     changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-_ZEROTH = (1e-3, 5e-3)
-_FP32 = {"activations": "fp32"}
+_ZEROTH = (5e-3, 2e-3)
+_P2 = {"split": "layers", "queries": "2"}
 ARMS = (
-    Arm("FedSPZO", "spzo", {"split": "head", "perturbations": "2,4"}, "replay", _ZEROTH),
-    Arm("unsplit, P = 2", "mezo", {**_FP32, "queries": "2"}, "replay", _ZEROTH),
-    Arm("unsplit, P = 4", "mezo", {**_FP32, "queries": "4"}, "replay", _ZEROTH),
-    Arm("DeComFL", "mezo", {**_FP32, "queries": "2"}, "decomfl", _ZEROTH),
+    Arm("FedSPZO", "spzo", {"split": "layer:25", "perturbations": "2,2"}, "replay", _ZEROTH),
+    Arm("unsplit, P = 2", "mezo", _P2, "replay", _ZEROTH),
+    Arm("unsplit, P = 4", "mezo", {**_P2, "queries": "4"}, "replay", _ZEROTH),
+    Arm("DeComFL", "mezo", _P2, "decomfl", _ZEROTH),
     Arm(
         "DeComFL's aggregation, central differences",
         "mezo",
-        {**_FP32, "queries": "2"},
+        _P2,
         "decomfl",
         _ZEROTH,
         {"difference": "central"},
     ),
-    Arm("FedZO", "mezo", {**_FP32, "queries": "2"}, "fedzo", _ZEROTH),
+    Arm("FedZO", "mezo", _P2, "fedzo", _ZEROTH),
     Arm("FedAvg, LoRA", "mebp", {}, "fedavg", (1e-3,)),
 )
 """Those whose method this release has are run."""
@@ -89,16 +96,17 @@ class Scale:
 
     Attributes:
         clients, sample, steps: of a federation. rounds: that the arm ``measure`` names by its operations has.
-        seeds: of data, noise and clients. tested: held-out examples.
+        seeds: of data, noise and clients. tested: held-out examples; every ``evaluated`` rounds, and at the end.
     """
 
     clients: int = 20
     sample: int = 4
     steps: int = 5
-    rounds: int = 50
+    rounds: int = 12
     measure: str = "unsplit, P = 2"
     seeds: tuple[int, ...] = (0, 1, 2)
     tested: int = 200
+    evaluated: int = 4
 
 
 def measure(
@@ -150,14 +158,15 @@ def measure(
             **conditions.machine(),
         },
     }
-    # A seed of everything before the next, so that what was stopped compares what it has.
-    for seed in scale.seeds:
-        for run, entry in zip(runs, result["arms"], strict=True):
-            for rate in run.arm.rates:
-                done = functools.partial(run.run, rate, seed, run.rounds(budget))
-                key = run.key(rate, seed, run.rounds(budget))
-                entry["runs"].append(cells.get("run", key, done))
-                write(result)
+    # Every arm's first rate and a seed of everything before the next, so that what was stopped compares what it has.
+    for place in range(max(len(run.arm.rates) for run in runs)):
+        for seed in scale.seeds:
+            for run, entry in zip(runs, result["arms"], strict=True):
+                for rate in run.arm.rates[place : place + 1]:
+                    done = functools.partial(run.run, rate, seed, run.rounds(budget))
+                    key = run.key(rate, seed, run.rounds(budget))
+                    entry["runs"].append(cells.get("run", key, done))
+                    write(result)
 
 
 class _Run:
@@ -186,8 +195,9 @@ class _Run:
             compile_apart(self.bundle, model, arm.method, TARGET, settings)
             self._manifest = manifests.read(self.bundle)
         terms = self._terms(arm.rates[0], 0)
-        flops = Cells(work / "flops").get(
-            "step",
+        self._cells = Cells(work / "runs")
+        flops = self._cells.get(
+            "flops",
             {"bundle": self._manifest["bundle_id"], "difference": terms.difference},
             lambda: {"flops": flops_per_step(self._manifest, terms)},
         )["flops"]
@@ -215,15 +225,16 @@ class _Run:
 
     def key(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
         """What decides a run's result."""
+        scale = self._scale
         return {
             "terms": self._terms(rate, seed).as_dict(),
             "rounds": rounds,
-            "scale": [self._scale.clients, self._scale.sample, self._scale.tested],
+            "scale": [scale.clients, scale.sample, scale.tested, scale.evaluated],
             "data": [sha256(self._data), sha256(self._test)],
         }
 
     def run(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
-        """``rate``, ``seed``, ``points`` (operations, bytes up and held-out loss after each round) and totals."""
+        """``rate``, ``seed``, ``points`` (operations, bytes up and held-out loss of versions) and totals."""
         folder = self._work / f"federation-{name_of(self.key(rate, seed, rounds))}"
         folder.mkdir(parents=True, exist_ok=True)
         terms = self._terms(rate, seed)
@@ -235,23 +246,31 @@ class _Run:
             Store.opened(folder / "server", terms, self._scale.sample) as store,
             Evaluator.over(self.bundle, self._test, terms.loss, lambda *_: None) as evaluate,
         ):
+            points = [{"flops": 0, "bytes_up": 0, **self._untrained(evaluate)}]
+
+            def sometimes(model: Model) -> dict[str, Any]:
+                ended = store.version() + 1
+                due = ended % self._scale.evaluated == 0 or ended == rounds
+                return evaluate(model) if due else {}
+
             try:
                 Coordinator(
                     store,
                     self.bundle,
                     LocalTransport(clients),
                     patience=Patience(),
-                    evaluate=evaluate,
+                    evaluate=sometimes,
                     report=lambda one: self._progress(label, (one["round"] + 1) / rounds),
                 ).run(rounds)
             except StateError as error:  # too few clients' runs stayed in range
                 diverged = str(error)
             found = [{**store.round(one), **store.notes(one)} for one in range(store.version())]
-        points, up = [], 0
+        up = 0
         for content in found:
             up += content["bytes_up"]
             done = (content["round"] + 1) * self.flops_of_round
-            points.append({"flops": done, "bytes_up": up, **content["evaluation"]})
+            if "evaluation" in content:
+                points.append({"flops": done, "bytes_up": up, **content["evaluation"]})
         shutil.rmtree(folder, ignore_errors=True)
         down = sum(one["bytes_down"] + one.get("sync_bytes_down", 0) for one in found)
         return {
@@ -262,6 +281,13 @@ class _Run:
             "bytes_down": down,
             "diverged": diverged,
         }
+
+    def _untrained(self, evaluate: Evaluator) -> dict[str, Any]:
+        return self._cells.get(
+            "untrained",
+            {"bundle": self._manifest["bundle_id"], "test": sha256(self._test)},
+            lambda: evaluate(initial(self.bundle))["evaluation"],
+        )
 
     def _terms(self, rate: float, seed: int) -> Any:
         settings = {**self.arm.changes, "lr": repr(rate), "seed": str(seed)}
