@@ -11,7 +11,7 @@ from typing import Any
 from zoexport.core.children import python
 from zoexport.federated.terms import Terms
 
-_SECONDS = 300
+_SECONDS = 1800  # a busy machine counts a large model for minutes
 
 
 def flops_per_step(manifest: Mapping[str, Any], terms: Terms) -> int | None:
