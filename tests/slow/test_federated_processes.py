@@ -197,7 +197,8 @@ def upload_bound(terms: Terms) -> int:
 
 
 @pytest.mark.parametrize(
-    ("method", "settings"), [("prge", {"queries": 2}), ("mezo", {"queries": 2})]
+    ("method", "settings"),
+    [("prge", {"queries": 2}), ("spzo", {"split": "layer:1", "perturbations": "2,2"})],
 )
 def test_three_clients_three_rounds(
     compiler: Compiler,

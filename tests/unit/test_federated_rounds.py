@@ -52,15 +52,32 @@ def rounds_of(folder: Path) -> list[dict[str, object]]:
     ]
 
 
-def test_twenty_clients_ten_rounds_are_replayed_bit_for_bit(bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "settings", "count", "rounds"),
+    [
+        ("prge", {"queries": 2}, 20, 10),
+        ("spzo", {"split": "layer:1", "perturbations": "2,2"}, 20, 10),
+        ("spzo", {"split": "head", "perturbations": "1,4", "train": "full"}, 4, 3),
+        ("senszoq", {}, 4, 3),
+    ],
+)
+def test_clients_are_replayed_bit_for_bit(
+    compiler: Compiler,
+    tmp_path: Path,
+    method: str,
+    settings: dict[str, object],
+    count: int,
+    rounds: int,
+) -> None:
     """Every client's own state folder, after its round, against the server's replay of its scalars."""
+    bundle = compiler.bundle("llama", method, **settings)
     terms = terms_of(bundle)
-    clients = clients_of(bundle, tmp_path, 20)
+    clients = clients_of(bundle, tmp_path, count)
     network = Network(clients)
     replayer = Replayer(bundle)
     compared = 0
-    with federation(tmp_path, bundle, terms, network, sample=20) as server:
-        for number in range(10):
+    with federation(tmp_path, bundle, terms, network, sample=count) as server:
+        for number in range(rounds):
             before = dict(server.model)
             server.run_round(number)
             for client in clients:
@@ -84,11 +101,11 @@ def test_twenty_clients_ten_rounds_are_replayed_bit_for_bit(bundle: Path, tmp_pa
             notes = json.loads(
                 (tmp_path / "server" / "rounds" / f"{number:06d}" / "synchronized.json").read_text()
             )
-            assert notes["synchronized"] == list(range(20))
+            assert notes["synchronized"] == list(range(count))
         final = models.digest(server.model)
-    assert compared == 10 * 20 * len(before)
+    assert compared == rounds * count * len(before)
     for client in clients:
-        kept = (tmp_path / f"client-{client}" / "model-10.safetensors").read_bytes()
+        kept = (tmp_path / f"client-{client}" / f"model-{rounds}.safetensors").read_bytes()
         assert models.digest(models.unpack(kept, models.sizes_of(before), "")) == final
     for _, content in network.requests:
         assert Request.unpack(content).state is None
