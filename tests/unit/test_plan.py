@@ -144,6 +144,26 @@ def test_figures_grow_with_what_is_asked_for(llama: Path) -> None:
     assert _plan(llama, loss="choices")["flops_per_step"] > one["flops_per_step"]
 
 
+def test_few_labels_call_the_head_less_often(llama: Path) -> None:
+    def planned(method: str, labels: int | None) -> int:
+        settings = {"seq_len": "64", "batch": "8"}
+        settings |= {} if method == "mebp" else {"split": "layers", "queries": "2"}
+        found = plan_training(
+            str(llama),
+            method=method,
+            target="host",
+            settings=settings,
+            labels=labels,
+            progress=lambda *_: None,
+        )
+        return int(found["flops_per_step"])
+
+    for method in ("mebp", "mezo", "prge"):
+        every, most = planned(method, None), planned(method, 10_000)
+        one, few = planned(method, 1), planned(method, 8)
+        assert one == few < every == most
+
+
 def test_activations_that_are_not_kept_are_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     tiny_config("llama", num_hidden_layers=8).save_pretrained(folder)

@@ -97,6 +97,7 @@ class Scale:
     Attributes:
         clients, sample, steps: of a federation. rounds: that the arm ``measure`` names by its operations has.
         seeds: of data, noise and clients. tested: held-out examples; every ``evaluated`` rounds, and at the end.
+        labels: tokens of a batch that are predicted; the sentences' choices are one token each.
     """
 
     clients: int = 20
@@ -106,6 +107,7 @@ class Scale:
     measure: str = "unsplit, P = 2"
     seeds: tuple[int, ...] = (0, 1, 2)
     tested: int = 200
+    labels: int = 8
     evaluated: int = 4
 
 
@@ -198,8 +200,12 @@ class _Run:
         self._cells = Cells(work / "runs")
         flops = self._cells.get(
             "flops",
-            {"bundle": self._manifest["bundle_id"], "difference": terms.difference},
-            lambda: {"flops": flops_per_step(self._manifest, terms)},
+            {
+                "bundle": self._manifest["bundle_id"],
+                "difference": terms.difference,
+                "labels": scale.labels,
+            },
+            lambda: {"flops": flops_per_step(self._manifest, terms, scale.labels)},
         )["flops"]
         if flops is None:
             raise StateError(

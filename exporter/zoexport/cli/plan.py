@@ -28,6 +28,11 @@ from zoexport.cli.progress import Phases
 @click.option(
     "--threads", type=click.IntRange(min=1), default=4, show_default=True, help="That compute."
 )
+@click.option(
+    "--labels",
+    type=click.IntRange(min=1),
+    help="Tokens of a batch that are predicted, where programs are of layers. Default: all.",
+)
 @options.common
 def plan(
     model: str,
@@ -38,12 +43,14 @@ def plan(
     budget_mb: float | None,
     process: str,
     threads: int,
+    labels: int | None,
     as_json: bool,
 ) -> None:
     """Say what training MODEL will take, from its configuration alone.
 
-    Memory, disk, and arithmetic and memory traffic of a step, with every token a label. MODEL is as for compile; a
-    directory needs no more than config.json. With --budget-mb, also which methods and settings fit.
+    Memory, disk, and arithmetic and memory traffic of a step, with every token a label unless --labels says less. MODEL
+    is as for compile; a directory needs no more than config.json. With --budget-mb, also which methods and settings
+    fit.
 
     \b
     zoexport plan smollm2-135m --target android-cpu
@@ -64,6 +71,7 @@ def plan(
             budget_mb=budget_mb,
             process=process,
             threads=threads,
+            labels=labels,
             progress=phases,
         )
     emit(result, _lines(result), as_json=as_json)

@@ -14,13 +14,16 @@ from zoexport.federated.terms import Terms
 _SECONDS = 1800  # a busy machine counts a large model for minutes
 
 
-def flops_per_step(manifest: Mapping[str, Any], terms: Terms) -> int | None:
+def flops_per_step(
+    manifest: Mapping[str, Any], terms: Terms, labels: int | None = None
+) -> int | None:
     """Floating-point operations of a step, as ``zoexport plan`` counts them; None where the model cannot be found.
 
     It runs in another process, as counting takes torch and the memory of a graph.
 
     Args:
         manifest: the bundle's.
+        labels: tokens of a batch that are predicted; None: all.
         terms: what a step evaluates is theirs where the method leaves it open.
     """
     settings = dict(manifest["settings"])
@@ -36,6 +39,7 @@ def flops_per_step(manifest: Mapping[str, Any], terms: Terms) -> int | None:
         "--target",
         manifest["target"],
         "--json",
+        *([] if labels is None else ["--labels", str(labels)]),
         *(part for one in given for part in ("--set", one)),
     )
     try:

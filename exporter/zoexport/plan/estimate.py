@@ -81,19 +81,21 @@ def estimate(
     together: bool,
     tokenizer: int,
     threads: int,
+    labels: int | None = None,
 ) -> Estimate:
     """Add up what the programs of ``graph`` and the session around them take.
 
-    Every token is taken to be a label, and every batch to fill one call.
+    Every batch is taken to fill one call.
 
     Args:
         graph: for its longest rows alone. footprints: of its programs.
         settings: of the method, by key.
         together: whether all perturbed copies of a zeroth-order method go forward together, or one after another.
         tokenizer: bytes of its files. threads: that compute.
+        labels: tokens of a batch that are predicted, which a split graph's head is called for; None: all.
     """
     one = _Split if graph.stages else _Whole
-    return one(graph, footprints, settings, together, tokenizer, threads).estimate()
+    return one(graph, footprints, settings, together, tokenizer, threads, labels).estimate()
 
 
 class _Parts:
@@ -105,6 +107,7 @@ class _Parts:
         together: bool,
         tokenizer: int,
         threads: int,
+        labels: int | None,
     ) -> None:
         self.graph = graph
         self.footprints = footprints
@@ -115,6 +118,7 @@ class _Parts:
         self.copies = self.passes if together else 1
         self.tokenizer = tokenizer
         self.threads = threads
+        self.labels = labels
         self.sizes = {slot.name: slot.bytes for slot in graph.slots}
         trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
         self.trainable = {name: self.sizes[name] for name in trainable}
@@ -256,7 +260,10 @@ class _Split(_Parts):
         """Operations and moved bytes of a step."""
         *layers, head = self.graph.stages
         # Entries of all copies that a call holds share the head's calls.
-        chunks = -(-self.graph.rows * self.graph.seq_len // self.graph.label_rows)
+        entries = self.graph.rows * self.graph.seq_len
+        if self.labels is not None:
+            entries = min(entries, self.labels * self.graph.copies)
+        chunks = -(-entries // self.graph.label_rows)
         runs: dict[str, int] = {}
 
         def run(family: str | None, times: int) -> None:

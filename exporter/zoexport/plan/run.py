@@ -28,6 +28,7 @@ def plan_training(
     budget_mb: float | None = None,
     process: str = "train",
     threads: int = 4,
+    labels: int | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """What compiling and training a model will take; its weights are neither read nor downloaded.
@@ -38,6 +39,7 @@ def plan_training(
         budget_mb: the anonymous memory that the training process may take.
         process: which that is, a key of :data:`PROCESSES`.
         threads: that compute.
+        labels: tokens of a batch that are predicted; None: all. Operations of programs of layers depend on it.
         progress: called with the name of each phase.
 
     Returns:
@@ -55,7 +57,7 @@ def plan_training(
         )
     given = {**(read_recipe(recipe) if recipe else {}), **settings}
     planned = build.plan(method, target, given)
-    planner = _Planner(model, planned, threads, progress)
+    planner = _Planner(model, planned, threads, labels, progress)
     graph = planner.graph(planned)
     found = planner.estimate(planned, graph)
     compile_parts = planner.compiling(planned, graph)
@@ -110,7 +112,14 @@ def _that_fit(
 class _Planner:
     """Plans variants over one captured graph."""
 
-    def __init__(self, model: str, first: build.Plan, threads: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        model: str,
+        first: build.Plan,
+        threads: int,
+        labels: int | None,
+        progress: Progress,
+    ) -> None:
         from zoexport import models
 
         progress("reading the configuration", None)
@@ -119,6 +128,7 @@ class _Planner:
         self._model = blank.model
         self._tokenizer = blank.tokenizer_bytes
         self._threads = threads
+        self._labels = labels
         self._progress = progress
         length = build.capture_length(first, self._model)
         self._any_length = length is not None
@@ -145,6 +155,7 @@ class _Planner:
             together=planned.method.name == "prge",
             tokenizer=self._tokenizer,
             threads=self._threads,
+            labels=self._labels,
         )
 
     def compiling(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, int] | None:
