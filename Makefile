@@ -66,7 +66,7 @@ report-federated: setup ## Run federated algorithms at equal operations and rene
 	$(BIN)/python -m zoexport.bench.federated docs/federated.md $(FEDERATED_ARGS)
 
 # The tools come first, so that what is missing is said before the long tests and not after them.
-test: aarch64-tools test-cpp test-python test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, 64-bit ARM
+test: aarch64-tools test-cpp test-python test-federation test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, Flower, 64-bit ARM
 
 # Slow tests of a file share bundles, so files are shared out whole.
 test-python: setup
@@ -80,7 +80,7 @@ test-aarch64: aarch64-tools setup $(AARCH64)/.built ## Build for 64-bit ARM and 
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
 
-test-federation: setup ## Run Flower's engine and real processes only; not a part of test, as it takes a quarter of an hour
+test-federation: setup ## Run Flower's engine and real processes only (needs openssl and ssh-keygen)
 	$(BIN)/python -m pytest -m federation tests/slow $(PYTEST_ARGS)
 
 test-cpp: setup ## Run the C++ tests only
