@@ -167,7 +167,7 @@ def measure(
                 for rate in run.arm.rates[place : place + 1]:
                     done = functools.partial(run.run, rate, seed, run.rounds(budget))
                     key = run.key(rate, seed, run.rounds(budget))
-                    entry["runs"].append(cells.get("run", key, done))
+                    entry["runs"].append(run.counted(cells.get("run", key, done)))
                     write(result)
 
 
@@ -240,7 +240,7 @@ class _Run:
         }
 
     def run(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
-        """``rate``, ``seed``, ``points`` (operations, bytes up and held-out loss of versions) and totals."""
+        """``rate``, ``seed``, ``points`` (rounds, bytes up and held-out loss of versions) and totals."""
         folder = self._work / f"federation-{name_of(self.key(rate, seed, rounds))}"
         folder.mkdir(parents=True, exist_ok=True)
         terms = self._terms(rate, seed)
@@ -252,7 +252,7 @@ class _Run:
             Store.opened(folder / "server", terms, self._scale.sample) as store,
             Evaluator.over(self.bundle, self._test, terms.loss, lambda *_: None) as evaluate,
         ):
-            points = [{"flops": 0, "bytes_up": 0, **self._untrained(evaluate)}]
+            points = [{"rounds": 0, "bytes_up": 0, **self._untrained(evaluate)}]
 
             def sometimes(model: Model) -> dict[str, Any]:
                 ended = store.version() + 1
@@ -274,9 +274,9 @@ class _Run:
         up = 0
         for content in found:
             up += content["bytes_up"]
-            done = (content["round"] + 1) * self.flops_of_round
             if "evaluation" in content:
-                points.append({"flops": done, "bytes_up": up, **content["evaluation"]})
+                done = {"rounds": content["round"] + 1, "bytes_up": up}
+                points.append({**done, **content["evaluation"]})
         shutil.rmtree(folder, ignore_errors=True)
         down = sum(one["bytes_down"] + one.get("sync_bytes_down", 0) for one in found)
         return {
@@ -287,6 +287,13 @@ class _Run:
             "bytes_down": down,
             "diverged": diverged,
         }
+
+    def counted(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """A run whose points have their operations, which a kept run does not: how they are counted may change."""
+        points = [
+            {"flops": point["rounds"] * self.flops_of_round, **point} for point in found["points"]
+        ]
+        return {**found, "points": points}
 
     def _untrained(self, evaluate: Evaluator) -> dict[str, Any]:
         return self._cells.get(
