@@ -69,7 +69,7 @@ class Arm:
     changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-_ZEROTH = (5e-3, 2e-3)
+_ZEROTH = (5e-3, 1e-2)
 _P2 = {"split": "layers", "queries": "2"}
 ARMS = (
     Arm("FedSPZO", "spzo", {"split": "layer:25", "perturbations": "2,2"}, "replay", _ZEROTH),

@@ -91,13 +91,15 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
         sent = _mean([[point["bytes_up"] / 1e6 for point in run["points"]] for run in runs])
         color = f"C{number}"
         label = f"{arm['label']}, rate {runs[0]['rate']:g}"
-        axes[0].plot(flops, losses, color=color, label=label)
-        axes[1].plot(sent, losses, color=color)
+        axes[0].plot(flops, losses, color=color)
+        axes[1].plot(
+            sent[1:], losses[1:], color=color, marker=".", label=label
+        )  # nothing was sent at first
     axes[0].set_xlabel("planned TFLOP of all clients")
     axes[1].set_xlabel("MB sent up")
     axes[1].set_xscale("log")
     axes[0].set_ylabel("held-out loss")
-    axes[0].legend(fontsize="small")
+    axes[1].legend(fontsize="small", loc="upper right")
     for one in axes:
         one.grid(alpha=0.3)
     save_png(figure, path)
