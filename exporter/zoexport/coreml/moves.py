@@ -102,6 +102,7 @@ def _pad(given: Operands) -> torch.Tensor:
     pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
     pairs = [(0, 0)] * (x.dim() - len(pairs)) + pairs
     value = {"constant_values": given.number("constant_val")} if mode == "constant" else {}
+    # numpy's overloads go by a literal mode, which a table does not give.
     return torch.from_numpy(np.pad(x.numpy(), pairs, _PAD_MODES[mode], **value))  # type: ignore[call-overload]
 
 
