@@ -10,19 +10,21 @@ PYTEST_ARGS ?=
 CONVERGENCE_ARGS ?=
 MASKS_ARGS ?=
 FEDERATED_ARGS ?=
+# Of make sweep, all targets together.
+SECONDS ?= 600
 
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := exporter/zoexport/_native
 AARCH64 := build/aarch64
-PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS)
 SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
-  report-activations report-quzo report-federated test test-unit test-cpp test-python \
-  test-kotlin test-swift test-federation test-aarch64 aarch64-tools check format clean
+  report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
+  test-aarch64 test-federation test-cpp test-kotlin test-swift check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,49 +36,66 @@ demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter
 	$(BIN)/python -m zoexport.demo demo
 
 bench: setup ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
-	$(BIN)/zoexport bench smollm2-135m --grid full -o docs/bench --force
-	$(BIN)/python -m zoexport.bench.page docs/performance.md docs/bench
+	$(BIN)/zoexport bench smollm2-135m --grid full -o research/performance/results/full --force
+	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/full
 
 bench-mebp: setup ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
-	$(BIN)/zoexport bench smollm2-135m --grid mebp -o docs/bench-mebp --force
-	$(BIN)/python -m zoexport.bench.page docs/performance.md docs/bench-mebp bench-mebp
+	$(BIN)/zoexport bench smollm2-135m --grid mebp -o research/performance/results/mebp --force
+	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/mebp bench-mebp
 
 bench-mlx: setup ## Measure MLX's memory in a MeBP step of SmolLM2-135M and renew docs/ios-mlx.md (ten minutes)
-	$(BIN)/python -m zoexport.bench.mlx_streaming docs/ios-mlx.md
+	$(BIN)/python -m research.mlx.measure docs/ios-mlx.md
 
 report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and renew docs/convergence.md (an hour)
-	$(BIN)/python -m zoexport.bench.convergence docs/convergence.md $(CONVERGENCE_ARGS)
+	$(BIN)/python -m research.convergence.measure docs/convergence.md $(CONVERGENCE_ARGS)
 
 report-masks: setup ## Measure what masks cover and train by them, and renew docs/masks.md (half a day)
-	$(BIN)/python -m zoexport.bench.masks docs/masks.md $(MASKS_ARGS)
+	$(BIN)/python -m research.masks.measure docs/masks.md $(MASKS_ARGS)
 
 report-learning: setup ## Train SensZOQ, P-RGE and QuZO on sentences; renew docs/senszoq.md, docs/quzo.md (hours)
 	$(BIN)/zoexport sensitivity smollm2-135m -o build/smollm2.mask --force
-	$(BIN)/python -m zoexport.bench.learning senszoq docs/senszoq.md --mask build/smollm2.mask
-	$(BIN)/python -m zoexport.bench.learning quzo-int8 docs/quzo.md
-	$(BIN)/python -m zoexport.bench.learning quzo-int4 docs/quzo.md
+	$(BIN)/python -m research.learning.measure senszoq docs/senszoq.md --mask build/smollm2.mask
+	$(BIN)/python -m research.learning.measure quzo-int8 docs/quzo.md
+	$(BIN)/python -m research.learning.measure quzo-int4 docs/quzo.md
 
-report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/quzo.md (five minutes)
-	$(BIN)/python -m zoexport.bench.activation_errors docs/quzo.md
+report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/integers.md (five minutes)
+	$(BIN)/python -m research.activations.measure docs/integers.md
 
 report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/quzo.md (three minutes)
-	$(BIN)/python -m zoexport.bench.quzo_estimators docs/quzo.md
+	$(BIN)/python -m research.quzo.measure docs/quzo.md
 
 report-federated: setup ## Run federated algorithms at equal operations and renew docs/federated.md (hours)
-	$(BIN)/python -m zoexport.bench.federated docs/federated.md $(FEDERATED_ARGS)
+	$(BIN)/python -m research.federated.measure docs/federated.md $(FEDERATED_ARGS)
 
-# The tools come first, so that what is missing is said before the long tests and not after them.
-test: aarch64-tools test-cpp test-python test-federation test-aarch64 ## Run all tests: C++, Python, Kotlin, Swift, Flower, 64-bit ARM
+# Two tiers. The second is what make test leaves out: the real model in full, kills, federations, 64-bit ARM, Swift.
+test: ## Run the tests: C++, Python and Kotlin, every method on every target (25 minutes)
+	.ci/install-tools
+	$(MAKE) test-cpp test-python
 
-# Slow tests of a file share bundles, so files are shared out whole.
+test-all: ## Run all tests, and hundreds of random models on every target (hours)
+	.ci/install-tools all
+	$(MAKE) test-cpp test-python test-rest test-sweep
+
 test-python: setup
-	$(PARALLEL) -m "not slow and not aarch64" $(PYTEST_ARGS)
-	$(PARALLEL) --dist loadfile -m "slow and not aarch64 and not federation" $(PYTEST_ARGS)
+	$(PARALLEL) --dist worksteal -m "not slow and not sweep and not aarch64" $(PYTEST_ARGS)
+
+# Tests of one file share what they make, so files are shared out whole; what the newest commits touch comes first.
+# UNTIL=seconds since 1970: no test begins after that.
+test-rest: setup $(AARCH64)/.built
+	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
+	$(PARALLEL) --dist loadfile --no-loadscope-reorder --newest-first $(if $(UNTIL),--until $(UNTIL)) \
+	  -m "(slow or aarch64) and not sweep" $(PYTEST_ARGS)
+
+test-sweep: setup
+	$(PARALLEL) --dist worksteal -m sweep tests/sweep $(PYTEST_ARGS)
+
+sweep: setup ## Try random models on every target for SECONDS (600); failures are shrunk and can be replayed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.sweep.run --seconds $(SECONDS)
 
 test-unit: setup ## Run the quick Python tests only
-	$(PARALLEL) -m "not slow and not parity and not network and not aarch64" $(PYTEST_ARGS)
+	$(PARALLEL) --dist worksteal -m "not slow and not parity and not network and not aarch64 and not sweep" $(PYTEST_ARGS)
 
-test-aarch64: aarch64-tools setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
+test-aarch64: setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
 
@@ -103,7 +122,7 @@ format: $(VENV)/.packages ## Format the Python code and apply lint's safe fixes
 
 clean: ## Remove what setup built; downloaded models stay in the cache
 	rm -rf $(VENV) build $(NATIVE) .mypy_cache .pytest_cache .ruff_cache
-	find exporter tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find exporter research tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) was not found. \
@@ -137,11 +156,6 @@ build/.installed: build/.configured $(SOURCES)
 	$(BIN)/cmake --build build --parallel $(JOBS)
 	$(BIN)/cmake --install build
 	@touch $@
-
-aarch64-tools:
-	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
-	echo "error: $$tool was not found; the tests on 64-bit ARM need it. \
-	On Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
 
 # The same release as the one in .venv, for the other architecture: its libraries and headers, no Python.
 $(AARCH64)/.executorch: $(VENV)/.packages

@@ -1,19 +1,30 @@
 """Shared set-up: with ``tests/__init__.py`` this file puts the repository's root on the import path.
 
 ``--no-skips`` makes a skipped test a failure unless it is listed below; CI runs with it, so that a missing tool cannot
-turn tests off unseen.
+turn tests off unseen. ``--newest-first --until TIME`` runs what the newest commits touch, and as much of the rest as
+there is time for.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.support.compiled import Compiler
+
 # No test talks to a hub; a test that needs a package registry carries the `network` marker.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A shell starts background jobs with SIGINT ignored, which their children inherit; tests of Ctrl-C could not send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The packed weights of a test run go when it ends.
 _packed = tempfile.TemporaryDirectory(prefix="zoexport-packed-")
@@ -22,7 +33,18 @@ os.environ["ZOEXPORT_PACKED"] = _packed.name
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id (or the part of it before ``[``) -> why it may be skipped in CI."""
 
+OUT_OF_TIME = "out of time (--until)"
+
 _unexpected: list[str] = []
+_not_begun: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Compiler:
+    """Compiles each tiny bundle once."""
+    from tests.support.compiled import Compiler
+
+    return Compiler()
 
 
 @pytest.fixture(scope="session")
@@ -45,22 +67,47 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--no-skips", action="store_true", help="fail when a test that is not listed is skipped"
     )
+    parser.addoption(
+        "--newest-first", action="store_true", help="begin with what the newest commits touch"
+    )
+    parser.addoption(
+        "--until", type=float, metavar="TIME", help="begin no test after it (seconds since 1970)"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--newest-first"):
+        from tests.support.order import newest_first
+
+        order = {path: n for n, path in enumerate(newest_first({item.path for item in items}))}
+        items.sort(key=lambda item: order[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    until = item.config.getoption("--until")
+    if until is not None and time.time() > until:
+        pytest.skip(OUT_OF_TIME)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Called where the reports of all worker processes come together."""
     if report.skipped and not hasattr(report, "wasxfail"):
-        _note_skip(report.nodeid)
+        _note_skip(report)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """A module that skips itself has no items, so it is seen here."""
     if report.skipped:
-        _note_skip(report.nodeid)
+        _note_skip(report)
 
 
-def _note_skip(nodeid: str) -> None:
-    if nodeid not in ALLOWED_SKIPS and nodeid.partition("[")[0] not in ALLOWED_SKIPS:
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    nodeid = report.nodeid
+    if isinstance(report.longrepr, tuple) and OUT_OF_TIME in report.longrepr[2]:
+        _not_begun.append(nodeid)
+    elif nodeid not in ALLOWED_SKIPS and nodeid.partition("[")[0] not in ALLOWED_SKIPS:
         _unexpected.append(nodeid)
 
 
@@ -73,6 +120,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    if _not_begun:
+        files = sorted({nodeid.partition("::")[0] for nodeid in _not_begun})
+        terminalreporter.section(f"{len(_not_begun)} tests were not begun, for lack of time")
+        for file in files:
+            terminalreporter.line(file)
     if config.getoption("--no-skips") and _unexpected:
         terminalreporter.section("skipped tests that are not listed in tests/conftest.py")
         for nodeid in _unexpected:

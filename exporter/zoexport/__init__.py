@@ -1,8 +1,53 @@
 """Compile a language model into a bundle that fine-tunes itself on a phone, and bring the adapter back.
 
+    import zoexport
+    bundle = zoexport.compile("smollm2-135m", target="android-cpu", seq_len=64)
+
 Importing the package loads none of the compilers behind it: each verb imports what it needs.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zoexport.api import Bundle, compile
+    from zoexport.core.errors import ZoExportError
+    from zoexport.results import Evaluated, Exported, Imported, Parity, Trained
+    from zoexport.session import Session
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "Bundle",
+    "Evaluated",
+    "Exported",
+    "Imported",
+    "Parity",
+    "Session",
+    "Trained",
+    "ZoExportError",
+    "__version__",
+    "compile",
+]
+
+_PLACES = {
+    "Bundle": "zoexport.api",
+    "compile": "zoexport.api",
+    "ZoExportError": "zoexport.core.errors",
+    "Session": "zoexport.session",
+    **dict.fromkeys(("Evaluated", "Exported", "Imported", "Parity", "Trained"), "zoexport.results"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What the package exports, imported at its first use."""
+    from importlib import import_module
+
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

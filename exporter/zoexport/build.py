@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoexport import __version__
-from zoexport.chosen import check_mask, counts, mask_of
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse, read_recipe
 from zoexport.core.encoders import check_encoder
 from zoexport.core.errors import ConfigError, LoweringError
+from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
 from zoexport.core.types import (
@@ -30,7 +30,11 @@ from zoexport.core.types import (
     TrainingGraph,
 )
 from zoexport.methods import methods
+from zoexport.sensitivity.places import check_mask, counts, mask_of
 from zoexport.targets import targets, with_engine
+
+if TYPE_CHECKING:
+    from zoexport.models import ModelSource
 
 INITIAL_STATE = "adapter.safetensors"
 WEIGHTS = "weights.safetensors"
@@ -66,19 +70,25 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
     parsed: Any = parse(chosen_method.config, settings)
     chosen_target = with_engine(chosen_target, parsed.engine)
     config = chosen_target.defaults(parsed)
+    others = [targets.get(name) for name in targets.names()]
     _raise_problems(
-        [*config.problems(), *chosen_target.check_available(), *chosen_target.supports(config)]
+        [
+            *config.problems(),
+            *chosen_target.check_available(),
+            *unmet(config, chosen_target, others),
+            *chosen_target.supports(config),
+        ]
     )
     return Plan(chosen_method, chosen_target, config)
 
 
 def compile_bundle(
-    model: str,
+    model: str | ModelSource,
     *,
     method: str | None,
     target: str,
     output: Path | None,
-    settings: Mapping[str, str],
+    settings: Mapping[str, Any],
     recipe: Path | None,
     force: bool,
     allow_fallback: bool = False,
@@ -88,7 +98,8 @@ def compile_bundle(
     """Compile a model into a bundle.
 
     Args:
-        model: a Hugging Face directory, a GGUF file, a hub id, or a name such as ``smollm2-135m``.
+        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, or what that was
+            resolved to.
         method, target: names of the registries; the method defaults by target.
         output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
         settings: of ``--set``; they win over the recipe's.
@@ -122,7 +133,7 @@ def compile_bundle(
     # torch and transformers load only once the settings are known to be good.
     from zoexport import models
 
-    source = models.resolve(model)
+    source = models.resolve(model) if isinstance(model, str) else model
     bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
     with atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
@@ -190,13 +201,13 @@ def capture_length(
 ) -> int | None:
     """The tokens of a row by which sizes that follow the sequence are told; None where the model has too few."""
     from zoexport.ir.capture import position_limit
-    from zoexport.ir.lengths import telling_length
+    from zoexport.ir.lengths import marker_prime
 
     values = as_dict(planned.config).items()
     sizes = [value for key, value in values if isinstance(value, int) and key != "seq_len"]
     sizes += [size for parameter in model.parameters() for size in parameter.shape]
     sizes += counts(planned.config, model, chosen)
-    return telling_length(planned.config.seq_len, sizes, position_limit(model))
+    return marker_prime(planned.config.seq_len, sizes, position_limit(model))
 
 
 def captured(model: Any, length: int, seq_len: int, progress: Progress) -> TrainingGraph:
@@ -269,20 +280,21 @@ def _fill(
 ) -> dict[str, Any]:
     from safetensors.torch import save_file
 
-    from zoexport import activations, adapters
+    from zoexport import adapters
+    from zoexport.calibration import calibration_tokens, formats_of
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
     chosen = None if mask is None else mask.places
-    formats = activations.formats_of(planned.config, loaded, calibration, progress)
+    formats = formats_of(planned.config, loaded, calibration, progress)
     graph = training_graph(
         planned, loaded.model, progress, source=loaded.weights, chosen=chosen, activations=formats
     )
     if graph.chosen is not None:
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:
-        graph.calibration = activations.calibration_tokens(
+        graph.calibration = calibration_tokens(
             calibration, folder, graph.seq_len, loaded.vocab_size
         )
     lowered = planned.target.lower(graph, planned.config, folder, progress)
@@ -354,7 +366,7 @@ def _description(
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
         **({"activations": graph.rounded} if graph.rounded else {}),
         **({} if graph.grid is None else {"grid": graph.grid}),
-        **({} if graph.blocks is None else {"blocks": graph.blocks.as_dict()}),
+        **({} if graph.step is None else {"step": graph.step.as_dict()}),
         "tolerances": tolerances.bounds(settings),
     }
 

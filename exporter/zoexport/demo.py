@@ -16,8 +16,8 @@ from typing import Any
 
 from zoexport.core.config import read_recipe
 from zoexport.core.errors import ZoExportError
+from zoexport.data.samples import sentences
 from zoexport.report import loss_curve, table
-from zoexport.samples import sentences
 
 MODEL = "smollm2-135m"
 METHOD = "mebp"

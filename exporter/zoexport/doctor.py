@@ -24,6 +24,7 @@ _PACKAGES = {
     "executorch": "",
     "torchao": "",
     "transformers": "",
+    "optimum": "",
     "tokenizers": "",
     "safetensors": "",
     "gguf": "",

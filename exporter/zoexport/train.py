@@ -32,7 +32,7 @@ def train(
     data: Path,
     state: Path,
     steps: int,
-    settings: Mapping[str, str],
+    settings: Mapping[str, Any],
     progress: Callable[[Step], None],
     phase: Progress,
 ) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def evaluate(
     *,
     data: Path,
     state: Path | None,
-    settings: Mapping[str, str],
+    settings: Mapping[str, Any],
     phase: Progress,
 ) -> dict[str, Any]:
     """Evaluate a state, or the bundle as compiled; changes neither.
@@ -133,7 +133,7 @@ def evaluate(
     }
 
 
-def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of ``train --set`` with their types, checked by the method's own rules.
 
     Raises:
@@ -202,7 +202,7 @@ class _Run:
         return self._stop
 
     def median_seconds(self) -> float | None:
-        """Of this call's steps; None where it took none."""
+        """The median time of this call's steps; None where it took none."""
         return round(statistics.median(self._seconds), 6) if self._seconds else None
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-// Activations on 8-bit grids (docs/quzo.md); exporter/zoexport/core/activation_grids.py has the same bits. One rounding
+// Activations on 8-bit grids (docs/integers.md); exporter/zoexport/core/activation_grids.py has the same bits. One rounding
 // an operation, halves to even, so it is compiled without contraction.
 #pragma once
 

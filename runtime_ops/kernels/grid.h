@@ -1,4 +1,4 @@
-// Zeroth-order training of integers (docs/quzo.md): a linear layer whose packed weights are perturbed while they are
+// Zeroth-order training of integers (docs/integers.md): a linear layer whose packed weights are perturbed while they are
 // unpacked, and the update of packed weights. Integers are the same on every machine and in
 // exporter/zoexport/core/grid.py.
 #pragma once

@@ -30,7 +30,7 @@ bool fits_noise(const Manifest& manifest, const ValueSpec& value) {
   if (value.name.compare(0, value.role.size() + 1, value.role + ".") != 0 || value.shape.empty()) {
     return false;
   }
-  const bool all = value.shape[0].max == int64_t{manifest.queries};
+  const bool all = value.shape[0].max == int64_t{manifest.queries()};
   for (const SlotSpec& slot : manifest.slots) {
     if (slot.name == noise_slot(value) && !slot.integers()) {
       std::vector<int64_t> shape = slot.shape;

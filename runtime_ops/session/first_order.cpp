@@ -1,4 +1,4 @@
-// First-order training (mebp): gradients of a split model, stage by stage, and AdamW or SGD.
+// First-order training (MeBP, section 3): gradients of a split model, stage by stage, and AdamW or SGD.
 #include <algorithm>
 #include <cmath>
 #include <optional>

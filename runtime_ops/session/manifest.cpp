@@ -7,7 +7,7 @@
 #include "session/canonical.h"
 #include "session/files.h"
 #include "session/json_reader.h"
-#include "session/manifest_blocks.h"
+#include "session/manifest_step.h"
 #include "session/manifest_grid.h"
 #include "session/manifest_split.h"
 #include "session/sha256.h"
@@ -201,7 +201,7 @@ void check_names(const Manifest& manifest, JsonProblems& problems) {
   std::set<std::string> names;
   std::set<uint32_t> ids;
   for (const SlotSpec& slot : manifest.slots) {
-    if (slot.dtype == ZO_FLOAT16 && !manifest.optimizer.empty() && manifest.queries == 0) {
+    if (slot.dtype == ZO_FLOAT16 && !manifest.optimizer.empty() && manifest.queries() == 0) {
       problems.add("state", "the float16 slot " + slot.name + " with settings.optimizer and no queries",
                    "float32, as first-order methods keep their values");
     }
@@ -236,6 +236,17 @@ bool ValueSpec::has_shape(const std::vector<int64_t>& sizes) const {
 
 const ValueSpec* ProgramSpec::input(const std::string& role) const { return with_role(inputs, role); }
 const ValueSpec* ProgramSpec::output(const std::string& role) const { return with_role(outputs, role); }
+
+size_t Manifest::level_of(const std::string& slot) const {
+  for (size_t i = stages.size(); i-- > 0;) {
+    for (const auto& [name, bound] : stages[i].bind) {
+      if (bound == slot) {
+        return step.level_of(i);
+      }
+    }
+  }
+  return 0;
+}
 
 const ProgramSpec* Manifest::program(const std::string& name) const {
   for (const ProgramSpec& program : programs) {
@@ -284,9 +295,6 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   const JsonNode settings = root.member("settings");
   manifest.settings = read_settings(settings);
-  if (settings.has("queries")) {
-    manifest.queries = static_cast<uint32_t>(settings.member("queries").integer(1, 1 << 15));
-  }
   if (settings.has("optimizer")) {
     manifest.optimizer = settings.member("optimizer").text();
     if (manifest.optimizer != "adamw" && manifest.optimizer != "sgd") {
@@ -325,13 +333,13 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     }
   }
   read_split(root, manifest);
+  read_step(root, manifest);
   read_grid(root, manifest);
-  read_blocks(root, manifest);
   manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());
   check_names(manifest, problems);
+  check_step(manifest, problems);
   check_grid(manifest, problems);
-  check_blocks(manifest, problems);
   for (const ProgramSpec& program : manifest.programs) {
     if (manifest.files.count(program.file) == 0) {
       problems.add("program " + program.name, "the file " + program.file, "a file listed under files");

@@ -9,6 +9,7 @@
 
 #include "session/dtypes.h"
 #include "session/result.h"
+#include "session/step_plan.h"
 
 namespace zoexport {
 
@@ -61,7 +62,7 @@ struct SlotSpec {
   uint64_t trained_values() const { return dtype == ZO_UINT8 ? 2 * elements : elements; }
 };
 
-// How a bundle's integers are trained (docs/quzo.md).
+// How a bundle's integers are trained (docs/integers.md).
 struct GridSpec {
   std::string table;  // the slot of the roundings
   double eps = 0;     // that they were made for
@@ -74,17 +75,6 @@ struct StageSpec {
   std::string forward;   // families of programs
   std::string backward;  // empty where there is none
   std::map<std::string, std::string> bind;  // a program's local name -> tensor of the weights file, or slot
-};
-
-// How a model is perturbed in two blocks (FedSPZO 3.2.2): the first block along `first` directions, and the second along
-// `second` fresh ones for each sign of each of these.
-struct BlocksSpec {
-  size_t begin = 0;  // the first stage of the second block
-  uint32_t first = 0;
-  uint32_t second = 0;
-  // Projected gradients of a step: those of the first block, then those of the second.
-  uint32_t second_directions() const { return 2 * first * second; }
-  uint32_t scalars() const { return first + second_directions(); }
 };
 
 struct FileSpec {
@@ -129,10 +119,9 @@ struct Manifest {
   std::vector<std::string> backends;  // of ExecuTorch, that the delegates call
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
-  uint32_t queries = 0;   // projected gradients of a step; 0 of a first-order method
-  std::string optimizer;  // of the settings: adamw or sgd; empty for zeroth-order methods
+  StepPlan step;          // without levels where gradients are computed
+  std::string optimizer;  // of the settings: adamw or sgd; may be empty for zeroth-order methods
   std::optional<GridSpec> grid;  // where the trainable slots are integers
-  std::optional<BlocksSpec> blocks;
   std::optional<int64_t> pad_token;  // of a model whose tokens see those that follow, and must not see padding
 
   std::string weights;    // the file of frozen tensors; empty where programs hold them
@@ -142,6 +131,10 @@ struct Manifest {
   uint32_t label_rows = 0;        // label entries in one call of the head
 
   bool split() const { return !stages.empty(); }
+  // Projected gradients of a step; 0 of a first-order method.
+  uint32_t queries() const { return step.scalars(); }
+  // The level that moves a slot: that of the last group that reads it, and the first where none does.
+  size_t level_of(const std::string& slot) const;
   // The program of a family for rows of `length` tokens, or the one for all lengths; null where there is none.
   const ProgramSpec* program(const std::string& family, uint32_t length) const;
   const ProgramSpec* program(const std::string& name) const;

@@ -74,7 +74,7 @@ void check_grid(const Manifest& manifest, JsonProblems& problems) {
     return;
   }
   // With queries it is a name of the zeroth-order update rule.
-  if (!manifest.optimizer.empty() && manifest.queries == 0) {
+  if (!manifest.optimizer.empty() && manifest.queries() == 0) {
     problems.add("settings.optimizer", manifest.optimizer + " without queries in a bundle with grid",
                  "settings.queries, as no first-order method trains integers");
     return;

@@ -84,10 +84,9 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     }
     session->evaluator_ = std::make_unique<ProgramRunner>(std::move(evaluator));
   }
-  ZO_ASSIGN(trainer, first_order     ? make_first_order(known, *session->stages_)
-                     : known.blocks  ? make_split_perturbation(known, *session->stages_, *session->programs_)
-                     : known.split() ? make_split_zeroth_order(known, *session->stages_, *session->programs_)
-                                     : make_trainer(known, *session->programs_, *session->weights_));
+  ZO_ASSIGN(trainer, first_order ? make_first_order(known, *session->stages_)
+                                 : make_zeroth_order(known, session->stages_.get(), *session->programs_,
+                                                     *session->weights_));
   session->trainer_ = std::move(trainer);
   if (known.settings.difference == ZO_DIFFERENCE_FORWARD && !session->trainer_->takes_forward_differences()) {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "difference forward of the method " + known.method,
@@ -176,7 +175,7 @@ Status Session::configure(const RunSettings& run) {
   }
   if (run.difference == ZO_DIFFERENCE_FORWARD && !trainer_->takes_forward_differences()) {
     return argument("difference", "forward, of the method " + manifest_.method,
-                    "a method that takes one copy through the model at a time, such as mezo", "Use central differences.");
+                    "a method that takes one copy through the model at a time", "Use central differences.");
   }
   if ((state_ || !records_.empty()) && run.seed != run_.seed) {
     return Failure{ZO_STATE_ERROR, state_ ? state_->path() : "session", "a run with seed " + std::to_string(run_.seed),

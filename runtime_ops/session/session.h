@@ -95,7 +95,7 @@ class Session {
   // Whether the slots' copies lie in a mapped file, made when they are first needed: those of first-order methods, and
   // whatever is as long as a model. Others are a few megabytes in the heap, from the start.
   bool in_file() const { return first_order() || slots_->trainable_bytes() > kMostInHeap; }
-  bool first_order() const { return manifest_.split() && manifest_.queries == 0; }
+  bool first_order() const { return manifest_.split() && !manifest_.step.probes_loss(); }
   // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
   // Where records do not tell how to repeat an update, those after fewer updates, applied_.
   Status restore(uint64_t updates);

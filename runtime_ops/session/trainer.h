@@ -50,17 +50,12 @@ class Trainer {
   virtual const float* gradient(size_t slot) const = 0;
 };
 
-// The trainer of a bundle of whole-model programs, chosen by the roles of its train program.
-Result<std::unique_ptr<Trainer>> make_trainer(const Manifest& manifest, Programs& programs, FrozenWeights& weights);
+// The trainer of a bundle whose plan probes the loss; `stages` is null for one of whole programs. All references outlive
+// it.
+Result<std::unique_ptr<Trainer>> make_zeroth_order(const Manifest& manifest, Stages* stages, Programs& programs,
+                                                   FrozenWeights& weights);
 
-// The zeroth-order trainer of a split bundle: over stacked copies where it has them, else as prge or mezo by its method.
-// All references outlive it.
-Result<std::unique_ptr<Trainer>> make_split_zeroth_order(const Manifest& manifest, Stages& stages, Programs& programs);
-
-// That of a split bundle whose manifest has `blocks`.
-std::unique_ptr<Trainer> make_split_perturbation(const Manifest& manifest, Stages& stages, Programs& programs);
-
-// The trainer of a split bundle whose manifest names an optimizer.
+// The trainer of a bundle of backward programs and an optimizer.
 Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages);
 
 // lr times the mean square of projected gradients: by how much an update along their directions lowers the loss.

@@ -30,7 +30,7 @@ bool fits(const Manifest& manifest, const ValueSpec& value) {
     return fits_noise(manifest, value);
   }
   if (value.role == "projected_gradients") {
-    return value.dtype == ZO_FLOAT32 && value.has_shape({int64_t{manifest.queries}});
+    return value.dtype == ZO_FLOAT32 && value.has_shape({int64_t{manifest.queries()}});
   }
   return value.dtype == scalar_dtype(value.role) && value.has_shape({1});
 }
@@ -75,7 +75,7 @@ Result<UpdateRunner> UpdateRunner::create(const Manifest& manifest, Programs& pr
   if (program != nullptr) {
     ZO_TRY(check(manifest, *program));
   }
-  return UpdateRunner(program, programs, updates, manifest.queries);
+  return UpdateRunner(program, programs, updates, manifest.queries());
 }
 
 Status UpdateRunner::run(const CallScalars& scalars, const StateValues& state, Slots& slots) {

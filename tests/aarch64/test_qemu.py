@@ -68,7 +68,7 @@ class Runs:
     """Bundles, their examples, and a run of each on each machine, made once."""
 
     def __init__(self, folder: Path, machines: tuple[Machine, ...]) -> None:
-        self.folder, self.compiler = folder, Compiler(folder / "compiled")
+        self.folder, self.compiler = folder, Compiler()
         self.machines = {machine.name: machine for machine in machines}
         self.done: dict[tuple[str, str], dict[str, Any]] = {}
         self.examples = folder / "examples.jsonl"

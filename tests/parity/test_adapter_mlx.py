@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from tests.support.compiled import Compiler
 from tests.support.mlx_models import mlx_logits, mlx_model
-from zoexport.exchange import export_adapter, import_adapter
+from zoexport.adapters.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity

@@ -10,10 +10,14 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.qnn import needs_qnn
+from tests.sweep.cases import Case, settings
+from tests.sweep.models import save
 from zoexport.build import compile_bundle
-from zoexport.core.errors import LoweringError
+from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.parity import compare_signs, parity
+from zoexport.parity.inner import compare_inner
 from zoexport.session import Session
+from zoexport.targets.executorch import htp_form
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
@@ -52,6 +56,64 @@ def test_losses_are_those_of_fp32(
     assert result["max_relative_state_error"] < 1e-6
 
 
+FEW_COPIES = Case(
+    target="android-npu",
+    architecture="qwen2",
+    vocabulary=333,
+    hidden=96,
+    heads=6,
+    kv_heads=2,
+    intermediate=160,
+    queries=1,
+    rank=16,
+    seq_len=32,
+)
+"""One row and two copies: a value of one row that both copies read is broadcast in the whole program."""
+
+
+def test_a_value_that_the_htp_broadcasts_is_wrong_and_so_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(FEW_COPIES, tmp_path / "model")
+    bundle = tmp_path / "bundle"
+    compile_bundle(
+        str(tmp_path / "model"),
+        method="prge",
+        target="android-npu",
+        output=bundle,
+        settings=settings(FEW_COPIES),
+        recipe=None,
+        force=False,
+        progress=quietly,
+    )
+    result = parity(bundle, steps=2, progress=quietly)
+    assert result["passed"] and result["max_relative_loss_error"] < 1e-3
+    dump = tmp_path / "dump"
+    values = compare_inner(bundle, "train", dump=dump, progress=quietly)["values"]
+    assert len(values) > 40 and all(max(value["error"]) < 5e-3 for value in values)
+    assert {path.name for path in dump.iterdir()} == {
+        "train.reference.safetensors",
+        "train.computed.safetensors",
+    }
+
+    monkeypatch.setattr(htp_form, "repeat_broadcasts", lambda _: None)
+    values = compare_inner(bundle, "train", progress=quietly)["values"]
+    first = next(value for value in values if max(value["error"]) > 0.1)
+    # A layer's output, of one row, plus what its two adapters add: the second copy misses the first operand.
+    assert first["operator"] == "aten.add.Tensor" and first["shape"] == [2, 32, 96]
+    assert first["error"][0] < 5e-3 and first["error"][1] > 0.5
+    logprobs = next(value for value in values if value["name"] == "label_logprobs")
+    assert logprobs["operator"] == "output" and logprobs["error"][1] > 0.05
+
+
+def test_inner_values_are_those_of_whole_programs_on_the_npu(compiler: Compiler) -> None:
+    with pytest.raises(ConfigError, match="target host"):
+        compare_inner(compiler.bundle("llama", queries=1), "train", progress=quietly)
+    bundle = compiler.bundle("llama", queries=4, **SHAPE)
+    with pytest.raises(ConfigError, match=r"program head[\s\S]*train, evaluate"):
+        compare_inner(bundle, "head", progress=quietly)
+
+
 def test_one_copy_a_call(compiler: Compiler) -> None:
     result = parity(compiler.bundle("llama", "mezo", queries=2, **SHAPE), steps=1, progress=quietly)
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
@@ -77,6 +139,8 @@ def test_losses_of_quantized_activations(compiler: Compiler) -> None:
     assert compiled["delegates"] == 2
     result = parity(Path(compiled["bundle"]), steps=1, progress=quietly)
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
+    # Ranges are QNN's own, so that there is no resolution to hold differences to.
+    assert result["difference_resolution"] is None and "difference" not in result["bounds"]
 
 
 def test_products_outside_the_npu_are_refused(compiler: Compiler, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from zoexport.core import rng
 from zoexport.core.config import parse
 from zoexport.methods import methods
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 OPTIONS = ("--seq-len", "24", "--set", "lora.rank=4", "--rounds", "2", "--steps", "3", "--json")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ from safetensors.torch import load_file
 
 from tests.parity.test_bench import bench
 from tests.support.compiled import Compiler
-from tests.support.tiny_models import SENTENCES
 from zoexport import models
-from zoexport.bench import convergence, convergence_page, kernels, products
+from zoexport.bench import kernels, products
 from zoexport.bench.autograd import EagerFirstOrder
-from zoexport.bench.convergence import Curve
 from zoexport.bench.grid import Shape
 from zoexport.bench.kernel_process import OURS, PLAIN, TORCH, XNNPACK
 from zoexport.bench.products import Product
@@ -25,9 +22,8 @@ from zoexport.build import INITIAL_STATE
 from zoexport.core import manifest as manifests
 from zoexport.core.config import parse
 from zoexport.methods import methods
-from zoexport.samples import Samples, write
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
 def test_the_baseline_takes_the_references_steps(compiler: Compiler) -> None:
@@ -143,60 +139,3 @@ def test_the_mebp_grid(
     assert {path.name for path in folder.iterdir()} == {
         *("bench.json", "bench.md", "bench.png", "split.png")
     }
-
-
-def test_convergence_goes_on_where_it_was_stopped(compiler: Compiler, tmp_path: Path) -> None:
-    text = " ".join(SENTENCES)
-    data = Samples(tmp_path / "train.jsonl", tmp_path / "test.jsonl")
-    write(data.train, [{"text": text[start : start + 200]} for start in range(0, 200, 20)])
-    write(data.test, [{"text": text[220:420]}])
-    curves = (
-        Curve("mebp", 20, 10, 1e-2),
-        Curve("prge", 4, 2, 1e-3, queries=2),
-        Curve("mezo", 4, 2, 1e-3),
-    )
-    said: list[str] = []
-
-    def stop_at(count: int) -> Any:
-        def progress(phase: str, done: float | None) -> None:
-            said.append(phase)
-            if len(said) == count:
-                raise KeyboardInterrupt
-
-        return progress
-
-    def measure(progress: Any) -> dict[str, Any]:
-        return convergence.measure(
-            str(compiler.model("llama")),
-            data,
-            curves,
-            seq_len=32,
-            threads=1,
-            work=tmp_path / "work",
-            progress=progress,
-        )
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(stop_at(4))  # a compilation, two points of the first curve
-    assert len(said) == 4
-    said.clear()
-    result = measure(stop_at(0))
-    assert [line for line in said if line.startswith("mebp: ")] == [said[0]]
-    mebp, prge, mezo = result["curves"]
-    assert [point["steps"] for point in mebp["points"]] == [0, 10, 20]
-    assert mebp["points"][-1]["loss"] < mebp["points"][0]["loss"]
-    # 2 q forward passes each; a gradient is one and a backward pass, which goes forward again.
-    assert prge["gflop_per_step"] == pytest.approx(2 * mezo["gflop_per_step"], rel=0.02)
-    assert 1 < mebp["gflop_per_step"] / mezo["gflop_per_step"] < 2.5
-    for curve in result["curves"]:
-        assert curve["points"][0]["seconds"] == 0 < curve["points"][-1]["seconds"]
-        assert curve["points"][0]["loss"] == pytest.approx(mebp["points"][0]["loss"], rel=1e-4)
-    assert measure(stop_at(0))["curves"] == result["curves"]
-
-    page = tmp_path / "convergence.md"
-    convergence_page.write(page, result)
-    shown = page.read_text()
-    assert f"| mebp | 20 | {mebp['points'][-1]['tflop']:.4g} |" in shown
-    assert "](convergence.png)" in shown
-    assert json.loads(page.with_suffix(".json").read_text()) == result
-    assert page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

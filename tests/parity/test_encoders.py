@@ -14,15 +14,15 @@ from transformers import AutoModelForMaskedLM
 
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer
+from zoexport.adapters.transfer import export_adapter
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data import IGNORED, tokenize_file
-from zoexport.exchange import export_adapter
 from zoexport.parity import parity
 from zoexport.session import Session
 from zoexport.train import evaluate, train
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 FULL = {"train": "full", "lr": 1e-3}
 
 

@@ -35,6 +35,7 @@ def compare(bundle: Path, steps: int = 3) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_mebp_in_fp32(compiler: Compiler, name: str) -> None:
     """Every tensor of every adapter against autograd over the same dequantized weights, over the whole schedule."""
@@ -43,6 +44,7 @@ def test_mebp_in_fp32(compiler: Compiler, name: str) -> None:
     assert report["max_relative_loss_error"] <= 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama_tied", "olmo2", "phi3", "gemma2", "falcon"])
 def test_mebp_in_fp16(compiler: Compiler, name: str) -> None:
     bundle = compiler.bundle(name, "mebp", TARGET, **ALL)

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.compiled import Compiler
+from zoexport.adapters.transfer import export_adapter
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.core.files import sha256
-from zoexport.exchange import export_adapter
 from zoexport.ir.lengths import row_lengths
 from zoexport.parity import parity
 from zoexport.session import Dataset, Session
@@ -220,7 +220,7 @@ def flip(path: Path) -> None:
     ("settings", "message"),
     [
         ({"activations": "int8"}, "activations=int8"),
-        ({"compute": "fp16"}, "computes in fp32"),
+        ({"compute": "fp16"}, "takes compute=fp32"),
         ({"soc": "SM8650"}, "soc"),
     ],
 )

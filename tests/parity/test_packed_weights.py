@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support import bundles
-from tests.support.compiled import Compiler
+from tests.support.compiled import Compiler, compile_tiny
 from tests.support.sessions import make_dataset
+from tests.support.tiny_models import save_tiny
 from zoexport.core import manifest as manifests
 from zoexport.session import Info, Session
 from zoexport.targets.executorch.lower import has_distinct_weights
@@ -124,19 +125,16 @@ def test_sessions_of_many_processes_share_it(bundle: Path, tmp_path: Path) -> No
     assert len(list((tmp_path / "packed").iterdir())) == 2
 
 
-def test_equal_codes_with_other_scales_are_not_kept(compiler: Compiler, tmp_path: Path) -> None:
+def test_equal_codes_with_other_scales_are_not_kept(tmp_path: Path) -> None:
     """ExecuTorch's file knows a weight by its codes, so a layer that is another one doubled would become that one."""
-    model = compiler.model("llama") / "model.safetensors"
-    plain = model.read_bytes()
-    tensors = load_file(model)
+    model = save_tiny("llama", tmp_path / "model")
+    tensors = load_file(model / "model.safetensors")
     for name in list(tensors):
         if "layers.0." in name and "norm" not in name:
             tensors[name.replace("layers.0.", "layers.1.")] = (2 * tensors[name]).contiguous()
-    save_file(tensors, model, metadata={"format": "pt"})
-    try:
-        bundle = compiler.bundle("llama", weights="int4", activations="int8", lora__rank=5)
-    finally:
-        model.write_bytes(plain)
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    bundle = tmp_path / "bundle"
+    compile_tiny(model, bundle, weights="int4", activations="int8")
     assert manifests.read(bundle)["distinct_weights"] is False
     private, _ = run(bundle, "")
     result, info = run(bundle, tmp_path)

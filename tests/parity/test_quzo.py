@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.support.compiled import Compiler
-from tests.support.tiny_models import fixed_tokens
+from tests.support.compiled import Compiler, compile_tiny
+from tests.support.tiny_models import fixed_tokens, save_tiny
+from zoexport.adapters.transfer import export_adapter, import_adapter
 from zoexport.core import int4
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.exchange import export_adapter, import_adapter
 from zoexport.parity import parity
 from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session
@@ -36,6 +36,7 @@ def compare(bundle: Path, steps: int) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("settings", [INT4, INT8], ids=["int4", "int8"])
 def test_five_steps(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
@@ -50,6 +51,7 @@ def test_integers_are_equal_after_a_hundred_steps(
     compare(compiler.bundle("llama_tied", "quzo", **settings), 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -242,13 +244,13 @@ def test_targets_without_such_products_say_so(compiler: Compiler, target: str) -
 def test_a_model_with_a_weight_that_is_no_number_is_refused(
     tmp_path: Path, weights: str, bad: float
 ) -> None:
-    compiler = Compiler(tmp_path)
-    file = compiler.model("llama") / "model.safetensors"
+    model = save_tiny("llama", tmp_path / "model")
+    file = model / "model.safetensors"
     tensors = load_file(file)
     tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = bad
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"layers\.1\.mlp\.up_proj.*not finite"):
-        compiler.bundle("llama", "quzo", weights=weights)
+        compile_tiny(model, tmp_path / "bundle", "quzo", weights=weights)
     assert not list(tmp_path.glob("bundle*"))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.tiny_models import SENTENCES, save_tiny
 from zoexport import models
-from zoexport.activations import calibrate, calibration_rows, formats_in
 from zoexport.build import compile_bundle
+from zoexport.calibration import calibrate, calibration_rows, formats_in
 from zoexport.core import manifest as manifests
 from zoexport.core.config import setting
 from zoexport.core.types import Pass

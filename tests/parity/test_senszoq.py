@@ -17,12 +17,12 @@ from tests.support.compiled import Compiler
 from tests.support.masks import write_random_mask
 from tests.support.tiny_models import fixed_tokens
 from zoexport import models
-from zoexport.chosen import places_of
+from zoexport.adapters.transfer import export_adapter, import_adapter
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.exchange import export_adapter, import_adapter
 from zoexport.parity import parity
 from zoexport.parity.batches import make_batch
+from zoexport.sensitivity.places import places_of
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
@@ -37,6 +37,7 @@ def compare(bundle: Path, steps: int = 20) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "queries"), [*((name, 4) for name in ARCHITECTURES), ("llama_tied", 1), ("gpt2", 1)]
 )

@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import SEQ, Compiler
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
+from zoexport.adapters.transfer import export_adapter, import_adapter
 from zoexport.bench.grid import Shape
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, StateError
-from zoexport.exchange import export_adapter, import_adapter
 from zoexport.parity import parity
 from zoexport.parity.batches import make_batch
 from zoexport.plan import plan_training
@@ -37,6 +37,7 @@ def compare(bundle: Path, steps: int) -> None:
     assert report["bounds"]["loss"] == 1e-4 and report["bounds"]["state"] == 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturbations", PERTURBATIONS)
 @pytest.mark.parametrize("split", ["head", "layer:1"])
 @pytest.mark.parametrize("name", ["llama_tied", "opt"])
@@ -238,23 +239,42 @@ def test_memory_is_that_of_one_copy_and_what_is_kept(compiler: Compiler, tmp_pat
     assert anonymous["spzo"] <= 1.05 * anonymous["mezo"] + kept
 
 
+def with_blocks(bundle: Path, copy: Path, blocks: dict[str, Any]) -> Path:
+    """A copy of a bundle as 0.1.0 wrote them, which had blocks and no plan of a step."""
+    shutil.copytree(bundle, copy)
+    content = json.loads((copy / "manifest.json").read_text())
+    del content["step"]
+    content["blocks"] = blocks
+    content["bundle_id"] = manifests.bundle_id(content)
+    (copy / "manifest.json").write_text(json.dumps(content))
+    return copy
+
+
 def test_blocks_that_do_not_belong_to_the_bundle_are_refused(
     compiler: Compiler, tmp_path: Path
 ) -> None:
     bundle = compiler.bundle("llama_tied", "spzo", perturbations="1,1", weights="int4")
-    for blocks, found in (
-        ({"second": 9, "perturbations": [1, 1]}, "9"),
-        ({"second": 1, "perturbations": [1, 1]}, "first block without a trainable slot"),
-        ({"second": 2, "perturbations": [1]}, "perturbations"),
+    for number, (blocks, found) in enumerate(
+        (
+            ({"second": 9, "perturbations": [1, 1]}, "9"),
+            ({"second": 1, "perturbations": [1, 1]}, "a group without a trainable slot"),
+            ({"second": 2, "perturbations": [1]}, "perturbations"),
+        )
     ):
-        copy = tmp_path / f"bundle-{found[:1]}-{len(blocks['perturbations'])}"
-        shutil.copytree(bundle, copy)
-        content = json.loads((copy / "manifest.json").read_text())
-        content["blocks"] = blocks
-        content["bundle_id"] = manifests.bundle_id(content)
-        (copy / "manifest.json").write_text(json.dumps(content))
+        copy = with_blocks(bundle, tmp_path / str(number), blocks)
         with pytest.raises(BundleError, match=found):
             Session.open(copy)
+
+
+def test_a_bundle_of_blocks_takes_the_same_steps(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "spzo", perturbations="1,2", weights="int4")
+    begin = json.loads((bundle / "manifest.json").read_text())["step"]["levels"][1]["begin"]
+    blocks = {"second": begin, "perturbations": [1, 2]}
+    found = []
+    for path in (bundle, with_blocks(bundle, tmp_path / "former", blocks)):
+        with Session.open(path) as session:
+            found.append([(step.losses, step.gradients) for step in take_steps(session, path, 3)])
+    assert found[0] == found[1]
 
 
 def test_losses_fall(compiler: Compiler) -> None:

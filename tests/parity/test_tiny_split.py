@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
-from zoexport.exchange import export_adapter
+from zoexport.adapters.transfer import export_adapter
 from zoexport.ir.lengths import row_lengths
 from zoexport.parity import parity
 from zoexport.session import Dataset, Session
@@ -39,6 +39,7 @@ def compare(bundle: Path, steps: int = 4) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_gradients_of_architectures(compiler: Compiler, name: str) -> None:
     """Every tensor of every adapter against autograd over the same dequantized weights; batches of unequal rows."""
@@ -52,6 +53,7 @@ def test_gradients_over_other_weights(compiler: Compiler, weights: str) -> None:
     compare(compiler.bundle("gemma3", "mebp", **{**ALL, "weights": weights}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zoexport.samples import Samples, sentences
+from zoexport.data.samples import Samples, sentences
 
-MODEL = "smollm2-135m"
 HELD_OUT = 500
 
 

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.slow.conftest import MODEL
+from tests.support import smollm2
 from tests.support.compiled import Compiler
-from tests.support.verbs import verb
+from zoexport.data.samples import Samples
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Trajectory
 from zoexport.federated.store import read_federation
 from zoexport.federated.terms import Terms
-from zoexport.samples import Samples
 from zoexport.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.federation]
@@ -42,11 +41,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert found
     subprocess.run(["bash", "-ec", found[1]], cwd=folder, check=True, capture_output=True)
     return folder
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    return Compiler(tmp_path_factory.mktemp("bundles"))
 
 
 @pytest.fixture(scope="module")
@@ -228,8 +222,7 @@ def test_three_clients_train_smollm2(
     keys: Path, samples: Samples, tmp_path: Path, method: str, settings: dict[str, Any]
 ) -> None:
     given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    bundle = tmp_path / "bundle"
-    verb("compile", MODEL, "--target", "host", "--method", method, *given, "-o", bundle)
+    bundle, _ = smollm2.compiled("--target", "host", "--method", method, *given)
     federation = Federation(tmp_path, bundle, keys)
     lines = samples.train.read_text("utf-8").splitlines(keepends=True)
     with contextlib.ExitStack() as stack:

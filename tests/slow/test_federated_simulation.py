@@ -1,50 +1,28 @@
-"""Flower's simulation engine with many clients, through the command line; and the report's runner."""
+"""Flower's simulation engine with many clients, through the command line."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.federations import write_choices
 from tests.support.verbs import verb
-from zoexport.bench import federated_page
-from zoexport.bench.federated import Arm, Scale, measure
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Trajectory
 from zoexport.federated.store import read_federation
 from zoexport.federated.terms import Terms
-from zoexport.samples import Samples
 from zoexport.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.federation]
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    return Compiler(tmp_path_factory.mktemp("bundles"))
-
-
-@pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "train.jsonl"
-    generator = np.random.default_rng(0)
-    words = ["a", "film", "was", "long", "short", "it"]
-    lines = [
-        {
-            "prompt": " ".join(generator.choice(words, 5)),
-            "completion": end,
-            "choices": [" good", " bad"],
-        }
-        for end in (" good", " bad")
-        for _ in range(150)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    return write_choices(tmp_path_factory.mktemp("data") / "train.jsonl")
 
 
 def test_a_hundred_clients_ten_a_round(compiler: Compiler, data: Path, tmp_path: Path) -> None:
@@ -106,58 +84,3 @@ def test_twenty_simulated_clients_are_replayed_bit_for_bit(
     # In the rounds between every client was synchronized, to the model that the server has.
     for path in sorted((state / "rounds").glob("*/synchronized.json")):
         assert json.loads(path.read_text())["synchronized"] == list(range(20))
-
-
-def test_the_report_runs_arms_at_equal_operations(
-    compiler: Compiler, data: Path, tmp_path: Path
-) -> None:
-    settings = {"seq_len": "24", "batch": "2", "loss": "choices", "weights": "fp32"}
-    arms = [
-        Arm("two", "mezo", {**settings, "queries": "1"}, "replay", (1e-3,)),
-        Arm("forward", "mezo", {**settings, "queries": "1"}, "decomfl", (1e-3,)),
-        Arm("of a later release", "no_such_method", {}, "replay", (1e-3,)),
-    ]
-    scale = Scale(
-        clients=4,
-        sample=2,
-        steps=2,
-        rounds=3,
-        measure="two",
-        seeds=(0, 1),
-        tested=20,
-        evaluated=2,
-    )
-    marks = []
-    for _ in range(2):
-        results: list[dict[str, Any]] = []
-        measure(
-            scale,
-            arms,
-            str(compiler.model("llama")),
-            Samples(data, data),
-            command="test",
-            work=tmp_path,
-            write=results.append,
-            progress=lambda *_: None,
-        )
-        assert len(results) == 4
-        runs = {arm["label"]: arm for arm in results[-1]["arms"]}
-        budget = results[-1]["conditions"]["budget_flops"]
-        assert set(runs) == {"two", "forward"}
-        for arm in runs.values():
-            assert [run["seed"] for run in arm["runs"]] == [0, 1]
-            spent = arm["runs"][0]["points"][-1]["flops"]
-            assert abs(spent - budget) <= arm["flops_of_round"] / 2
-            last = arm["rounds"]
-            evaluated = sorted({0, *range(2, last + 1, 2), last})
-            done = [point["flops"] for point in arm["runs"][0]["points"]]
-            assert done == [number * arm["flops_of_round"] for number in evaluated]
-        assert list(tmp_path.glob("federation-*")) == []
-        marks.append({path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()})
-    assert marks[0] == marks[1], "a second call finds every run where the first left it"
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- report-federated -->\n<!-- /report-federated -->\nafter\n")
-    federated_page.write(page, results[-1])
-    text = page.read_text()
-    assert text.startswith("before") and text.endswith("after\n") and "| two " in text
-    assert (tmp_path / "bench-federated" / "loss.png").stat().st_size > 1000

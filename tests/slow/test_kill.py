@@ -51,7 +51,7 @@ def adapter_hash(bundle: Path, state: Path, output: Path) -> str:
     ],
 )
 def test_twenty_kills(tmp_path: Path, method: str, settings: dict[str, int]) -> None:
-    compiler = Compiler(tmp_path / "compiled")
+    compiler = Compiler()
     bundle = compiler.bundle("llama_tied", method, weights="int4", **settings)
     data = tmp_path / "data.jsonl"
     data.write_text(

@@ -17,10 +17,10 @@ from tests.support.masks import write_random_mask
 from tests.support.tiny_models import from_config, tiny_config
 from zoexport import models
 from zoexport.bench.grid import Shape
-from zoexport.bench.memory import anonymous_peak
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.build import compile_bundle
+from zoexport.core.memory import anonymous_peak
 from zoexport.plan import plan_training
 
 pytestmark = pytest.mark.slow

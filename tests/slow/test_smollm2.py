@@ -9,34 +9,32 @@ from typing import Any
 import pytest
 import torch
 
-from tests.slow.conftest import HELD_OUT, MODEL
+from tests.slow.conftest import HELD_OUT
+from tests.support.smollm2 import MODEL, compiled
 from tests.support.verbs import run, verb
 from zoexport import models
 from zoexport.data import tokenize_file
-from zoexport.samples import Samples
+from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.yaml"
 
 
 @pytest.fixture(scope="module")
-def int4(folder: Path) -> Path:
+def int4() -> Path:
     """The bundle of the recipe."""
-    bundle = folder / "int4"
     method = ("--method", "prge", "--recipe", RECIPE)
-    compiled = verb("compile", MODEL, "--target", "android-cpu", *method, "-o", bundle)
-    assert compiled["delegates"] <= 60
-    assert sorted(compiled["programs"]) == ["evaluate", "train"]
+    bundle, said = compiled("--target", "android-cpu", *method)
+    assert said["delegates"] <= 60
+    assert sorted(said["programs"]) == ["evaluate", "train"]
     return bundle
 
 
 @pytest.fixture(scope="module")
-def fp32(folder: Path) -> Path:
+def fp32() -> Path:
     """An fp32 bundle of one row, for exact comparisons."""
-    bundle = folder / "fp32"
     settings = ("--set", "weights=fp32", "--set", "batch=1")
-    verb("compile", MODEL, "--target", "host", "--method", "prge", *settings, "-o", bundle)
-    return bundle
+    return compiled("--target", "host", "--method", "prge", *settings)[0]
 
 
 def test_it_learns(int4: Path, folder: Path, samples: Samples, held_out: Path) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.slow.conftest import MODEL
+from tests.support.smollm2 import compiled
 from tests.support.verbs import verb
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 WEIGHTS = "model.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
 
 
-def test_a_step_of_all_layers(folder: Path) -> None:
+def test_a_step_of_all_layers() -> None:
     """Thirty layers forward and backward in fp16, 32 tokens; tiny models have fp32."""
-    bundle = folder / "package"
-    verb("compile", MODEL, "--target", "ios-coreml", "--set", "seq_len=32", "-o", bundle)
+    bundle, _ = compiled("--target", "ios-coreml", "--set", "seq_len=32")
     # 134.5 million weights: codes of 4 bits, and a scale of 2 bytes for each 32.
     assert (bundle / WEIGHTS).stat().st_size <= 1.05 * 134.5e6 * (0.5 + 2 / 32)
     report = verb("parity", bundle, "--steps", 1)

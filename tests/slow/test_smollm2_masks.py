@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow.conftest import MODEL
-from zoexport import corpus, models
+from tests.support.smollm2 import MODEL
+from zoexport import models
 from zoexport.core.mask import read_mask, write_mask
-from zoexport.samples import Samples
+from zoexport.data import corpus
+from zoexport.data.samples import Samples
 from zoexport.sensitivity import MaskConfig, averaged_squares, choose_mask, coverage
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow.conftest import HELD_OUT, MODEL
+from tests.slow.conftest import HELD_OUT
+from tests.support.smollm2 import compiled
 from tests.support.verbs import verb
-from zoexport.samples import Samples
+from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-mebp-int4.yaml"
@@ -17,19 +18,18 @@ ALL_LINEAR = ("--set", "lora.targets=all-linear")
 
 
 @pytest.fixture(scope="module")
-def all_linear(folder: Path) -> Path:
+def all_linear() -> Path:
     """An int4 bundle that adapts every linear layer, at the default length and batch; mebp is the default method."""
-    bundle = folder / "all-linear"
-    compiled = verb("compile", MODEL, "--target", "android-cpu", *ALL_LINEAR, "-o", bundle)
-    assert compiled["method"] == "mebp"
+    bundle, said = compiled("--target", "android-cpu", *ALL_LINEAR)
+    assert said["method"] == "mebp"
     # Nothing but zoexport's own kernels runs, in any program.
-    assert not any(compiled["fallback_ops"].values())
+    assert not any(said["fallback_ops"].values())
     return bundle
 
 
 def test_sixty_steps_teach_it(folder: Path, samples: Samples, held_out: Path) -> None:
-    bundle, state = folder / "recipe", folder / "recipe-state"
-    verb("compile", MODEL, "--target", "android-cpu", "--recipe", RECIPE, "-o", bundle)
+    bundle, _ = compiled("--target", "android-cpu", "--recipe", RECIPE)
+    state = folder / "recipe-state"
     verb("train", bundle, "--data", samples.train, "--state", state, "--steps", 60)
     after = verb("eval", bundle, "--data", held_out, "--state", state)
     assert after["examples"] == HELD_OUT
@@ -42,10 +42,9 @@ def test_gradients_over_int4_weights(all_linear: Path) -> None:
     assert report["passed"] is True
 
 
-def test_gradients_over_fp32_weights_with_accumulation(folder: Path) -> None:
-    bundle = folder / "fp32-accumulate"
+def test_gradients_over_fp32_weights_with_accumulation() -> None:
     settings = ("--set", "weights=fp32", "--set", "seq_len=64", "--set", "accumulate=4")
-    verb("compile", MODEL, "--target", "host", *ALL_LINEAR, *settings, "-o", bundle)
+    bundle, _ = compiled("--target", "host", *ALL_LINEAR, *settings)
     report = verb("parity", bundle, "--steps", 2)
     assert report["max_relative_gradient_error"] <= 1e-4
     assert report["passed"] is True

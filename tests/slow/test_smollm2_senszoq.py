@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow.conftest import MODEL
+from tests.support.cache import cached
+from tests.support.smollm2 import MODEL, compiled
 from tests.support.verbs import verb
-from zoexport.samples import Samples
+from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 SETTINGS = ("--set", "loss=choices", "--set", "activations=fp32")
@@ -16,21 +17,22 @@ STEPS = 60
 
 
 @pytest.fixture(scope="module")
-def mask(folder: Path) -> Path:
+def mask() -> Path:
     """Chosen by a few short texts of the corpus."""
-    path = folder / "smollm2.mask"
     few = ("--set", "sequences=4", "--set", "seq_len=64")
-    made = verb("sensitivity", MODEL, *few, "-o", path)
+    folder, made = cached(
+        {"sensitivity": MODEL, "arguments": few},
+        lambda folder: verb("sensitivity", MODEL, *few, "-o", folder / "mask"),
+    )
     assert made["chosen"] == round(1e-3 * made["weights"])
-    return path
+    return folder / "mask"
 
 
 @pytest.fixture(scope="module")
-def bundle(folder: Path, mask: Path) -> Path:
-    bundle = folder / "senszoq"
+def bundle(mask: Path) -> Path:
     arguments = ("--method", "senszoq", "--target", "android-cpu", "--set", f"mask={mask}")
-    compiled = verb("compile", MODEL, *arguments, *SETTINGS, "-o", bundle)
-    assert not any(compiled["fallback_ops"].values())
+    bundle, said = compiled(*arguments, *SETTINGS)
+    assert not any(said["fallback_ops"].values())
     return bundle
 
 
@@ -55,9 +57,9 @@ def test_it_learns(folder: Path, bundle: Path, samples: Samples, held_out: Path)
 
 def test_prge_learns_beside_it(folder: Path, samples: Samples, held_out: Path) -> None:
     """The other column of the table in docs/senszoq.md: the same steps, weights and activations."""
-    bundle, state = folder / "senszoq-prge", folder / "senszoq-prge-state"
+    state = folder / "senszoq-prge-state"
     settings = (*SETTINGS, "--set", "split=layers", "--set", "lr=5e-3")
-    verb("compile", MODEL, "--method", "prge", "--target", "android-cpu", *settings, "-o", bundle)
+    bundle, _ = compiled("--method", "prge", "--target", "android-cpu", *settings)
     before = verb("eval", bundle, "--data", held_out)["loss"]
     verb("train", bundle, "--data", samples.train, "--state", state, "--steps", STEPS)
     assert verb("eval", bundle, "--data", held_out, "--state", state)["loss"] <= 0.85 * before

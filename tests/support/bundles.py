@@ -68,6 +68,13 @@ def _value(name: str, role: str, dtype: str, *shape: Any) -> dict[str, Any]:
     return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
 
 
+def spsa(queries: int, copies: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The plan of one level, with the difference of the settings."""
+    difference = (settings or {}).get("difference", "central")
+    level = {"begin": 0, "directions": queries, "difference": difference}
+    return {"levels": [level], "copies": copies}
+
+
 def write_bundle(
     folder: Path,
     *,
@@ -173,6 +180,7 @@ def write_bundle(
         "rows": rows,
         "max_labels": max_labels,
         "copies": copies,
+        "step": spsa(queries, "one" if method == "mezo" else "call", settings),
         "required_ops": [],
         "delegates": 0,
         "delegate_list": {},

@@ -1,10 +1,11 @@
-"""Bundles of tiny models, each compiled once for a whole test run."""
+"""Bundles of tiny models, each compiled once (``tests.support.cache``)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from tests.support.cache import cached
 from tests.support.masks import write_random_mask
 from tests.support.tiny_models import save_tiny
 from zoexport.build import compile_bundle
@@ -15,21 +16,22 @@ SEQ = 24
 
 
 class Compiler:
-    """Compiles tiny models into ``folder`` and remembers what it has."""
+    """Compiles tiny models and remembers what it has; a test that alters a bundle alters a copy."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self) -> None:
         self.results: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def model(self, name: str) -> Path:
         """The Hugging Face directory of a tiny model."""
-        folder = self.folder / "models" / name
-        return folder if folder.exists() else save_tiny(name, folder)
+        folder, _ = cached({"model": name}, lambda folder: save_tiny(name, folder / name))
+        return folder / name
 
     def mask(self, name: str) -> Path:
         """A mask file of a tiny model, the chosen weights at random."""
-        path = self.folder / "masks" / f"{name}.safetensors"
-        return path if path.exists() else write_random_mask(self.model(name), path)
+        file = f"{name}.safetensors"
+        model = self.model(name)
+        folder, _ = cached({"mask": name}, lambda folder: write_random_mask(model, folder / file))
+        return folder / file
 
     def bundle(
         self, name: str, method: str = "prge", target: str = "host", **settings: Any
@@ -41,21 +43,32 @@ class Compiler:
         self, name: str, method: str = "prge", target: str = "host", **settings: Any
     ) -> dict[str, Any]:
         """What compile said of :meth:`bundle`."""
-        values: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32"}
-        known = fields(methods.get(method).config)
-        values |= {"lora.rank": 4} if "lora.rank" in known else {}
-        values |= {"mask": self.mask(name)} if "mask" in known else {}
-        values |= {key.replace("__", "."): value for key, value in settings.items()}
-        key = (name, method, target, *sorted(values.items()))
+        mask = {"mask": self.mask(name)} if "mask" in fields(methods.get(method).config) else {}
+        key = (name, method, target, *sorted(settings.items()))
         if key not in self.results:
-            self.results[key] = compile_bundle(
-                str(self.model(name)),
-                method=method,
-                target=target,
-                output=self.folder / f"bundle-{len(self.results)}",
-                settings={name: str(value) for name, value in values.items()},
-                recipe=None,
-                force=False,
-                progress=lambda *_: None,
+            _, self.results[key] = cached(
+                {"bundle": name, "method": method, "target": target, "settings": mask | settings},
+                lambda folder: compile_tiny(
+                    self.model(name), folder / "bundle", method, target, **mask | settings
+                ),
             )
         return self.results[key]
+
+
+def compile_tiny(
+    model: Path, output: Path, method: str = "prge", target: str = "host", **settings: Any
+) -> dict[str, Any]:
+    """Compile a tiny model for a short sequence; settings with ``__`` for a dot."""
+    values: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32"}
+    values |= {"lora.rank": 4} if "lora.rank" in fields(methods.get(method).config) else {}
+    values |= {key.replace("__", "."): value for key, value in settings.items()}
+    return compile_bundle(
+        str(model),
+        method=method,
+        target=target,
+        output=output,
+        settings={name: str(value) for name, value in values.items()},
+        recipe=None,
+        force=False,
+        progress=lambda *_: None,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,23 @@ def examples(client: int, loss: str = "full") -> Dataset:
         tokens = [int(token) for token in generator.integers(0, 50, LONGEST)]
         dataset.add([(tokens[:-1], tokens[1:])], 0)
     return dataset
+
+
+def write_choices(path: Path) -> Path:
+    """A file of 300 short sentences, half of which are good and half bad."""
+    generator = np.random.default_rng(0)
+    words = ["a", "film", "was", "long", "short", "it"]
+    lines = [
+        {
+            "prompt": " ".join(generator.choice(words, 5)),
+            "completion": end,
+            "choices": [" good", " bad"],
+        }
+        for end in (" good", " bad")
+        for _ in range(150)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 def terms_of(bundle: Path, algorithm: str = "replay", **changes: Any) -> Terms:

@@ -1,4 +1,4 @@
-"""Split bundles that train integers (docs/quzo.md); made by hand, run by numpy.
+"""Split bundles that train integers (docs/integers.md); made by hand, run by numpy.
 
 An embedding, two layers of INT4 that share a program, one of INT8, and a head.
 """
@@ -272,6 +272,7 @@ def write_bundle(
         "provenance": [],
         "programs": programs(2 * copies),
         "stages": stages(),
+        "step": bundles.spsa(QUERIES, "call", settings),
         "lengths": list(LENGTHS),
         "label_rows": LABEL_ROWS,
         "weights": {"file": "weights.safetensors"},

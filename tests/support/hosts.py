@@ -47,8 +47,8 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
     Beside a Core ML package also what its functions computed (tests.support.coreml_recording).
     """
     settings = {"weights": "int4", "batch": 2, **({"queries": 2} if method == "prge" else {})}
-    compiled = Compiler(folder / "compiled").bundle("llama_tied", method, target, **settings)
-    shutil.move(compiled, folder / "bundle")
+    compiled = Compiler().bundle("llama_tied", method, target, **settings)
+    shutil.copytree(compiled, folder / "bundle")
     _write_examples(folder / "examples.jsonl")
     (folder / "bad.jsonl").write_text(
         '{"candidates": [{"tokens": [1, 2], "labels": [2]}], "target": 0}\n'

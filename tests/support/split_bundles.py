@@ -22,6 +22,7 @@ from zoexport.session import Tensor
 
 VOCAB, HIDDEN, RANK = 13, 8, 2
 LENGTHS = (3, 5, 8)
+COPIES = {"prge": "stage", "mezo": "one"}
 Values = dict[str, torch.Tensor]
 LAYERS = ("mix", "gate", "mix", "join")
 
@@ -351,6 +352,7 @@ def write_bundle(
         "provenance": [],
         "programs": programs,
         "stages": stages,
+        **({} if first_order else {"step": bundles.spsa(2, COPIES.get(method, "one"), settings)}),
         "lengths": list(lengths),
         "label_rows": label_rows,
         "weights": {"file": "weights.safetensors"},

@@ -316,6 +316,7 @@ def write_bundle(
         "provenance": [],
         "programs": programs(copies * rows, noise_given, update_program),
         "stages": stages,
+        "step": bundles.spsa(QUERIES, "call", settings),
         "lengths": list(LENGTHS),
         "label_rows": LABEL_ROWS,
         "weights": {"file": "weights.safetensors"},

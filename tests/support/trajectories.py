@@ -13,7 +13,6 @@ import json
 import shutil
 import struct
 import sys
-import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,15 +29,14 @@ def make_case(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(example) + "\n" for example in golden["examples"]]
     (folder / "examples.jsonl").write_text("".join(lines))
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        compiler = Compiler(Path(work))
-        for run in golden["trajectories"]:
-            place = folder / run["method"]
-            place.mkdir()
-            compiled = compiler.bundle(run["model"], run["method"], **run["settings"])
-            bundle = shutil.move(compiled, place / "bundle")
-            if run["gradients"]:
-                write_log(place / "logged", Path(bundle), run)
+    compiler = Compiler()
+    for run in golden["trajectories"]:
+        place = folder / run["method"]
+        place.mkdir()
+        compiled = compiler.bundle(run["model"], run["method"], **run["settings"])
+        bundle = shutil.copytree(compiled, place / "bundle")
+        if run["gradients"]:
+            write_log(place / "logged", bundle, run)
     return folder
 
 

@@ -66,12 +66,12 @@ def cases(host_case: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 @pytest.fixture(scope="session")
 def trajectories(golden_case: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the golden trajectories' bundles, with those of the target ios-mlx as ``<method>-mlx``."""
-    compiler = Compiler(tmp_path_factory.mktemp("trajectories-mlx"))
+    compiler = Compiler()
     for golden in json.loads(GOLDEN.read_text())["trajectories"]:
         bundle = compiler.bundle(golden["model"], golden["method"], "ios-mlx", **golden["settings"])
         place = golden_case / f"{golden['method']}-mlx"
         place.mkdir()
-        bundle.rename(place / "bundle")
+        shutil.copytree(bundle, place / "bundle")
     return golden_case
 
 

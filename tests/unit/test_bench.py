@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport.bench import grid, output, page, summary
+from zoexport.bench import grid, output, summary
 from zoexport.bench.grid import EAGER, Axes, Shape, Variant
 from zoexport.bench.rounds import Plan, measure
 from zoexport.bench.runner import Sample, sample
@@ -276,23 +276,6 @@ def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> No
     assert "busy" in "\n".join(output.lines(result)) and "**Preliminary**" in output.markdown(
         result
     )
-
-
-def test_a_page_is_renewed_between_its_marks(result: dict[str, Any], tmp_path: Path) -> None:
-    folder, path = tmp_path / "bench", tmp_path / "page.md"
-    folder.mkdir()
-    (folder / output.JSON).write_text(json.dumps(result))
-    (folder / output.PICTURE).write_bytes(b"")
-    path.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
-    page.update(path, folder)
-    first = path.read_text()
-    assert first.startswith("before\n") and first.endswith("after\n") and "old" not in first
-    assert "](bench/bench.png)" in first and "| prge | int4/" in first
-    page.update(path, folder)
-    assert path.read_text() == first
-    path.write_text("no marks\n")
-    assert page.main([str(path), str(folder)]) == 2
-    assert path.read_text() == "no marks\n"
 
 
 # The command's messages.

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport.bench import grid, kernels, memory, output, page, programs, sections, summary
+from zoexport.bench import grid, kernels, output, programs, sections, summary
 from zoexport.bench.grid import AUTOGRAD, EAGER, Axes, Shape, Variant
 from zoexport.bench.kernel_process import OURS, PLAIN, TORCH, XNNPACK
-from zoexport.bench.products import Content, Product, flops_of_step, product_of
+from zoexport.bench.products import Content, Product, product_of
 from zoexport.bench.runner import Sample, sample
 
 SHAPE = Shape(256, 1, 1, targets="all-linear")
@@ -140,11 +140,6 @@ def test_products_of_operators(operator: str, arguments: list[Any], expected: ob
     assert product_of(operator, arguments) == expected
 
 
-def test_flops_of_a_step() -> None:
-    found = {"a": Content({LINEAR: 2}, 0), "b": Content({BACK: 1, LINEAR: 1}, 0)}
-    assert flops_of_step({"a": 3, "b": 0.5}, found) == 7 * 2 * 256 * 576 * 1536
-
-
 def test_a_program_without_a_family_goes_forward(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -221,24 +216,6 @@ def test_the_figures_of_a_product() -> None:
         "ratio_of_fastest": 2.0,
     }
     assert kernels.extra_seconds([entry]) == {LINEAR: pytest.approx(0.02)}
-
-
-def test_memory_that_comes_and_goes_is_seen() -> None:
-    import mmap
-    import os
-    import time
-
-    with memory.anonymous_peak(os.getpid()) as peak:
-        before = memory.status("RssAnon")
-        if before is None:
-            pytest.skip("this system does not say")
-        # From the system itself: the allocator may hold as much memory of earlier tests.
-        with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
-            block[:] = b"x" * len(block)
-            time.sleep(0.1)
-        time.sleep(0.05)
-        seen = peak()
-    assert seen is not None and seen > before + 50
 
 
 # What is shown.
@@ -328,18 +305,6 @@ def test_methods_without_a_color_of_their_own_are_drawn(
     assert sections.draw(tmp_path / "sections.png", result)
     output.write(tmp_path, result)
     assert "| update |" in (tmp_path / output.MARKDOWN).read_text()
-
-
-def test_a_page_has_marks_for_each_measurement(result: dict[str, Any], tmp_path: Path) -> None:
-    folder, path = tmp_path / "measured", tmp_path / "page.md"
-    folder.mkdir()
-    (folder / output.JSON).write_text(json.dumps(result))
-    marks = "<!-- bench -->\nkept\n<!-- /bench -->\n<!-- other -->\nold\n<!-- /other -->\n"
-    path.write_text(marks)
-    assert page.main([str(path), str(folder), "other"]) == 0
-    text = path.read_text()
-    assert "kept" in text and "old" not in text and "| mezo by layers |" in text
-    assert page.main([str(path), str(folder), "third"]) == 2
 
 
 def test_variants_of_given_split_bundles() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from zoexport import corpus, fetch
+from zoexport import fetch
 from zoexport.core.errors import DataError
+from zoexport.data import corpus
 
 TAGGED = "\n\n\tThe/at ``/`` Grand/jj-tl Jury/nn-tl ''/'' said/vbd ,/, (/( no/at )/) ;/. ;/. 1/2/cd ./.\n"
 

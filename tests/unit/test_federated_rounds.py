@@ -26,11 +26,6 @@ from zoexport.session import Session
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    return Compiler(tmp_path_factory.mktemp("bundles"))
-
-
-@pytest.fixture(scope="module")
 def bundle(compiler: Compiler) -> Path:
     return compiler.bundle("llama", "prge", queries=2)
 

@@ -158,7 +158,7 @@ def test_bits_that_cannot_be_are_refused():
 
 
 def drawn_one(table, word):
-    """As docs/quzo.md states it."""
+    """As docs/integers.md states it."""
     log = len(table).bit_length() - 1
     threshold, packed = (int(number) & 0xFFFFFFFF for number in table[word >> (32 - log)])
     if ((word << log) & 0xFFFFFFFF) >= threshold:
@@ -198,7 +198,7 @@ def updated(integers, bits, table, gradients, lr, eps, seed=3, step=6, second=Tr
 
 
 def updated_one(value, element, bits, table, gradients, lr, eps, seed, step, second):
-    """As docs/quzo.md states it."""
+    """As docs/integers.md states it."""
     f32, total = np.float32, 0
     for query, gradient in enumerate(gradients):
         c = f32(f32(f32(lr) / f32(len(gradients))) * f32(gradient)) / f32(eps)

@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.graphs import SmallModel
+from tests.support.graphs import VOCAB, SmallModel
 from tests.support.tiny_models import fixed_tokens
 from tests.unit.test_methods_interpreted import build
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import TrainingGraph, Value
 from zoexport.ir.capture import capture
-from zoexport.ir.graphs import aten, copy_program, is_call, shape_of
+from zoexport.ir.graphs import aten, copy_program, is_call, shape_of, zo
 from zoexport.ir.interpret import interpret
 from zoexport.ir.lengths import (
     FixedLength,
     follows,
+    marker_prime,
     position_axes,
     row_lengths,
     set_length,
-    telling_length,
 )
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.check_lengths import check_lengths
@@ -46,10 +46,10 @@ from zoexport.targets.executorch.open_sizes import cut_constants, has_open_sizes
         (64, [64], 67, 67),
     ],
 )
-def test_the_telling_length_divides_no_other_size(
+def test_the_marker_divides_no_other_size(
     seq_len: int, sizes: list[int], limit: int | None, expected: int | None
 ) -> None:
-    assert telling_length(seq_len, sizes, limit) == expected
+    assert marker_prime(seq_len, sizes, limit) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,26 @@ def test_a_program_at_another_length_is_the_model_at_that_length() -> None:
     )
 
 
+class _MergesScores(nn.Module):
+    """Causal, with the two axes of its scores in one for a while."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = x @ x.transpose(1, 2)
+        merged = scores.reshape(1, scores.numel()).tanh()
+        return x + merged.reshape(scores.shape).tril() @ x
+
+
+def test_a_size_that_follows_the_sequence_twice_is_replaced_twice() -> None:
+    model = SmallModel(_MergesScores()).eval()
+    graph = bind_rows(cleanup(capture(model, 13)), 2)
+    (program,) = graph.programs.values()
+    set_length(program, 13, 6)
+    tokens = torch.arange(12).view(2, 6) % VOCAB
+    with torch.no_grad():
+        found = interpret(graph, program.name, {"tokens": tokens})["logits"]
+        torch.testing.assert_close(found, model(tokens).logits)
+
+
 def _rows(length: int) -> torch.Tensor:
     """Seven entries within the first 13 positions of three rows."""
     return torch.tensor([0, 5, 12, length + 3, 2 * length, 2 * length + 7, 2 * length + 12])
@@ -185,3 +205,19 @@ def test_a_slice_of_rows_of_any_length_is_seen() -> None:
     program = graph.programs["train"]
     # The halves of the rotary embedding, which Legalizer turns into products.
     assert has_open_sizes_left(program, graph.length)
+
+
+def test_numbers_of_slots_are_no_sizes() -> None:
+    """Slot 11 of a model captured at 11 tokens keeps its number, and so its noise, when rows get 8 tokens."""
+    graph, *_ = build("llama", "prge", seq_len="8", **{"lora.targets": "all-linear"})
+    program = graph.programs["train"]
+    assert graph.length == 11
+
+    def numbers() -> list[int]:
+        found = (n.args[-1] for n in program.module.graph.nodes if is_call(n, zo.zo_update))
+        return sorted(int(number) for number in found)
+
+    before = numbers()
+    assert before == list(range(len(before))) and len(before) > 11
+    set_length(program, 11, 8)
+    assert numbers() == before

@@ -7,6 +7,7 @@ ExecuTorch or Core ML compute.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import io
 import json
@@ -89,6 +90,7 @@ def codes(file: DelegatedFile) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "phi"])
 def test_backpropagation_is_one_delegate_a_program(name: str, tmp_path: Path) -> None:
     graph = one_layer(name, weights="int4", lora__targets="attention")
@@ -128,6 +130,23 @@ def test_zeroth_order_training_is_one_delegate_a_program(
     assert not any(found.fallback_ops.values()) and not found.required_ops
     for entry in found.programs:
         check(file, entry, *expected[entry["name"]])
+
+
+def test_a_norm_whose_weights_are_trained(tmp_path: Path) -> None:
+    """Core ML's own takes constants alone; its other inputs are as they were."""
+    settings = {"train": "full", "split": "head", "perturbations": "1,1", "seq_len": "24"}
+    model = from_config(tiny_config("opt", num_hidden_layers=1))
+    graph = training_graph(plan("spzo", "ios-coreml", {**settings, **ENGINE}), model, silent)
+    graph = dataclasses.replace(graph, stages=graph.stages[1:])
+    part, _ = parts_of(copy.deepcopy(graph))
+    taken = part.program.arguments()
+    assert {"final_layer_norm.weight", "final_layer_norm.bias"} < {value.name for value in taken}
+    given = {value.name: fixed(value.name, value.sizes()) for value in taken}
+    named = {**part.weights(), **given}
+    expected = part.program.module(*(named[value.name] for value in part.program.inputs))
+    found, file = lowered(graph, tmp_path)
+    entry, _ = found.programs
+    check(file, entry, [*given.values()], expected)
 
 
 def test_int4_stays_int4_and_is_stored_once(tmp_path: Path) -> None:
@@ -172,12 +191,12 @@ def test_defaults() -> None:
     ("target", "settings", "message"),
     [
         ("ios-coreml", {**ENGINE, "compute": "fp16"}, "rounds every operation of a program alike"),
-        ("ios-coreml", {**ENGINE, "activations": "int8"}, "computes with fp32 activations"),
-        ("ios-coreml", {**ENGINE, "soc": "SM8650"}, "compiles for every chip"),
+        ("ios-coreml", {**ENGINE, "activations": "int8"}, "takes activations=fp32"),
+        ("ios-coreml", {**ENGINE, "soc": "SM8650"}, "has no choice of soc"),
         ("ios-coreml", {"engine": "mlx"}, "coreml, executorch"),
-        ("ios-mlx", ENGINE, "the engine of target ios-mlx is mlx"),
-        ("android-gpu", {"engine": "coreml"}, "the engine of target android-gpu is executorch"),
-        ("host", {"engine": "coreml"}, "Leave engine out, or compile for ios-coreml"),
+        ("ios-mlx", ENGINE, "target ios-mlx takes engine=mlx"),
+        ("android-gpu", {"engine": "coreml"}, "target android-gpu takes engine=executorch"),
+        ("host", {"engine": "coreml"}, "Leave engine out, or choose engine=executorch"),
     ],
 )
 def test_what_cannot_be_lowered_is_said_before_compiling(

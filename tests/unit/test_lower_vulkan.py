@@ -156,8 +156,8 @@ def test_fp32_weights_and_fp16_arithmetic() -> None:
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("mebp", {"activations": "int8"}, "computes with fp32 activations"),
-        ("prge", {"activations": "int8"}, "Choose activations=fp32"),
+        ("mebp", {"activations": "int8"}, "takes activations=fp32"),
+        ("prge", {"activations": "int8"}, "choose activations=fp32"),
         ("mezo", {"weights": "int8"}, "_weight_int8pack_mm"),
     ],
 )

@@ -18,6 +18,7 @@ from zoexport.ir.counts import product_flops
 from zoexport.plan import plan_training
 from zoexport.plan.compiling import compiling
 from zoexport.plan.estimate import PROCESSES, estimate
+from zoexport.targets import targets
 
 SMALL = {"seq_len": "32", "batch": "1", "lora.rank": "4"}
 KEYS = {
@@ -216,9 +217,7 @@ def test_stacked_copies_share_the_calls_of_the_head(
     planned, graph = _sized(llama, method, seq_len="80", **given)
     assert (graph.copies, graph.rows, graph.label_rows) == (copies, copies, 64)
     moves_one = {name: Footprint(0, 0, int(name == "head")) for name in graph.programs}
-    found = estimate(
-        graph, moves_one, as_dict(planned.config), together=False, tokenizer=0, threads=1
-    )
+    found = estimate(graph, moves_one, as_dict(planned.config), tokenizer=0, threads=1)
     assert found.moved == calls
     flops = {name: product_flops(program) for name, program in graph.programs.items()}
     layers = 8 // copies * (flops["embedding@80"] + 2 * flops["layer.0@80"])
@@ -229,7 +228,12 @@ def _compiling(folder: Path, method: str, target: str = "host", **given: str) ->
     planned, graph = _sized(folder, method, target, seq_len="64", **given)
     captured = build.captured(_blank(folder), 64, 64, lambda *_: None)
     found = compiling(
-        target, graph, captured, planned.config.weights, any_length=True, tokenizer=100
+        planned.target.lowering_memory,
+        graph,
+        captured,
+        planned.config.weights,
+        any_length=True,
+        tokenizer=100,
     )
     assert found is not None
     return found
@@ -264,7 +268,8 @@ def test_large_matrices_are_tried_and_read_in_pieces(tmp_path: Path) -> None:
     assert found["a stage being tried"] == 10_000_000 + 8 * 64 * (1 << 18)
     _, graph = _sized(tmp_path, "mezo", seq_len="64", split="layers")
     captured = build.captured(_blank(tmp_path), 64, 64, lambda *_: None)
-    fixed = compiling("host", graph, captured, "int4", any_length=False, tokenizer=0)
+    memory = targets.get("host").lowering_memory
+    fixed = compiling(memory, graph, captured, "int4", any_length=False, tokenizer=0)
     assert fixed is not None and fixed["weights being written"] == 4 * (1 << 23) + 43 * (1 << 20)
 
 

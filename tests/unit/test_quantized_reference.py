@@ -7,7 +7,7 @@ import torch
 
 from tests.support.graphs import WIDTH, SmallModel, tokens
 from zoexport.core import int4
-from zoexport.quantized_reference import quantize_model, round_rows
+from zoexport.parity.quantized import quantize_model, round_rows
 
 SETTINGS = {"weights": "int4", "activations": "int8", "group_size": 32}
 

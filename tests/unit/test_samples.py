@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from zoexport import samples
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
+from zoexport.data import samples
 from zoexport.fetch import Package
 
 

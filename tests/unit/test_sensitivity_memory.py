@@ -15,12 +15,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.support.tiny_models import SENTENCES, VOCAB_SIZE, save_tiny, tiny, tiny_tokenizer
 from tests.support.verbs import run, verb
-from zoexport import corpus, models
+from zoexport import models
 from zoexport.cli import main
 from zoexport.core.errors import ConfigError, ModelError
 from zoexport.core.mask import read_mask
-from zoexport.data import Candidate
-from zoexport.samples import Samples
+from zoexport.data import Candidate, corpus
+from zoexport.data.samples import Samples
 from zoexport.sensitivity import Linears, MaskConfig, choose_mask, linear_weights, mapped
 from zoexport.sensitivity import run as runs
 from zoexport.sensitivity.gradients import hessian_gradients, squared_gradients

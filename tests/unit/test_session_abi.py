@@ -13,9 +13,8 @@ from tests.support import split_bundles
 from tests.support.bundles import FROZEN, SLOT, LinearModel
 from tests.support.sessions import open_session
 from tests.support.split_bundles import SplitModel
-from zoexport import _session_abi as abi
 from zoexport.core.errors import Cancelled, ConfigError
-from zoexport.session import Dataset, Session, StepProgress, Tensor
+from zoexport.session import Dataset, Session, StepProgress, Tensor, abi
 
 
 class LongInfo(abi.Info):

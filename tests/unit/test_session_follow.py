@@ -13,9 +13,9 @@ import pytest
 from tests.support import bundles, split_bundles
 from tests.support.bundles import SLOT, LinearModel
 from tests.support.sessions import open_session, state_bytes, values
-from zoexport import _session_abi as abi
+from tests.unit.test_session_split_manifest import rewrite
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.session import Dataset, Record, Session
+from zoexport.session import Dataset, Record, Session, abi
 
 SEED = 19
 
@@ -218,8 +218,9 @@ def test_forward_differences_need_single_copies(bundle: Path, tmp_path: Path) ->
     ):
         session.configure(difference="forward")
     altered = bundles.write_bundle(tmp_path / "altered", settings={"difference": "forward"})
-    with pytest.raises(Exception, match="difference forward of the method prge"):
+    with pytest.raises(Exception, match="forward differences of copies that are computed together"):
         open_session(altered)
-    wrong = bundles.write_bundle(tmp_path / "wrong", settings={"difference": "backward"})
+    wrong = bundles.write_bundle(tmp_path / "wrong")
+    rewrite(wrong, lambda manifest: manifest["settings"].update(difference="backward"))
     with pytest.raises(Exception, match="central or forward"):
         open_session(wrong)

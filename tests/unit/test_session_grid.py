@@ -1,4 +1,4 @@
-"""Zeroth-order training of integers in the session (docs/quzo.md): steps, states, values that pass."""
+"""Zeroth-order training of integers in the session (docs/integers.md): steps, states, values that pass."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_integers_pass_as_they_are(bundle: Path, tmp_path: Path, dataset: Datase
 
 
 def test_a_slot_of_integers_is_not_read_as_floats(bundle: Path) -> None:
-    from zoexport import _session_abi as abi
+    from zoexport.session import abi
 
     room = (abi.c_float * 64)()
     with open_session(bundle) as session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.support import bundles, split_bundles
 from tests.support.sessions import make_dataset
 from tests.support.split_bundles import SplitModel
 from tests.unit.test_session_first_order import expected_loss
+from tests.unit.test_session_split_manifest import rewrite
 from zoexport.core import rng
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.session import Session
@@ -131,20 +133,60 @@ def test_resumes_and_evaluates(tmp_path: Path, method: str) -> None:
     assert contents[0] == contents[1]
 
 
+def test_the_plan_decides_and_no_name(tmp_path: Path) -> None:
+    """A method of any name; and bundles of 0.1.0, which say by their settings what a plan says now."""
+    found = []
+    for name, former in (("prge", False), ("another", False), ("prge", True), ("mezo", True)):
+        path = split_bundles.write_bundle(tmp_path / f"{name}-{former}", method=name)
+        if former:
+
+            def change(manifest: dict[str, Any], name: str = name) -> None:
+                del manifest["step"]
+                manifest["settings"] |= {"difference": "central"} if name == "mezo" else {}
+
+            rewrite(path, change)
+        model = SplitModel()
+        with make_dataset(EXAMPLES) as dataset, Session.open(path, engine=model) as session:
+            session.train(dataset, 3)
+            found.append(
+                ([session.record(i) for i in range(3)], model.calls[1].startswith("embed"))
+            )
+    assert all(records == found[0][0] for records, _ in found)
+    assert [together for _, together in found] == [True, False, True, False]
+
+
+LEVEL = {"begin": 0, "directions": 2, "difference": "central"}
+
+
 @pytest.mark.parametrize(
-    ("method", "changes", "message"),
+    ("step", "message"),
     [
-        ("other", {}, "other, with stages and without an optimizer"),
-        ("mebp", {"optimizer": None}, "mebp, with stages and without an optimizer"),
+        ({"levels": [], "copies": "one"}, r"levels"),
+        ({"levels": [LEVEL | {"begin": 1}], "copies": "one"}, "begin: found 1"),
+        ({"levels": [LEVEL, LEVEL], "copies": "one"}, "begin: found 0"),
+        ({"levels": [LEVEL, LEVEL | {"begin": 6}], "copies": "one"}, "begin: found 6"),
+        ({"levels": [LEVEL | {"directions": 0}], "copies": "one"}, "directions: found 0"),
+        ({"levels": [LEVEL | {"difference": "x"}], "copies": "one"}, r"difference"),
+        ({"levels": [LEVEL], "copies": "two"}, r"step\.copies: .*two"),
+        ({"levels": [LEVEL, LEVEL | {"begin": 2}], "copies": "stage"}, r"step\.copies"),
+        ({"levels": [LEVEL], "copies": "call"}, r"copies: found 1; expected 4"),
+        (
+            {"levels": [LEVEL | {"difference": "forward"}], "copies": "stage"},
+            r"forward differences of copies that are computed together",
+        ),
+        (
+            {"levels": [LEVEL | {"directions": 1 << 15}, LEVEL | {"begin": 2, "directions": 999}]}
+            | {"copies": "one"},
+            r"step: .*fewer directions",
+        ),
+        (
+            {"levels": [LEVEL, LEVEL | {"begin": 5}], "copies": "one"},
+            r"a group without a trainable slot",
+        ),
     ],
 )
-def test_methods_that_cannot_be(
-    tmp_path: Path, method: str, changes: dict[str, object], message: str
-) -> None:
-    settings = {"seq_len": 8, "batch": 2, "weights": "fp32", "activations": "fp32", "queries": 2}
-    settings |= {"eps": 0.01, "lr": 0.1, "loss": "full", "seed": 7}
-    path = split_bundles.write_bundle(
-        tmp_path / "bundle", method=method, changes={"settings": settings}
-    )
+def test_plans_that_cannot_be(tmp_path: Path, step: dict[str, object], message: str) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", method="mezo")
+    rewrite(path, lambda manifest: manifest.update(step=step))
     with pytest.raises(BundleError, match=message):
         Session.open(path, engine=SplitModel())

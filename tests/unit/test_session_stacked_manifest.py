@@ -33,6 +33,11 @@ def epsilon(name: str) -> dict[str, Any]:
     return {"name": name, "role": name, "dtype": "float32", "shape": [1]}
 
 
+def one_copy(manifest: Manifest) -> None:
+    manifest["copies"] = 1
+    manifest["step"]["copies"] = "one"
+
+
 def refused(bundle: Path, change: Change, message: str) -> None:
     Session.open(bundle, engine=StackedModel()).close()
     rewrite(bundle, change)
@@ -43,14 +48,14 @@ def refused(bundle: Path, change: Change, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(copies=2), r"copies: found 2; expected 1, or 2 \* settings.queries"),
+        (lambda m: m.update(copies=2), "copies: found 2; expected 4, as step says"),
         (lambda m: m.update(copies=8), "copies: found 8"),
-        (lambda m: m["settings"].update(queries=3), "copies: found 4"),
+        (lambda m: m["step"]["levels"][0].update(directions=3), "copies: found 4"),
         (lambda m: m.update(rows=6), "rows: found 6; expected a multiple of copies"),
         (lambda m: m.update(rows=4), r"the role tokens.*one of \(4, 4\)"),
-        (lambda m: m.update(copies=1), f"the trainable float16 slot {VALUES} with copies 1"),
+        (one_copy, f"the trainable float16 slot {VALUES} with copies 1"),
         (
-            lambda m: (m.update(copies=1), m["state"][0].update(role="frozen")),
+            lambda m: (one_copy(m), m["state"][0].update(role="frozen")),
             "the value epsilon with the role epsilon",
         ),
         (lambda m: m["state"][1].update(dtype="float16"), "the state shift"),
@@ -204,8 +209,10 @@ def test_the_schema_leaves_update_without_a_family(tmp_path: Path) -> None:
         manifests.read(path)
 
 
-def test_the_schema_wants_queries_without_an_optimizer(tmp_path: Path) -> None:
+def test_the_schema_wants_a_plan_or_queries_without_an_optimizer(tmp_path: Path) -> None:
     path = stacked_bundles.write_bundle(tmp_path / "bundle")
     rewrite(path, lambda m: m["settings"].pop("queries"))
+    assert manifests.read(path)["step"]["copies"] == "call"
+    rewrite(path, lambda m: m.pop("step"))
     with pytest.raises(BundleError, match="'queries' is a required property"):
         manifests.read(path)

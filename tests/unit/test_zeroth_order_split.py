@@ -8,6 +8,7 @@ import torch
 from tests.support.splits import LABELS, POSITIONS, by_autograd, state
 from tests.support.tiny_models import fixed_tokens, tiny
 from zoexport.build import plan, training_graph
+from zoexport.core.step_plan import ProbeLevel, StepPlan
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages
 from zoexport.methods.mebp.config import MebpConfig
@@ -35,7 +36,9 @@ def test_stages_are_the_model(method: str, name: str) -> None:
     assert list(graph.programs) == ["embedding@32", "layer.0@32", "head"]
     roles = {slot.name.split(".")[0]: slot.role for slot in graph.slots}
     assert roles == {"lora_A": "frozen", "lora_B": "trainable"}
-    assert "differentiate" not in graph.provenance and graph.provenance[-1] == "score_labels"
+    assert "differentiate" not in graph.provenance
+    assert graph.provenance[-2:] == ["score_labels", "spsa"]
+    assert graph.step == StepPlan((ProbeLevel(0, 4),), "stage" if method == "prge" else "one")
 
     stages = Stages(graph, state(graph), 32)
     *_, (hidden,) = stages.forward(fixed_tokens(2, 32))

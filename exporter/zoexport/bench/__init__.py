@@ -2,7 +2,6 @@
 
 ``grid`` says what is measured, ``bundles`` compiles or finds it, ``runner`` and ``eager_process`` time some steps of
 one variant, ``rounds`` takes turns, ``summary`` makes figures and ratios, ``output`` writes them, ``run`` joins
-these; ``page`` puts a measurement into a page of the documentation. Of split bundles ``programs`` and ``products`` say
-what each program costs and computes, ``kernels`` times their products alone, ``sections`` shows these. ``convergence``
-is the report of ``make report-convergence``, ``masks`` that of ``make report-masks``.
+these. Of split bundles ``programs`` and ``products`` say what each program costs and computes, ``kernels`` times their
+products alone, ``sections`` shows these.
 """

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench.memory import anonymous_peak, status
 from zoexport.bench.runner import LEARNING_RATE, Sample, with_peak
 from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.errors import ModelError, ZoExportError, rebuilt
+from zoexport.core.memory import anonymous_peak, status
 
 Baseline = Callable[[Path, Path, int, int], Sample]
 """(bundle, examples, steps, warm-up steps) to a sample."""

@@ -63,7 +63,7 @@ class Content:
 
     @property
     def flops(self) -> int:
-        """Of all products of a call."""
+        """Floating-point operations of all products of a call."""
         return sum(product.flops * count for product, count in self.products.items())
 
 
@@ -84,11 +84,6 @@ def contents(bundle: Path) -> dict[str, Content]:
         program["name"]: _content(plans[program["file"], program["method"]])
         for program in manifest["programs"]
     }
-
-
-def flops_of_step(calls: Mapping[str, float], found: Mapping[str, Content]) -> float:
-    """Of all products of a step that calls programs so often."""
-    return sum(count * found[name].flops for name, count in calls.items())
 
 
 def _content(plan: Any) -> Content:

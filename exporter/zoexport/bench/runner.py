@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench.memory import anonymous_peak
 from zoexport.core.children import child, last_line
 from zoexport.core.errors import BundleError
+from zoexport.core.memory import anonymous_peak
 from zoexport.core.native import runner_path
 
 LEARNING_RATE = 1e-6
@@ -27,7 +27,7 @@ class Sample:
         parts: seconds of a step by what was done: the bundle's programs, and the session's own work; for the
             baseline perturbation, forward pass and update.
         load_seconds: from opening the bundle until its program can run, None for the baseline.
-        peak_rss_mb: VmHWM of the process. peak_anonymous_mb: the most RssAnon that was seen (``bench.memory``).
+        peak_rss_mb: VmHWM of the process. peak_anonymous_mb: the most RssAnon that was seen (``core.memory``).
         calls: of each program in a step.
     """
 
@@ -72,25 +72,21 @@ def train(
     arguments = ["train", "--bundle", bundle, "--examples", examples, "--state", state]
     arguments += ["--steps", steps, "--threads", threads, "--lr", learning_rate]
     arguments += ["--schedule", "constant", "--accumulate", 1, "--timings"]
-    printed, peak = _run(bundle, arguments)
+    printed, peak = call(bundle, arguments)
     known = [value for value in (printed[-1]["peak_anonymous_mb"], peak) if value is not None]
     printed[-1]["peak_anonymous_mb"] = max(known, default=None)
     return printed
 
 
-def evaluate(bundle: Path, examples: Path, state: Path | None, *, threads: int) -> dict[str, Any]:
-    """The runner's evaluation of a state, or of the bundle as compiled: ``loss``, ``token_accuracy``, ``examples``.
+def call(bundle: Path, arguments: Sequence[object]) -> tuple[list[dict[str, Any]], float | None]:
+    """Run a command of the runner, the loss over the whole vocabulary.
+
+    Returns:
+        The objects that it printed, and the most anonymous memory in MB that it was seen to have.
 
     Raises:
-        BundleError: the bundle cannot be run; carries what the runner said.
+        BundleError: the runner failed; carries what it said.
     """
-    arguments = ["eval", "--bundle", bundle, "--examples", examples, "--threads", threads]
-    printed, _ = _run(bundle, arguments if state is None else [*arguments, "--state", state])
-    return printed[-1]
-
-
-def _run(bundle: Path, arguments: Sequence[object]) -> tuple[list[dict[str, Any]], float | None]:
-    """What the runner printed, and the most anonymous memory that it was seen to have."""
     command = [str(runner_path()), *map(str, arguments), "--loss", "full", "--json"]
     with tempfile.TemporaryFile() as log:
         with child(command, errors=log) as process, anonymous_peak(process.pid) as peak:

@@ -37,10 +37,11 @@ def export(
     \b
     zoexport adapter export model.bundle --state run --format peft -o adapter
     """
-    from zoexport.exchange import export_adapter
+    from zoexport.api import Bundle
 
     with output_of_libraries():
-        result = export_adapter(bundle, state=state, kind=kind, output=output, force=force)
+        found = Bundle.open(bundle).export_adapter(output, state=state, format=kind, force=force)
+    result = found.as_dict()
     rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
     emit(result, [f"Exported as {result['format']}.", *table(rows)], as_json=as_json)
 
@@ -63,9 +64,10 @@ def import_(
     zoexport adapter import model.bundle --adapter ./adapter --state run2
     zoexport train model.bundle --data train.jsonl --state run2 --steps 100
     """
-    from zoexport.exchange import import_adapter
+    from zoexport.api import Bundle
 
     with output_of_libraries():
-        result = import_adapter(bundle, adapter=source, kind=kind, state=state, force=force)
+        found = Bundle.open(bundle).import_adapter(source, state=state, format=kind, force=force)
+    result = found.as_dict()
     rows = [(name, result[name]) for name in ("state", "tensors")]
     emit(result, ["Imported.", *table(rows)], as_json=as_json)

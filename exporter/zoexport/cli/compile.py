@@ -56,23 +56,25 @@ def compile_verb(
     zoexport compile ./Qwen2-0.5B --target android-cpu --method prge \\
         --set weights=int4 --set lora.rank=8 -o qwen.bundle
     """
-    from zoexport.build import compile_bundle
+    from zoexport import api
     from zoexport.core.config import parse_assignments
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Phases("compile", as_json=as_json) as phases:
-        result = compile_bundle(
+        bundle = api.compile(
             model,
             method=method,
             target=target,
             output=output,
-            settings=settings,
+            by_key=settings,
             recipe=recipe,
             force=force,
             allow_fallback=allow_fallback,
             calibration=calibration,
             progress=phases,
         )
+    assert bundle.compiled is not None
+    result = bundle.compiled
     fallback = {name: sum(operators.values()) for name, operators in result["fallback_ops"].items()}
     rows = [
         ("bundle", result["bundle"]),

@@ -11,6 +11,9 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Phases
 
+_SHOWN = 8
+"""Entries of the first dimension of an inner value, of which there may be hundreds."""
+
 
 @click.command()
 @options.bundle
@@ -29,6 +32,11 @@ from zoexport.cli.progress import Phases
 @click.option(
     "--eps", type=click.FloatRange(min=0, min_open=True), help="With --signs: not the bundle's."
 )
+@click.option(
+    "--inner",
+    metavar="PROGRAM",
+    help="Compare every result within a program of the NPU with PyTorch's, in order, instead of steps.",
+)
 @click.option("--model", help="Where the original model is, if it is no longer where it was.")
 @options.common
 def parity(
@@ -37,6 +45,7 @@ def parity(
     dump: Path | None,
     signs: int | None,
     eps: float | None,
+    inner: str | None,
     model: str | None,
     as_json: bool,
 ) -> int:
@@ -48,10 +57,20 @@ def parity(
     zoexport parity model.bundle
     zoexport parity model.bundle --steps 5 --dump parity-dump
     zoexport parity model.bundle --signs 200 --eps 3e-2
+    zoexport parity npu.bundle --inner train --dump inner-values
     """
+    from zoexport.api import Bundle
     from zoexport.parity import compare_signs
-    from zoexport.parity import parity as compare
 
+    if inner is not None and signs is not None:
+        raise click.UsageError("--inner and --signs are comparisons of their own; choose one.")
+    if inner is not None:
+        from zoexport.parity.inner import compare_inner
+
+        with output_of_libraries(), Phases("parity", as_json=as_json) as phases:
+            result = compare_inner(bundle, inner, model=model, dump=dump, progress=phases)
+        emit(result, _inner(result), as_json=as_json)
+        return 0
     if signs is None and eps is not None:
         raise click.UsageError("--eps goes with --signs.")
     if signs is not None:
@@ -60,7 +79,8 @@ def parity(
         emit(result, _signs(result), as_json=as_json)
         return 0 if result["passed"] else 1
     with output_of_libraries(), Phases("parity", as_json=as_json) as phases:
-        result = compare(bundle, steps=steps, dump=dump, model=model, progress=phases)
+        found = Bundle.open(bundle).parity(steps=steps, dump=dump, model=model, progress=phases)
+    result = found.as_dict()
     rows = [
         (name.removeprefix("max_relative_").replace("_", " "), f"{value:.2e}")
         for name, value in result.items()
@@ -71,6 +91,18 @@ def parity(
     title = f"Session and reference {verdict} over {result['steps']} steps ({result['runner']})."
     emit(result, [title, *table(rows)], as_json=as_json)
     return 0 if result["passed"] else 1
+
+
+def _inner(result: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            f"{value['name']} {tuple(value['shape'])}",
+            " ".join(f"{error:.1e}" for error in value["error"][:_SHOWN]),
+        )
+        for value in result["values"]
+    ]
+    title = f"Errors of {result['program']}, by first dimension, over the largest magnitude:"
+    return [title, *table(rows)]
 
 
 def _signs(result: dict[str, Any]) -> list[str]:

@@ -48,19 +48,22 @@ def train(
     zoexport train model.bundle --data train.jsonl --state run --steps 150
     zoexport train model.bundle --data train.jsonl --state run --steps 300 --set lr=2e-3
     """
+    from zoexport.api import Bundle
     from zoexport.core.config import parse_assignments
-    from zoexport.train import train as train_bundle
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Steps(as_json=as_json) as progress:
-        result = train_bundle(
-            bundle,
-            data=data,
-            state=state,
-            steps=steps,
-            settings=settings,
-            progress=progress,
-            phase=progress.phase,
+        result = (
+            Bundle.open(bundle)
+            .train(
+                data,
+                state=state,
+                steps=steps,
+                by_key=settings,
+                progress=progress,
+                phase=progress.phase,
+            )
+            .as_dict()
         )
     losses = result["losses"]
     rows = [("loss", f"{losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last")]
@@ -99,12 +102,13 @@ def evaluate(
     zoexport eval model.bundle --data test.jsonl
     zoexport eval model.bundle --data test.jsonl --state run --json
     """
+    from zoexport.api import Bundle
     from zoexport.core.config import parse_assignments
-    from zoexport.train import evaluate as evaluate_bundle
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Phases("eval", as_json=as_json) as phases:
-        result = evaluate_bundle(bundle, data=data, state=state, settings=settings, phase=phases)
+        found = Bundle.open(bundle).evaluate(data, state=state, by_key=settings, progress=phases)
+    result = found.as_dict()
     rows = [("loss", f"{result['loss']:.4f}")]
     if result["accuracy"] is not None:
         rows.append(("accuracy", f"{result['accuracy']:.1%}"))

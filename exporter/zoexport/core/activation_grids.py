@@ -1,4 +1,4 @@
-"""8-bit grids that the inputs of linear layers are rounded to (docs/quzo.md, Activations).
+"""8-bit grids that the inputs of linear layers are rounded to (docs/integers.md, Activations).
 
 Every value x of a layer's input is rounded with the same few numbers, known before anything runs:
 
@@ -25,7 +25,7 @@ LARGEST_STEP = 127
 LARGEST_FLOAT = 448.0
 _LEAST_NORMAL = 2.0**-6
 _LEAST_SCALE = 2.0**-100
-"""Of inputs that are zero everywhere, or as good as that: no quotient overflows before it is cut."""
+"""The scale of inputs that are (nearly) zero everywhere, so that no quotient overflows before it is clamped."""
 _EXPONENT = 0x7F800000
 _ROUNDS_TO_3_BITS = 2.0**20
 """2^e times this has the last place 2^(e-3): what is added to it is rounded to 3 bits of mantissa below 2^e's."""

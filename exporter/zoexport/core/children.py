@@ -20,7 +20,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent() -> None:
-    """Of a process that is about to run a program: be killed when the parent is gone."""
+    """Let the kernel kill this process when its parent is gone; for a child that is about to run a program."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,28 +1,27 @@
-"""Masked language models (encoders): how they are told, and how they are called."""
+"""Masked language models (encoders): how they are detected, and how they are called."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError
+from zoexport.core.features import Feature
+from zoexport.core.tasks import MASKED, task_of
 
 if TYPE_CHECKING:
     import torch
 
     from zoexport.core.types import Method, Target
 
-_HEAD = "ForMaskedLM"
 
-
-def is_masked(architecture: str) -> bool:
-    """Whether a class of transformers predicts masked tokens, seeing what follows them too."""
-    return architecture.endswith(_HEAD)
+def is_masked(model: object) -> bool:
+    """Whether a model predicts masked tokens, seeing what follows them too."""
+    return task_of(type(model)) == MASKED
 
 
 def pad_token(model: Any) -> int | None:
     """The token that fills rows of a masked language model up, whose layers must not see it; None of a causal model."""
-    return int(model.config.pad_token_id) if is_masked(type(model).__name__) else None
+    return int(model.config.pad_token_id) if is_masked(model) else None
 
 
 def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
@@ -34,11 +33,10 @@ def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
     Raises:
         ConfigError: it is masked.
     """
-    name = type(model).__name__
-    if is_masked(name):
+    if is_masked(model):
         raise ConfigError(
             where,
-            found=f"{found}, and the masked language model {name}",
+            found=f"{found}, and the masked language model {type(model).__name__}",
             expected="a causal language model, or other settings",
             fix=fix,
         )
@@ -50,7 +48,7 @@ def check_encoder(model: Any, method: Method, target: Target, config: Any) -> No
     Raises:
         ConfigError: it is one.
     """
-    if not target.encoders:
+    if Feature.ENCODERS not in target.has:
         refuse_masked(
             model,
             f"target {target.name}",
@@ -64,13 +62,12 @@ def check_encoder(model: Any, method: Method, target: Target, config: Any) -> No
             "one program of the whole model",
             "Add --set split=layers.",
         )
-    settings = as_dict(config)
-    if "mask" in settings or ("perturbation_bits" in settings and settings["train"] == "full"):
+    if config.perturbs_weights:
         refuse_masked(
             model,
             f"method {method.name}",
             "programs that perturb the weights of all linear layers, but not of one in the output head",
-            "Train adapters: mebp, spzo, prge or mezo with split=layers, quzo with train=lora.",
+            "Train adapters, layer by layer (train=lora, or another method).",
         )
 
 

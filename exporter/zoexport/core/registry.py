@@ -59,8 +59,8 @@ class Registry(Generic[T]):
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True
         package = importlib.import_module(self._package)
         for folder in pkgutil.iter_modules(package.__path__, prefix=f"{self._package}."):
             if folder.ispkg:
                 importlib.import_module(f"{folder.name}.{self._module}")
+        self._loaded = True  # last: where an import failed, the next call tries again

@@ -6,13 +6,15 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule
 
     from zoexport.core.activation_grids import Format
+    from zoexport.core.features import Feature
+    from zoexport.core.step_plan import StepPlan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Program:
 
 
 _SLOT_BYTES = {"float32": 4, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
-"""Of an element, by dtype."""
+"""Bytes of an element, by dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Slot:
 
     @property
     def bytes(self) -> int:
-        """Of its value."""
+        """Bytes of its value."""
         return _SLOT_BYTES[self.dtype] * math.prod(self.shape)
 
     def as_dict(self) -> dict[str, Any]:
@@ -123,33 +125,6 @@ class Stage:
     def as_dict(self) -> dict[str, Any]:
         """The stage as the manifest states it."""
         return dataclasses.asdict(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Blocks:
-    """How the stages of a split graph are perturbed in two blocks (FedSPZO 3.2.2).
-
-    Attributes:
-        second: the number of the second block's first stage.
-        perturbations: P1 directions of the first block; P2 of the second for each sign of one of these.
-    """
-
-    second: int
-    perturbations: tuple[int, int]
-
-    @property
-    def second_directions(self) -> int:
-        """Of the second block in a step: 2 P1 P2."""
-        first, second = self.perturbations
-        return 2 * first * second
-
-    def evaluations(self, *, second: bool) -> int:
-        """How often a step runs a block: 2 P1 and 4 P1 P2 times (equation 9)."""
-        return 2 * self.second_directions if second else 2 * self.perturbations[0]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The blocks as the manifest states them."""
-        return {"second": self.second, "perturbations": list(self.perturbations)}
 
 
 class RowReader(Protocol):
@@ -185,8 +160,8 @@ class TrainingGraph:
         activations: by path of a linear layer, how its input is rounded; None where nothing is, or only sizes count.
         rounded: by parameter of a linear layer, the weight that holds the format of its input.
         grid: where integers are trained, what the session is told of their perturbations: the slot of the ``table``,
-            ``eps`` and the ``estimator`` (docs/quzo.md).
-        blocks: where the model is perturbed in two, how.
+            ``eps`` and the ``estimator`` (docs/integers.md).
+        step: how the session probes the loss; None where it computes gradients.
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
     """
@@ -214,7 +189,7 @@ class TrainingGraph:
     activations: dict[str, Format] | None = None
     rounded: dict[str, str] = dataclasses.field(default_factory=dict)
     grid: dict[str, Any] | None = None
-    blocks: Blocks | None = None
+    step: StepPlan | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
 
@@ -301,6 +276,21 @@ class Footprint:
     copies_weights: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class LoweringMemory:
+    """What a target's compiler takes (``plan.compiling`` says how that was measured).
+
+    Attributes:
+        base: bytes of itself. node: bytes of each node of the programs, of those of every length.
+        packed: by the setting ``weights``, bytes that whole programs take for each weight, beside four of the model's
+            own.
+    """
+
+    base: int
+    node: int
+    packed: Mapping[str, float]
+
+
 Progress = Callable[[str, "float | None"], None]
 
 
@@ -323,7 +313,25 @@ class Method(Protocol):
         """The rewrites that turn the captured ``forward`` program into the method's programs, in order."""
 
     def reference(self, model: torch.nn.Module, config: Any, slots: Mapping[str, Any]) -> Any:
-        """The method in plain PyTorch, see ``methods/prge/reference.py``."""
+        """The method in plain PyTorch, see ``methods/zeroth_order.py``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerValue:
+    """A result within a program, as PyTorch computes it (``reference``) and as the device does (``computed``)."""
+
+    name: str
+    operator: str
+    reference: torch.Tensor
+    computed: torch.Tensor
+
+
+@runtime_checkable
+class ShowsInnerValues(Protocol):
+    """A target that can show what its delegates compute on the way."""
+
+    def inner_values(self, graph: TrainingGraph, config: Any, program: str) -> list[InnerValue]:
+        """Every result of a whole program, in the order of computation, and then its outputs."""
 
 
 class Target(Protocol):
@@ -346,8 +354,16 @@ class Target(Protocol):
         """What is to be said before anything is compiled for it, such as whose libraries it uses; may be empty."""
 
     @property
-    def encoders(self) -> bool:
-        """Whether it takes layers that hide padding by their tokens, as those of masked language models do."""
+    def has(self) -> frozenset[Feature]:
+        """What its programs can do."""
+
+    @property
+    def takes(self) -> Mapping[str, tuple[str, ...]]:
+        """By setting that targets differ in, the values that this one takes; none where it has no choice."""
+
+    @property
+    def lowering_memory(self) -> LoweringMemory | None:
+        """What compiling for it takes; None where that was not measured."""
 
     def check_available(self) -> list[Problem]:
         """What is missing on this machine to lower for the target."""
@@ -359,7 +375,7 @@ class Target(Protocol):
         """``config`` as the method's passes are to see it, where the target does part of their work when it lowers."""
 
     def supports(self, config: Any) -> list[Problem]:
-        """Why these settings cannot be lowered, before the model is loaded."""
+        """Why these settings cannot be lowered, beyond ``has`` and ``takes``; before the model is loaded."""
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """Write the programs into ``folder``."""

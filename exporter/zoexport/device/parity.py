@@ -23,7 +23,7 @@ from zoexport.device.runs import Place, push, run_there
 from zoexport.session import Dataset, Session
 
 _LABELS = 256
-"""Of a step, where losses differ by roundings (core.tolerances)."""
+"""Labels of a step, where losses differ by roundings (core.tolerances)."""
 _RUN = "parity"
 
 

@@ -151,7 +151,7 @@ class Client:
         )
 
     def _version(self, federation: str) -> int:
-        """Of the model that is kept of a federation; 0, the bundle's, where none can be read."""
+        """The version of the model kept of a federation; 0, the bundle's, where none can be read."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads((self._folder / _VERSION).read_text("utf-8"))
             content = self._path(int(known["version"])).read_bytes()

@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind
 
 from zoexport.core.encoders import model_inputs, pad_token
 from zoexport.core.errors import ModelError, first_line
+from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
 
@@ -54,7 +55,8 @@ def quiet() -> Iterator[None]:
 
 def position_limit(model: torch.nn.Module) -> int | None:
     """How many tokens a row of a model may have, where its configuration says so."""
-    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    config = getattr(model, "config", None)
+    limit = None if config is None else getattr(sizes(config), "max_position_embeddings", None)
     if not isinstance(limit, int):
         return None
     # RoBERTa's position table has a row for padding, and positions count from the one after it.

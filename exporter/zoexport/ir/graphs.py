@@ -100,6 +100,15 @@ def is_call(node: object, *operators: Any) -> TypeGuard[Node]:
     )
 
 
+def is_own(node: object) -> TypeGuard[Node]:
+    """Whether ``node`` calls one of zoexport's own operators."""
+    return (
+        isinstance(node, Node)
+        and node.op == "call_function"
+        and getattr(node.target, "namespace", None) == "zoexport"
+    )
+
+
 def arguments(node: Node) -> tuple[Any, ...]:
     """A call's positional arguments; FX's type for them names every kind that exists, which no caller can use."""
     return node.args

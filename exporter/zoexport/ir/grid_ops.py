@@ -31,7 +31,7 @@ def grid_linear_int4(
     step: torch.Tensor,
     queries: int,
 ) -> torch.Tensor:
-    """x W^T (+ bias) for all perturbed copies at once (QuZO, equation 8; docs/quzo.md).
+    """x W^T (+ bias) for all perturbed copies at once (QuZO, equation 8; docs/integers.md).
 
     Args:
         x: float32 (..., K), rows that are 2 * queries copies of as many, one after the other.

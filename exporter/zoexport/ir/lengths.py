@@ -19,7 +19,7 @@ import torch
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
-from zoexport.ir.graphs import aten, copy_program, placeholders
+from zoexport.ir.graphs import aten, copy_program, is_own, placeholders
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs
 from zoexport.ir.shapes import record_shapes
@@ -40,8 +40,12 @@ class FixedLength(Exception):
     """A graph that was captured to take rows of any length says something else of shorter ones."""
 
 
-def telling_length(seq_len: int, sizes: Iterable[int], limit: int | None) -> int | None:
-    """The smallest prime from ``seq_len`` on that divides none of ``sizes``; None where that is above ``limit``."""
+def marker_prime(seq_len: int, sizes: Iterable[int], limit: int | None) -> int | None:
+    """The length at which to capture a graph, so that sizes that follow the sequence can be detected by it.
+
+    Returns:
+        The smallest prime from ``seq_len`` on that divides none of ``sizes``; None where that is above ``limit``.
+    """
     others = {size for size in sizes if size > 0}
     for length in itertools.count(max(seq_len, _ABOVE_AXES)):
         if limit is not None and length > limit:
@@ -85,14 +89,18 @@ def set_rows(program: Program, rows: int, wanted: int) -> None:
 
 
 def _set_size(program: Program, size: int, wanted: int, cuts: Mapping[str, list[int]]) -> None:
-    """Replace ``size`` and its multiples, and cut inputs along the axes of ``cuts``."""
+    """Replace ``size`` and its multiples, and cut inputs along the axes of ``cuts``.
+
+    A number is a multiple of its square where a reshape merges two axes, as those of attention's scores.
+    """
     nodes = program.module.graph
 
     def resized(number: Any) -> Any:
-        return number // size * wanted if follows(number, size) else number
+        return resized(number // size) * wanted if follows(number, size) else number
 
     for node in nodes.nodes:
-        if node.op == "call_function":
+        # Integers of our own operators are numbers of slots, queries and axes, and code: no sizes.
+        if node.op == "call_function" and not is_own(node):
             resize: Any = torch.fx.node.map_aggregate
             node.args, node.kwargs = resize((node.args, node.kwargs), resized)
     for value, node in zip(program.inputs, placeholders(program).values(), strict=True):

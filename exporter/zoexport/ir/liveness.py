@@ -23,7 +23,7 @@ _VIEWS = (*_STRIDED, aten.alias, aten.clone, aten.detach, aten.squeeze, aten.uns
 def live_footprint(
     program: Program, *, ahead: int = 0, within: Callable[[Node], int] = lambda _: 0
 ) -> Footprint:
-    """Of a program with numbers for sizes.
+    """The footprint of a program whose sizes are numbers.
 
     Args:
         program: its nodes run in their order.
@@ -71,7 +71,7 @@ def _keeps_order(node: Node) -> bool:
 
 
 def tensor_bytes(node: Node) -> int:
-    """Of a node's result, or of all of them."""
+    """Bytes of a node's result, or of all of them."""
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else [value]
     return sum(one.nbytes for one in values if isinstance(one, torch.Tensor))

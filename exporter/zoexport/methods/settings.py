@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
+from zoexport.core.features import Feature
 from zoexport.core.types import Problem
 
 
@@ -51,11 +52,23 @@ class TrainingSettings:
 
     first_order: ClassVar[bool] = False
     """Whether the method trains by gradients; the others have projected gradients in their records."""
+    together: ClassVar[bool] = False
+    """Whether all perturbed copies pass a program before the next one runs, and are in memory at once."""
 
     @property
     def staged(self) -> bool:
         """Whether programs are those of layers, over mapped weights, and not of the whole model."""
         return True
+
+    @property
+    def needs(self) -> dict[Feature, str]:
+        """What programs with these settings ask of a target, and the setting that asks."""
+        return {Feature.STAGES if self.staged else Feature.WHOLE: "setting split"}
+
+    @property
+    def perturbs_weights(self) -> bool:
+        """Whether programs perturb the weights of all linear layers of the model's layers, and not of its head."""
+        return False
 
     @property
     def modules(self) -> tuple[str, str]:

@@ -88,7 +88,7 @@ def split_passes(
         *train,
         Pass(
             "bind_rows",
-            lambda graph: bind_rows(graph, _telling_rows(graph)),
+            lambda graph: bind_rows(graph, _marker_rows(graph, copies * config.batch)),
             "shapes must be numbers to be compared; the rows tell themselves apart until they are chosen",
         ),
         Pass(
@@ -129,13 +129,14 @@ def label_rows(vocabulary: int, most: int) -> int:
     return min(max(least, min(greatest, _LOGITS // vocabulary // 8 * 8)), max(most, 1))
 
 
-def _telling_rows(graph: TrainingGraph) -> int:
-    from zoexport.ir.lengths import telling_length
+def _marker_rows(graph: TrainingGraph, wanted: int) -> int:
+    """At least the ``wanted`` ones, as a table with a part for every row can be cut but not continued."""
+    from zoexport.ir.lengths import marker_prime
 
     sizes: list[Any] = [graph.length, graph.seq_len]
     sizes += [size for tensor in graph.weights.values() for size in tensor.shape]
     sizes += [size for slot in graph.slots for size in slot.shape]
     sizes += [len(places) for places in (graph.chosen or {}).values()]
-    rows = telling_length(2, sizes, None)
+    rows = marker_prime(wanted, sizes, None)
     assert rows is not None
     return rows

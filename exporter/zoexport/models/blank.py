@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.core.untouched import untouched_zeros
 from zoexport.models.conv1d import linear_from_conv1d
+from zoexport.models.language import language_config, model_class
 from zoexport.models.load import (
     TOKENIZER_FILES,
     from_pretrained,
     gguf_config,
     hub_folder,
-    quiet,
     registry_folder,
     unreadable,
 )
-from zoexport.models.source import (
-    ModelSource,
-    check_language_model,
-    model_class,
-    read_config,
-    read_json,
-)
+from zoexport.models.quiet import quiet
+from zoexport.models.source import ModelSource
 
 if TYPE_CHECKING:
     import torch
@@ -60,9 +55,7 @@ def blank(source: ModelSource, *, verbose: bool = False) -> BlankModel:
             assert source.path is not None
             return BlankModel(_blank(gguf_config(source.path), where), source.name, 0)
         folder = _folder(source)
-        content = read_json(folder / "config.json")
-        config = read_config(folder, content)
-        check_language_model(source.argument, content, config)
+        config = language_config(folder, source.argument)
         files = [folder / name for name in TOKENIZER_FILES]
         size = sum(path.stat().st_size for path in files if path.is_file())
         return BlankModel(_blank(config, where), source.name, size)

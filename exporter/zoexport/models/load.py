@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
-import logging
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.encoders import is_masked
 from zoexport.core.errors import ModelError, first_line
 from zoexport.core.files import atomic_folder, sha256
+from zoexport.core.sizes import sizes
+from zoexport.core.tasks import CAUSAL, MASKED
 from zoexport.fetch import cache_dir, downloaded
 from zoexport.models.conv1d import conv1d_paths, linear_from_conv1d
-from zoexport.models.source import (
-    REGISTRY,
-    ModelSource,
+from zoexport.models.language import (
     auto_class,
     check_language_model,
+    language_config,
     model_class,
-    read_config,
-    read_json,
-    weight_files,
 )
+from zoexport.models.quiet import quiet
+from zoexport.models.source import REGISTRY, ModelSource, weight_files
 from zoexport.models.stand_ins import StandIns
 from zoexport.models.weights import LoadedWeights, WeightReader
 
@@ -88,7 +84,7 @@ class LoadedModel:
     @property
     def masked(self) -> bool:
         """Whether it is a masked language model, such as BertForMaskedLM."""
-        return is_masked(self.architecture)
+        return is_masked(self.model)
 
 
 def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> LoadedModel:
@@ -167,8 +163,7 @@ def hub_folder(identifier: str, *, weights: bool = True) -> Path:
     small = ["*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
     try:
         folder = Path(snapshot_download(identifier, allow_patterns=small))
-        content = read_json(folder / "config.json")
-        check_language_model(identifier, content, read_config(folder, content))
+        language_config(folder, identifier)
         for pattern in ("*.safetensors", "*.bin") if weights else ():
             folder = Path(snapshot_download(identifier, allow_patterns=[*small, pattern]))
             if any(folder.glob(pattern)):
@@ -192,7 +187,7 @@ def hub_folder(identifier: str, *, weights: bool = True) -> Path:
 def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedModel:
     files = weight_files(folder)
     where = f"model {source.argument}"
-    config = read_config(folder, read_json(folder / "config.json"))
+    config = language_config(folder, source.argument)
     found = _without_weights(folder, config, files, where) if lazy else None
     model, weights = found or (from_pretrained(auto_class(config), str(folder), where), None)
     tokenizer = None
@@ -227,11 +222,9 @@ def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
 
 def _read_gguf(path: Path) -> tuple[Any, Any]:
     """Model and tokenizer of a GGUF file, dequantized by transformers' own reader."""
-    from transformers import AutoModelForCausalLM
-
     where = f"model {path}"
-    gguf_config(path)
-    model = from_pretrained(AutoModelForCausalLM, str(path.parent), where, gguf_file=path.name)
+    kind = auto_class(gguf_config(path))
+    model = from_pretrained(kind, str(path.parent), where, gguf_file=path.name)
     # The weights are plain now; these marks would make saving and capturing treat them as quantized.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
@@ -256,7 +249,7 @@ def gguf_config(path: Path) -> Any:
         )
     except Exception as error:  # the reader raises many types for damaged files
         raise unreadable(f"model {path}", error) from error
-    check_language_model(str(path), {}, config)
+    check_language_model(str(path), config, {})
     return config
 
 
@@ -298,7 +291,7 @@ def unreadable(where: str, error: Exception) -> ModelError:
     return ModelError(
         where,
         found=f"files that transformers cannot load ({first_line(error)})",
-        expected="complete files of an architecture that it knows",
+        expected=f"complete files of an architecture that it knows, for the task {CAUSAL} or {MASKED}",
         fix="Download the model again, or use another form of it (a Hugging Face directory, a GGUF file).",
     )
 
@@ -342,7 +335,7 @@ def _finish(
         source=source.argument,
         base=source.base,
         architecture=type(model).__name__,
-        vocab_size=int(model.config.get_text_config().vocab_size),
+        vocab_size=int(sizes(model.config).vocab_size),
         sha256=_digest(files),
         config=model.config,
         transposed=replaced,
@@ -355,33 +348,3 @@ def _digest(files: list[Path]) -> str:
         return sha256(files[0])
     lines = "".join(f"{sha256(file)}  {file.name}\n" for file in files)
     return hashlib.sha256(lines.encode()).hexdigest()
-
-
-@contextlib.contextmanager
-def quiet(verbose: bool) -> Iterator[None]:
-    """Silence transformers' warnings, reports and progress bars for a while."""
-    if verbose:
-        yield
-        return
-    # torchao complains about GPU libraries while transformers is imported.
-    logging.getLogger("torchao").setLevel(logging.ERROR)
-    import transformers
-    from huggingface_hub import utils as hub_utils
-
-    hub: Any = hub_utils  # exports that its type information hides
-    log = transformers.logging
-    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    hub_bars = not hub.are_progress_bars_disabled()
-    log.set_verbosity(logging.CRITICAL)
-    log.disable_progress_bar()
-    hub.disable_progress_bars()
-    try:
-        # The GGUF reader's progress bar listens to none of these switches.
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        log.set_verbosity(verbosity)
-        if bars:
-            log.enable_progress_bar()
-        if hub_bars:
-            hub.enable_progress_bars()

@@ -1,9 +1,13 @@
 """parity: the bundle in the session against the method's reference in PyTorch, with the same noise.
 
-Of a first-order method, and where activations are int8, the two sides are kept together (``core.tolerances`` says why):
-the reference begins each step at the session's state, and a first-order one updates with the session's gradients. With
-int8 a step's losses are over the whole vocabulary and over labels enough for single roundings to average out. Where
-integers are trained, the reference updates its own with the session's gradients. Otherwise both run freely.
+The two sides are kept together, so that a step shows that step's errors and none that grew from earlier ones: the
+reference begins each step at the session's state, with the session's gradients pending or, of a first-order method,
+updates with them. Where integers are trained it updates its own with the session's gradients, as these stay equal.
+With activations that are rounded a step's losses are over the whole vocabulary, and over labels enough for single
+roundings to average out.
+
+Of a zeroth-order method each projected gradient is compared too, as a difference of two losses, beyond what the
+bundle's arithmetic can tell (``parity.resolution``): where losses are right to a hundredth, differences may be noise.
 """
 
 from __future__ import annotations
@@ -19,15 +23,16 @@ from typing import Any
 import numpy as np
 
 from zoexport.adapters.integers import scales_of
-from zoexport.chosen import places_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.config import parse
 from zoexport.core.files import atomic_folder
 from zoexport.methods import methods
+from zoexport.parity import resolution
 from zoexport.parity.batches import make_batch
 from zoexport.parity.dump import dump_step
 from zoexport.parity.session_side import SessionSide
+from zoexport.sensitivity.places import places_of
 
 _LABELS_TO_AVERAGE = 256
 """Labels of a step whose losses differ by roundings."""
@@ -35,13 +40,16 @@ _LABELS_TO_AVERAGE = 256
 
 @dataclasses.dataclass
 class _Comparison:
-    """The largest relative errors so far."""
+    """The largest relative errors so far, and how small a difference of losses counts."""
 
     loss: float = 0.0
     state: float = 0.0
     gradient: float | None = None
+    difference: float | None = None
+    resolution: float = 0.0
 
-    def add(self, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    def add(self, ours: dict[str, Any], theirs: dict[str, Any], divisor: float) -> None:
+        """Compare a step of both sides; ``divisor`` of a loss difference makes a projected gradient."""
         for mine, reference in zip(ours["losses"], theirs["losses"], strict=True):
             error = abs(mine - reference) / max(abs(reference), 1e-12)
             self.loss = worse(self.loss, error)
@@ -49,6 +57,11 @@ class _Comparison:
         if isinstance(theirs["gradients"], dict):
             error = state_error(ours["gradients"], theirs["gradients"])
             self.gradient = worse(self.gradient or 0.0, error)
+            return
+        for mine, reference in zip(ours["gradients"], theirs["gradients"], strict=True):
+            beyond = max(abs(mine - reference) * divisor - self.resolution, 0.0)
+            error = beyond / max(abs(reference) * divisor, 1e-12)
+            self.difference = worse(self.difference or 0.0, error)
 
     def within(self, bounds: Mapping[str, float]) -> bool:
         """Whether no error exceeds its bound."""
@@ -56,6 +69,7 @@ class _Comparison:
             self.loss <= bounds[tolerances.LOSS]
             and self.state <= bounds[tolerances.STATE]
             and (self.gradient or 0.0) <= bounds[tolerances.GRADIENT]
+            and (self.difference or 0.0) <= bounds.get(tolerances.DIFFERENCE, math.inf)
         )
 
 
@@ -116,6 +130,8 @@ def parity(
         first_order = not session.session.info.queries
         integers = "grid" in manifest
         compared = _Comparison()
+        divisor = 1.0 if first_order else _divisor(manifest)
+        arithmetic = None if first_order else tolerances.arithmetic(settings)
         gradients: Any = []
         for step in range(steps):
             progress("comparing", step / steps)
@@ -125,13 +141,19 @@ def parity(
             elif integers:
                 if step:
                     reference.take(gradients, settings["lr"])
-            elif rounds:
+            else:
                 reference.follow(session.tensors(), gradients, settings["lr"])
             ours = session.step(batch)
             gradients = ours["gradients"]
             applied = {"applied": _tensors(gradients)} if first_order else {}
-            theirs = _in_arrays(reference.step(batch, settings["lr"], **applied))
-            compared.add(ours, theirs)
+            if arithmetic is None or step >= resolution.STEPS:
+                theirs = reference.step(batch, settings["lr"], **applied)
+            else:
+                with resolution.measured(reference, arithmetic) as measured:
+                    theirs = reference.step(batch, settings["lr"])
+                compared.resolution = worse(compared.resolution, measured.take(len(batch)))
+            theirs = _in_arrays(theirs)
+            compared.add(ours, theirs, divisor)
             if folder is not None:
                 sides = {
                     "session": (ours, session.noise(step)),
@@ -140,7 +162,7 @@ def parity(
                 dump_step(folder, step, batch, sides, settings)
         if integers:
             reference.take(gradients, settings["lr"])
-        elif rounds and not first_order:
+        elif not first_order:
             reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
@@ -152,9 +174,18 @@ def parity(
         "max_relative_loss_error": compared.loss,
         "max_relative_state_error": compared.state,
         "max_relative_gradient_error": compared.gradient,
+        "max_relative_difference_error": compared.difference,
+        "difference_resolution": None if arithmetic is None else compared.resolution,
         "bounds": bounds,
         "runner": f"session ({manifest['engine']})",
     }
+
+
+def _divisor(manifest: Mapping[str, Any]) -> float:
+    """What a difference of losses is divided by to be a projected gradient."""
+    step = manifest.get("step")
+    level = step["levels"][0] if step else manifest["settings"]
+    return float(manifest["settings"]["eps"]) * (1 if level.get("difference") == "forward" else 2)
 
 
 def load_reference(
@@ -171,9 +202,9 @@ def load_reference(
     from safetensors.torch import load_file
 
     from zoexport import models
-    from zoexport.activations import formats_in, round_inputs
     from zoexport.build import INITIAL_STATE
-    from zoexport.quantized_reference import quantize_model
+    from zoexport.calibration import formats_in, round_inputs
+    from zoexport.parity.quantized import quantize_model
 
     progress("loading the original model", None)
     loaded = models.load_original(manifest, model)

@@ -82,7 +82,7 @@ class _Choice:
 
     @staticmethod
     def _shape(node: Node) -> tuple[int, ...]:
-        """Of a value of three dimensions, else nothing."""
+        """The shape of a value of three dimensions; empty of others."""
         value = node.meta.get("val")
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
         return shape if len(shape) == 3 else ()

@@ -6,7 +6,8 @@ Before::
     _ = aten._assert_tensor_metadata(h, ...)
     d = aten.dropout(h, 0.1, False)
 
-After: every use of ``d`` reads ``x``.
+After: every use of ``d`` reads ``x``. Of operators that do the same, later passes see one: ``reshape`` where export
+says ``view``, ``expand`` where it says ``broadcast_to``.
 
 Left alone: a conversion that changes the dtype, and a slice that cuts anything off.
 """
@@ -46,13 +47,13 @@ def cleanup(graph: TrainingGraph) -> TrainingGraph:
                 continue
             if is_call(node, *_CHECKS):
                 nodes.erase_node(node)
-            elif is_call(node, aten.view):
+                continue
+            if is_call(node, aten.view):
                 # A view of what was contiguous only through a call removed here would not be legal.
                 node.target = aten.reshape.default
-                if _does_nothing(node):
-                    node.replace_all_uses_with(operand(node))
-                    nodes.erase_node(node)
-            elif _does_nothing(node):
+            elif is_call(node, aten.broadcast_to):
+                node.target = aten.expand.default
+            if _does_nothing(node):
                 node.replace_all_uses_with(operand(node))
                 nodes.erase_node(node)
         remove_unused_weights(program)

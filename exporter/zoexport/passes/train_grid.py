@@ -11,13 +11,14 @@ After, the codes being a state slot of each stage's own::
 
 The rows of ``x`` are 2q copies of the batch: copy 2i is computed with clamp(w + Q1(u_i)), copy 2i+1 with
 clamp(w - Q1(u_i)). With epsilon zero every row sees the weights as they are. ``W.number`` is the slot's number in the
-noise specification, an input so that layers of one shape stay one program.
+noise specification, an input so that layers of one shape stay one program. Layers of which other weights are trained
+(``lora.layers=last:K``) become another one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -25,7 +26,16 @@ from zoexport.core.errors import VerifyError
 from zoexport.core.grid import pair_table
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.frozen import values
-from zoexport.ir.graphs import add_input, arguments, call, is_call, keep_path, placeholders, zo
+from zoexport.ir.graphs import (
+    add_input,
+    arguments,
+    call,
+    copy_program,
+    is_call,
+    keep_path,
+    placeholders,
+    zo,
+)
 
 TABLE = "quzo.table"
 CODES, SCALES, NUMBER = "codes", "scales", "number"
@@ -63,6 +73,7 @@ def train_grid(
     table = torch.from_numpy(pair_table(eps, bits))
     inputs = [Value(TABLE, "state", "int32", tuple(table.shape)), *_SCALARS]
     found: set[str] = set()
+    _part_stages(graph, numbers.keys())
     for program in graph.programs.values():
         stages = [stage for stage in graph.stages if stage.forward == program.family]
         for local in [value.name for value in program.weights()]:
@@ -89,6 +100,24 @@ def train_grid(
     graph.grid = {"table": TABLE, "eps": eps, "estimator": estimator}
     graph.copies = 2 * queries
     return graph
+
+
+def _part_stages(graph: TrainingGraph, trained: Collection[str]) -> None:
+    """Give stages that train other weights than the first of their program does a program of their own."""
+    for program in list(graph.programs.values()):
+        codes = [value.name for value in program.weights() if value.name.endswith(f".{CODES}")]
+        families: dict[tuple[bool, ...], str] = {}
+        for number, stage in enumerate(graph.stages):
+            if stage.forward != program.family:
+                continue
+            kind = tuple(stage.bind[local].removesuffix(f".{CODES}") in trained for local in codes)
+            if kind not in families:
+                families[kind] = f"{program.family}.{len(families)}" if families else stage.forward
+                made = copy_program(program, families[kind])
+                graph.programs.setdefault(
+                    families[kind], dataclasses.replace(made, family=families[kind])
+                )
+            graph.stages[number] = dataclasses.replace(stage, forward=families[kind])
 
 
 def _not_alone(name: str) -> VerifyError:

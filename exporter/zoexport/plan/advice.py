@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _WHY = (
-    "First order (mebp) needs far fewer steps, often 10 to 100 times: its gradient is exact, while a zeroth-order step"
+    "First order needs far fewer steps, often 10 to 100 times: its gradient is exact, while a zeroth-order step"
     " learns one number a query about all trainable values together."
 )
 _LESS = (

@@ -12,11 +12,10 @@ in memory, several times while they are packed: their constants are of models of
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 
 from zoexport.core import int4
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.types import LoweringMemory, Program, TrainingGraph
 from zoexport.ir.frozen import PIECE, bound_weights
 from zoexport.ir.lengths import row_lengths
 
@@ -25,42 +24,19 @@ _FLOAT = 4
 _LIBRARIES = 326 * _MEGABYTE
 """Python with torch, ExecuTorch and transformers, once it has captured a model of no layers."""
 _CAPTURED_NODE = 21_000
-"""Of each node of the captured graph."""
+"""Bytes of each node of the captured graph."""
 _TOKENIZER = 13
-"""Of each byte of the tokenizer's files."""
+"""Bytes for each byte of the tokenizer's files."""
 _CHOSEN = 15
-"""Of each chosen weight: its place and its value, and what trying the stages leaves behind."""
+"""Bytes of each chosen weight: its place, its value, and what trying the stages leaves behind."""
 _TRIAL = 10 * _MEGABYTE
-"""Of the library that multiplies matrices, when the stages are tried."""
+"""Bytes of the library that multiplies matrices, when the stages are tried."""
 _QUANTIZING = 43
-"""Of each element of a piece of ``core.int4``: its temporaries."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Lowering:
-    """What a target's compiler takes.
-
-    Attributes:
-        base: bytes of itself. node: bytes of each node of the programs, of those of every length.
-        packed: by ``weights``, bytes that whole programs take for each weight, beside the four of the model's own.
-    """
-
-    base: int
-    node: int
-    packed: dict[str, float]
-
-
-_EXECUTORCH = _Lowering(32 * _MEGABYTE, 33_000, {"int4": 6.1, "int8": 5.1, "fp32": 13.1})
-_LOWERINGS = {
-    "android-cpu": _EXECUTORCH,
-    "host": _EXECUTORCH,
-    "ios-mlx": _Lowering(2 * _MEGABYTE, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}),
-}
-"""By target; of the others nothing was measured."""
+"""Bytes of temporaries of each element of a piece of ``core.int4``."""
 
 
 def compiling(
-    target: str,
+    lowering: LoweringMemory | None,
     graph: TrainingGraph,
     captured: TrainingGraph,
     weights: str,
@@ -71,7 +47,7 @@ def compiling(
     """The parts of what a compile takes when it takes the most.
 
     Args:
-        target: its name.
+        lowering: what the target's compiler takes.
         graph: after the method's passes, for its longest rows alone. captured: before them.
         weights: the setting.
         any_length: whether there are programs for shorter rows too. tokenizer: bytes of its files.
@@ -79,7 +55,6 @@ def compiling(
     Returns:
         None for a target of which nothing was measured.
     """
-    lowering = _LOWERINGS.get(target)
     if lowering is None:
         return None
     lengths = row_lengths(graph.seq_len, close=graph.copies > 1) if any_length else [graph.seq_len]
@@ -118,7 +93,7 @@ def _nodes_of(program: Program) -> int:
 
 
 def _written(graph: TrainingGraph) -> int:
-    """Of the weight that takes the most while some of its rows are read, quantized and written."""
+    """Bytes of the weight that takes the most while some of its rows are read, quantized and written."""
     most = 0
     for name, elements, quantized in _matrices(graph, bound_weights(graph)):
         rows = _FLOAT * min(elements, PIECE)
@@ -132,7 +107,7 @@ def _written(graph: TrainingGraph) -> int:
 
 
 def _tried(graph: TrainingGraph) -> int:
-    """Of a layer's largest matrix, which is laid out for a product; embeddings and the head are not tried whole."""
+    """Bytes of a layer's largest matrix, laid out for a product; embeddings and the head are not tried whole."""
     bound = {name for stage in graph.stages[1:-1] for name in stage.bind.values()}
     sizes = [elements for _, elements, _ in _matrices(graph, bound)]
     return _TRIAL + 2 * _FLOAT * max(sizes, default=0)

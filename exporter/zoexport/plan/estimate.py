@@ -36,8 +36,8 @@ PROCESSES = {
 """``zoexport train``; Python with a Session and nothing else; zoexport-runner, which an app's session is like."""
 
 _SNAPSHOTS = 2
-_BLOCK_REGIONS = 4
-"""Of activations, where a model is perturbed in two blocks: what is kept, what stages pass on in turn, the last."""
+_REGIONS_BETWEEN = 2
+"""Regions of activations that stages pass on in turn, beside one that each level of a nested plan keeps."""
 _MOST_IN_HEAP = 8 << 20
 """Bytes of trained floats beyond which the session keeps them in a mapped file."""
 _MANIFEST = 300_000
@@ -78,7 +78,6 @@ def estimate(
     footprints: dict[str, Footprint],
     settings: dict[str, Any],
     *,
-    together: bool,
     tokenizer: int,
     threads: int,
     labels: int | None = None,
@@ -90,12 +89,11 @@ def estimate(
     Args:
         graph: for its longest rows alone. footprints: of its programs.
         settings: of the method, by key.
-        together: whether all perturbed copies of a zeroth-order method go forward together, or one after another.
         tokenizer: bytes of its files. threads: that compute.
         labels: tokens of a batch that are predicted, which a split graph's head is called for; None: all.
     """
     one = _Split if graph.stages else _Whole
-    return one(graph, footprints, settings, together, tokenizer, threads, labels).estimate()
+    return one(graph, footprints, settings, tokenizer, threads, labels).estimate()
 
 
 class _Parts:
@@ -104,7 +102,6 @@ class _Parts:
         graph: TrainingGraph,
         footprints: dict[str, Footprint],
         settings: dict[str, Any],
-        together: bool,
         tokenizer: int,
         threads: int,
         labels: int | None,
@@ -112,10 +109,9 @@ class _Parts:
         self.graph = graph
         self.footprints = footprints
         self.settings = settings
-        queries = settings.get("queries", 0)
-        forward = settings.get("difference") == "forward"
-        self.passes = queries + 1 if forward else 2 * queries
-        self.copies = self.passes if together else 1
+        self.step = graph.step
+        self.losses = 0 if self.step is None else self.step.losses
+        self.copies = 1 if self.step is None or self.step.copies == "one" else self.losses
         self.tokenizer = tokenizer
         self.threads = threads
         self.labels = labels
@@ -142,7 +138,7 @@ class _Whole(_Parts):
 
     def estimate(self) -> Estimate:
         weights = self._weights()
-        calls = self.settings["accumulate"] * self.passes // self.copies
+        calls = self.settings["accumulate"] * self.losses // self.copies
         anonymous = {"programs": self.programs(), "adapters": 2 * self.values}
         if any(found.copies_weights for found in self.footprints.values()):
             anonymous["weights"] = weights
@@ -175,7 +171,7 @@ class _Split(_Parts):
     """Programs of single layers, run by the session stage by stage."""
 
     def estimate(self) -> Estimate:
-        first_order = self.passes == 0 and self.graph.blocks is None
+        first_order = self.step is None
         weights = sum(self.graph.weights[name].nbytes for name in self._bound())
         activations = self._activations()
         scratch = activations
@@ -241,20 +237,18 @@ class _Split(_Parts):
 
     def _activations(self) -> int:
         region = self._region()
-        if self.graph.blocks is not None:
-            return _BLOCK_REGIONS * region
-        if self.passes:
+        if self.step is not None and len(self.step.levels) > 1:
+            return (_REGIONS_BETWEEN + len(self.step.levels)) * region
+        if self.step is not None:
             return 2 * (1 if self.graph.copies > 1 else self.copies) * region
         every, kept = self._groups()
         return (2 + every + kept) * (-(-region // _PAGES) * _PAGES)
 
     def _scored(self, stage: int) -> int:
         """How often a stage is run for losses alone, in one call of the step."""
-        blocks = self.graph.blocks
-        if blocks is not None:
-            return blocks.evaluations(second=stage >= blocks.second)
-        passes = self.passes or (1 if self.settings["loss"] == "choices" else 0)
-        return passes // self.graph.copies
+        if self.step is None:
+            return 1 if self.settings["loss"] == "choices" else 0
+        return self.step.runs(stage) // self.graph.copies
 
     def _step(self, first_order: bool) -> tuple[int, int]:
         """Operations and moved bytes of a step."""

@@ -64,7 +64,7 @@ def _by_preference(planned: build.Plan) -> list[str]:
     def rank(name: str) -> tuple[bool, bool, str]:
         config: Any = methods.get(name).config
         zeroth = not config.first_order
-        return zeroth, name != planned.method.name, "" if name == "prge" else name
+        return zeroth, name != planned.method.name, "" if config.together else name
 
     return sorted(methods.names(), key=rank)
 

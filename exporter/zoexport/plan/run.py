@@ -152,7 +152,6 @@ class _Planner:
             graph,
             self._footprints[key],
             as_dict(planned.config),
-            together=planned.method.name == "prge",
             tokenizer=self._tokenizer,
             threads=self._threads,
             labels=self._labels,
@@ -161,7 +160,7 @@ class _Planner:
     def compiling(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, int] | None:
         """What compiling it takes; None where that is not known."""
         return compiling(
-            planned.target.name,
+            planned.target.lowering_memory,
             graph,
             self._captured,
             planned.config.weights,

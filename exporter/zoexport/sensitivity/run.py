@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.bench.memory import status
 from zoexport.core.encoders import refuse_masked
 from zoexport.core.errors import ConfigError
 from zoexport.core.mask import Mask, MaskFacts, write_mask
+from zoexport.core.memory import status
 from zoexport.core.types import Progress
 from zoexport.sensitivity.config import READ_TEXT, MaskConfig, parse_config
 from zoexport.sensitivity.mapped import MappedTensors, scratch_folder

@@ -6,10 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoexport import corpus
 from zoexport.core.errors import ConfigError, ModelError
 from zoexport.core.files import sha256
-from zoexport.data import IGNORED, Candidate
+from zoexport.data import IGNORED, Candidate, corpus
 from zoexport.data.examples import tokenize_records
 from zoexport.data.plain import cut_text
 from zoexport.data.records import Record, read_records

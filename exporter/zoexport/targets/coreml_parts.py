@@ -49,7 +49,7 @@ def parts_of(graph: TrainingGraph) -> list[Part]:
 
 
 def packing_of(graph: TrainingGraph, scales: str) -> str:
-    """Of what Core ML stores: ``coreml-int4-g32-fp16`` is a code of 4 bits, and a scale of fp16 for each 32 inputs."""
+    """The name of how Core ML stores weights, such as ``coreml-int4-g32-fp16``: an fp16 scale for 32 codes of int4."""
     kind, _, group = graph.packing.removesuffix("/1").partition("-symmetric")
     return scales if kind == "fp32" else f"coreml-{kind}{group}-{scales}"
 

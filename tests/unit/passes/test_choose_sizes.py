@@ -137,3 +137,23 @@ def test_the_captured_graph_is_not_needed_afterwards() -> None:
     assert [dataclasses.astuple(v)[3] for v in graph.programs["layer.0@13"].outputs] == [
         (2, LENGTH, WIDTH)
     ]
+
+
+class _TabledByRow(Layer):
+    """A causal layer with a table over rows and positions, the same for every row (BLOOM's and Falcon's ALiBi)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.ones(x.shape[0], x.shape[1]).cumsum(dim=1).cos()
+        # No operation that would take one row of the table for all.
+        return x + torch.cat([self.linear(x)[..., 1:], table[..., None]], dim=-1)
+
+
+@pytest.mark.parametrize("rows", [1, 30])
+def test_a_table_with_a_part_for_every_row_has_enough(rows: int) -> None:
+    """The rows that tell themselves apart are as many as run, or more: a table can be cut, but not continued."""
+    model, graph = small([_TabledByRow()], "choose_sizes", batch=rows)
+    layer = next(program for name, program in graph.programs.items() if name.startswith("layer"))
+    assert any(value.role == "weight" and len(value.shape) == 3 for value in layer.inputs)
+    tokens = torch.arange(rows * LENGTH).view(rows, LENGTH) % VOCAB
+    *_, (hidden,) = Stages(graph, {}, LENGTH).forward(tokens)
+    torch.testing.assert_close(hidden, model.body(model.embed(tokens)))

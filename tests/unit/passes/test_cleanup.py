@@ -31,3 +31,25 @@ def test_only_no_ops_go() -> None:
     torch.testing.assert_close(
         interpret(graph, "forward", {"tokens": x})["logits"], model(x).logits, rtol=0, atol=0
     )
+
+
+class _Shared(nn.Module):
+    """A key of one head for two heads, as Falcon's newer decoder writes it, and a broadcast that does nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one = x[:, :, None, :4]
+        both = torch.broadcast_to(one, (x.shape[0], x.shape[1], 2, 4)).sum(2)
+        return x + torch.broadcast_to(both, both.shape).repeat(1, 1, x.shape[2] // 4)
+
+
+def test_a_broadcast_is_an_expand() -> None:
+    model, graph = captured(_Shared())
+    before = operators(graph.programs["forward"])
+    assert before["aten.broadcast_to.default"] == 2
+    cleanup(graph)
+    left = operators(graph.programs["forward"])
+    assert left["aten.expand.default"] == 1 and not left["aten.broadcast_to.default"]
+    x = tokens(3)
+    torch.testing.assert_close(
+        interpret(graph, "forward", {"tokens": x})["logits"], model(x).logits, rtol=0, atol=0
+    )

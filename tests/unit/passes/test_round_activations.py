@@ -14,8 +14,8 @@ from torch import nn
 from tests.support.graphs import WIDTH, SmallModel, operators
 from tests.support.splits import Layer, arguments, bound, small
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
-from zoexport.activations import rounding
 from zoexport.build import plan, training_graph
+from zoexport.calibration import rounding
 from zoexport.core import activation_grids as grids
 from zoexport.core.activation_grids import Format
 from zoexport.core.errors import VerifyError
@@ -28,8 +28,8 @@ from zoexport.methods.split import split_passes
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
+from zoexport.parity.quantized import quantize_model
 from zoexport.passes.round_activations import FORMAT, round_activations
-from zoexport.quantized_reference import quantize_model
 from zoexport.targets.executorch.lower_split import fused_program
 
 ROUND = "zoexport.round_activations.default"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from zoexport.core.config import setting
 from zoexport.methods.settings import LoraSettings
@@ -11,6 +12,8 @@ from zoexport.methods.settings import LoraSettings
 @dataclasses.dataclass(frozen=True)
 class PrgeConfig(LoraSettings):
     """What ``--set`` and recipes take for ``prge`` and ``mezo``, with the defaults."""
+
+    together: ClassVar[bool] = True
 
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
@@ -35,6 +38,8 @@ class PrgeConfig(LoraSettings):
 @dataclasses.dataclass(frozen=True)
 class MezoConfig(PrgeConfig):
     """Those of ``mezo``, which can leave one side of its differences out."""
+
+    together: ClassVar[bool] = False
 
     difference: str = setting(
         "central",

@@ -30,11 +30,15 @@ class ZerothOrderMethod:
 
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
-        if config.staged:
-            from zoexport.methods.split import lora_passes
+        from zoexport.methods.split import lora_passes
+        from zoexport.steps.spsa import spsa
 
-            return lora_passes(config, targets, first_order=False)
-        return self._whole(config, targets)
+        difference = config.difference if isinstance(config, MezoConfig) else "central"
+        if config.staged:
+            order = lora_passes(config, targets, first_order=False)
+            return [*order, spsa(config.queries, "one" if self.sequential else "stage", difference)]
+        order = self._whole(config, targets)
+        return [*order, spsa(config.queries, "one" if self.sequential else "call", difference)]
 
     def _whole(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         from zoexport.passes.bind_rows import bind_rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.config import setting
+from zoexport.core.features import Feature
 from zoexport.core.types import Problem
 from zoexport.methods.settings import LoraSettings
 
@@ -63,6 +64,16 @@ class QuzoConfig(LoraSettings):
         eps = min(_EPS[given], _MOST_EPS[self.perturbation_bits])
         object.__setattr__(self, "eps", eps if self.eps is None else self.eps)
         object.__setattr__(self, "lr", _LR[given] if self.lr is None else self.lr)
+
+    @property
+    def needs(self) -> dict[Feature, str]:
+        """A product whose integers are perturbed as it reads them."""
+        return {**super().needs, Feature.INTEGER_PRODUCTS: "method quzo"}
+
+    @property
+    def perturbs_weights(self) -> bool:
+        """Unless adapters are trained."""
+        return self.train == "full"
 
     @property
     def modules(self) -> tuple[str, str]:

@@ -32,6 +32,7 @@ class QuzoMethod:
         from zoexport.passes.lora_linears import HALVES, lora_linears
         from zoexport.passes.round_activations import round_activations
         from zoexport.passes.train_grid import train_grid
+        from zoexport.steps.spsa import spsa
 
         full = config.train == "full"
         trained = targets if full else [f"{module}.{half}" for module in targets for half in HALVES]
@@ -65,7 +66,7 @@ class QuzoMethod:
             ),
             "trains codes, which quantized stages bind",
         )
-        return split_passes(
+        order = split_passes(
             config,
             [] if full else [inject],
             whole=[rounding] if config.activation_bits == 8 else [],
@@ -74,6 +75,7 @@ class QuzoMethod:
             first_order=False,
             copies=2 * config.queries,
         )
+        return [*order, spsa(config.queries, "call")]
 
     def reference(
         self, model: torch.nn.Module, config: QuzoConfig, slots: Mapping[str, torch.Tensor]

@@ -1,4 +1,4 @@
-"""QuZO in plain PyTorch, written from the paper (equations 5, 8, 14 and 15) as docs/quzo.md reads it."""
+"""QuZO in plain PyTorch, written from the paper (equations 5, 8, 14 and 15) as docs/integers.md reads it."""
 
 from __future__ import annotations
 

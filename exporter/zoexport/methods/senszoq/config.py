@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.config import setting
+from zoexport.core.features import Feature
 from zoexport.core.types import Problem
 from zoexport.methods.settings import TrainingSettings
 
@@ -23,6 +24,16 @@ class SenszoqConfig(TrainingSettings):
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
     optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
     lr: float = setting(2e-4, above=0, runtime=True, help="learning rate")
+
+    @property
+    def needs(self) -> dict[Feature, str]:
+        """A product of the chosen weights, beside that of the frozen ones."""
+        return {**super().needs, Feature.SPARSE_PRODUCTS: "setting mask"}
+
+    @property
+    def perturbs_weights(self) -> bool:
+        """Those that are chosen."""
+        return True
 
     @property
     def density(self) -> float:

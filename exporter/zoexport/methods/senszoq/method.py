@@ -29,6 +29,7 @@ class SenszoqMethod:
         from zoexport.methods.split import split_passes
         from zoexport.passes.sparse_split import sparse_split
         from zoexport.passes.update_program import update_program
+        from zoexport.steps.spsa import spsa
 
         train = Pass(
             "sparse_split",
@@ -44,6 +45,7 @@ class SenszoqMethod:
                 lambda graph: update_program(graph, config.queries),
                 "has no sizes to choose and belongs to no stage",
             ),
+            spsa(config.queries, "call"),
         ]
 
     def reference(

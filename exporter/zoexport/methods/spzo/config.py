@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 from zoexport.core.config import setting
+from zoexport.core.features import Feature
 from zoexport.core.types import Problem
 from zoexport.methods.settings import LoraSettings
 
@@ -37,6 +38,12 @@ class SpzoConfig(LoraSettings):
         full = self.train == "full"
         object.__setattr__(self, "weights", self.weights or ("fp32" if full else "int4"))
         object.__setattr__(self, "split", self.split or ("head" if full else "last:1"))
+
+    @property
+    def needs(self) -> dict[Feature, str]:
+        """Weights that are trained are inputs of their products."""
+        full = {Feature.TWO_INPUT_PRODUCTS: "setting train=full"} if self.train == "full" else {}
+        return {**super().needs, **full}
 
     @property
     def directions(self) -> tuple[int, int]:

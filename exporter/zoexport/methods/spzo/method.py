@@ -27,8 +27,8 @@ class SpzoMethod:
     def passes(self, config: SpzoConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
         from zoexport.methods.split import lora_passes, split_passes
-        from zoexport.passes.split_blocks import split_blocks
         from zoexport.passes.train_weights import train_weights
+        from zoexport.steps.blocks import blocks
 
         if config.train == "full":
             train = Pass(
@@ -37,12 +37,7 @@ class SpzoMethod:
             order = split_passes(config, [], whole=[train], first_order=False)
         else:
             order = lora_passes(config, targets, first_order=False)
-        blocks = Pass(
-            "split_blocks",
-            lambda graph: split_blocks(graph, config.split, config.first_layers, config.directions),
-            "counts stages, and what is trained in them",
-        )
-        return [*order, blocks]
+        return [*order, blocks(config.split, config.first_layers, config.directions)]
 
     def reference(
         self, model: torch.nn.Module, config: SpzoConfig, slots: Mapping[str, torch.Tensor]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from zoexport.core.encoders import model_inputs
+from zoexport.core.sizes import sizes
 from zoexport.methods.adapted import AdaptedModel, Added, low_rank
 from zoexport.methods.spzo.config import SpzoConfig
 from zoexport.methods.zeroth_order import ZerothOrderReference
@@ -142,7 +143,7 @@ def _pairs(values: Sequence[float]) -> list[tuple[float, float]]:
 
 def _read_by_second_block(model: Any, config: SpzoConfig) -> set[str]:
     """The modules that are called once the first block has ended."""
-    count = model.config.get_text_config().num_hidden_layers
+    count = sizes(model.config).num_layers
     layers = next(
         module
         for module in model.modules()

@@ -106,7 +106,7 @@ class FunctionBuilder:
         return made
 
     def _scales(self, name: str) -> Var | None:
-        """Of a packed weight, whose rows are scaled already: ones where a program scales rows of a table itself."""
+        """The scales of a packed weight whose rows are scaled already: ones, where a program scales a table's rows."""
         readers = placeholders(self.program)[name].users
         if all(is_call(node, *products.READ_PACKED) for node in readers):
             return None

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from zoexport.core.config import as_dict
-from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.core.features import Feature
+from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
 from zoexport.targets.settings import (
     few_labels,
     filled,
     needs_package,
-    refuse_activations,
-    refuse_chip,
-    refuse_chosen,
-    refuse_engine,
-    refuse_integers,
 )
 
 
@@ -31,7 +27,15 @@ class CoremlTarget:
     )
     engine: str = "coreml"
     notice: str = ""
-    encoders: bool = False
+    has: ClassVar[frozenset[Feature]] = frozenset(
+        {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS}
+    )
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "engine": ("coreml",),
+        "soc": (),
+        "activations": ("fp32",),
+    }
+    lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
         """Whether coremltools is installed."""
@@ -52,15 +56,8 @@ class CoremlTarget:
         return config
 
     def supports(self, config: Any) -> list[Problem]:
-        """What is ExecuTorch's alone."""
-        settings = as_dict(config)
-        return [
-            *refuse_engine(self.name, self.engine, settings),
-            *refuse_chip(self.name, settings),
-            *refuse_chosen(self.name, settings),
-            *refuse_integers(self.name, settings),
-            *refuse_activations(self.name, settings, "fp32"),
-        ]
+        """Nothing but its features and choices."""
+        return []
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One multifunction package."""

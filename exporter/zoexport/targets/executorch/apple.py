@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from zoexport.core.config import as_dict
-from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.core.features import Feature
+from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets.settings import (
     few_labels,
     filled,
     needs_executorch,
     needs_package,
-    refuse_activations,
-    refuse_chip,
-    refuse_chosen,
-    refuse_integers,
 )
 
 
@@ -30,7 +28,11 @@ class CoremlDelegateTarget:
     )
     engine: str = "executorch"
     notice: str = ""
-    encoders: bool = False
+    has: ClassVar[frozenset[Feature]] = frozenset(
+        {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS}
+    )
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {"soc": (), "activations": ("fp32",)}
+    lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
         """Whether coremltools is installed, and ExecuTorch with its Core ML delegate."""
@@ -49,12 +51,7 @@ class CoremlDelegateTarget:
     def supports(self, config: Any) -> list[Problem]:
         """What the delegate would do to every operation alike."""
         settings = as_dict(config)
-        problems = [
-            *refuse_chip(self.name, settings),
-            *refuse_chosen(self.name, settings),
-            *refuse_integers(self.name, settings),
-            *refuse_activations(self.name, settings, "fp32"),
-        ]
+        problems = []
         if settings["compute"] != "fp32":
             problems.append(
                 Problem(

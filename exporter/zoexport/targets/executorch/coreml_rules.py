@@ -13,12 +13,11 @@ after::
 Log-probabilities of labels are by the logarithm of a sum of exponentials, in fp32. Three operators the converter
 (coremltools 9.0) takes and does not have whole: it drops ``approximate`` of ``aten.gelu``, gives no mean of
 ``aten.native_layer_norm``, and adds up nothing in ``aten.index_put``. They become operators on elements, means and a
-product.
+product; and so does ``aten.layer_norm`` with a weight that is trained, as the converter's has constants alone.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +36,7 @@ from zoexport.ir.graphs import (
     weight_input,
     zo,
 )
+from zoexport.targets.executorch.gelu import tanh_gelu
 from zoexport.targets.rules import packet_of
 
 
@@ -77,6 +77,7 @@ class _CoremlRules:
             ),
             zo.embedding_int4: self.embedding,
             aten.gelu: self.gelu,
+            aten.layer_norm: self.trained_layer_norm,
             aten.index_put: self.index_put,
         }
         parts: dict[Any, Callable[..., tuple[Node, ...]]] = {
@@ -147,11 +148,7 @@ class _CoremlRules:
         """gelu: that by tanh in operators on elements."""
         if approximate == "none":
             return self.call(aten.gelu.default, x)
-        cube = self.call(aten.mul.Tensor, self.call(aten.mul.Tensor, x, x), x)
-        inner = self.call(aten.add.Tensor, x, self.call(aten.mul.Tensor, cube, 0.044715))
-        inner = self.call(aten.mul.Tensor, inner, math.sqrt(2 / math.pi))
-        factor = self.call(aten.add.Tensor, self.call(aten.tanh.default, inner), 1.0)
-        return self.call(aten.mul.Tensor, self.call(aten.mul.Tensor, x, 0.5), factor)
+        return tanh_gelu(self.call, x)
 
     def index_put(
         self, x: Node, indices: list[Node | None], values: Node, accumulate: bool = False
@@ -169,6 +166,20 @@ class _CoremlRules:
         added = self.call(aten.matmul.default, moved, ones_node)
         back = [order.index(axis) for axis in range(rank)]
         return self.call(aten.add.Tensor, x, self.call(aten.permute.default, added, back))
+
+    def trained_layer_norm(
+        self,
+        x: Node,
+        shape: list[int],
+        weight: Node | None = None,
+        bias: Node | None = None,
+        eps: float = 1e-5,
+        *_: object,
+    ) -> Node | None:
+        """layer_norm with a weight or bias that is no constant."""
+        if all(part is None or self.names.get(part) in self.weights for part in (weight, bias)):
+            return None
+        return self.layer_norm(x, shape, weight, bias, eps)[0]
 
     def layer_norm(
         self, x: Node, shape: list[int], weight: Node | None, bias: Node | None, eps: float

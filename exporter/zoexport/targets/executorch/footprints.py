@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.types import Footprint, Program
-from zoexport.ir.graphs import RESHAPES, aten, is_call, operand, output_node, shape_of, zo
+from zoexport.ir.graphs import RESHAPES, aten, is_call, is_own, operand, output_node, shape_of, zo
 from zoexport.targets.executorch.layouts import is_layout
 from zoexport.targets.executorch.lower_split import fused_program
 
@@ -39,7 +39,7 @@ _LOOKUPS = (aten.embedding, zo.embedding_int4)
 
 
 def split_footprint(program: Program) -> Footprint:
-    """Of a program of single layers, which gets and gives every tensor in the caller's memory."""
+    """The footprint of a program of single layers, whose inputs and outputs are in the caller's memory."""
     fused = fused_program(program)
     nodes = list(fused.module.graph.nodes)
     returned = set(output_node(fused.module).all_input_nodes)
@@ -56,20 +56,16 @@ def split_footprint(program: Program) -> Footprint:
 
 
 def whole_footprint(program: Program) -> Footprint:
-    """Of a program of a whole model, without its weights."""
+    """The footprint of a program of a whole model, without its weights."""
     nodes = list(program.module.graph.nodes)
     aliases = {node: operand(node) for node in nodes if is_call(node, *RESHAPES) or _is_view(node)}
     in_place = {node for node in nodes if torch.Tag.pointwise in getattr(node.target, "tags", ())}
     # What our own operators read and give passes between delegates.
-    between = {_owner(end, aliases) for node in nodes if _is_ours(node) for end in _ends(node)}
+    between = {_owner(end, aliases) for node in nodes if is_own(node) for end in _ends(node)}
     planned = _planned(nodes, aliases, set(), between)
     delegated = _planned(nodes, aliases, in_place, set(nodes) - between)
     delegated += _DELEGATED_CALL * sum(is_call(node, *_PRODUCTS) for node in nodes)
     return Footprint(planned + delegated, 0, _moved(nodes, aliases))
-
-
-def _is_ours(node: Node) -> bool:
-    return _is_computed(node) and getattr(node.target, "namespace", "") == "zoexport"
 
 
 def _ends(node: Node) -> list[Node]:

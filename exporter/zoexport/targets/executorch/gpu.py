@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from zoexport.core.config import as_dict
-from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.core.features import Feature
+from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets.settings import (
     filled,
     needs_executorch,
-    refuse_activations,
-    refuse_chip,
-    refuse_chosen,
-    refuse_engine,
-    refuse_integers,
 )
 
 
@@ -27,7 +24,15 @@ class VulkanTarget:
     summary: str = "Android phones' GPU: ExecuTorch with Vulkan; compiled here, and not run"
     engine: str = "executorch"
     notice: str = ""
-    encoders: bool = False
+    has: ClassVar[frozenset[Feature]] = frozenset(
+        {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS}
+    )
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "engine": ("executorch",),
+        "soc": (),
+        "activations": ("fp32",),
+    }
+    lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed with its Vulkan partitioner."""
@@ -44,13 +49,7 @@ class VulkanTarget:
     def supports(self, config: Any) -> list[Problem]:
         """Combinations that Vulkan's partitioner takes only in part."""
         settings = as_dict(config)
-        problems = [
-            *refuse_engine(self.name, self.engine, settings),
-            *refuse_chip(self.name, settings),
-            *refuse_chosen(self.name, settings),
-            *refuse_integers(self.name, settings),
-            *refuse_activations(self.name, settings, "fp32"),
-        ]
+        problems = []
         if not config.staged and settings["weights"] == "int8":
             problems.append(
                 Problem(

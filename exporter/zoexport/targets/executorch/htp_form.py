@@ -1,13 +1,15 @@
-"""Whole programs in the form that the NPU takes: one size for everything, 32-bit indices, weights in floating point.
+"""Programs in the form that the NPU takes: one size for everything, 32-bit indices, weights in floating point.
 
 The HTP runs graphs of fixed shapes. So rows have seq_len tokens, and a call has as many label entries as there can be;
 a session fills up what a call leaves free. It has no 64-bit integers: tokens and label positions are cast where they
-index something, and nowhere else, as the seed and the step are 64-bit numbers for zoexport's own operators.
+index something, and nowhere else, as the seed and the step are 64-bit numbers for zoexport's own operators. What
+depends on weights alone is computed here, as QNN gathers from constants only.
 """
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 
 from zoexport.core.types import Program, TrainingGraph
@@ -24,10 +26,14 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.ir.lengths import close_sizes
+from zoexport.targets.executorch.htp_broadcasts import repeat_broadcasts
 from zoexport.targets.executorch.htp_norms import rms_norms
+from zoexport.targets.executorch.htp_parts import lacking_operators
 
 _INDEX = {aten.embedding: 1, aten.index_select: 2}
 """The place of the indices among an operator's arguments."""
+_LARGER = (aten.expand, aten.repeat)
+"""Not computed beforehand: their results take more room than what they are made of."""
 
 
 def for_htp(graph: TrainingGraph, name: str) -> Program:
@@ -35,9 +41,11 @@ def for_htp(graph: TrainingGraph, name: str) -> Program:
     program = copy_program(graph.programs[name], name)
     close_sizes(graph, program)
     _dequantize(graph, program)
+    lacking_operators(program, graph.weights)
     rms_norms(graph, program)
+    repeat_broadcasts(program)
     _index_with_32_bits(graph, program)
-    remove_unused_weights(program)
+    _fold(program, graph.weights)
     program.module.recompile()
     return program
 
@@ -99,3 +107,24 @@ def _index_with_32_bits(graph: TrainingGraph, program: Program) -> None:
                 else:
                     narrow = call(nodes, aten._to_copy.default, indices, dtype=torch.int32)
             node.update_arg(place, narrow)
+
+
+def _fold(program: Program, weights: dict[str, Tensor]) -> None:
+    """Compute what depends on weights alone, and is no larger than these."""
+    nodes = program.module.graph
+    known = {node: weights[name] for name, node in placeholders(program).items() if name in weights}
+    for node in list(nodes.nodes):
+        alone = node.op == "call_function" and node.all_input_nodes
+        if not alone or is_call(node, *_LARGER) or not known.keys() >= {*node.all_input_nodes}:
+            continue
+        given = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: known[arg])
+        value = node.target(*given[0], **given[1])
+        if isinstance(value, Tensor):
+            known[node] = value
+    for node, value in known.items():
+        if node.op == "placeholder" or all(user in known for user in node.users):
+            continue
+        name = f"{program.name}.computed.{node.name}"
+        weights[name] = value.contiguous()
+        node.replace_all_uses_with(weight_input(program, name, weights[name]))
+    remove_unused_weights(program)

@@ -7,10 +7,12 @@ Before::
 
 After::
 
-    y = aten.rms_norm(x, [d], w, eps)
+    y = aten.reshape(aten.rms_norm(aten.reshape(x, [-1, d]), [d], w, eps), x.shape)
 
-The operator divides before it squares: the squares of small activations alone would leave the range of fp16. Left
-alone: rows of fewer than 64 elements, of which the HTP's operator (QNN 2.51) gives wrong numbers and overwrites others.
+The operator divides before it squares: the squares of small activations alone would leave the range of fp16. It reads
+rows of two dimensions: of three, 9 or 11 in the first, the HTP's operator (QNN 2.51) gives wrong numbers for some of
+the rows, whatever their width, and overwrites other tensors. Left alone: rows of fewer than 64 elements, of which its
+numbers are wrong too.
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ def _rewrite(graph: TrainingGraph, program: Program, norm: Node, x: Node, eps: f
         name = f"ones.{width}"
         weight = weight_input(program, name, graph.weights.setdefault(name, torch.ones(width)))
     with nodes.inserting_before(result):
-        replacement = call(nodes, aten.rms_norm.default, x, [width], weight, eps)
+        rows = call(nodes, aten.reshape.default, x, [-1, width])
+        normal = call(nodes, aten.rms_norm.default, rows, [width], weight, eps)
+        replacement = call(nodes, aten.reshape.default, normal, list(shape_of(result)))
     result.replace_all_uses_with(replacement)
 
 

@@ -1,4 +1,4 @@
-"""htp_parts: operators of layers that the HTP has not, computes element by element, or gives wrong numbers for.
+"""htp_parts: operators that the HTP has not, computes element by element, or gives wrong numbers for.
 
 Parts of a gradient among zeros::
 
@@ -17,12 +17,14 @@ A product of heads that share one operand, which the HTP multiplies wrongly (QNN
 The error function, from which the tanh form of GELU differs by less than fp16 does::
 
     y = erf(z)                                         ->     y = tanh(1.12838 z + 0.100911 z^3)
+    y = gelu(x)                                        ->     y = x/2 (1 + tanh(...)), see ``gelu``
 
 Left alone: places that are not constants, or named twice.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +34,7 @@ from torch.fx import Graph, Node
 
 from zoexport.core.types import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, placeholders, shape_of
+from zoexport.targets.executorch.gelu import tanh_gelu
 
 _MOST_PLACES = 8
 """A slice is made for each."""
@@ -47,6 +50,8 @@ def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
         with nodes.inserting_before(node):
             if is_call(node, aten.erf):
                 made: Node | None = _erf(nodes, operand(node))
+            elif is_call(node, aten.gelu):
+                made = tanh_gelu(functools.partial(call, nodes), operand(node))
             elif is_call(node, aten.index_put):
                 made = _put(nodes, node, names, weights)
             elif is_call(node, aten.index):

@@ -11,7 +11,7 @@ After, for a stage, W the values that its codes stand for::
     model.layers.3.backward(...)                            g = aten.matmul(dy, W)
 
 The HTP multiplies by constants that were laid out for it when the program was compiled; weights that came as inputs
-would be converted and laid out in every call. What depends on weights alone is computed here.
+would be converted and laid out in every call.
 """
 
 from __future__ import annotations
@@ -43,12 +43,9 @@ from zoexport.targets.executorch.htp_backward import (
 )
 from zoexport.targets.executorch.htp_form import for_htp
 from zoexport.targets.executorch.htp_gradients import scale_gradients
-from zoexport.targets.executorch.htp_parts import lacking_operators
 
 _FORWARD = (zo.linear_int4, zo.linear_int8)
 _BACKWARD = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
-_LARGER = (aten.expand, aten.repeat)
-"""Not computed beforehand: their results take more room than what they are made of."""
 
 
 def stage_programs(
@@ -89,10 +86,8 @@ def _for_stage(
         softmax_gradients(made)
         sigmoid_gradients(made)
         layer_norm_gradients(made)
-    lacking_operators(made, weights)
     alone = dataclasses.replace(graph, programs={name: made}, weights=weights)
     made = for_htp(alone, name)
-    _fold(made, weights)
     if backward:
         scale_gradients(made)
     made.module.recompile()
@@ -120,25 +115,4 @@ def _products(program: Program, weights: dict[str, Tensor]) -> None:
                 made = call(nodes, aten.matmul.default, x, weight)
         node.replace_all_uses_with(made)
         nodes.erase_node(node)
-    remove_unused_weights(program)
-
-
-def _fold(program: Program, weights: dict[str, Tensor]) -> None:
-    """Compute what depends on weights alone, and is no larger than these."""
-    nodes = program.module.graph
-    known = {node: weights[name] for name, node in placeholders(program).items() if name in weights}
-    for node in list(nodes.nodes):
-        alone = node.op == "call_function" and node.all_input_nodes
-        if not alone or is_call(node, *_LARGER) or not known.keys() >= {*node.all_input_nodes}:
-            continue
-        given = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: known[arg])
-        value = node.target(*given[0], **given[1])
-        if isinstance(value, Tensor):
-            known[node] = value
-    for node, value in known.items():
-        if node.op == "placeholder" or all(user in known for user in node.users):
-            continue
-        name = f"computed.{node.name}"
-        weights[name] = value.contiguous()
-        node.replace_all_uses_with(weight_input(program, name, weights[name]))
     remove_unused_weights(program)

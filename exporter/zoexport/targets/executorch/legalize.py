@@ -6,6 +6,7 @@ labels, which only the output head sees.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import operator
@@ -32,6 +33,7 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.ir.lengths import follows
+from zoexport.targets.executorch.gelu import tanh_gelu
 
 _torchao = torch.ops.torchao
 _WIDEST_SELECTION = 256
@@ -63,6 +65,7 @@ class Legalizer:
             ((aten.unsqueeze, aten.squeeze), self.reshape),
             ((aten.pow,), self.power),
             ((aten.rsub,), self.reversed_subtraction),
+            ((aten.gelu,), self.gelu),
         ]
         for targets, rule in rules:
             for node in list(self.nodes.nodes):
@@ -363,3 +366,9 @@ class Legalizer:
             return None
         negative = call(self.nodes, aten.neg.default, source)
         return call(self.nodes, aten.add.Tensor, negative, number)
+
+    def gelu(self, node: Node) -> Node | None:
+        """gelu with approximate="tanh": written out, as the delegate would compute the exact one."""
+        if node.kwargs.get("approximate", "none") == "none":
+            return None
+        return tanh_gelu(functools.partial(call, self.nodes), operand(node))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from zoexport.core.config import as_dict, with_values
-from zoexport.core.errors import nearest
-from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.core.errors import ConfigError, nearest
+from zoexport.core.features import Feature
+from zoexport.core.types import (
+    Footprint,
+    InnerValue,
+    Lowered,
+    LoweringMemory,
+    Problem,
+    Progress,
+    TrainingGraph,
+)
 from zoexport.targets.executorch import qnn_library
 from zoexport.targets.settings import (
     few_labels,
     filled,
-    refuse_chosen,
-    refuse_engine,
-    refuse_integers,
-    refuse_trained_weights,
 )
 
 _SOC = "SM8650"
@@ -30,7 +36,9 @@ class QnnTarget:
     summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
     engine: str = "executorch"
     notice: str = qnn_library.LICENCE
-    encoders: bool = False
+    has: ClassVar[frozenset[Feature]] = frozenset({Feature.WHOLE, Feature.STAGES})
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {"engine": ("executorch",)}
+    lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
         """Whether QNN's libraries are there."""
@@ -51,10 +59,6 @@ class QnnTarget:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
         settings = as_dict(config)
         problems = [
-            *refuse_engine(self.name, self.engine, settings),
-            *refuse_chosen(self.name, settings),
-            *refuse_integers(self.name, settings),
-            *refuse_trained_weights(self.name, settings),
             *self._wrong_chip(settings["soc"], settings["activations"]),
         ]
         if settings["compute"] != "fp16":
@@ -128,3 +132,20 @@ class QnnTarget:
         from zoexport.targets.executorch.footprints import whole_footprint
 
         return {name: whole_footprint(program) for name, program in graph.programs.items()}
+
+    def inner_values(self, graph: TrainingGraph, config: Any, program: str) -> list[InnerValue]:
+        """What a whole program computes on the way, in QNN's emulation, in fp16.
+
+        Raises:
+            ConfigError: activations are quantized, and so is everything on the way.
+        """
+        if config.activations != "fp32":
+            raise ConfigError(
+                f"setting activations={config.activations}",
+                found="a program whose inner values are integers with scales of QNN's own",
+                expected="activations=fp32, which the NPU rounds to fp16",
+                fix="Compile with activations=fp32 to look inside.",
+            )
+        from zoexport.targets.executorch.htp_inner import inner_values
+
+        return inner_values(graph, program, config.soc, config.eps)

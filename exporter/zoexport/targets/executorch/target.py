@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from zoexport.core.config import as_dict, with_values
-from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.core.features import Feature
+from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import engines, targets
 from zoexport.targets.executorch.apple import CoremlDelegateTarget
 from zoexport.targets.executorch.gpu import VulkanTarget
 from zoexport.targets.executorch.npu import QnnTarget
 from zoexport.targets.settings import (
     needs_executorch,
-    refuse_activations,
-    refuse_chip,
-    refuse_compute,
-    refuse_engine,
 )
 
 
@@ -29,7 +27,16 @@ class XnnpackTarget:
     summary: str
     engine: str = "executorch"
     notice: str = ""
-    encoders: bool = True
+    has: ClassVar[frozenset[Feature]] = frozenset(Feature)
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "engine": ("executorch",),
+        "soc": (),
+        "activations": ("fp32", "int8"),
+        "compute": ("fp32",),
+    }
+    lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
+        32_000_000, 33_000, {"int4": 6.1, "int8": 5.1, "fp32": 13.1}
+    )
 
     def check_available(self) -> list[Problem]:
         """Whether ExecuTorch is installed."""
@@ -54,12 +61,7 @@ class XnnpackTarget:
         """Combinations of weights, activations and compute that XNNPACK cannot run."""
         settings = as_dict(config)
         pair = settings["weights"], settings["activations"]
-        problems = [
-            *refuse_engine(self.name, self.engine, settings),
-            *refuse_chip(self.name, settings),
-            *refuse_activations(self.name, settings, "fp32", "int8"),
-            *refuse_compute(self.name, settings),
-        ]
+        problems = []
         if pair == ("fp32", "int8"):
             problems.append(
                 Problem(

@@ -20,7 +20,7 @@ _INT8 = (zo.linear_int8, zo.linear_int8_input_gradient)
 
 
 def footprint(program: Program) -> Footprint:
-    """Of a program with numbers for sizes."""
+    """The footprint of a program whose sizes are numbers."""
     found = live_footprint(program, ahead=_AHEAD, within=_within)
     return dataclasses.replace(found, planned=_OWN + found.planned)
 

@@ -88,7 +88,7 @@ def elementwise() -> dict[Any, Rule]:
 
 
 def _in_place() -> dict[Any, Rule]:
-    """Of a graph whose values nothing reads afterwards: as without the underscore, in the dtype that is written to."""
+    """In-place operators as functional ones, keeping the dtype that is written to."""
     return {
         aten.add_: _kept(_arithmetic(mx.add)),
         aten.sub_: _kept(_arithmetic(mx.subtract)),
@@ -162,7 +162,7 @@ def _wide(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _arithmetic(function: Rule) -> Rule:
-    """Of a, b and, where b is first multiplied by it, ``alpha``."""
+    """A rule for ``function(a, b)``, with b multiplied by ``alpha`` first where that is given."""
 
     def rule(a: Any, b: Any, alpha: float = 1) -> mx.array:
         a, b = _wide(a, b)

@@ -96,7 +96,7 @@ class Packed:
 
     @property
     def bits(self) -> int:
-        """Of a code: int4 has biases of its own."""
+        """Bits of a code; int4 has biases of its own."""
         return 8 if self.biases is None else 4
 
     @property

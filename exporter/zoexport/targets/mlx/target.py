@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from zoexport.core.config import as_dict
-from zoexport.core.types import Footprint, Lowered, Problem, Progress, TrainingGraph
+from zoexport.core.features import Feature
+from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
 from zoexport.targets.settings import (
     few_labels,
     filled,
     needs_package,
-    refuse_activations,
-    refuse_chip,
-    refuse_compute,
-    refuse_engine,
-    refuse_integers,
 )
 
 
@@ -29,7 +25,16 @@ class MlxTarget:
     summary: str = "Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too"
     engine: str = "mlx"
     notice: str = ""
-    encoders: bool = True
+    has: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.INTEGER_PRODUCTS}
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "engine": ("mlx",),
+        "soc": (),
+        "activations": ("fp32",),
+        "compute": ("fp32",),
+    }
+    lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
+        2_000_000, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}
+    )
 
     def check_available(self) -> list[Problem]:
         """Whether MLX is installed."""
@@ -45,15 +50,8 @@ class MlxTarget:
         return config
 
     def supports(self, config: Any) -> list[Problem]:
-        """What is ExecuTorch's alone."""
-        settings = as_dict(config)
-        return [
-            *refuse_engine(self.name, self.engine, settings),
-            *refuse_integers(self.name, settings),
-            *refuse_chip(self.name, settings),
-            *refuse_activations(self.name, settings, "fp32"),
-            *refuse_compute(self.name, settings),
-        ]
+        """Nothing but its features and choices."""
+        return []
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """A file of functions for each family of programs, or each whole program."""

@@ -1,0 +1,87 @@
+"""``peft.LoraConfig`` as settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from zoexport.core.errors import ConfigError
+
+_TAKEN = {"r", "lora_alpha", "target_modules", "layers_to_transform"}
+_WITHOUT_EFFECT = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "fan_in_fan_out",  # read off the model
+    "inference_mode",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",  # read off the model
+}
+"""Fields that say nothing of how an adapter trains, or what zoexport finds out itself."""
+
+
+def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
+    """The settings that stand for a LoraConfig.
+
+    Args:
+        lora: a ``peft.LoraConfig``. count_layers: tells how many decoder layers the model has.
+
+    Raises:
+        ConfigError: it is no LoraConfig, or asks for what adapters of a bundle cannot do; each such field is named.
+    """
+    import peft
+
+    if not isinstance(lora, peft.LoraConfig):
+        raise ConfigError(
+            "lora",
+            found=f"a {type(lora).__name__}",
+            expected="a peft.LoraConfig",
+            fix="Pass peft.LoraConfig(...), or settings such as lora_rank=8.",
+        )
+    plain = peft.LoraConfig()
+    other = [
+        f"{field.name}={getattr(lora, field.name)!r}"
+        for field in dataclasses.fields(lora)
+        if field.name not in _TAKEN | _WITHOUT_EFFECT
+        and getattr(lora, field.name) != getattr(plain, field.name)
+    ]
+    if other:
+        raise ConfigError(
+            "lora",
+            found=", ".join(other),
+            expected="plain LoRA: r, lora_alpha, target_modules and the last layers_to_transform",
+            fix="Leave these fields out.",
+        )
+    settings: dict[str, Any] = {"lora.rank": lora.r, "lora.alpha": float(lora.lora_alpha)}
+    targets = lora.target_modules
+    if isinstance(targets, str):
+        if targets != "all-linear":
+            raise ConfigError(
+                "lora",
+                found=f"target_modules={targets!r}, a pattern",
+                expected="a list of names, 'all-linear', or None for the attention's layers",
+                fix="List the names that the pattern matches.",
+            )
+        settings["lora.targets"] = targets
+    elif targets is not None:
+        settings["lora.targets"] = ",".join(sorted(targets))
+    if lora.layers_to_transform is not None:
+        settings["lora.layers"] = _last(lora.layers_to_transform, count_layers())
+    return settings
+
+
+def _last(chosen: int | list[int], layers: int) -> str:
+    numbers = sorted({chosen} if isinstance(chosen, int) else set(chosen))
+    if numbers != list(range(layers - len(numbers), layers)):
+        raise ConfigError(
+            "lora",
+            found=f"layers_to_transform={chosen!r} of {layers} layers",
+            expected="the last layers of the model",
+            fix=f"Pass list(range(K, {layers})), or leave layers_to_transform out.",
+        )
+    return "all" if len(numbers) == layers else f"last:{len(numbers)}"

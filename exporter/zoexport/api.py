@@ -1,0 +1,384 @@
+"""zoexport from Python: the verbs of the command line as functions and a :class:`Bundle`, with typed results.
+
+    bundle = zoexport.compile(model, tokenizer=tokenizer, lora=LoraConfig(r=8), target="android-cpu", seq_len=64)
+    bundle.train("train.jsonl", state="run", steps=60)
+    print(bundle.evaluate("test.jsonl", state="run").accuracy)
+    bundle.export_adapter("adapter", state="run")
+
+Every failure is a ``zoexport.ZoExportError`` that says where, what was found, what was expected and what to do; nothing
+half-written stays behind. Nothing is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ConfigError, DataError
+from zoexport.core.types import Progress
+from zoexport.results import Evaluated, Exported, Imported, Parity, Trained
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from zoexport.models import ModelSource
+    from zoexport.session import StepProgress
+
+StrPath: TypeAlias = "str | os.PathLike[str]"
+Data: TypeAlias = "StrPath | Iterable[Mapping[str, Any]]"
+"""A file of JSON Lines, or the examples themselves."""
+
+
+def compile(
+    model: StrPath | PreTrainedModel,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    method: str | None = None,
+    target: str = "host",
+    output: StrPath | None = None,
+    lora: LoraConfig | None = None,
+    recipe: StrPath | None = None,
+    calibration: Data | None = None,
+    allow_fallback: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+    by_key: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Bundle:
+    """Compile a model into a bundle.
+
+    Args:
+        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, or a live transformers
+            model, which is saved below the cache first.
+        tokenizer: of a live model; the others bring theirs.
+        method, target: see ``zoexport methods`` and ``zoexport targets``; the method defaults by target.
+        output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
+        lora: rank, alpha, target modules and last layers of the adapters.
+        recipe: a YAML file of settings, over which ``lora`` and ``settings`` win.
+        calibration: rows on which a target that quantizes activations measures their ranges.
+        allow_fallback: accept matrix products that the target's accelerator does not take.
+        force: replace a bundle that is already there.
+        progress: called with the name of each phase, and how far it is where that is known.
+        by_key: more settings, under the keys of ``--set``: ``{"lora.rank": 8}``.
+        settings: of the method (``zoexport methods``), with ``_`` for a dot: ``seq_len=64, lora_rank=8``.
+
+    Raises:
+        ZoExportError: one clear error; nothing is written.
+    """
+    from zoexport.build import compile_bundle, default_method
+    from zoexport.methods import methods
+
+    config = methods.get(method or default_method(target)).config
+    chosen = {**(by_key or {}), **_by_key(config, settings)}
+    source = _source(model, tokenizer)
+    if lora is not None:
+        chosen |= _adapters(lora, source, config, chosen)
+    with contextlib.ExitStack() as stack:
+        rows = None if calibration is None else stack.enter_context(_as_file(calibration))
+        compiled = compile_bundle(
+            source,
+            method=method,
+            target=target,
+            output=None if output is None else Path(output),
+            settings=chosen,
+            recipe=None if recipe is None else Path(recipe),
+            force=force,
+            allow_fallback=allow_fallback,
+            calibration=rows,
+            progress=progress or _silent,
+        )
+    bundle = Bundle.open(compiled["bundle"])
+    return dataclasses.replace(bundle, compiled=compiled)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """A compiled bundle; its folder may be moved and pushed to a phone.
+
+    Attributes:
+        path: the folder.
+        manifest: the content of its manifest.json (docs/bundle.md).
+        compiled: what compiling said of it, the keys of ``compile --json``; None of a bundle that was opened.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any] = dataclasses.field(repr=False)
+    compiled: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+
+    @classmethod
+    def open(cls, path: StrPath) -> Bundle:
+        """Open a bundle's folder.
+
+        Raises:
+            BundleError: it is none, or one of another version.
+        """
+        return cls(Path(path), manifests.read(Path(path)))
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self.manifest["method"])
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return str(self.manifest["target"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting that it was compiled with, by key."""
+        return dict(self.manifest["settings"])
+
+    def train(
+        self,
+        data: Data,
+        *,
+        state: StrPath,
+        steps: int,
+        progress: Callable[[StepProgress], None] | None = None,
+        phase: Progress | None = None,
+        by_key: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Trained:
+        """Train until the state has ``steps`` steps in total, in the session that a phone runs.
+
+        Args:
+            data: examples (docs/cli.md).
+            state: a folder; a run that has one goes on from it.
+            steps: in total, those that the state has included.
+            progress: called after every step.
+            phase: called with what happens before the first one.
+            by_key: more settings, under the keys of ``--set``.
+            settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``.
+
+        Raises:
+            ZoExportError: something cannot be used, the run diverged, or it was stopped.
+        """
+        from zoexport.train import train
+
+        with _as_file(data) as file:
+            found = train(
+                self.path,
+                data=file,
+                state=Path(state),
+                steps=steps,
+                settings={**(by_key or {}), **self._by_key(settings)},
+                progress=progress or _silent,
+                phase=phase or _silent,
+            )
+        return Trained(**{**found, "state": Path(state)})
+
+    def evaluate(
+        self,
+        data: Data,
+        *,
+        state: StrPath | None = None,
+        progress: Progress | None = None,
+        by_key: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Evaluated:
+        """Loss and accuracies of a state, or of the bundle as compiled.
+
+        Args:
+            data: examples (docs/cli.md).
+            state: a training state's folder, which stays as it is.
+            progress: called with what is being done.
+            by_key, settings: only ``loss``.
+
+        Raises:
+            ZoExportError: something cannot be used.
+        """
+        from zoexport.train import evaluate
+
+        with _as_file(data) as file:
+            found = evaluate(
+                self.path,
+                data=file,
+                state=None if state is None else Path(state),
+                settings={**(by_key or {}), **self._by_key(settings)},
+                phase=progress or _silent,
+            )
+        return Evaluated(**found)
+
+    def parity(
+        self,
+        *,
+        steps: int = 5,
+        model: str | None = None,
+        dump: StrPath | None = None,
+        progress: Progress | None = None,
+    ) -> Parity:
+        """Train a few steps in the session and in the method's reference in PyTorch, and compare.
+
+        Args:
+            steps: to compare.
+            model: where the original model is, if not where it was compiled from.
+            dump: a folder for both sides' noise, inputs, losses, gradients and states.
+            progress: called with what is being done.
+
+        Raises:
+            ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
+        """
+        from zoexport.parity import parity
+
+        found = parity(
+            self.path,
+            steps=steps,
+            model=model,
+            dump=None if dump is None else Path(dump),
+            progress=progress or _silent,
+        )
+        return Parity(**found)
+
+    def export_adapter(
+        self,
+        path: StrPath,
+        *,
+        state: StrPath | None = None,
+        format: str | None = None,
+        force: bool = False,
+    ) -> Exported:
+        """Write what a state has trained, or the bundle's initial values, as another tool's files.
+
+        Args:
+            path: the folder to create.
+            state: a training state's folder.
+            format: ``peft``, ``mlx``, ``gguf``, ``sparse``, ``quantized`` or ``hf``; what fits the method where None.
+            force: replace ``path`` where it exists.
+
+        Raises:
+            ZoExportError: something cannot be used; nothing is written.
+        """
+        from zoexport.adapters.transfer import export_adapter
+
+        found = export_adapter(
+            self.path,
+            state=None if state is None else Path(state),
+            kind=format,
+            output=Path(path),
+            force=force,
+        )
+        return Exported(**{**found, "adapter": Path(path)})
+
+    def import_adapter(
+        self, path: StrPath, *, state: StrPath, format: str | None = None, force: bool = False
+    ) -> Imported:
+        """Create a state that begins with an adapter.
+
+        Args:
+            path: the adapter's folder.
+            state: the state's folder to create.
+            format: of the adapter; what :meth:`export_adapter` writes where None.
+            force: replace ``state`` where it exists.
+
+        Raises:
+            ZoExportError: the adapter does not fit; nothing is written.
+        """
+        from zoexport.adapters.transfer import import_adapter
+
+        found = import_adapter(
+            self.path, adapter=Path(path), kind=format, state=Path(state), force=force
+        )
+        return Imported(**{**found, "state": Path(state)})
+
+    def _by_key(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        if not settings:
+            return {}  # a process that trains need not load the methods
+        from zoexport.methods import methods
+
+        return _by_key(methods.get(self.method).config, settings)
+
+
+def _silent(*_: object) -> None:
+    pass
+
+
+def _by_key(config: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments under the settings' own keys; what is none stays, for the error that names it."""
+    from zoexport.core.config import fields
+
+    keys = {key.replace(".", "_"): key for key in fields(config)}
+    return {keys.get(name, name): value for name, value in settings.items()}
+
+
+def _source(
+    model: StrPath | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> str | ModelSource:
+    if not isinstance(model, (str, os.PathLike)):
+        from zoexport.models.live import keep
+
+        return keep(model, tokenizer)
+    if tokenizer is not None:
+        raise ConfigError(
+            "tokenizer",
+            found=f"a tokenizer beside {str(model)!r}, which brings its own",
+            expected="a tokenizer for a live model only",
+            fix="Leave it out, or pass the loaded model.",
+        )
+    return os.fspath(model)
+
+
+def _adapters(
+    lora: LoraConfig, source: str | ModelSource, config: type, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    from zoexport import models
+    from zoexport.adapters.lora_config import settings_of
+    from zoexport.core.config import fields
+    from zoexport.core.sizes import sizes
+
+    def count_layers() -> int:
+        found = models.resolve(source, weights=False) if isinstance(source, str) else source
+        return int(sizes(models.blank(found).model.config).num_layers)
+
+    chosen = settings_of(lora, count_layers)
+    if not chosen.keys() <= fields(config).keys():
+        raise ConfigError(
+            "lora",
+            found="a LoraConfig for a method that trains no adapters",
+            expected="none",
+            fix="Leave it out, or choose a method that trains adapters, such as mebp.",
+        )
+    if both := sorted(chosen.keys() & settings.keys()):
+        raise ConfigError(
+            "lora",
+            found=f"a LoraConfig beside the settings {', '.join(both)}",
+            expected="each of them once",
+            fix="Say it in the LoraConfig or in the settings.",
+        )
+    return chosen
+
+
+@contextlib.contextmanager
+def _as_file(data: Data) -> Iterator[Path]:
+    """The examples as a file of JSON Lines."""
+    if isinstance(data, (str, os.PathLike)):
+        yield Path(data)
+        return
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        path = Path(folder) / "data.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            for number, example in enumerate(data):
+                file.write(_line(number, example))
+        yield path
+
+
+def _line(number: int, example: Any) -> str:
+    try:
+        if not isinstance(example, Mapping):
+            raise TypeError(f"a {type(example).__name__}")
+        return json.dumps(dict(example), ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"example {number}",
+            found=str(error),
+            expected="a mapping of names to text, as a line of JSON Lines has",
+            fix="Give dicts such as {'prompt': '...', 'completion': '...'}.",
+        ) from error

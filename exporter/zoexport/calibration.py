@@ -1,0 +1,282 @@
+"""Calibration of activations: the model runs once on a few rows, and each linear layer's input gets its grid.
+
+QuZO calibrates static grids, one a tensor, on 8 rows (appendix B). A model whose weights are still in their files is
+calibrated too: a module's weights are read when it runs and dropped afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from zoexport.core import activation_grids
+from zoexport.core.activation_grids import Format
+from zoexport.core.config import as_dict
+from zoexport.core.encoders import refuse_masked
+from zoexport.core.errors import ModelError
+from zoexport.core.types import Progress
+from zoexport.core.untouched import untouched_zeros
+from zoexport.data import corpus, tokenize_file
+from zoexport.data.examples import tokenize_records
+from zoexport.data.records import read_records
+from zoexport.models.targets import adapter_targets
+
+if TYPE_CHECKING:
+    from zoexport.models import LoadedModel
+
+ROWS = 8
+"""Rows that are calibrated on, as in the paper (appendix B)."""
+_WORDS = 256
+"""Words that a row of the corpus is made of, as ``zoexport sensitivity`` does; what exceeds seq_len is cut off."""
+
+
+def formats_of(
+    config: Any, loaded: LoadedModel, data: Path | None, progress: Progress
+) -> dict[str, Format] | None:
+    """The formats that a method's settings ask for; None where they ask for none.
+
+    Args:
+        config: with ``activation_bits`` 8 its ``outliers``, ``datatypes`` and ``seq_len`` are used.
+        loaded: the model. data: see :func:`calibration_rows`. progress: see ``core.types.Progress``.
+
+    Raises:
+        ModelError, DataError: as :func:`calibration_rows` and :func:`calibrate`.
+    """
+    if as_dict(config).get("activation_bits") != 8:
+        return None
+    refuse_masked(
+        loaded.model,
+        "setting activation_bits=8",
+        "grids that are measured on rows of causal models",
+        "Leave activation_bits at 32.",
+    )
+    progress("calibrating activations", None)
+    modules = adapter_targets(loaded.model, "all-linear", "all")
+    rows = calibration_rows(loaded, config.seq_len, data)
+    search = config.datatypes == "search"
+    return calibrate(loaded, modules, rows, outliers=config.outliers, search=search)
+
+
+def calibration_tokens(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Tensor:
+    """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
+
+    Raises:
+        DataError: a line cannot be used, or there is none.
+    """
+    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
+    rows = [candidate.tokens for example in examples for candidate in example.candidates]
+    return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
+
+
+def calibration_rows(
+    loaded: LoadedModel, seq_len: int, data: Path | None = None
+) -> list[list[int]]:
+    """The first :data:`ROWS` rows of a data file or of the Brown corpus; random tokens for a model without a tokenizer.
+
+    Args:
+        loaded: whose tokenizer is used. seq_len: tokens of the longest row.
+        data: JSON Lines of the shapes that training takes. None: the corpus, fetched at the first call.
+
+    Returns:
+        Tokens of each row.
+
+    Raises:
+        DataError: the file cannot be used, or the corpus cannot be fetched.
+    """
+    if loaded.tokenizer is None:
+        generator = torch.Generator().manual_seed(0)
+        shape = (ROWS, seq_len)
+        tokens: list[list[int]] = torch.randint(
+            loaded.vocab_size, shape, generator=generator
+        ).tolist()
+        return tokens
+    file = corpus.rows(_WORDS).train if data is None else data
+    records = list(itertools.islice(read_records(file), ROWS))
+    examples = tokenize_records(records, loaded.tokenizer, seq_len, loaded.vocab_size)
+    return [example.candidates[example.target].tokens for example, _ in examples]
+
+
+def calibrate(
+    loaded: LoadedModel,
+    modules: Sequence[str],
+    rows: Sequence[Sequence[int]],
+    *,
+    outliers: float = 0.0,
+    search: bool = False,
+) -> dict[str, Format]:
+    """The format of each layer's input, fitted on all rows at once (``core.activation_grids.fit``).
+
+    Weights are the model's own, before they are quantized. The memory is that of one module's weights where they are in
+    files, of the rows' activations, and of one layer's input three times.
+
+    Args:
+        loaded: stays as it is. modules: paths of linear layers.
+        rows: tokens of each, at least one.
+        outliers: share of values that are FP8 beside INT8 (appendix B.3); 0 for none.
+        search: whether the format with the smaller error is taken, this or FP8 (appendix B.2).
+
+    Returns:
+        By module. Layers that read the same tensor have the same format.
+
+    Raises:
+        ModelError: a layer reads nothing, or values that are not finite.
+    """
+    found: dict[str, Format] = {}
+    last: list[tuple[Tensor, Format]] = []
+    """The input that was fitted last: several layers in turn read the same."""
+
+    def look(name: str, x: Tensor, values: Tensor) -> None:
+        if not (last and last[0][0] is x):
+            if not bool(torch.isfinite(values).all()):
+                raise _unusable(name, "values that are not finite")
+            fitted = activation_grids.fit(values, outliers=outliers, search=search)
+            last[:] = [(x, fitted)]
+        format = last[0][1]
+        # A layer that runs more than once has the grid that reaches further.
+        if name not in found or format.largest() > found[name].largest():
+            found[name] = format
+
+    watch(loaded, modules, rows, look)
+    for name in modules:
+        if name not in found:
+            raise _unusable(name, "no input on any row")
+    return {name: found[name] for name in modules}
+
+
+def watch(
+    loaded: LoadedModel,
+    modules: Sequence[str],
+    rows: Sequence[Sequence[int]],
+    look: Callable[[str, Tensor, Tensor], None],
+) -> None:
+    """Run the model on rows, without its output head.
+
+    Args:
+        look: called with a layer's path, its input, and that without the rows' padding (n, inputs).
+    """
+    longest = max(map(len, rows))
+    tokens = torch.zeros(len(rows), longest, dtype=torch.int64)
+    real = torch.zeros(len(rows), longest, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        # On the right, where causal attention keeps padding from what is before it.
+        tokens[number, : len(row)] = torch.tensor(row)
+        real[number, : len(row)] = True
+
+    def before(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            x = inputs[0]
+            values = x.reshape(-1, x.shape[-1])
+            # Experts read rows of their own.
+            look(name, x, values[real.flatten()] if len(values) == real.numel() else values)
+
+        return hook
+
+    model: Any = loaded.model
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(before(name)) for name in modules
+    ]
+    try:
+        with torch.no_grad(), _weights_where_they_run(loaded):
+            model.base_model(input_ids=tokens, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def formats_in(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Format]:
+    """The formats of a bundle by path of the linear layer; empty where it rounds nothing."""
+    from safetensors import safe_open
+
+    held = manifest.get("activations", {})
+    if not held:
+        return {}
+    with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
+        return {
+            parameter.removesuffix(".weight"): Format(*file.get_tensor(name).tolist())
+            for parameter, name in held.items()
+        }
+
+
+def round_inputs(model: nn.Module, formats: Mapping[str, Format]) -> None:
+    """Make linear layers of a model read rounded inputs."""
+    for name, format in formats.items():
+        layer: Any = model.get_submodule(name)
+        # Not a hook: those of adapters would see the changed input.
+        layer.forward = _of_rounded(layer.forward, format.tensor())
+
+
+@contextlib.contextmanager
+def rounding(model: nn.Module, formats: Mapping[str, Format]) -> Iterator[None]:
+    """:func:`round_inputs`, while inside."""
+    layers: list[Any] = [model.get_submodule(name) for name in formats]
+    before = [vars(layer).get("forward") for layer in layers]
+    round_inputs(model, formats)
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, before, strict=True):
+            if forward is None:
+                del layer.forward
+            else:
+                layer.forward = forward
+
+
+def _of_rounded(forward: Callable[[Tensor], Tensor], numbers: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: forward(activation_grids.rounded(x, numbers))
+
+
+@contextlib.contextmanager
+def _weights_where_they_run(loaded: LoadedModel) -> Iterator[None]:
+    """While inside, a lazily loaded model's modules have their weights while they run; the token table, some rows."""
+    model: Any = loaded.model
+    table = model.get_input_embeddings()
+    handles: list[Any] = []
+
+    def before(module: nn.Module, inputs: tuple[Any, ...], path: str) -> None:
+        for name, parameter in module.named_parameters(recurse=False):
+            full = f"{path}.{name}" if path else name
+            if module is table:
+                value = untouched_zeros(tuple(parameter.shape))
+                for row in inputs[0].unique().tolist():
+                    value[row] = loaded.weights.read_rows(full, row, row + 1)[0]
+            else:
+                value = loaded.weights.read(full)
+            kept[full] = parameter.data
+            parameter.data = value
+
+    def after(module: nn.Module, path: str) -> None:
+        for name, parameter in module.named_parameters(recurse=False):
+            parameter.data = kept.pop(f"{path}.{name}" if path else name)
+
+    kept: dict[str, Tensor] = {}
+    for path, module in model.named_modules() if loaded.lazy else ():
+        handles.append(
+            module.register_forward_pre_hook(
+                lambda module, inputs, path=path: before(module, inputs, path)
+            )
+        )
+        handles.append(
+            module.register_forward_hook(
+                lambda module, _, __, path=path: after(module, path), always_call=True
+            )
+        )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _unusable(name: str, found: str) -> ModelError:
+    return ModelError(
+        f"layer {name}",
+        found=found,
+        expected="numbers, of which the layer's activation grid is made",
+        fix="Check the model's weights, or compile with activation_bits=32.",
+    )

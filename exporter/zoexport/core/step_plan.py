@@ -1,0 +1,59 @@
+"""How a step estimates slopes of the loss: the member ``step`` of the manifest (docs/bundle.md).
+
+The stages are cut into groups, and each group has a level. A level moves the slots of its group along fresh directions;
+a probe of it is one side of a direction, or no move at all. Levels are nested: for every probe of one, the next level
+goes through all of its own. The session carries this out without knowing the method (runtime_ops/session/step_plan.h).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+Copies = Literal["one", "stage", "call"]
+"""How many perturbed copies are computed at once: one; all, stage by stage; all in a call of programs that perturb."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeLevel:
+    """One group's directions.
+
+    Attributes:
+        begin: the number of the group's first stage; it ends where the next one's begins.
+        directions: for each probe of the level outside it.
+        difference: ``central``, to the other side of a direction, or ``forward``, to one probe without a move.
+    """
+
+    begin: int
+    directions: int
+    difference: str = "central"
+
+    @property
+    def probes(self) -> int:
+        """For each probe of the level outside it."""
+        return self.directions + 1 if self.difference == "forward" else 2 * self.directions
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """The levels, the outermost first, and how many copies are computed at once."""
+
+    levels: tuple[ProbeLevel, ...]
+    copies: Copies = "one"
+
+    def runs(self, stage: int) -> int:
+        """How often a stage runs in one call of a step (FedSPZO, equation 9)."""
+        return math.prod(level.probes for level in self.levels if level.begin <= stage)
+
+    @property
+    def losses(self) -> int:
+        """Of a step."""
+        return math.prod(level.probes for level in self.levels)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as the manifest states it."""
+        return {
+            "levels": [dataclasses.asdict(level) for level in self.levels],
+            "copies": self.copies,
+        }

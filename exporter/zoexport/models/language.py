@@ -1,0 +1,227 @@
+"""Whether a model is a language model, causal or masked, and how transformers loads it.
+
+optimum's ``TasksManager`` tells the library that a folder is of, the task of a model's class, and the class that loads
+a task's models. It is asked about folders and classes only, never about names of the hub, so it needs no network.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import ModelError, first_line
+from zoexport.core.tasks import CAUSAL, FEATURES, MASKED, task_of
+from zoexport.models.quiet import quiet
+
+_CONFIG = "config.json"
+_PIPELINE = "model_index.json"
+"""What diffusers has instead."""
+_TRANSFORMERS = "transformers"
+_LIBRARIES = {_TRANSFORMERS, "sentence_transformers"}
+"""Folders of the second hold a model of the first, and a description of what is made of its features."""
+
+
+def language_config(folder: Path, where: str) -> Any:
+    """The configuration of the language model in a folder; the model's own code is never run.
+
+    Args:
+        folder: a Hugging Face directory; only its configuration is looked at.
+        where: the model, for messages.
+
+    Raises:
+        ModelError: it is no model's folder, or that of another library's model, or of no language model; or
+            transformers does not know the model type, or cannot read the file.
+    """
+    found = next((name for name in (_CONFIG, _PIPELINE) if (folder / name).is_file()), None)
+    if found is None:
+        raise ModelError(
+            f"model {where}",
+            found="a directory without config.json",
+            expected="a Hugging Face model directory: config.json, model.safetensors, tokenizer.json",
+            fix="Name the folder that holds config.json, or a .gguf file inside it.",
+        )
+    content = read_json(folder / found)
+    with quiet(verbose=False):
+        library = _library(folder, where, content)
+        config = _read_config(folder, content, library)
+    check_language_model(where, config, content, library)
+    return config
+
+
+def _library(folder: Path, where: str, content: dict[str, Any]) -> str:
+    """The library that loads a folder, transformers or what stands on it.
+
+    Raises:
+        ModelError: it is another one.
+    """
+    from optimum.exporters.tasks import TasksManager
+
+    library = str(TasksManager.infer_library_from_model(str(folder)))
+    if library not in _LIBRARIES:
+        # What a folder of these is for, optimum asks the hub; its table has the few tasks that the library has.
+        tasks = " or ".join(TasksManager._LIBRARY_TO_TASKS_TO_MODEL_LOADER_MAP[library])
+        name = content.get("architecture") or content.get("_class_name") or "model"
+        raise ModelError(
+            f"model {where}",
+            found=f"the {name} of the library {library}, for the task {tasks}",
+            expected=_expected(),
+            fix="Choose a language model.",
+        )
+    return library
+
+
+def _read_config(folder: Path, content: dict[str, Any], library: str) -> Any:
+    import transformers
+
+    try:
+        return transformers.AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # validation of a configuration raises many types
+        own = " with code of its own" if "auto_map" in content else ""
+        raise ModelError(
+            f"model file {folder / _CONFIG}",
+            found=f"the model type {content.get('model_type')!r}{own}, for which the library {library} has no task"
+            f" ({first_line(error)})",
+            expected=f"{_expected()}, known to transformers {transformers.__version__}",
+            fix="Use a model of a released architecture; code inside model folders is not run.",
+        ) from error
+
+
+def check_language_model(
+    where: str, config: Any, content: dict[str, Any], library: str = _TRANSFORMERS
+) -> None:
+    """Refuse what is neither a causal nor a masked language model with plain weights.
+
+    Args:
+        where: the model, for the message.
+        config: what transformers made of its configuration. content: the raw config.json, empty of a GGUF file.
+        library: what loads it.
+
+    Raises:
+        ModelError: with the task, the library and the architecture's name, and what is supported.
+    """
+    with quiet(verbose=False):
+        task = _task(config)
+        encoder = _is_encoder(config)
+    declared = _declared_name(config)
+    architecture = declared or type(config).__name__.removesuffix("Config")
+    two_parts = getattr(config, "is_encoder_decoder", False)
+    masked = task == MASKED
+    if two_parts or not (masked or (task == CAUSAL and not encoder)):
+        kind = "an encoder" if encoder else "no causal language model"
+        kind = "an encoder and a decoder" if two_parts else kind
+        raise ModelError(
+            f"model {where}",
+            found=f"the architecture {architecture} (model type {config.model_type!r}), {kind}: "
+            f"{f'the task {task}' if task else 'no task that optimum knows'} of the library {library}",
+            expected=f"{_expected()} (Llama, Qwen, Gemma, Mistral, Phi, OPT, GPT-2, ...; BertForMaskedLM,"
+            " RobertaForMaskedLM, ...)",
+            fix="Choose a model for text generation, or one that fills masks and declares that.",
+        )
+    if masked:
+        _check_padding(where, architecture, config)
+    _refuse_quantized(where, content)
+
+
+def _expected() -> str:
+    return (
+        f"the task {CAUSAL} of the library {_TRANSFORMERS}, by a decoder-only model, or {MASKED}, by an encoder whose"
+        " config.json declares its head"
+    )
+
+
+def auto_class(config: Any) -> Any:
+    """What of transformers loads the files of a configuration's language model."""
+    from optimum.exporters.tasks import TasksManager
+
+    return TasksManager.get_model_class_for_task(_task(config), model_type=config.model_type)
+
+
+def model_class(config: Any) -> tuple[Any, Any]:
+    """The class of a configuration's language model, and the configuration that it takes."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    if _task(config) == MASKED:
+        return MODEL_FOR_MASKED_LM_MAPPING[type(config)], config
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if kind.config_class is config.sub_configs.get("text_config"):
+        # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
+        config = config.get_text_config()
+    return kind, config
+
+
+def _task(config: Any) -> str | None:
+    """The task of the class that a configuration declares, or else of the one that transformers makes of it."""
+    import transformers
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
+
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    kind = getattr(transformers, _declared_name(config), None)
+    if not isinstance(kind, type):
+        body = MODEL_MAPPING.get(type(config), None)
+        kind = body if causal is None or _is_encoder(config) else causal
+    task = None if kind is None else task_of(kind)
+    # A class that generates text from images too is listed there first, and a body can be loaded with a tied head.
+    if causal is not None and (kind is causal or (task == FEATURES and not _is_encoder(config))):
+        return CAUSAL
+    return task
+
+
+def _declared_name(config: Any) -> str:
+    return (getattr(config, "architectures", None) or [""])[0]
+
+
+def _is_encoder(config: Any) -> bool:
+    """Whether layers see what follows a token. BERT and its kin are listed as causal too, as they may be decoders."""
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+
+
+def _check_padding(where: str, architecture: str, config: Any) -> None:
+    if not isinstance(getattr(config, "pad_token_id", None), int):
+        raise ModelError(
+            f"model {where}",
+            found=f"the architecture {architecture} without a pad_token_id",
+            expected="the token that fills rows up, which its layers must not see",
+            fix="Add pad_token_id to config.json, the id of the tokenizer's pad token.",
+        )
+
+
+def _refuse_quantized(where: str, content: dict[str, Any]) -> None:
+    quantization = content.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+        raise ModelError(
+            f"model {where}",
+            found=f"weights that are already quantized ({method or 'quantization_config'})",
+            expected="plain fp32, fp16 or bf16 weights, or a GGUF file",
+            fix="Use the original model; --set weights=int4 quantizes it.",
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a model's folder.
+
+    Raises:
+        ModelError: the file is unreadable or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model file {path}",
+            found=f"a file that cannot be read ({first_line(error)})",
+            expected="a JSON object",
+            fix="Download the model again.",
+        ) from error
+    if not isinstance(content, dict):
+        raise ModelError(
+            f"model file {path}",
+            found=f"a JSON {type(content).__name__}",
+            expected="a JSON object",
+            fix="Download the model again.",
+        )
+    return content

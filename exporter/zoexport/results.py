@@ -1,0 +1,109 @@
+"""What verbs return, typed; ``as_dict`` has the keys of the command line's ``--json``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class _Result:
+    def as_dict(self: Any) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {
+            field.name: str(value) if isinstance(value, Path) else value
+            for field in dataclasses.fields(self)
+            for value in (getattr(self, field.name),)
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained(_Result):
+    """A training run.
+
+    Attributes:
+        steps: that the state has. losses: of each of them.
+        step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None where it took no step, or the system
+            does not tell.
+        state: the state's folder.
+        packed_problem: why packed weights are not kept in a file; empty where they are.
+        examples: in the data. shortened: those of them longer than a row.
+    """
+
+    steps: int
+    losses: list[float]
+    step_seconds_median: float | None
+    peak_rss_mb: float | None
+    peak_anonymous_mb: float | None
+    state: Path
+    packed_problem: str
+    examples: int
+    shortened: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated(_Result):
+    """An evaluation.
+
+    Attributes:
+        loss: mean over the examples. accuracy: share whose right choice is the likeliest; None without choices.
+        token_accuracy: share of labels that are the likeliest token.
+        examples: in the data. shortened: those of them longer than a row.
+    """
+
+    loss: float
+    accuracy: float | None
+    token_accuracy: float
+    examples: int
+    shortened: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Parity(_Result):
+    """The session beside the method's reference (docs/cli.md says what each error is relative to).
+
+    Attributes:
+        passed: whether every error is within its bound. steps: compared.
+        max_relative_*: the largest errors; None of what the method has not.
+        difference_resolution: what the bundle's arithmetic can tell of a difference of losses.
+        bounds: by error. runner: what ran the session's side.
+    """
+
+    passed: bool
+    steps: int
+    max_relative_loss_error: float
+    max_relative_state_error: float
+    max_relative_gradient_error: float | None
+    max_relative_difference_error: float | None
+    difference_resolution: float | None
+    bounds: Mapping[str, float]
+    runner: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported(_Result):
+    """What was written for another tool.
+
+    Attributes:
+        adapter: the folder. format: its kind. steps: that the state has. tensors: written. bytes: of all files.
+    """
+
+    adapter: Path
+    format: str
+    steps: int
+    tensors: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported(_Result):
+    """A state made of an adapter.
+
+    Attributes:
+        state: the folder. format: the adapter's kind. tensors: read.
+    """
+
+    state: Path
+    format: str
+    tensors: int

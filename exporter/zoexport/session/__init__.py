@@ -1,0 +1,45 @@
+"""Python's host of the C++ session; imports neither torch nor numpy, so that training need not hold them."""
+
+from __future__ import annotations
+
+from zoexport.session.dataset import Dataset
+from zoexport.session.host import Session
+from zoexport.session.library import abi_version, memory_usage, normals
+from zoexport.session.types import (
+    Candidate,
+    Engine,
+    Evaluation,
+    Info,
+    Loss,
+    Memory,
+    OnProgress,
+    Record,
+    Run,
+    Schedule,
+    SlotInfo,
+    Step,
+    StepProgress,
+    Tensor,
+)
+
+__all__ = [
+    "Candidate",
+    "Dataset",
+    "Engine",
+    "Evaluation",
+    "Info",
+    "Loss",
+    "Memory",
+    "OnProgress",
+    "Record",
+    "Run",
+    "Schedule",
+    "Session",
+    "SlotInfo",
+    "Step",
+    "StepProgress",
+    "Tensor",
+    "abi_version",
+    "memory_usage",
+    "normals",
+]

@@ -1,0 +1,93 @@
+"""The examples of a session."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from zoexport.core.errors import DataError, ZoExportError
+from zoexport.session import abi
+from zoexport.session.types import Candidate
+
+
+class Dataset:
+    """Tokenized examples, held by the session's library."""
+
+    def __init__(self) -> None:
+        self._handle: int | None = abi.library().zo_dataset_new()
+
+    @property
+    def handle(self) -> int:
+        """The library's handle.
+
+        Raises:
+            ZoExportError: the dataset is closed.
+        """
+        if not self._handle:
+            raise closed("dataset")
+        return self._handle
+
+    def add(self, candidates: Sequence[Candidate], target: int = 0) -> None:
+        """Append an example.
+
+        Args:
+            candidates: the completions to compare; one where there are no choices.
+            target: the index of the right one.
+
+        Raises:
+            DataError: no label, unequal lengths, an impossible token or target; nothing is appended.
+        """
+        packed = (abi.Candidate * len(candidates))()
+        kept = []  # the arrays must outlive the call
+        for entry, (tokens, labels) in zip(packed, candidates, strict=True):
+            if len(tokens) != len(labels):
+                raise DataError(
+                    f"example {len(self)}",
+                    found=f"{len(tokens)} tokens and {len(labels)} labels",
+                    expected="as many labels as tokens",
+                    fix="Give -100 where nothing is to be predicted.",
+                )
+            numbers = array.array("q", tokens), array.array("q", labels)
+            kept.append(numbers)
+            entry.tokens, entry.labels = (abi.address(part) for part in numbers)
+            entry.length = len(tokens)
+        if target < 0:
+            target = len(candidates)  # refused by the library with the same message as any other
+        abi.call("zo_dataset_add", self.handle, packed, len(candidates), target)
+
+    def load(self, path: Path) -> None:
+        """Append the examples of a JSON Lines file (docs/session.md).
+
+        Raises:
+            DataError: the file, with the line at fault; nothing is appended.
+        """
+        abi.call("zo_dataset_load", self.handle, abi.path_bytes(path))
+
+    def __len__(self) -> int:
+        return int(abi.library().zo_dataset_size(self.handle))
+
+    def close(self) -> None:
+        """Free the examples. Closing twice is allowed."""
+        handle, self._handle = self._handle, None
+        if handle:
+            abi.library().zo_dataset_free(handle)
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def closed(what: str) -> ZoExportError:
+    """The error of using a handle after it was closed."""
+    return ZoExportError(
+        what, found="a closed one", expected="an open one", fix=f"Open the {what} again."
+    )

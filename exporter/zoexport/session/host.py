@@ -1,0 +1,360 @@
+"""Python's host of the C++ session: a thin binding of ``runtime_ops/include/zoexport/session.h``.
+
+The training loop is the one that runs on phones; nothing here computes. The module imports neither torch nor
+numpy, so a process that trains need not hold them: token sequences are any integers, slot values are arrays of
+float32, or of the slot's integers (``numpy.frombuffer`` and ``torch.frombuffer`` read them in place).
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from zoexport.core.errors import Cancelled, ZoExportError
+from zoexport.session import abi
+from zoexport.session.dataset import Dataset, closed
+from zoexport.session.support import (
+    bring_backends,
+    info_of,
+    interrupts,
+    position,
+    progress_of,
+    record_structs,
+    run_of,
+    run_struct,
+    slot_of,
+)
+from zoexport.session.types import (
+    Engine,
+    EngineCallback,
+    Evaluation,
+    Info,
+    OnProgress,
+    Record,
+    Run,
+    SlotInfo,
+    Step,
+)
+
+
+class Session:
+    """An open bundle. Use it in a ``with`` statement, from one thread at a time."""
+
+    def __init__(self, handle: int, engine: EngineCallback | None) -> None:
+        self._handle: int | None = handle
+        self._engine = engine
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Path,
+        *,
+        threads: int = 0,
+        verify: bool = True,
+        engine: Engine | None = None,
+        cache: str | Path | None = None,
+    ) -> Session:
+        """Open a bundle.
+
+        Args:
+            bundle: the bundle's folder.
+            threads: of the engine; 0 leaves the choice to it.
+            verify: whether files are hashed before they are used; sizes are always compared.
+            engine: runs the programs instead of the engine that the manifest names.
+            cache: the folder of packed weights; the user's own where None, nowhere where "".
+
+        Raises:
+            BundleError: missing, altered, or of another version.
+            ZoExportError: it needs libraries that are not there.
+        """
+        callback = EngineCallback(engine) if engine is not None else None
+        options = abi.OpenOptions(
+            ctypes.sizeof(abi.OpenOptions),
+            threads,
+            0 if verify else 1,
+            ctypes.pointer(callback.table) if callback is not None else None,
+            None if cache is None else os.fsencode(cache),
+        )
+        if engine is None:
+            bring_backends(bundle)
+        handle = ctypes.c_void_p()
+        abi.call(
+            "zo_session_open", abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(handle)
+        )
+        assert handle.value is not None
+        return cls(handle.value, callback)
+
+    def attach(self, state: Path, *, seed: int | None = None, read_only: bool = False) -> None:
+        """Attach a state folder, right after opening; without one, nothing of a run is kept.
+
+        Args:
+            state: resumed, or created where there is none.
+            seed: of a new state (the bundle's where None); must equal that of an existing one.
+            read_only: the state must exist, is not locked and not written.
+
+        Raises:
+            StateError: missing, damaged, locked, of another bundle or another seed.
+        """
+        given = None if seed is None else ctypes.byref(ctypes.c_uint64(seed))
+        abi.call("zo_session_attach", self.handle, abi.path_bytes(state), int(not read_only), given)
+
+    @property
+    def handle(self) -> int:
+        """The library's handle.
+
+        Raises:
+            ZoExportError: the session is closed.
+        """
+        if not self._handle:
+            raise closed("session")
+        return self._handle
+
+    def close(self) -> None:
+        """Free the session and release its state. Closing twice is allowed."""
+        handle, self._handle = self._handle, None
+        if handle:
+            abi.library().zo_session_close(handle)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def info(self) -> Info:
+        """The bundle's numbers and the steps taken so far."""
+        return info_of(self._info())
+
+    def slots(self) -> list[SlotInfo]:
+        """The state slots, in the manifest's order."""
+        found = []
+        for index in range(self._info().slots):
+            slot = abi.sized(abi.SlotInfo)
+            abi.call("zo_session_slot", self.handle, index, ctypes.byref(slot))
+            found.append(slot_of(slot))
+        return found
+
+    def slot(self, name: str) -> SlotInfo:
+        """The state slot with this name."""
+        slot = abi.sized(abi.SlotInfo)
+        abi.call("zo_session_find_slot", self.handle, name.encode(), ctypes.byref(slot))
+        return slot_of(slot)
+
+    def _info(self) -> abi.Info:
+        info = abi.sized(abi.Info)
+        abi.call("zo_session_info", self.handle, ctypes.byref(info))
+        return info
+
+    @property
+    def run(self) -> Run:
+        """The run as it is configured: at first the bundle's settings, with the state's seed."""
+        run = abi.sized(abi.Run)
+        abi.call("zo_session_run", self.handle, ctypes.byref(run))
+        return run_of(run)
+
+    def configure(self, **changes: Any) -> Run:
+        """Change fields of :class:`Run`, which are settings of ``train --set``, and return the run.
+
+        Raises:
+            ConfigError: an unknown field or an impossible value.
+            StateError: another seed than the state's.
+        """
+        known = [field.name for field in dataclasses.fields(Run)]
+        for name in changes:
+            position("setting", name, known)
+        chosen = dataclasses.replace(self.run, **changes)
+        abi.call("zo_session_configure", self.handle, ctypes.byref(run_struct(chosen)))
+        return self.run
+
+    def step(self, dataset: Dataset, indices: Sequence[int]) -> Step:
+        """Take one step on the examples ``indices``, in this order.
+
+        Raises:
+            DivergedError: the loss left its range; the session is back at the last good state.
+            StateError: the record could not be written; the step has not happened.
+        """
+        chosen = (ctypes.c_uint64 * len(indices))(*indices)
+        step = abi.sized(abi.Step)
+        self._invoke(
+            "zo_session_step",
+            self.handle,
+            dataset.handle,
+            chosen,
+            len(indices),
+            ctypes.byref(step),
+        )
+        return Step(
+            step.step,
+            step.loss,
+            step.lr,
+            step.seconds,
+            tuple(step.losses[: step.loss_count]),
+            tuple(step.gradients[: step.gradient_count]),
+        )
+
+    def train(self, dataset: Dataset, steps: int, on_progress: OnProgress | None = None) -> None:
+        """Train until the run has ``steps`` steps in total, and save.
+
+        Ctrl-C ends the run after the current step, with the state saved; a second one ends the process.
+
+        Raises:
+            Cancelled: Ctrl-C, or ``on_progress`` returned True.
+            DivergedError: the loss left its range; the last good state stays.
+            StateError: the state could not be written; the last good state stays.
+        """
+        raised: list[BaseException] = []
+        with interrupts() as interrupted:
+
+            def callback(_user: int, pointer: Any) -> int:
+                try:
+                    if on_progress is not None and on_progress(progress_of(pointer.contents)):
+                        return 1
+                except BaseException as error:  # it cannot pass through C: kept until train returns
+                    raised.append(error)
+                    return 1
+                return int(interrupted.is_set())
+
+            function = abi.ON_PROGRESS(callback)
+            try:
+                self._invoke("zo_session_train", self.handle, dataset.handle, steps, function, None)
+            except Cancelled:
+                if raised:
+                    raise raised[0] from None
+                raise
+
+    def cancel(self) -> None:
+        """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled."""
+        abi.library().zo_session_cancel(self.handle)
+
+    def evaluate(self, dataset: Dataset) -> Evaluation:
+        """Evaluate the master weights, the pending update applied, with the configured loss."""
+        result = abi.sized(abi.Evaluation)
+        self._invoke("zo_session_evaluate", self.handle, dataset.handle, ctypes.byref(result))
+        accuracy = None if math.isnan(result.accuracy) else result.accuracy
+        return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
+
+    def read_slot(
+        self, name: str, *, finished: bool = True, gradient: bool = False
+    ) -> array.array[Any]:
+        """A slot's values, row-major: float32, exact where the slot is float16, or what an integer slot has.
+
+        Args:
+            name: the slot.
+            finished: with the pending update applied, as evaluation and export see it; else as the last
+                step evaluated it.
+            gradient: instead, the last step's gradient of the loss by the slot, before clipping.
+
+        Raises:
+            ConfigError: there is no such gradient: no step was taken, the slot is not trained, or the method
+                has none.
+        """
+        which = abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT
+        form, values, count = self._buffer(name)
+        abi.call(
+            "zo_session_read_slot" + form,
+            self.handle,
+            name.encode(),
+            abi.SLOT_GRADIENT if gradient else which,
+            abi.address(values),
+            count,
+        )
+        return values
+
+    def write_slot(self, name: str, values: Any) -> None:
+        """Replace a slot's initial values (an imported adapter), before the first step.
+
+        Args:
+            name: the slot.
+            values: contiguous float32 values that offer a buffer (array, numpy), row-major; a float16 slot
+                rounds them to nearest, ties to even. Of an integer slot: values of its dtype.
+
+        Raises:
+            ConfigError: another number of values, or a run that has begun.
+        """
+        copied = array.array("B", memoryview(values).cast("B"))
+        floats = self.slot(name).passed == "float32"
+        abi.call(
+            "zo_session_write_slot" + ("" if floats else "_bytes"),
+            self.handle,
+            name.encode(),
+            abi.address(copied),
+            len(copied) // 4 if floats else len(copied),
+        )
+
+    def replay_slot(self, name: str, updates: int) -> array.array[Any]:
+        """A slot as the initial values and the first ``updates`` records alone give it.
+
+        Raises:
+            ConfigError: more updates than the run has, or a first-order method, whose records do not tell.
+        """
+        form, values, count = self._buffer(name)
+        abi.call(
+            "zo_session_replay_slot" + form,
+            self.handle,
+            name.encode(),
+            updates,
+            abi.address(values),
+            count,
+        )
+        return values
+
+    def record(self, index: int) -> Record:
+        """Record ``index`` of the trajectory log, 0 <= index < ``info.steps``."""
+        gradients = (ctypes.c_float * self._info().queries)()
+        record = abi.sized(abi.Record)
+        abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
+        return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """Go on as if this session had taken these steps itself; no program runs.
+
+        Slots, log and state folder become those of the session that took them, bit for bit, where both began with the
+        same values and seed.
+
+        Raises:
+            ConfigError: records that training cannot have made; nothing has changed.
+            StateError: the state could not be written; the steps before that stay.
+        """
+        given, gradients = record_structs(records, self._info().queries)
+        abi.call("zo_session_follow", self.handle, given, gradients, len(records))
+
+    def save(self) -> None:
+        """Write a snapshot and sync the log.
+
+        Raises:
+            StateError: no state is attached, or it cannot be written.
+        """
+        abi.call("zo_session_save", self.handle)
+
+    def _buffer(self, name: str) -> tuple[str, array.array[Any], int]:
+        """How calls that pass a slot's values end, room for them, and what such a call counts."""
+        slot = self.slot(name)
+        values = array.array(abi.FORMATS[abi.DTYPES.index(slot.passed)])
+        values.frombytes(bytes(values.itemsize * math.prod(slot.shape)))
+        if slot.passed == "float32":
+            return "", values, len(values)
+        return "_bytes", values, len(values) * values.itemsize
+
+    def _invoke(self, function: str, *arguments: Any) -> None:
+        """A call that may run programs: an exception of a Python engine is raised as itself."""
+        if self._engine is not None:
+            self._engine.raised = None
+        try:
+            abi.call(function, *arguments)
+        except ZoExportError:
+            if self._engine is not None and self._engine.raised is not None:
+                raise self._engine.raised from None
+            raise

@@ -1,0 +1,32 @@
+"""What :mod:`zoexport.session` offers of the library without a session."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+
+from zoexport.session import abi
+from zoexport.session.types import Memory
+
+
+def abi_version() -> int:
+    """The version of the library's interface.
+
+    Raises:
+        ZoExportError: the library is missing, cannot be loaded, or is of another version.
+    """
+    return int(abi.library().zo_abi_version())
+
+
+def memory_usage() -> Memory:
+    """The memory of this process now, and its highest resident size so far."""
+    usage = abi.sized(abi.Memory)
+    abi.call("zo_memory_usage", ctypes.byref(usage))
+    return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
+
+
+def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
+    """The first ``count`` normals of a perturbation, from the runtime's own generator (docs/rng.md)."""
+    values = array.array("f", bytes(4 * count))
+    abi.library().zo_rng_normals(seed, tensor_id, query, step, 0, count, abi.address(values))
+    return values

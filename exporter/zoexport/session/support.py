@@ -1,0 +1,202 @@
+"""What :mod:`zoexport.session` needs beside the calls themselves: Ctrl-C, progress, checks of arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from zoexport.core import manifest
+from zoexport.core.errors import ConfigError
+from zoexport.session import abi
+from zoexport.session.types import (
+    DIFFERENCES,
+    LOSSES,
+    SCHEDULES,
+    Info,
+    Record,
+    Run,
+    SlotInfo,
+    StepProgress,
+)
+
+
+def info_of(info: abi.Info) -> Info:
+    """What the library says of a session, as Python sees it."""
+    return Info(
+        bundle_id=info.bundle_id.decode(),
+        method=info.method.decode(),
+        target=info.target.decode(),
+        engine=info.engine.decode(),
+        rows=info.rows,
+        seq_len=info.seq_len,
+        copies=info.copies,
+        queries=info.queries,
+        max_labels=info.max_labels,
+        seed=info.seed,
+        steps=info.steps,
+        packed_weights=os.fsdecode(info.packed_weights),
+        packed_problem=os.fsdecode(info.packed_problem),
+    )
+
+
+def bring_backends(bundle: Path) -> None:
+    """Bring what a bundle's delegates need into this process, where the session's library cannot find it alone.
+
+    Raises:
+        ZoExportError: it is not there.
+    """
+    try:
+        backends = json.loads((bundle / manifest.FILE).read_bytes()).get("backends", ())
+    except (OSError, ValueError, AttributeError):
+        return  # opening says what is wrong with the bundle
+    if "QnnBackend" in backends:
+        from zoexport.targets.executorch import qnn_library
+
+        abi.library()  # first: QNN brings a C++ library of its own
+        qnn_library.load()
+
+
+def slot_of(slot: abi.SlotInfo) -> SlotInfo:
+    """A slot as Python sees it."""
+    return SlotInfo(
+        name=slot.name.decode(),
+        role=slot.role.decode(),
+        module=slot.module.decode(),
+        tensor_id=slot.tensor_id,
+        shape=tuple(slot.shape[: slot.rank]),
+        dtype=abi.DTYPES[slot.dtype],
+    )
+
+
+def run_of(run: abi.Run) -> Run:
+    """A run's settings as Python sees them."""
+    return Run(
+        lr=run.lr,
+        eps=run.eps,
+        seed=run.seed,
+        lr_schedule=SCHEDULES[run.schedule],
+        loss=LOSSES[run.loss],
+        batch=run.batch,
+        accumulate=run.accumulate,
+        total_steps=run.total_steps,
+        momentum=run.momentum,
+        weight_decay=run.weight_decay,
+        clip=run.clip,
+        checkpoint_every=run.checkpoint_every,
+        difference=DIFFERENCES[run.difference],
+    )
+
+
+def run_struct(run: Run) -> abi.Run:
+    """A run's settings as the library takes them.
+
+    Raises:
+        ConfigError: a word that it does not know, or a negative count.
+    """
+    for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every"):
+        not_negative(name, getattr(run, name))
+    return abi.Run(
+        ctypes.sizeof(abi.Run),
+        position("setting 'lr_schedule'", run.lr_schedule, SCHEDULES),
+        position("setting 'loss'", run.loss, LOSSES),
+        run.batch,
+        run.accumulate,
+        run.lr,
+        run.eps,
+        run.seed,
+        run.total_steps,
+        run.momentum,
+        run.weight_decay,
+        run.clip,
+        run.checkpoint_every,
+        0,
+        position("setting 'difference'", run.difference, DIFFERENCES),
+    )
+
+
+def record_structs(
+    records: Sequence[Record], queries: int
+) -> tuple[ctypes.Array[abi.Record], ctypes.Array[ctypes.c_float]]:
+    """Records as the library takes them, and the gradients of all, row-major.
+
+    Raises:
+        ConfigError: a record has not ``queries`` gradients, or its step is negative.
+    """
+    for record in records:
+        not_negative("step", record.step)
+        if len(record.gradients) != queries:
+            raise ConfigError(
+                f"record {record.step}",
+                found=f"{len(record.gradients)} projected gradients",
+                expected=f"{queries}, as every record of this bundle has",
+                fix="Pass the records of a run of this bundle.",
+            )
+    size = ctypes.sizeof(abi.Record)
+    given = (abi.Record * len(records))(
+        *(abi.Record(size, r.step, r.lr, r.eps, r.loss) for r in records)
+    )
+    numbers = [gradient for record in records for gradient in record.gradients]
+    return given, (ctypes.c_float * len(numbers))(*numbers)
+
+
+def progress_of(progress: abi.Progress) -> StepProgress:
+    """A report of the library as Python sees it."""
+    return StepProgress(
+        progress.step,
+        progress.total,
+        progress.loss,
+        progress.lr,
+        progress.seconds,
+        progress.rss_bytes,
+        progress.anonymous_bytes,
+    )
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets. The second Ctrl-C does what it did before."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def request(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, request)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def position(what: str, value: str, known: Sequence[str]) -> int:
+    """The place of ``value`` in ``known``, which is how the C interface numbers it."""
+    if value not in known:
+        raise ConfigError(
+            what,
+            found=repr(value),
+            expected="one of " + ", ".join(known),
+            fix="Choose one of them.",
+        )
+    return known.index(value)
+
+
+def not_negative(name: str, value: int) -> None:
+    """Refuse a negative number before it becomes a large unsigned one."""
+    if value < 0:
+        raise ConfigError(
+            f"setting {name!r}",
+            found=str(value),
+            expected="a number of at least 0",
+            fix="Choose another one.",
+        )

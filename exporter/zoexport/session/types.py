@@ -1,0 +1,202 @@
+"""What :mod:`zoexport.session` takes and returns."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from zoexport.session import abi
+
+Schedule = Literal["constant", "linear", "cosine"]
+Loss = Literal["full", "choices"]
+Difference = Literal["central", "forward"]
+#: ``tokens`` and ``labels`` of one candidate; ``labels[t]`` follows ``tokens[t]``, or is -100.
+Candidate = tuple[Sequence[int], Sequence[int]]
+
+SCHEDULES: tuple[Schedule, ...] = ("constant", "linear", "cosine")
+LOSSES: tuple[Loss, ...] = ("full", "choices")
+DIFFERENCES: tuple[Difference, ...] = ("central", "forward")
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """What a bundle and its state say of themselves. ``steps`` counts those taken in total.
+
+    ``packed_weights`` is the file that packed weights are mapped from, empty before the first program runs or without
+    one; ``packed_problem`` says why there is none.
+    """
+
+    bundle_id: str
+    method: str
+    target: str
+    engine: str
+    rows: int
+    seq_len: int
+    copies: int
+    queries: int
+    max_labels: int
+    seed: int
+    steps: int
+    packed_weights: str
+    packed_problem: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotInfo:
+    """A state slot of the manifest. A uint8 slot that is trained has two integers of 4 bits an element."""
+
+    name: str
+    role: str
+    module: str
+    tensor_id: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def passed(self) -> str:
+        """The dtype that its values pass in: float32 for floats, else its own."""
+        return "float32" if self.dtype == "float16" else self.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How a run trains. ``total_steps`` is the schedule's length for :meth:`Session.step`.
+
+    What follows it is of first-order methods: ``clip`` is the largest norm of an update's gradient (0: any),
+    ``checkpoint_every`` the stages from one kept activation to the next. ``difference`` is of zeroth-order ones:
+    forward where one copy goes through the model at a time (mezo).
+    """
+
+    lr: float
+    eps: float
+    seed: int
+    lr_schedule: Schedule
+    loss: Loss
+    batch: int
+    accumulate: int
+    total_steps: int = 0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    checkpoint_every: int = 1
+    difference: Difference = "central"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step: ``losses[2i]`` and ``losses[2i+1]`` are those of +z_i and -z_i, ``loss`` their mean.
+
+    With forward differences ``losses[0]`` is that of no perturbation and ``losses[i+1]`` that of +z_i.
+    A first-order method has one loss and no projected gradients.
+    """
+
+    step: int
+    loss: float
+    lr: float
+    seconds: float
+    losses: tuple[float, ...]
+    gradients: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepProgress:
+    """The step just taken. Memory is 0 where the system does not say."""
+
+    step: int
+    total: int
+    loss: float
+    lr: float
+    seconds: float
+    rss_bytes: int
+    anonymous_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The keys of ``eval --json``; ``accuracy`` is None where no example has choices."""
+
+    loss: float
+    accuracy: float | None
+    token_accuracy: float
+    examples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A record of the trajectory log."""
+
+    step: int
+    lr: float
+    eps: float
+    loss: float
+    gradients: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """This process's memory, as the kernel counts it; 0 where it does not say."""
+
+    rss_bytes: int
+    peak_rss_bytes: int
+    anonymous_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A program's input or output during one call.
+
+    ``data`` is a flat view of float32 ("f"), int64 ("q"), uint8 ("B"), int8 ("b"), uint32 ("I"), int32 ("i") or the
+    bits of bfloat16 or float16 ("H").
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    data: memoryview[Any]
+
+
+#: Runs a program: reads the inputs by name and fills the outputs by name. Unwanted outputs are left out.
+Engine = Callable[[str, Mapping[str, Tensor], Mapping[str, Tensor]], None]
+#: Called after every step; True stops the run after saving.
+OnProgress = Callable[[StepProgress], "bool | None"]
+
+
+class EngineCallback:
+    """A Python engine as the C table of callbacks; it must live as long as the session."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.raised: BaseException | None = None
+        self._function = abi.RUN_PROGRAM(self._run)
+        self.table = abi.Engine(ctypes.sizeof(abi.Engine), None, self._function)
+
+    def _run(
+        self,
+        _user: int,
+        program: bytes,
+        inputs: Any,
+        input_count: int,
+        outputs: Any,
+        output_count: int,
+        _message: int,
+        _message_size: int,
+    ) -> int:
+        try:
+            given = [_tensor(inputs[i]) for i in range(input_count)]
+            wanted = [_tensor(outputs[i]) for i in range(output_count) if outputs[i].data]
+            self._engine(
+                program.decode(),
+                {tensor.name: tensor for tensor in given},
+                {tensor.name: tensor for tensor in wanted},
+            )
+        except BaseException as error:
+            self.raised = error
+            return 1
+        return 0
+
+
+def _tensor(tensor: Any) -> Tensor:
+    data = (ctypes.c_byte * tensor.bytes).from_address(tensor.data)
+    view = memoryview(data).cast("B").cast(abi.FORMATS[tensor.dtype])
+    return Tensor(tensor.name.decode(), tuple(tensor.shape[: tensor.rank]), view)

@@ -1,0 +1,1 @@
+"""What reproduces the papers' tables and renews pages of measurements; the product imports nothing of it."""

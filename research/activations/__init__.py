@@ -1,0 +1,1 @@
+"""What rounding the inputs of linear layers costs."""

@@ -1,0 +1,1 @@
+"""Held-out loss of MeBP, P-RGE and MeZO against steps, FLOPs and time."""

@@ -1,0 +1,1 @@
+"""Federated algorithms at equal planned operations."""

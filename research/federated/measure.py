@@ -1,0 +1,357 @@
+"""``make report-federated``: federated algorithms at equal planned operations, on the same sentences and clients.
+
+``python -m research.federated.measure PAGE`` runs every arm of :data:`ARMS` with every rate and seed, for as many
+rounds as the budget of operations pays for. Bundles, federations and results are kept in the cache folder, so the
+same command goes on where it was stopped. ``page`` writes the page's marked part, its picture and the figures.
+
+Clients are called in this process one after another (``federated.local``): the same code and messages as over Flower,
+whose engine would add its start to every run. Nothing that is reported is a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from research.federated import page
+from research.support.cells import Cells, name_of
+from research.support.command import Clock, add_places, exit_status
+from research.support.page import check
+from research.support.trained import first_lines
+from zoexport import models as language_models
+from zoexport.bench import conditions
+from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import BundleError, StateError
+from zoexport.core.files import sha256
+from zoexport.core.types import Progress
+from zoexport.data import samples, tokenize_to_file
+from zoexport.federated import shards
+from zoexport.federated.client import Client
+from zoexport.federated.coordinator import Coordinator, Patience
+from zoexport.federated.cost import flops_per_step
+from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.local import LocalTransport
+from zoexport.federated.models import Model, initial
+from zoexport.federated.settings import terms_of
+from zoexport.federated.store import Store
+from zoexport.fetch import cache_dir
+from zoexport.methods import methods
+from zoexport.session import Dataset
+
+MODEL = "smollm2-135m"
+TARGET = "host"
+RESULTS = Path(__file__).with_name("results")
+COMMON = {
+    "loss": "choices",
+    "seq_len": "64",
+    "batch": "4",
+    "weights": "int4",
+    "activations": "fp32",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """What is compared: a bundle's method and settings, and what its federation does."""
+
+    label: str
+    method: str
+    settings: Mapping[str, str]
+    algorithm: str
+    rates: tuple[float, ...]
+    changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_ZEROTH = (5e-3, 1e-2)
+_P2 = {"split": "layers", "queries": "2"}
+ARMS = (
+    Arm("FedSPZO", "spzo", {"split": "layer:25", "perturbations": "2,2"}, "replay", _ZEROTH),
+    Arm("unsplit, P = 2", "mezo", _P2, "replay", _ZEROTH),
+    Arm("unsplit, P = 4", "mezo", {**_P2, "queries": "4"}, "replay", _ZEROTH),
+    Arm("DeComFL", "mezo", _P2, "decomfl", _ZEROTH),
+    Arm(
+        "DeComFL's aggregation, central differences",
+        "mezo",
+        _P2,
+        "decomfl",
+        _ZEROTH,
+        {"difference": "central"},
+    ),
+    Arm("FedZO", "mezo", _P2, "fedzo", _ZEROTH),
+    Arm("FedAvg, LoRA", "mebp", {}, "fedavg", (1e-3,)),
+)
+"""Those whose method this release has are run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much is done.
+
+    Attributes:
+        clients, sample, steps: of a federation. rounds: that the arm ``measure`` names by its operations has.
+        seeds: of data, noise and clients. tested: held-out examples; every ``evaluated`` rounds, and at the end.
+        labels: tokens of a batch that are predicted; the sentences' choices are one token each.
+    """
+
+    clients: int = 20
+    sample: int = 4
+    steps: int = 5
+    rounds: int = 12
+    measure: str = "unsplit, P = 2"
+    seeds: tuple[int, ...] = (0, 1, 2)
+    tested: int = 200
+    labels: int = 8
+    evaluated: int = 4
+
+
+def measure(
+    scale: Scale,
+    arms: Sequence[Arm],
+    model: str,
+    data: samples.Samples,
+    *,
+    command: str,
+    work: Path,
+    write: Callable[[dict[str, Any]], None],
+    progress: Progress,
+) -> None:
+    """Run every arm; what an earlier call did is not done again.
+
+    Args:
+        model: a MODEL argument.
+        command: that measures this, for the page.
+        work: where bundles, federations and results are kept.
+        write: called with the result after each run.
+        progress: called with what is being done, and how much of that is done.
+
+    Raises:
+        ZoExportError: something cannot be compiled or trained.
+    """
+    known = [arm for arm in arms if arm.method in methods.names()]
+    source = language_models.resolve(model)
+    digest = language_models.fingerprint(source)
+    test = first_lines(data.test, scale.tested, work)
+    cells = Cells(work / "runs")
+    runs = [
+        _Run(arm, scale, source.argument, digest, data.train, test, work, progress) for arm in known
+    ]
+    budget = (
+        next(run.flops_of_round for run in runs if run.arm.label == scale.measure) * scale.rounds
+    )
+    result: dict[str, Any] = {
+        "arms": [
+            {"label": run.arm.label, "rounds": run.rounds(budget), "runs": [], **run.about()}
+            for run in runs
+        ],
+        "conditions": {
+            "command": command,
+            "model": {"name": source.name, "sha256": digest},
+            "date": datetime.date.today().isoformat(),
+            "common": COMMON,
+            "scale": dataclasses.asdict(scale),
+            "budget_flops": budget,
+            **conditions.machine(),
+        },
+    }
+    # Every arm's first rate and a seed of everything before the next, so that what was stopped compares what it has.
+    for place in range(max(len(run.arm.rates) for run in runs)):
+        for seed in scale.seeds:
+            for run, entry in zip(runs, result["arms"], strict=True):
+                for rate in run.arm.rates[place : place + 1]:
+                    done = functools.partial(run.run, rate, seed, run.rounds(budget))
+                    key = run.key(rate, seed, run.rounds(budget))
+                    entry["runs"].append(run.counted(cells.get("run", key, done)))
+                    write(result)
+
+
+class _Run:
+    """An arm's federations over one bundle."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        scale: Scale,
+        model: str,
+        digest: str,
+        data: Path,
+        test: Path,
+        work: Path,
+        progress: Progress,
+    ) -> None:
+        self.arm, self._scale, self._data, self._test = arm, scale, data, test
+        self._work, self._progress = work, progress
+        settings = {**COMMON, **arm.settings}
+        key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
+        self.bundle = work / f"{arm.method}-{name_of(key)}"
+        try:
+            self._manifest = manifests.read(self.bundle)
+        except BundleError:  # not there, or damaged
+            progress(f"compiling {arm.label}", None)
+            compile_apart(self.bundle, model, arm.method, TARGET, settings)
+            self._manifest = manifests.read(self.bundle)
+        terms = self._terms(arm.rates[0], 0)
+        self._cells = Cells(work / "runs")
+        flops = self._cells.get(
+            "flops",
+            {
+                "bundle": self._manifest["bundle_id"],
+                "difference": terms.difference,
+                "labels": scale.labels,
+            },
+            lambda: {"flops": flops_per_step(self._manifest, terms, scale.labels)},
+        )["flops"]
+        if flops is None:
+            raise StateError(
+                f"bundle {self.bundle}",
+                found="no count of its operations",
+                expected="the model it was compiled from, to plan with",
+                fix="Fetch the model again.",
+            )
+        self.flops_of_round: int = flops * scale.steps * scale.sample
+
+    def rounds(self, budget: int) -> int:
+        """As many as the budget pays for."""
+        return max(1, round(budget / self.flops_of_round))
+
+    def about(self) -> dict[str, Any]:
+        """What the page says of the arm."""
+        return {
+            "method": self.arm.method,
+            "settings": dict(self.arm.settings),
+            "algorithm": self.arm.algorithm,
+            "flops_of_round": self.flops_of_round,
+        }
+
+    def key(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
+        """What decides a run's result."""
+        scale = self._scale
+        return {
+            "terms": self._terms(rate, seed).as_dict(),
+            "rounds": rounds,
+            "scale": [scale.clients, scale.sample, scale.tested, scale.evaluated],
+            "data": [sha256(self._data), sha256(self._test)],
+        }
+
+    def run(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
+        """``rate``, ``seed``, ``points`` (rounds, bytes up and held-out loss of versions) and totals."""
+        folder = self._work / f"federation-{name_of(self.key(rate, seed, rounds))}"
+        folder.mkdir(parents=True, exist_ok=True)
+        terms = self._terms(rate, seed)
+        self._write_shards(folder, seed)
+        clients = {number: self._client(folder, number) for number in range(self._scale.clients)}
+        label = f"{self.arm.label}, rate {rate:g}, seed {seed}"
+        diverged = None
+        with (
+            Store.opened(folder / "server", terms, self._scale.sample) as store,
+            Evaluator.over(self.bundle, self._test, terms.loss, lambda *_: None) as evaluate,
+        ):
+            points = [{"rounds": 0, "bytes_up": 0, **self._untrained(evaluate)}]
+
+            def sometimes(model: Model) -> dict[str, Any]:
+                ended = store.version() + 1
+                due = ended % self._scale.evaluated == 0 or ended == rounds
+                return evaluate(model) if due else {}
+
+            try:
+                Coordinator(
+                    store,
+                    self.bundle,
+                    LocalTransport(clients),
+                    patience=Patience(),
+                    evaluate=sometimes,
+                    report=lambda one: self._progress(label, (one["round"] + 1) / rounds),
+                ).run(rounds)
+            except StateError as error:  # too few clients' runs stayed in range
+                diverged = str(error)
+            found = [{**store.round(one), **store.notes(one)} for one in range(store.version())]
+        up = 0
+        for content in found:
+            up += content["bytes_up"]
+            if "evaluation" in content:
+                done = {"rounds": content["round"] + 1, "bytes_up": up}
+                points.append({**done, **content["evaluation"]})
+        shutil.rmtree(folder, ignore_errors=True)
+        down = sum(one["bytes_down"] + one.get("sync_bytes_down", 0) for one in found)
+        return {
+            "rate": rate,
+            "seed": seed,
+            "points": points,
+            "upload_largest": max((max(one["uploads"]) for one in found), default=0),
+            "bytes_down": down,
+            "diverged": diverged,
+        }
+
+    def counted(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """A run whose points have their operations, which a kept run does not: how they are counted may change."""
+        points = [
+            {"flops": point["rounds"] * self.flops_of_round, **point} for point in found["points"]
+        ]
+        return {**found, "points": points}
+
+    def _untrained(self, evaluate: Evaluator) -> dict[str, Any]:
+        return self._cells.get(
+            "untrained",
+            {"bundle": self._manifest["bundle_id"], "test": sha256(self._test)},
+            lambda: evaluate(initial(self.bundle))["evaluation"],
+        )
+
+    def _terms(self, rate: float, seed: int) -> Any:
+        settings = {**self.arm.changes, "lr": repr(rate), "seed": str(seed)}
+        return terms_of(
+            self.bundle, self._manifest, self.arm.algorithm, self._scale.steps, settings
+        )
+
+    def _write_shards(self, folder: Path, seed: int) -> None:
+        tokens = folder / "tokens.jsonl"
+        settings, model = self._manifest["settings"], self._manifest["model"]
+        tokenize_to_file(
+            self._data, self.bundle, settings["seq_len"], model["vocab_size"], tokens, choices=True
+        )
+        divided = shards.divided(self._data, self._scale.clients, shards.IID, seed)
+        shards.write(tokens, divided, folder / "shards")
+
+    def _client(self, folder: Path, number: int) -> Client:
+        def examples(client: int, loss: str) -> Dataset:
+            dataset = Dataset()
+            dataset.load(folder / "shards" / f"{client}.jsonl")
+            return dataset
+
+        return Client(self.bundle, examples, folder / "clients" / str(number))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Federated algorithms at equal operations.")
+    add_places(parser, RESULTS)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--rounds", type=int, default=Scale.rounds)
+    chosen = parser.parse_args(arguments)
+
+    def measured(clock: Clock) -> None:
+        check(chosen.page, page.MARK)
+        work = cache_dir() / "bench" / "federated"
+        work.mkdir(parents=True, exist_ok=True)
+        measure(
+            Scale(rounds=chosen.rounds),
+            ARMS,
+            chosen.model,
+            samples.sentences(),
+            command=f"python -m research.federated.measure {chosen.page} --rounds {chosen.rounds}",
+            work=work,
+            write=lambda result: page.write(chosen.page, chosen.results, result),
+            progress=clock,
+        )
+
+    return exit_status(measured)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,290 @@
+"""``make report-learning``: held-out loss of methods that train on the same sentences with the same rates and seeds.
+
+``python -m research.learning.measure NAME PAGE`` trains the arms of one of :data:`COMPARISONS`, every rate with
+every seed, and evaluates each now and then. Bundles, states and what is done are kept in the cache folder, so the same
+command goes on where it was stopped. ``page`` writes the page's marked part, its picture and the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from research.learning import page
+from research.support.cells import Cells, name_of
+from research.support.command import Clock, add_places, exit_status
+from research.support.page import check
+from research.support.trained import evaluated, first_lines, trained
+from zoexport import models
+from zoexport.bench import conditions
+from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.core import manifest as manifests
+from zoexport.core.cores import usable_cores
+from zoexport.core.errors import BundleError, ConfigError
+from zoexport.core.files import sha256
+from zoexport.core.types import Progress
+from zoexport.data import samples
+from zoexport.fetch import cache_dir
+
+MODEL = "smollm2-135m"
+TARGET = "host"
+RESULTS = Path(__file__).with_name("results")
+COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """What is compared: a method with settings of ``compile --set``."""
+
+    label: str
+    method: str
+    settings: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Arms over one grid.
+
+    Attributes:
+        rates: learning rates, the same for all arms. seeds: of noise and order.
+        steps: of a run. every: how many, after which it is evaluated; divides ``steps``.
+        tested: held-out examples, from the beginning of their file.
+        masked: the methods that take ``--mask``.
+    """
+
+    arms: tuple[Arm, ...]
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    steps: int = 100
+    every: int = 50
+    tested: int = 200
+    masked: tuple[str, ...] = ()
+
+
+def _estimators(bits: str, *, eps: str) -> tuple[Arm, ...]:
+    """Both of QuZO's, on integers of so many bits."""
+    common = {"weight_bits": bits, "eps": eps}
+    return tuple(
+        Arm(f"{estimator.upper()}, INT{bits}", "quzo", {**common, "estimator": estimator})
+        for estimator in ("q-rge2", "q-rge1")
+    )
+
+
+COMPARISONS = {
+    "senszoq": Comparison(
+        arms=(
+            Arm("SensZOQ", "senszoq", {"weights": "int4"}),
+            Arm("P-RGE", "prge", {"weights": "int4"}),
+        ),
+        rates=(2e-4, 1e-3, 5e-3),
+        masked=("senszoq",),
+    ),
+    # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
+    "quzo-int8": Comparison(arms=_estimators("8", eps="1"), rates=(0.3, 1, 3), seeds=(0,)),
+    "quzo-int4": Comparison(arms=_estimators("4", eps="0.5"), rates=(3e-3, 1e-2, 3e-2), seeds=(0,)),
+}
+
+
+def measure(
+    comparison: Comparison,
+    model: str,
+    data: samples.Samples,
+    *,
+    mask: Path | None,
+    command: str,
+    work: Path,
+    may_begin: Callable[[], bool],
+    write: Callable[[dict[str, Any]], None],
+    progress: Progress,
+) -> None:
+    """Train and evaluate every arm; what an earlier call did is not done again.
+
+    Args:
+        model: a MODEL argument.
+        data: examples with choices.
+        mask: for the arms that train chosen weights.
+        command: that measures this, for the page.
+        work: where bundles, states and results are kept.
+        may_begin: asked before each run; what it refuses is left out.
+        write: called with the result after each run.
+        progress: called with what is being done, and how much of that is done.
+
+    Raises:
+        ZoExportError: something cannot be compiled or trained.
+    """
+    load, source = conditions.load_average(), models.resolve(model)
+    test = first_lines(data.test, comparison.tested, work)
+    digest = models.fingerprint(source)
+    arms: list[dict[str, Any]] = []
+    about: dict[str, Any] = {
+        "command": command,
+        "model": {"name": source.name, "sha256": digest},
+        "date": datetime.date.today().isoformat(),
+        "common": COMMON,
+        "comparison": dataclasses.asdict(comparison),
+        "load_average": [load, None],
+        "threads": usable_cores(),
+        **conditions.machine(),
+    }
+    runs = {}
+    for arm in comparison.arms:
+        bundle = _bundle(arm, comparison, source.argument, digest, mask, work, progress)
+        runs[arm.label] = _Runs(arm.label, bundle, comparison, data.train, test, work, progress)
+        untrained = runs[arm.label].untrained()
+        entry: dict[str, Any] = {**dataclasses.asdict(arm), "untrained": untrained, "runs": []}
+        arms.append(entry)
+    # A seed of everything before the next, so that a run that is stopped compares what it has.
+    for seed in comparison.seeds:
+        for rate in comparison.rates:
+            for entry in arms:
+                run = runs[entry["label"]]
+                if run.kept(rate, seed) is None and not may_begin():
+                    continue
+                entry["runs"].append(run.run(rate, seed))
+                about["load_average"][1] = conditions.load_average()
+                write({"arms": arms, "conditions": about})
+
+
+class _Runs:
+    """Those of one bundle."""
+
+    def __init__(
+        self,
+        label: str,
+        bundle: Path,
+        comparison: Comparison,
+        data: Path,
+        test: Path,
+        work: Path,
+        progress: Progress,
+    ) -> None:
+        self._label, self._bundle, self._comparison = label, bundle, comparison
+        self._data, self._test, self._progress = data, test, progress
+        self._cells, self._work = Cells(work / "trained"), work
+        self._key = {
+            "bundle": manifests.read(bundle)["bundle_id"],
+            "data": [sha256(data), sha256(test)],
+        }
+
+    def untrained(self) -> dict[str, Any]:
+        return self._cells.get(
+            "untrained",
+            self._key,
+            lambda: evaluated(self._bundle, None, self._test, self._progress),
+        )
+
+    def kept(self, rate: float, seed: int) -> dict[str, Any] | None:
+        """A run that is done."""
+        return self._cells.kept("run", self._of(rate, seed))
+
+    def run(self, rate: float, seed: int) -> dict[str, Any]:
+        """``rate``, ``seed``, ``seconds_per_step`` and ``points``: after how many steps, which loss and accuracy."""
+        return self._cells.get("run", self._of(rate, seed), lambda: self._points(rate, seed))
+
+    def _of(self, rate: float, seed: int) -> dict[str, Any]:
+        chosen = self._comparison
+        return {
+            **self._key,
+            "rate": rate,
+            "seed": seed,
+            "steps": chosen.steps,
+            "every": chosen.every,
+        }
+
+    def _points(self, rate: float, seed: int) -> dict[str, Any]:
+        state = self._work / f"state-{name_of(self._of(rate, seed))}"
+        points: list[dict[str, Any]] = []
+        seconds: list[float] = []
+        chosen = self._comparison
+        for steps in range(chosen.every, chosen.steps + 1, chosen.every):
+            found = trained(
+                self._bundle,
+                state,
+                self._data,
+                self._test,
+                rate=rate,
+                steps=steps,
+                seed=seed,
+                label=f"{self._label}, rate {rate:g}, seed {seed}",
+                progress=self._progress,
+            )
+            points.append({key: found[key] for key in ("steps", "loss", "accuracy")})
+            if found["loss"] is None:
+                break
+            if found["seconds_per_step"] is not None:  # steps of an earlier call
+                seconds.append(found["seconds_per_step"])
+        shutil.rmtree(state, ignore_errors=True)
+        median = statistics.median(seconds) if seconds else None
+        return {"rate": rate, "seed": seed, "seconds_per_step": median, "points": points}
+
+
+def _bundle(
+    arm: Arm,
+    comparison: Comparison,
+    model: str,
+    digest: str,
+    mask: Path | None,
+    work: Path,
+    progress: Progress,
+) -> Path:
+    """The arm's, compiled now where there is none."""
+    settings = {**COMMON, **arm.settings}
+    if arm.method in comparison.masked:
+        if mask is None:
+            raise ConfigError(
+                "option --mask",
+                found="none",
+                expected=f"a mask of the model, which {arm.label} trains by",
+                fix="Make one: zoexport sensitivity MODEL -o FILE.",
+            )
+        settings["mask"] = str(mask)
+    key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
+    bundle = work / f"{arm.method}-{name_of(key)}"
+    try:
+        manifests.read(bundle)
+    except BundleError:  # not there, or damaged
+        progress(f"compiling {arm.label}", None)
+        compile_apart(bundle, model, arm.method, TARGET, settings)
+    return bundle
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Held-out loss after training, side by side.")
+    parser.add_argument("name", choices=sorted(COMPARISONS))
+    add_places(parser, RESULTS)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--mask", type=Path, help="of the weights that are trained")
+    parser.add_argument("--minutes", type=float, help="after which no further run begins")
+    chosen = parser.parse_args(arguments)
+
+    mask = f" --mask {chosen.mask.name}" if chosen.mask else ""
+
+    def measured(clock: Clock) -> None:
+        check(chosen.page, page.mark_of(chosen.name))
+        work = cache_dir() / "bench" / "learning"
+        work.mkdir(parents=True, exist_ok=True)
+        measure(
+            COMPARISONS[chosen.name],
+            chosen.model,
+            samples.sentences(),
+            mask=chosen.mask,
+            command=f"python -m research.learning.measure {chosen.name} {chosen.page}{mask}",
+            work=work,
+            may_begin=lambda: clock.within(chosen.minutes),
+            write=lambda result: page.write(chosen.page, chosen.results, chosen.name, result),
+            progress=clock,
+        )
+
+    return exit_status(measured)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

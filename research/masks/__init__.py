@@ -1,0 +1,1 @@
+"""What masks of sensitive weights cover of squared gradients, and training by them."""

@@ -1,0 +1,1 @@
+"""MLX's memory in a MeBP step, weights streamed against everything loaded."""

@@ -1,0 +1,50 @@
+"""``python -m research.performance.page PAGE FOLDER [MARK]``: put a benchmark's pictures and tables into a page.
+
+What stands between the page's lines ``<!-- MARK -->`` and ``<!-- /MARK -->`` (``bench`` where no mark is given) is
+replaced by what FOLDER, written by ``zoexport bench -o``, holds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from research.support.command import exit_status
+from research.support.page import replace, seen_from
+from zoexport.bench import output
+from zoexport.core.errors import ConfigError
+
+MARK = "bench"
+
+
+def update(page: Path, folder: Path, mark: str = MARK) -> None:
+    """Replace the page's part between the marks by a measurement's.
+
+    Raises:
+        ConfigError: the page has no marks, the folder no measurement, or the page cannot be written.
+    """
+    try:
+        result = json.loads((folder / output.JSON).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"page {page}",
+            found=str(error),
+            expected=f"{output.JSON} in {folder}",
+            fix="Check the paths; 'zoexport bench -o' writes the folder.",
+        ) from error
+    pictures = output.pictures(folder, f"{seen_from(page, folder)}/")
+    replace(page, mark, f"{pictures}\n\n{output.markdown(result)}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command."""
+    if len(arguments) not in (2, 3):
+        sys.stderr.write("usage: python -m research.performance.page PAGE FOLDER [MARK]\n")
+        return 2
+    return exit_status(lambda _: update(Path(arguments[0]), Path(arguments[1]), *arguments[2:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

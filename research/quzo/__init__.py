@@ -1,0 +1,1 @@
+"""QuZO's two gradient estimators on a small transformer block."""

@@ -1,0 +1,63 @@
+// How a step estimates slopes of the loss: the member `step` of the manifest (docs/bundle.md).
+//
+// The stages are cut into groups, and each group has a level. A level moves the slots of its group along fresh directions;
+// a probe of it is one side of a direction, or no move at all. Levels are nested: for every probe of one, the next level
+// goes through all of its own. A loss is that of one probe of the last level, under the probes outside it. SPSA, MeZO and
+// P-RGE have one level; FedSPZO (3.2.2, equation 9) has two.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zoexport {
+
+struct ProbeLevel {
+  size_t begin = 0;         // the first stage of its group, which ends where the next one's begins
+  uint32_t directions = 0;  // for each probe of the level outside it
+  bool forward = false;     // differences to one probe without a move, and not to the other side
+
+  // For each probe of the level outside it: +, -, +, - ...; or none, +, + ...
+  uint32_t probes() const { return forward ? directions + 1 : 2 * directions; }
+};
+
+// How many perturbed copies of the model are computed at once.
+enum class Copies {
+  kOne,    // one after another
+  kStage,  // all of them pass a stage before the next one
+  kCall    // all of them are in one call of programs that perturb
+};
+
+// Where a probe of a level goes.
+struct ProbeMove {
+  uint32_t query = 0;  // the direction's number among all of the level in a step
+  float side = 0;      // 1, -1, or 0 without a move
+};
+
+struct StepPlan {
+  std::vector<ProbeLevel> levels;  // none where gradients are computed
+  Copies copies = Copies::kOne;
+
+  bool probes_loss() const { return !levels.empty(); }
+  // How often a level goes through its probes in a step.
+  uint32_t times(size_t level) const;
+  // Losses of a step.
+  uint32_t evaluations() const { return times(levels.size()); }
+  // Directions of a level in a step, of which each gives a projected gradient.
+  uint32_t directions(size_t level) const { return times(level) * levels[level].directions; }
+  // Projected gradients of a step, those of the first level first; and where those of a level begin.
+  uint32_t scalars() const { return first_scalar(levels.size()); }
+  uint32_t first_scalar(size_t level) const;
+  // Where probe number `probe` of a level goes, when the level runs for the time number `time` in a step.
+  ProbeMove move(size_t level, uint32_t time, uint32_t probe) const;
+  // The projected gradients of a step: losses (evaluations) of probes of size `eps`, in their order.
+  std::vector<float> slopes(const std::vector<double>& losses, double eps) const;
+  // The level to whose group a stage belongs.
+  size_t level_of(size_t stage) const;
+};
+
+// The words of the manifest: one, stage, call; false for another one.
+bool copies_from_text(const std::string& text, Copies& copies);
+
+}  // namespace zoexport

@@ -1,0 +1,53 @@
+"""Every method on every target: what cannot run is a Problem that names the feature, and docs/methods.md agrees."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.matrix import CELLS, METHODS, TARGETS, problem_of, table
+from zoexport.core.features import Feature
+from zoexport.methods import methods
+from zoexport.targets import targets
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "methods.md"
+SOURCES = (".py", ".h", ".cpp")
+
+
+def test_every_method_and_target_is_in_the_table() -> None:
+    assert set(METHODS) == set(methods.names())
+    assert {target for target, _ in TARGETS} == set(targets.names())
+
+
+@pytest.mark.parametrize(("method", "target", "settings"), CELLS)
+def test_a_cell_runs_or_names_what_is_missing(
+    method: str, target: str, settings: dict[str, str]
+) -> None:
+    found = problem_of(method, target, settings)
+    assert found is None or f"target {target} has no" in found
+    assert found is None or any(feature.value in found for feature in Feature)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "runtime_ops/session",
+        *(f"exporter/zoexport/{name}" for name in ("core", "targets", "plan", "parity", "steps")),
+    ],
+)
+def test_nothing_there_names_a_method(folder: str) -> None:
+    pattern = re.compile(rf"\b({'|'.join(methods.names())})\b")
+    files = [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SOURCES]
+    assert files
+    for path in files:
+        assert not pattern.findall(path.read_text("utf-8")), path
+
+
+def test_the_page_has_this_table() -> None:
+    """Renew it by python -m tests.support.matrix."""
+    begin, end = "<!-- methods x targets -->\n", "\n<!-- end -->"
+    page = PAGE.read_text("utf-8")
+    assert page.partition(begin)[2].partition(end)[0] == table()

@@ -1,0 +1,78 @@
+"""A method and a target that someone adds: one short file each, and no other is edited (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import zoexport
+from tests.support.compiled import Compiler, compile_tiny
+from tests.support.tiny_models import SENTENCES
+from zoexport.core.errors import ConfigError
+from zoexport.methods import methods
+from zoexport.parity import parity
+from zoexport.targets import targets
+
+pytestmark = pytest.mark.parity
+ADDED = Path(__file__).parents[1] / "support" / "added"
+EXAMPLES = [{"text": sentence} for sentence in SENTENCES]
+
+
+@pytest.fixture(autouse=True)
+def added() -> Iterator[None]:
+    """Registered while a test runs; tests of every method do not know them."""
+    known = methods.names(), targets.names()
+    modules = [f"tests.support.added.{name}" for name in ("method", "target")]
+    for name in modules:
+        importlib.import_module(name)
+    yield
+    for name in modules:
+        del sys.modules[name]
+    methods._entries.pop("forward")
+    targets._entries.pop("layers-alone")
+    assert (methods.names(), targets.names()) == known
+
+
+def test_the_method_is_forty_lines() -> None:
+    assert len((ADDED / "method.py").read_text("utf-8").splitlines()) <= 40
+
+
+@pytest.mark.parametrize("target", ["host", "ios-mlx", "layers-alone"])
+def test_the_method_takes_its_references_steps(
+    compiler: Compiler, tmp_path: Path, target: str
+) -> None:
+    model = compiler.model("qwen2")
+    settings = {"directions": 3, "lora__targets": "all-linear", "weights": "int4"}
+    compile_tiny(model, tmp_path / "bundle", "forward", target, **settings)
+    report = parity(tmp_path / "bundle", steps=3, progress=lambda *_: None)
+    assert report["passed"] is True
+    assert report["max_relative_loss_error"] <= 1e-4
+
+    bundle = zoexport.Bundle.open(tmp_path / "bundle")
+    assert bundle.manifest["step"] == {
+        "levels": [
+            {"begin": begin, "directions": 3, "difference": "forward"}
+            for begin in (0, len(bundle.manifest["stages"]) - 2)
+        ],
+        "copies": "one",
+    }
+    # 4 probes of the first group, of which each has 4 of the second.
+    whole = bundle.train(EXAMPLES, state=tmp_path / "whole", steps=6)
+    for steps in (2, 6):
+        parts = bundle.train(EXAMPLES, state=tmp_path / "parts", steps=steps)
+    assert parts.losses == whole.losses
+    log = "trajectory.log"
+    assert (tmp_path / "parts" / log).read_bytes() == (tmp_path / "whole" / log).read_bytes()
+
+
+def test_what_the_target_has_not_is_a_problem(compiler: Compiler, tmp_path: Path) -> None:
+    model = compiler.model("llama")
+    for method, lacking in (("prge", "programs of the whole model"), ("quzo", "perturbs integers")):
+        with pytest.raises(ConfigError, match=f"target layers-alone has no .*{lacking}"):
+            compile_tiny(model, tmp_path / "bundle", method, "layers-alone", weights="int4")
+    compile_tiny(model, tmp_path / "mebp", "mebp", "layers-alone")
+    assert parity(tmp_path / "mebp", steps=2, progress=lambda *_: None)["passed"] is True

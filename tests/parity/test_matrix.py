@@ -1,0 +1,43 @@
+"""Every method on every target that has what it needs: compiled, and compared with the method's reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.matrix import CELLS, problem_of
+from tests.support.qnn import needs_qnn
+from zoexport.core.errors import ConfigError
+from zoexport.parity import parity
+
+pytestmark = pytest.mark.parity
+
+SETTINGS = {"batch": 2}
+WEIGHTS = {"quzo": "int4"}
+WITHOUT_A_RUNTIME = ("android-gpu",)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "settings"),
+    [
+        pytest.param(*cell, marks=[needs_qnn] if cell[1] == "android-npu" else [])
+        for cell in CELLS
+        # The same programs as host's.
+        if cell[1] != "android-cpu"
+    ],
+)
+def test_a_cell_runs_or_is_refused(
+    compiler: Compiler, method: str, target: str, settings: dict[str, str]
+) -> None:
+    given = {**SETTINGS, **settings}
+    given |= {"weights": WEIGHTS[method]} if method in WEIGHTS else {}
+    given |= {"queries": "1"} if method in ("prge", "mezo", "senszoq", "quzo") else {}
+    given |= {"perturbations": "1,1"} if method == "spzo" else {}
+    if problem_of(method, target, settings):
+        with pytest.raises(ConfigError, match=f"target {target} has no"):
+            compiler.bundle("llama_tied", method, target, **given)
+        return
+    bundle = compiler.bundle("llama_tied", method, target, **given)
+    if target not in WITHOUT_A_RUNTIME:
+        report = parity(bundle, steps=1, progress=lambda *_: None)
+        assert report["passed"] is True

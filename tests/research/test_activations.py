@@ -1,0 +1,81 @@
+"""The report on activation errors: on a tiny model, against sums by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from research.activations import measure as activation_errors
+from research.activations.measure import MARK, WAYS, calibrated, errors, loss, main, ways
+from tests.support.programs import values
+from tests.support.tiny_models import fixed_tokens, save_tiny
+from zoexport import calibration, models
+from zoexport.core import activation_grids as grids
+from zoexport.data import corpus
+
+ROWS, HELD_OUT = fixed_tokens(3, 20).tolist(), fixed_tokens(4, 16).tolist()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny("llama_tied", tmp_path_factory.mktemp("models") / "tiny")
+
+
+def test_ways_are_what_settings_give() -> None:
+    x = values(500) * torch.exp2(2 * values(500, seed=1))
+    found = ways(x)
+    settings = {
+        "int8": (0.0, False),
+        "int8, outliers": (0.01, False),
+        "search int8, fp8": (0.0, True),
+        "search with outliers": (0.01, True),
+    }
+    for way, (outliers, search) in settings.items():
+        assert found[way] == grids.fit(x, outliers=outliers, search=search)
+    assert [*found] == [*WAYS] and found["fp8"].kind == grids.FP8
+
+
+def test_errors_are_relative_to_what_a_layer_reads(folder: Path) -> None:
+    loaded = models.load(models.resolve(str(folder)))
+    modules = models.adapter_targets(loaded.model, "all-linear", "all")
+    formats = calibrated(loaded, modules, ROWS)
+    for way, settings in (("int8", {}), ("search with outliers", {"outliers": 0.01})):
+        expected = calibration.calibrate(
+            loaded, modules, ROWS, search=way.startswith("search"), **settings
+        )
+        assert formats[way] == expected
+    found = errors(loaded, formats, HELD_OUT)
+    read: dict[str, torch.Tensor] = {}
+    calibration.watch(loaded, modules, HELD_OUT, lambda name, _, x: read.update({name: x.clone()}))
+    for name, x in read.items():
+        rounded = grids.rounded(x, formats["fp8"][name].tensor())
+        share = ((x - rounded).double().square().sum() / x.double().square().sum()).item()
+        assert found["fp8"][name] == pytest.approx(share, rel=1e-5)
+    assert loss(loaded, {}, HELD_OUT) != loss(loaded, formats["int8"], HELD_OUT)
+
+
+def test_the_page_has_a_row_for_each_kind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(corpus, "rows", lambda words: SimpleNamespace(test=Path("held-out")))
+    monkeypatch.setattr(
+        activation_errors.calibration,
+        "calibration_rows",
+        lambda loaded, seq_len, data=None: HELD_OUT if data else ROWS,
+    )
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n<!-- {MARK} -->\nold\n<!-- /{MARK} -->\nafter\n", "utf-8")
+    assert main([str(page), "--model", str(folder)]) == 0
+    text = page.read_text("utf-8")
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
+    kinds = ["| q, k, v", "| o", "| gate, up", "| down", "| all", "| held-out loss"]
+    assert rows == ["| inputs of", "| ---", *kinds]
+    assert "of 14 fp8)" in text
+
+    page.write_text("no marks", "utf-8")
+    assert main([str(page), "--model", str(folder)]) != 0
+    assert "report-activations" in capsys.readouterr().err

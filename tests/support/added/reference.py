@@ -1,0 +1,61 @@
+"""The method of ``method.py`` in plain PyTorch, one forward pass after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoexport.core.sizes import sizes
+from zoexport.methods.prge.reference import PrgeReference
+
+
+class ForwardReference(PrgeReference):
+    """B of every adapter; those of the last layer are the second group."""
+
+    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
+        before = self.values()
+        self.finish()
+        after = self.values()
+        count, eps = self.config.directions, self.config.eps
+        means, losses, second = [], [], []
+        for outer in range(count + 1):
+            first = self._moved(False, None if outer == 0 else outer - 1)
+            found = []
+            for inner in range(count + 1):
+                along = None if inner == 0 else outer * count + inner - 1
+                found.append(self.loss(batch, first | self._moved(True, along)))
+            means.append(sum(found) / len(found))
+            losses += found
+            second += [(loss - found[0]) / eps for loss in found[1:]]
+        gradients = [(mean - means[0]) / eps for mean in means[1:]] + second
+        self.pending = gradients, learning_rate
+        self.step_number += 1
+        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+
+    def finish(self) -> None:
+        if self.pending is None:
+            return
+        gradients, learning_rate = self.pending
+        count = self.config.directions
+        for name, value in self.masters.items():
+            own = gradients[count:] if self._in_second(name) else gradients[:count]
+            total = torch.zeros_like(value)
+            for along, gradient in enumerate(own):
+                total += gradient * self.noise(name, along, self.step_number - 1)
+            self.masters[name] = value - learning_rate / len(own) * total
+        self.pending = None
+
+    def _moved(self, second: bool, along: int | None) -> dict[str, Tensor]:
+        return {
+            name: value
+            if along is None
+            else value + self.config.eps * self.noise(name, along, self.step_number)
+            for name, value in self.masters.items()
+            if self._in_second(name) == second
+        }
+
+    def _in_second(self, name: str) -> bool:
+        return f"layers.{sizes(self.adapted.model.config).num_layers - 1}." in name

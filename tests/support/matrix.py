@@ -1,0 +1,100 @@
+"""Methods x targets: what of them runs, as a target's features and a method's needs say.
+
+    python -m tests.support.matrix
+
+writes the table into docs/methods.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.config import parse
+from zoexport.core.features import Feature, unmet
+from zoexport.methods import methods
+from zoexport.targets import targets, with_engine
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+BEGIN, END = "<!-- methods x targets -->\n", "\n<!-- end -->"
+
+METHODS: dict[str, tuple[dict[str, str], ...]] = {
+    "mebp": ({},),
+    "prge": ({}, {"split": "layers"}),
+    "mezo": ({}, {"split": "layers"}),
+    "spzo": ({}, {"train": "full"}),
+    "senszoq": ({},),
+    "quzo": ({}, {"train": "lora"}),
+}
+"""Their forms: settings that ask a target for something else."""
+
+TARGETS = (
+    ("host", None),
+    ("android-cpu", None),
+    ("android-npu", None),
+    ("android-gpu", None),
+    ("ios-mlx", None),
+    ("ios-coreml", None),
+    ("ios-coreml", "executorch"),
+)
+"""With the engine, where it is not the target's own."""
+
+CELLS = [
+    (method, target, {**form, **({"engine": engine} if engine else {})})
+    for method, forms in METHODS.items()
+    for form in forms
+    for target, engine in TARGETS
+]
+
+
+def problem_of(method: str, target: str, settings: dict[str, str]) -> str | None:
+    """Why a target cannot run a method; None where it can."""
+    found = missing(method, target, settings)
+    return "; ".join(problem.reason for problem in found) or None
+
+
+def missing(method: str, target: str, settings: dict[str, str]) -> list[Any]:
+    """The Problems, whatever is installed."""
+    config = parse(methods.get(method).config, settings)
+    chosen = with_engine(targets.get(target), settings.get("engine"))
+    everywhere = [targets.get(name) for name in targets.names()]
+    return unmet(chosen.defaults(config), chosen, everywhere)
+
+
+def table() -> str:
+    """The table in Markdown."""
+    heads = [f"{target} ({engine})" if engine else target for target, engine in TARGETS]
+    lines = [f"| | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
+    lacking: list[str] = []
+    for method, forms in METHODS.items():
+        for form in forms:
+            cells = []
+            for target, engine in TARGETS:
+                found = missing(method, target, {**form, **({"engine": engine} if engine else {})})
+                for problem in found:
+                    feature = next(one for one in Feature if one.value in problem.reason)
+                    if feature.value not in lacking:
+                        lacking.append(feature.value)
+                notes = [
+                    lacking.index(f.value) + 1
+                    for f in Feature
+                    for p in found
+                    if f.value in p.reason
+                ]
+                cells.append(" ".join(f"no ({note})" for note in notes) or "yes")
+            name = f"`{method}`" + "".join(f" `{key}={value}`" for key, value in form.items())
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines.append("")
+    lines += [f"{n}. The target has no {text}." for n, text in enumerate(lacking, 1)]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Renew the page."""
+    page = PAGE.read_text("utf-8")
+    before, _, rest = page.partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2], "utf-8")
+
+
+if __name__ == "__main__":
+    main()

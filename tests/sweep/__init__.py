@@ -1,0 +1,1 @@
+"""Random tiny models, each compiled and compared with its method's reference."""
