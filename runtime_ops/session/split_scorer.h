@@ -7,27 +7,19 @@
 #include "session/perturbed_slots.h"
 #include "session/split_head.h"
 #include "session/stages.h"
+#include "session/step_plan.h"
 #include "session/update_runner.h"
 
 namespace zoexport {
 
 class SplitScorer : public CallRunner {
  public:
-  enum class Copies {
-    kPlain,   // one, as it is
-    kOne,     // one, perturbed along the scalars' query and sign
-    kAll,     // 2 * queries: copy 2i along +z_i, copy 2i+1 along -z_i; all go through a stage before the next
-    kStacked  // likewise, as rows of one call of programs that perturb
-  };
-
-  // Of Copies::kPlain. `stages` outlives this object.
-  explicit SplitScorer(Stages& stages) : SplitScorer(stages, Copies::kPlain, std::nullopt) {}
-  SplitScorer(Stages& stages, Copies copies, std::optional<UpdateRunner> update)
-      : stages_(stages),
-        head_(stages),
-        mode_(copies),
-        update_(std::move(update)),
-        perturbed_(stages.slots(), stages.engine(), stages.folder()) {}
+  // Scores the model as it is. `stages` outlives this object.
+  explicit SplitScorer(Stages& stages) : SplitScorer(stages, std::nullopt, std::nullopt) {}
+  // Scores perturbed copies, of which number 2i goes along +z_i and number 2i+1 along -z_i; of `kOne`, the one along the
+  // scalars' query and sign. `update` runs before a call that is the next step's first.
+  SplitScorer(Stages& stages, Copies copies, UpdateRunner update)
+      : SplitScorer(stages, std::optional(copies), std::optional(std::move(update))) {}
 
   CallLimits limits() const override;
   uint32_t copies() const override;
@@ -36,13 +28,22 @@ class SplitScorer : public CallRunner {
   const std::vector<float>& is_argmax() const override { return is_argmax_; }
 
  private:
+  SplitScorer(Stages& stages, std::optional<Copies> perturbed, std::optional<UpdateRunner> update)
+      : stages_(stages),
+        head_(stages),
+        perturbed_copies_(perturbed),
+        update_(std::move(update)),
+        perturbed_(stages.slots(), stages.engine(), stages.folder()) {}
+
+  // Whether one call of programs that perturb has all copies, as rows.
+  bool stacked() const { return perturbed_copies_ == Copies::kCall; }
   // The slots of a stage as a copy sees them, until the next call.
   Result<StateValues> perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state);
 
   Stages& stages_;
   SplitHead head_;
-  Copies mode_;
-  std::optional<UpdateRunner> update_;  // of all but kPlain
+  std::optional<Copies> perturbed_copies_;  // none: the model as it is
+  std::optional<UpdateRunner> update_;      // where copies are perturbed
   PerturbedSlots perturbed_;
   size_t entries_ = 0;
   std::vector<float> logprobs_;  // (copies, entries)

@@ -154,11 +154,8 @@ Result<std::unique_ptr<Trainer>> make_zeroth_order(const Manifest& manifest, Sta
     return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates));
   }
   ZO_ASSIGN(update, UpdateRunner::create(manifest, programs, updates));
-  const Copies copies = manifest.step.copies;
-  const auto mode = copies == Copies::kCall    ? SplitScorer::Copies::kStacked
-                    : copies == Copies::kStage ? SplitScorer::Copies::kAll
-                                               : SplitScorer::Copies::kOne;
-  auto prober = make_flat_prober(std::make_unique<SplitScorer>(*stages, mode, std::move(update)));
+  auto prober =
+      make_flat_prober(std::make_unique<SplitScorer>(*stages, manifest.step.copies, std::move(update)));
   return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates));
 }
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.config import parse
-from zoexport.core.features import Feature, unmet
+from zoexport.core.features import Feature, missing, unmet
+from zoexport.core.types import Target
 from zoexport.methods import methods
 from zoexport.targets import targets, with_engine
 
@@ -48,44 +49,35 @@ CELLS = [
 
 
 def problem_of(method: str, target: str, settings: dict[str, str]) -> str | None:
-    """Why a target cannot run a method; None where it can."""
-    found = missing(method, target, settings)
-    return "; ".join(problem.reason for problem in found) or None
+    """Why a target cannot run a method, whatever is installed; None where it can."""
+    config, chosen = _cell(method, target, settings)
+    everywhere = [targets.get(name) for name in targets.names()]
+    return "; ".join(problem.reason for problem in unmet(config, chosen, everywhere)) or None
 
 
-def missing(method: str, target: str, settings: dict[str, str]) -> list[Any]:
-    """The Problems, whatever is installed."""
+def _cell(method: str, target: str, settings: dict[str, str]) -> tuple[Any, Target]:
     config = parse(methods.get(method).config, settings)
     chosen = with_engine(targets.get(target), settings.get("engine"))
-    everywhere = [targets.get(name) for name in targets.names()]
-    return unmet(chosen.defaults(config), chosen, everywhere)
+    return chosen.defaults(config), chosen
 
 
 def table() -> str:
     """The table in Markdown."""
     heads = [f"{target} ({engine})" if engine else target for target, engine in TARGETS]
     lines = [f"| | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
-    lacking: list[str] = []
+    notes: dict[Feature, int] = {}
     for method, forms in METHODS.items():
         for form in forms:
             cells = []
             for target, engine in TARGETS:
-                found = missing(method, target, {**form, **({"engine": engine} if engine else {})})
-                for problem in found:
-                    feature = next(one for one in Feature if one.value in problem.reason)
-                    if feature.value not in lacking:
-                        lacking.append(feature.value)
-                notes = [
-                    lacking.index(f.value) + 1
-                    for f in Feature
-                    for p in found
-                    if f.value in p.reason
-                ]
-                cells.append(" ".join(f"no ({note})" for note in notes) or "yes")
+                settings = {**form, **({"engine": engine} if engine else {})}
+                lacking = missing(*_cell(method, target, settings))
+                numbers = [notes.setdefault(feature, len(notes) + 1) for feature in lacking]
+                cells.append(" ".join(f"no ({n})" for n in sorted(numbers)) or "yes")
             name = f"`{method}`" + "".join(f" `{key}={value}`" for key, value in form.items())
             lines.append(f"| {name} | {' | '.join(cells)} |")
     lines.append("")
-    lines += [f"{n}. The target has no {text}." for n, text in enumerate(lacking, 1)]
+    lines += [f"{n}. The target has no {feature.value}." for feature, n in notes.items()]
     return "\n".join(lines)
 
 

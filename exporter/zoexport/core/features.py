@@ -34,13 +34,17 @@ def unmet(config: Any, target: Target, others: Iterable[Target]) -> list[Problem
         others: targets to advise where this one lacks a feature.
     """
     problems = [_refused(key, value, target) for key, value in _untaken(config, target)]
-    for feature, where in config.needs.items():
-        if feature not in target.has:
-            having = sorted({other.name for other in others if feature in other.has})
-            elsewhere = f"Compile for {', '.join(having)}, or choose" if having else "Choose"
-            reason = f"target {target.name} has no {feature.value}"
-            problems.append(Problem(where, reason, f"{elsewhere} another method or setting."))
+    for feature, where in missing(config, target).items():
+        having = sorted({other.name for other in others if feature in other.has})
+        elsewhere = f"Compile for {', '.join(having)}, or choose" if having else "Choose"
+        reason = f"target {target.name} has no {feature.value}"
+        problems.append(Problem(where, reason, f"{elsewhere} another method or setting."))
     return problems
+
+
+def missing(config: Any, target: Target) -> dict[Feature, str]:
+    """The features that ``config`` needs and ``target`` does not have, and the setting that asks for each."""
+    return {feature: where for feature, where in config.needs.items() if feature not in target.has}
 
 
 def _untaken(config: Any, target: Target) -> list[tuple[str, Any]]:

@@ -63,7 +63,9 @@ class TrainingSettings:
     @property
     def needs(self) -> dict[Feature, str]:
         """What programs with these settings ask of a target, and the setting that asks."""
-        return {Feature.STAGES if self.staged else Feature.WHOLE: "setting split"}
+        chosen = "split" in {field.name for field in dataclasses.fields(self)}
+        feature = Feature.STAGES if self.staged else Feature.WHOLE
+        return {feature: "setting split" if chosen else "the method"}
 
     @property
     def perturbs_weights(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan
 from zoexport.core.types import Pass, TrainingGraph
 
@@ -13,6 +11,7 @@ def spsa(queries: int, copies: Copies, difference: str = "central") -> Pass:
     plan = StepPlan((ProbeLevel(0, queries, difference),), copies)
 
     def state(graph: TrainingGraph) -> TrainingGraph:
-        return dataclasses.replace(graph, step=plan)
+        graph.step = plan
+        return graph
 
     return Pass("spsa", state, "states the step of the programs that there are by now")

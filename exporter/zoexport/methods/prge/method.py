@@ -16,6 +16,7 @@ from zoexport.methods.prge.config import MezoConfig, PrgeConfig
 if TYPE_CHECKING:
     import torch
 
+    from zoexport.core.step_plan import Copies
     from zoexport.methods.prge.reference import PrgeReference
 
 
@@ -25,7 +26,6 @@ class ZerothOrderMethod:
 
     name: str
     summary: str
-    sequential: bool
     config: type = PrgeConfig
 
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
@@ -34,11 +34,16 @@ class ZerothOrderMethod:
         from zoexport.steps.spsa import spsa
 
         difference = config.difference if isinstance(config, MezoConfig) else "central"
-        if config.staged:
-            order = lora_passes(config, targets, first_order=False)
-            return [*order, spsa(config.queries, "one" if self.sequential else "stage", difference)]
-        order = self._whole(config, targets)
-        return [*order, spsa(config.queries, "one" if self.sequential else "call", difference)]
+        staged = config.staged
+        order = (
+            lora_passes(config, targets, first_order=False)
+            if staged
+            else self._whole(config, targets)
+        )
+        copies: Copies = "one"
+        if config.together:
+            copies = "stage" if staged else "call"
+        return [*order, spsa(config.queries, copies, difference)]
 
     def _whole(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         from zoexport.passes.bind_rows import bind_rows
@@ -56,7 +61,7 @@ class ZerothOrderMethod:
 
         most = config.batch * config.seq_len
         labels = min(config.labels or most, most)
-        copy_adapters = sequential_forward if self.sequential else dual_forward
+        copy_adapters = dual_forward if config.together else sequential_forward
         order = [
             Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
             Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
@@ -140,7 +145,6 @@ methods.register(
     ZerothOrderMethod(
         "prge",
         "zeroth-order LoRA-FA; all 2q perturbed copies in one forward pass (P-RGE)",
-        sequential=False,
     ),
 )
 methods.register(
@@ -148,7 +152,6 @@ methods.register(
     ZerothOrderMethod(
         "mezo",
         "zeroth-order LoRA-FA; one perturbed copy a forward pass (MeZO, the baseline)",
-        sequential=True,
         config=MezoConfig,
     ),
 )

@@ -10,10 +10,7 @@ from typing import Any, ClassVar
 from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
-from zoexport.targets.settings import (
-    filled,
-    needs_executorch,
-)
+from zoexport.targets.settings import filled, needs_executorch
 
 
 @dataclasses.dataclass(frozen=True)

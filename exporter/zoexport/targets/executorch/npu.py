@@ -20,10 +20,7 @@ from zoexport.core.types import (
     TrainingGraph,
 )
 from zoexport.targets.executorch import qnn_library
-from zoexport.targets.settings import (
-    few_labels,
-    filled,
-)
+from zoexport.targets.settings import few_labels, filled
 
 _SOC = "SM8650"
 
@@ -58,9 +55,7 @@ class QnnTarget:
     def supports(self, config: Any) -> list[Problem]:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
         settings = as_dict(config)
-        problems = [
-            *self._wrong_chip(settings["soc"], settings["activations"]),
-        ]
+        problems = self._wrong_chip(settings["soc"], settings["activations"])
         if settings["compute"] != "fp16":
             problems.append(
                 Problem(

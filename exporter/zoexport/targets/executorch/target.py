@@ -14,9 +14,7 @@ from zoexport.targets import engines, targets
 from zoexport.targets.executorch.apple import CoremlDelegateTarget
 from zoexport.targets.executorch.gpu import VulkanTarget
 from zoexport.targets.executorch.npu import QnnTarget
-from zoexport.targets.settings import (
-    needs_executorch,
-)
+from zoexport.targets.settings import needs_executorch
 
 
 @dataclasses.dataclass(frozen=True)
