@@ -146,7 +146,7 @@ $(VENV)/.packages: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 build/.configured: $(VENV)/.packages CMakeLists.txt
-	$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
 	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
 	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)" \
 	  -DCMAKE_INSTALL_PREFIX="$(abspath $(NATIVE))"

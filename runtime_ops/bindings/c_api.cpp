@@ -53,8 +53,15 @@ zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& bef
 }
 
 zo_slot_info to_c(const zoexport::SlotSpec& spec) {
-  return {0, spec.name.c_str(), spec.role.c_str(), spec.module.c_str(), spec.tensor_id,
-          static_cast<int32_t>(spec.shape.size()), spec.shape.data(), spec.elements, spec.dtype};
+  return {0,
+          spec.name.c_str(),
+          spec.role.c_str(),
+          spec.module.c_str(),
+          spec.tensor_id,
+          static_cast<int32_t>(spec.shape.size()),
+          spec.shape.data(),
+          spec.elements,
+          spec.dtype};
 }
 
 // A verb on a slot whose values pass in `form`, as many as the caller's array has.
@@ -73,8 +80,7 @@ zo_status read_slot(zo_session* session, const char* name, int32_t which, SlotFo
                     zo_error* error) {
   return with_slot(session, name, form, values, count, error, [&](zoexport::Session& impl, size_t slot) -> Status {
     if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED && which != ZO_SLOT_GRADIENT) {
-      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "one of ZO_SLOT_*",
-                     "Pass one of them."};
+      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "one of ZO_SLOT_*", "Pass one of them."};
     }
     return impl.read_slot(slot, which, form, values);
   });
@@ -86,8 +92,8 @@ zo_status write_slot(zo_session* session, const char* name, SlotForm form, const
                    [&](zoexport::Session& impl, size_t slot) { return impl.write_slot(slot, form, values); });
 }
 
-zo_status replay_slot(zo_session* session, const char* name, uint64_t updates, SlotForm form, void* values, size_t count,
-                      zo_error* error) {
+zo_status replay_slot(zo_session* session, const char* name, uint64_t updates, SlotForm form, void* values,
+                      size_t count, zo_error* error) {
   return with_slot(session, name, form, values, count, error,
                    [&](zoexport::Session& impl, size_t slot) { return impl.replay_slot(slot, updates, form, values); });
 }
@@ -206,10 +212,21 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(run);
     const zoexport::RunSettings& settings = impl.run();
-    const zo_run found = {0,           settings.schedule, settings.loss, settings.batch,      settings.accumulate,
-                          settings.lr, settings.eps,      settings.seed, settings.total_steps,
-                          settings.momentum, settings.weight_decay, settings.clip, settings.checkpoint_every,
-                          0,           settings.difference};
+    const zo_run found = {0,
+                          settings.schedule,
+                          settings.loss,
+                          settings.batch,
+                          settings.accumulate,
+                          settings.lr,
+                          settings.eps,
+                          settings.seed,
+                          settings.total_steps,
+                          settings.momentum,
+                          settings.weight_decay,
+                          settings.clip,
+                          settings.checkpoint_every,
+                          0,
+                          settings.difference};
     return write_struct(found, kFirstRun, "zo_run", run);
   });
 }
@@ -255,14 +272,14 @@ zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const 
     session->last = std::move(taken);
     const zoexport::StepReport& last = session->last;
     const zo_step found = {0,
-             last.step,
-             last.output.loss,
-             last.lr,
-             last.seconds,
-             last.output.losses.data(),
-             last.output.losses.size(),
-             last.output.gradients.data(),
-             last.output.gradients.size()};
+                           last.step,
+                           last.output.loss,
+                           last.lr,
+                           last.seconds,
+                           last.output.losses.data(),
+                           last.output.losses.size(),
+                           last.output.gradients.data(),
+                           last.output.gradients.size()};
     return write_struct(found, sizeof(zo_step), "zo_step", step);
   });
 }
@@ -314,15 +331,13 @@ zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t
   return replay_slot(session, name, updates, SlotForm::kFloat32, values, count, error);
 }
 
-zo_status zo_session_replay_slot_bytes(zo_session* session, const char* name, uint64_t updates, void* bytes, size_t size,
-                                       zo_error* error) {
+zo_status zo_session_replay_slot_bytes(zo_session* session, const char* name, uint64_t updates, void* bytes,
+                                       size_t size, zo_error* error) {
   return replay_slot(session, name, updates, SlotForm::kBytes, bytes, size, error);
 }
 
 zo_status zo_session_save(zo_session* session, zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    return impl.save();
-  });
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status { return impl.save(); });
 }
 
 zo_status zo_memory_usage(zo_memory* memory, zo_error* error) {
@@ -332,8 +347,7 @@ zo_status zo_memory_usage(zo_memory* memory, zo_error* error) {
   });
 }
 
-void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t query, uint32_t step,
-                  uint32_t words[4]) {
+void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t query, uint32_t step, uint32_t words[4]) {
   const uint32_t counter[4] = {block, tensor_id, query, step};
   std::memcpy(words, counter, sizeof(counter));
   zoexport::rng::philox_block(static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), words);

@@ -11,8 +11,7 @@ using namespace zoexport::c;
 using zoexport::Failure;
 using zoexport::Status;
 
-zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients,
-                            zo_error* error) {
+zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* record, float* gradients, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(record);
     const auto& records = impl.records();

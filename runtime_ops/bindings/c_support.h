@@ -57,8 +57,8 @@ inline Failure null_argument(const char* name) {
   return {ZO_INVALID_ARGUMENT, name, "a null pointer", "a value", "Pass one."};
 }
 
-#define ZO_REQUIRE(pointer)        \
-  if ((pointer) == nullptr) {      \
+#define ZO_REQUIRE(pointer)         \
+  if ((pointer) == nullptr) {       \
     return null_argument(#pointer); \
   }
 

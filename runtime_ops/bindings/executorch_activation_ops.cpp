@@ -15,19 +15,13 @@ constexpr size_t kThreadElements = 16384;
 
 Tensor& round_activations_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& format, Tensor& out) {
   ZO_CHECK(ctx, is_dense(x, ScalarType::Float), out, "x must be dense float32");
-  ZO_CHECK(
-      ctx,
-      is_dense(format, ScalarType::Float) && format.dim() == 1 && format.numel() == 3,
-      out,
-      "format must be float32 (3)");
+  ZO_CHECK(ctx, is_dense(format, ScalarType::Float) && format.dim() == 1 && format.numel() == 3, out,
+           "format must be float32 (3)");
   const float* const numbers = format.const_data_ptr<float>();
   const kernels::ActivationFormat chosen{numbers[0], numbers[1], numbers[2]};
   ZO_CHECK(ctx, chosen.scale > 0.0f && chosen.float_scale > 0.0f, out, "format must have positive scales");
-  ZO_CHECK(
-      ctx,
-      resize(out, std::nullopt, x, 0, std::nullopt) && is_dense(out, ScalarType::Float),
-      out,
-      "out must be float32 with room for x");
+  ZO_CHECK(ctx, resize(out, std::nullopt, x, 0, std::nullopt) && is_dense(out, ScalarType::Float), out,
+           "out must be float32 with room for x");
   const float* const in = x.const_data_ptr<float>();
   float* const rounded = out.mutable_data_ptr<float>();
   const bool ran = parallel(static_cast<size_t>(x.numel()), kThreadElements, [&](size_t begin, size_t end) {
@@ -39,5 +33,5 @@ Tensor& round_activations_out(KernelRuntimeContext& ctx, const Tensor& x, const 
 
 EXECUTORCH_LIBRARY(zoexport, "round_activations.out", round_activations_out);
 
-} // namespace
-} // namespace zoexport
+}  // namespace
+}  // namespace zoexport

@@ -34,18 +34,12 @@ std::optional<kernels::PairTable> as_pair_table(const Tensor& table) {
 }
 
 template <typename Matrix>
-Tensor& grid_linear_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& x,
-    const Matrix& weight,
-    const std::optional<Tensor>& bias,
-    const Noise& noise,
-    Tensor& out) {
+Tensor& grid_linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix& weight,
+                        const std::optional<Tensor>& bias, const Noise& noise, Tensor& out) {
   const std::optional<kernels::PairTable> table = as_pair_table(noise.table);
   ZO_CHECK(ctx, table.has_value(), out, "table must be int32 (2^t, 2), t from 3 to 10");
   const std::optional<uint32_t> number = as_u32(noise.number);
-  ZO_CHECK(
-      ctx, number.has_value() && *number < rng::kRounding, out, "number must be int64 (1) in [0, 2^31)");
+  ZO_CHECK(ctx, number.has_value() && *number < rng::kRounding, out, "number must be int64 (1) in [0, 2^31)");
   ZO_CHECK(ctx, is_one(noise.epsilon, ScalarType::Float), out, "epsilon must be float32 (1)");
   ZO_CHECK(ctx, is_one(noise.seed, ScalarType::Long), out, "seed must be int64 (1)");
   const std::optional<uint32_t> step = as_u32(noise.step);
@@ -53,59 +47,38 @@ Tensor& grid_linear_out(
   ZO_CHECK(ctx, noise.queries >= 1 && noise.queries <= (1 << 20), out, "queries must be in [1, 2^20]");
   const char* misfit = linear_misfit(x, weight, bias, out);
   ZO_CHECK(ctx, misfit == nullptr, out, misfit);
-  const kernels::GridLinear product{
-      x.const_data_ptr<float>(),
-      rows_of(x),
-      weight,
-      floats_of(bias),
-      *table,
-      as_seed(noise.seed),
-      *step,
-      *number,
-      static_cast<uint32_t>(noise.queries),
-      out.mutable_data_ptr<float>()};
+  const kernels::GridLinear product{x.const_data_ptr<float>(),
+                                    rows_of(x),
+                                    weight,
+                                    floats_of(bias),
+                                    *table,
+                                    as_seed(noise.seed),
+                                    *step,
+                                    *number,
+                                    static_cast<uint32_t>(noise.queries),
+                                    out.mutable_data_ptr<float>()};
   if (*noise.epsilon.const_data_ptr<float>() == 0.0f) {
-    ET_KERNEL_CHECK(
-        ctx, run(kernels::linear(product.x, product.rows, weight, product.bias, product.y)), Internal, out);
+    ET_KERNEL_CHECK(ctx, run(kernels::linear(product.x, product.rows, weight, product.bias, product.y)), Internal, out);
     return out;
   }
-  ZO_CHECK(
-      ctx, kernels::grid_rows_fit(product), out, "the rows must be 2 * queries copies where epsilon is not 0");
+  ZO_CHECK(ctx, kernels::grid_rows_fit(product), out, "the rows must be 2 * queries copies where epsilon is not 0");
   ET_KERNEL_CHECK(ctx, run(product), Internal, out);
   return out;
 }
 
-Tensor& grid_linear_int4_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& x,
-    const Tensor& codes,
-    const Tensor& scales,
-    const std::optional<Tensor>& bias,
-    const Tensor& table,
-    const Tensor& number,
-    const Tensor& epsilon,
-    const Tensor& seed,
-    const Tensor& step,
-    int64_t queries,
-    Tensor& out) {
+Tensor& grid_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
+                             const std::optional<Tensor>& bias, const Tensor& table, const Tensor& number,
+                             const Tensor& epsilon, const Tensor& seed, const Tensor& step, int64_t queries,
+                             Tensor& out) {
   const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
   return grid_linear_out(ctx, x, *weight, bias, {table, number, epsilon, seed, step, queries}, out);
 }
 
-Tensor& grid_linear_int8_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& x,
-    const Tensor& codes,
-    const Tensor& scales,
-    const std::optional<Tensor>& bias,
-    const Tensor& table,
-    const Tensor& number,
-    const Tensor& epsilon,
-    const Tensor& seed,
-    const Tensor& step,
-    int64_t queries,
-    Tensor& out) {
+Tensor& grid_linear_int8_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
+                             const std::optional<Tensor>& bias, const Tensor& table, const Tensor& number,
+                             const Tensor& epsilon, const Tensor& seed, const Tensor& step, int64_t queries,
+                             Tensor& out) {
   const std::optional<kernels::Int8Matrix> weight = as_int8(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt8Rule);
   return grid_linear_out(ctx, x, *weight, bias, {table, number, epsilon, seed, step, queries}, out);
@@ -114,5 +87,5 @@ Tensor& grid_linear_int8_out(
 EXECUTORCH_LIBRARY(zoexport, "grid_linear_int4.out", grid_linear_int4_out);
 EXECUTORCH_LIBRARY(zoexport, "grid_linear_int8.out", grid_linear_int8_out);
 
-} // namespace
-} // namespace zoexport
+}  // namespace
+}  // namespace zoexport

@@ -11,16 +11,12 @@ namespace {
 using namespace ops;
 
 template <typename Matrix>
-Tensor& linear_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& x,
-    const Matrix& weight,
-    const std::optional<Tensor>& bias,
-    Tensor& out) {
+Tensor& linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix& weight, const std::optional<Tensor>& bias,
+                   Tensor& out) {
   const char* misfit = linear_misfit(x, weight, bias, out);
   ZO_CHECK(ctx, misfit == nullptr, out, misfit);
-  const bool ran = run(kernels::linear(
-      x.const_data_ptr<float>(), rows_of(x), weight, floats_of(bias), out.mutable_data_ptr<float>()));
+  const bool ran = run(
+      kernels::linear(x.const_data_ptr<float>(), rows_of(x), weight, floats_of(bias), out.mutable_data_ptr<float>()));
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }
@@ -28,77 +24,49 @@ Tensor& linear_out(
 template <typename Matrix>
 Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Matrix& weight, Tensor& out) {
   ZO_CHECK(ctx, has_rows(dy, weight.N), out, "dy must be dense float32 (..., N)");
-  ZO_CHECK(
-      ctx,
-      resize(out, std::nullopt, dy, 1, static_cast<SizesType>(weight.K)) && is_dense(out, ScalarType::Float),
-      out,
-      "out must be float32 with room for (..., K)");
-  const bool ran = run(kernels::linear_input_gradient(
-      dy.const_data_ptr<float>(), rows_of(dy), weight, out.mutable_data_ptr<float>()));
+  ZO_CHECK(ctx, resize(out, std::nullopt, dy, 1, static_cast<SizesType>(weight.K)) && is_dense(out, ScalarType::Float),
+           out, "out must be float32 with room for (..., K)");
+  const bool ran = run(
+      kernels::linear_input_gradient(dy.const_data_ptr<float>(), rows_of(dy), weight, out.mutable_data_ptr<float>()));
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }
 
-Tensor& linear_int4_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& x,
-    const Tensor& codes,
-    const Tensor& scales,
-    const std::optional<Tensor>& bias,
-    Tensor& out) {
+Tensor& linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
+                        const std::optional<Tensor>& bias, Tensor& out) {
   const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
   return linear_out(ctx, x, *weight, bias, out);
 }
 
-Tensor& linear_int8_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& x,
-    const Tensor& codes,
-    const Tensor& scales,
-    const std::optional<Tensor>& bias,
-    Tensor& out) {
+Tensor& linear_int8_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
+                        const std::optional<Tensor>& bias, Tensor& out) {
   const std::optional<kernels::Int8Matrix> weight = as_int8(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt8Rule);
   return linear_out(ctx, x, *weight, bias, out);
 }
 
-Tensor& linear_int4_input_gradient_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& dy,
-    const Tensor& codes,
-    const Tensor& scales,
-    Tensor& out) {
+Tensor& linear_int4_input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Tensor& codes,
+                                       const Tensor& scales, Tensor& out) {
   const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
   return input_gradient_out(ctx, dy, *weight, out);
 }
 
-Tensor& linear_int8_input_gradient_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& dy,
-    const Tensor& codes,
-    const Tensor& scales,
-    Tensor& out) {
+Tensor& linear_int8_input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Tensor& codes,
+                                       const Tensor& scales, Tensor& out) {
   const std::optional<kernels::Int8Matrix> weight = as_int8(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt8Rule);
   return input_gradient_out(ctx, dy, *weight, out);
 }
 
-Tensor& matmul_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& a,
-    const Tensor& b,
-    bool transpose_a,
-    bool transpose_b,
-    Tensor& out) {
+Tensor& matmul_out(KernelRuntimeContext& ctx, const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b,
+                   Tensor& out) {
   const ssize_t rank = a.dim();
   ZO_CHECK(
       ctx,
-      is_dense(a, ScalarType::Float) && is_dense(b, ScalarType::Float) && rank >= 2 && rank <= 4 &&
-          b.dim() == rank,
-      out,
-      "a and b must be dense float32 of the same rank, 2 to 4");
+      is_dense(a, ScalarType::Float) && is_dense(b, ScalarType::Float) && rank >= 2 && rank <= 4 && b.dim() == rank,
+      out, "a and b must be dense float32 of the same rank, 2 to 4");
   std::array<SizesType, 4> sizes{};
   size_t batches = 1;
   for (ssize_t axis = 0; axis + 2 < rank; ++axis) {
@@ -109,30 +77,19 @@ Tensor& matmul_out(
   const SizesType rows = a.sizes()[transpose_a ? rank - 1 : rank - 2];
   const SizesType depth = a.sizes()[transpose_a ? rank - 2 : rank - 1];
   const SizesType columns = b.sizes()[transpose_b ? rank - 2 : rank - 1];
-  ZO_CHECK(
-      ctx,
-      b.sizes()[transpose_b ? rank - 1 : rank - 2] == depth,
-      out,
-      "the columns of op(a) must be as many as the rows of op(b)");
+  ZO_CHECK(ctx, b.sizes()[transpose_b ? rank - 1 : rank - 2] == depth, out,
+           "the columns of op(a) must be as many as the rows of op(b)");
   sizes[static_cast<size_t>(rank - 2)] = rows;
   sizes[static_cast<size_t>(rank - 1)] = columns;
-  ZO_CHECK(
-      ctx,
-      executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), static_cast<size_t>(rank))) ==
-              Error::Ok &&
-          is_dense(out, ScalarType::Float),
-      out,
-      "out must be float32 with room for the product");
-  const bool ran = run(kernels::matmul(
-      a.const_data_ptr<float>(),
-      b.const_data_ptr<float>(),
-      batches,
-      static_cast<size_t>(rows),
-      static_cast<size_t>(columns),
-      static_cast<size_t>(depth),
-      transpose_a,
-      transpose_b,
-      out.mutable_data_ptr<float>()));
+  ZO_CHECK(ctx,
+           executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), static_cast<size_t>(rank))) ==
+                   Error::Ok &&
+               is_dense(out, ScalarType::Float),
+           out, "out must be float32 with room for the product");
+  const bool ran =
+      run(kernels::matmul(a.const_data_ptr<float>(), b.const_data_ptr<float>(), batches, static_cast<size_t>(rows),
+                          static_cast<size_t>(columns), static_cast<size_t>(depth), transpose_a, transpose_b,
+                          out.mutable_data_ptr<float>()));
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }
@@ -143,5 +100,5 @@ EXECUTORCH_LIBRARY(zoexport, "linear_int8.out", linear_int8_out);
 EXECUTORCH_LIBRARY(zoexport, "linear_int8_input_gradient.out", linear_int8_input_gradient_out);
 EXECUTORCH_LIBRARY(zoexport, "matmul.out", matmul_out);
 
-} // namespace
-} // namespace zoexport
+}  // namespace
+}  // namespace zoexport

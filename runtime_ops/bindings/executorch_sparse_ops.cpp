@@ -24,27 +24,14 @@ bool have_same_rows(const Tensor& y, const Tensor& x) {
   return true;
 }
 
-Tensor& sparse_add_mm_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& y,
-    const Tensor& x,
-    const Tensor& values,
-    const Tensor& places,
-    const Tensor& range,
-    const Tensor& epsilon,
-    const Tensor& seed,
-    const Tensor& step,
-    int64_t tensor_id,
-    int64_t queries,
-    int64_t most,
-    Tensor& out) {
+Tensor& sparse_add_mm_out(KernelRuntimeContext& ctx, const Tensor& y, const Tensor& x, const Tensor& values,
+                          const Tensor& places, const Tensor& range, const Tensor& epsilon, const Tensor& seed,
+                          const Tensor& step, int64_t tensor_id, int64_t queries, int64_t most, Tensor& out) {
   ZO_CHECK(ctx, have_same_rows(y, x), out, "y must be dense float32 (..., N), x (..., K) with as many rows");
-  ZO_CHECK(
-      ctx,
-      is_dense(values, ScalarType::Half) && values.dim() == 1 && is_dense(places, ScalarType::Int) &&
-          places.dim() == 1 && places.numel() == values.numel(),
-      out,
-      "values must be float16 (S), places int32 (S)");
+  ZO_CHECK(ctx,
+           is_dense(values, ScalarType::Half) && values.dim() == 1 && is_dense(places, ScalarType::Int) &&
+               places.dim() == 1 && places.numel() == values.numel(),
+           out, "values must be float16 (S), places int32 (S)");
   ZO_CHECK(ctx, is_dense(range, ScalarType::Long) && range.numel() == 2, out, "range must be int64 (2)");
   const int64_t begin = range.const_data_ptr<int64_t>()[0], end = range.const_data_ptr<int64_t>()[1];
   ZO_CHECK(ctx, begin >= 0 && begin <= end && end <= values.numel(), out, "range must lie in [0, S]");
@@ -55,27 +42,23 @@ Tensor& sparse_add_mm_out(
   ZO_CHECK(ctx, step_number.has_value(), out, "step must be int64 (1) in [0, 2^32)");
   ZO_CHECK(ctx, is_u32(tensor_id), out, "tensor_id must be in [0, 2^32)");
   ZO_CHECK(ctx, queries >= 1 && queries <= (1 << 20), out, "queries must be in [1, 2^20]");
-  ZO_CHECK(
-      ctx,
-      resize(out, std::nullopt, y, 0, std::nullopt) && is_dense(out, ScalarType::Float),
-      out,
-      "out must be float32 with room for y");
-  const kernels::SparseProduct product{
-      rows_of(x),
-      static_cast<size_t>(y.size(y.dim() - 1)),
-      static_cast<size_t>(x.size(x.dim() - 1)),
-      x.const_data_ptr<float>(),
-      y.const_data_ptr<float>(),
-      static_cast<const uint16_t*>(values.const_data_ptr()),
-      places.const_data_ptr<int32_t>(),
-      static_cast<size_t>(begin),
-      static_cast<size_t>(end),
-      *epsilon.const_data_ptr<float>(),
-      as_seed(seed),
-      *step_number,
-      static_cast<uint32_t>(tensor_id),
-      static_cast<uint32_t>(queries),
-      out.mutable_data_ptr<float>()};
+  ZO_CHECK(ctx, resize(out, std::nullopt, y, 0, std::nullopt) && is_dense(out, ScalarType::Float), out,
+           "out must be float32 with room for y");
+  const kernels::SparseProduct product{rows_of(x),
+                                       static_cast<size_t>(y.size(y.dim() - 1)),
+                                       static_cast<size_t>(x.size(x.dim() - 1)),
+                                       x.const_data_ptr<float>(),
+                                       y.const_data_ptr<float>(),
+                                       static_cast<const uint16_t*>(values.const_data_ptr()),
+                                       places.const_data_ptr<int32_t>(),
+                                       static_cast<size_t>(begin),
+                                       static_cast<size_t>(end),
+                                       *epsilon.const_data_ptr<float>(),
+                                       as_seed(seed),
+                                       *step_number,
+                                       static_cast<uint32_t>(tensor_id),
+                                       static_cast<uint32_t>(queries),
+                                       out.mutable_data_ptr<float>()};
   ZO_CHECK(ctx, kernels::sparse_rows_fit(product), out, "the rows must be 2 * queries copies where epsilon is not 0");
   ZO_CHECK(ctx, kernels::sparse_places_fit(product), out, "places must ascend and lie in [0, N * K)");
   const kernels::Tasks tasks = kernels::tasks_of(product);
@@ -92,5 +75,5 @@ Tensor& sparse_add_mm_out(
 
 EXECUTORCH_LIBRARY(zoexport, "sparse_add_mm.out", sparse_add_mm_out);
 
-} // namespace
-} // namespace zoexport
+}  // namespace
+}  // namespace zoexport

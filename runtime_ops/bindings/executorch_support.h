@@ -3,7 +3,7 @@
 #pragma once
 
 #ifndef ET_USE_THREADPOOL
-#define ET_USE_THREADPOOL // libexecutorch_threadpool.so is linked: parallel_for is its function
+#define ET_USE_THREADPOOL  // libexecutorch_threadpool.so is linked: parallel_for is its function
 #endif
 
 #include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
@@ -32,9 +32,7 @@ inline bool is_dense(const Tensor& t, ScalarType type) {
   return t.scalar_type() == type && executorch::runtime::tensor_is_contiguous(t);
 }
 
-inline bool is_one(const Tensor& t, ScalarType type) {
-  return t.scalar_type() == type && t.numel() == 1;
-}
+inline bool is_one(const Tensor& t, ScalarType type) { return t.scalar_type() == type && t.numel() == 1; }
 
 // The one element of an int64 tensor, where it is a u32.
 inline std::optional<uint32_t> as_u32(const Tensor& t) {
@@ -49,13 +47,9 @@ inline std::optional<uint32_t> as_u32(const Tensor& t) {
 }
 
 // A seed is a u64 that travels as int64.
-inline uint64_t as_seed(const Tensor& t) {
-  return static_cast<uint64_t>(*t.const_data_ptr<int64_t>());
-}
+inline uint64_t as_seed(const Tensor& t) { return static_cast<uint64_t>(*t.const_data_ptr<int64_t>()); }
 
-inline bool is_u32(int64_t value) {
-  return value >= 0 && value <= int64_t{UINT32_MAX};
-}
+inline bool is_u32(int64_t value) { return value >= 0 && value <= int64_t{UINT32_MAX}; }
 
 // Of (..., width).
 inline size_t rows_of(const Tensor& x) {
@@ -69,12 +63,8 @@ inline size_t rows_of(const Tensor& x) {
 inline constexpr size_t kMaxDim = executorch::runtime::kTensorDimensionLimit;
 
 // Resizes `out` to (first?, like's sizes without the last `drop`, last?).
-inline bool resize(
-    Tensor& out,
-    std::optional<SizesType> first,
-    const Tensor& like,
-    size_t drop,
-    std::optional<SizesType> last) {
+inline bool resize(Tensor& out, std::optional<SizesType> first, const Tensor& like, size_t drop,
+                   std::optional<SizesType> last) {
   std::array<SizesType, kMaxDim> sizes;
   const size_t kept = static_cast<size_t>(like.dim()) - drop;
   const size_t rank = kept + (first ? 1 : 0) + (last ? 1 : 0);
@@ -97,11 +87,10 @@ inline bool resize(
 // Splits begin..end-1 over the runtime's threads; false where the pool refused.
 template <typename Body>
 bool parallel(size_t count, size_t grain, const Body& body) {
-  return count == 0 ||
-      executorch::extension::parallel_for(
-             0, static_cast<int64_t>(count), static_cast<int64_t>(grain), [&](int64_t begin, int64_t end) {
-               body(static_cast<size_t>(begin), static_cast<size_t>(end));
-             });
+  return count == 0 || executorch::extension::parallel_for(0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
+                                                           [&](int64_t begin, int64_t end) {
+                                                             body(static_cast<size_t>(begin), static_cast<size_t>(end));
+                                                           });
 }
 
-} // namespace zoexport::ops
+}  // namespace zoexport::ops

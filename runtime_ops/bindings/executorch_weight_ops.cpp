@@ -12,49 +12,27 @@ namespace {
 
 using namespace ops;
 
-Tensor& embedding_int4_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& codes,
-    const Tensor& scales,
-    const Tensor& indices,
-    Tensor& out) {
+Tensor& embedding_int4_out(KernelRuntimeContext& ctx, const Tensor& codes, const Tensor& scales, const Tensor& indices,
+                           Tensor& out) {
   const std::optional<kernels::Int4Matrix> table = as_int4(codes, scales);
   ZO_CHECK(ctx, table.has_value(), out, kInt4Rule);
   ZO_CHECK(ctx, is_dense(indices, ScalarType::Long), out, "indices must be dense int64");
-  ZO_CHECK(
-      ctx,
-      resize(out, std::nullopt, indices, 0, static_cast<SizesType>(table->K)) &&
-          is_dense(out, ScalarType::Float),
-      out,
-      "out must be float32 with room for (..., K)");
-  const bool done = kernels::embedding_int4(
-      *table,
-      indices.const_data_ptr<int64_t>(),
-      static_cast<size_t>(indices.numel()),
-      out.mutable_data_ptr<float>());
+  ZO_CHECK(ctx,
+           resize(out, std::nullopt, indices, 0, static_cast<SizesType>(table->K)) && is_dense(out, ScalarType::Float),
+           out, "out must be float32 with room for (..., K)");
+  const bool done = kernels::embedding_int4(*table, indices.const_data_ptr<int64_t>(),
+                                            static_cast<size_t>(indices.numel()), out.mutable_data_ptr<float>());
   ZO_CHECK(ctx, done, out, "every index must be in [0, N)");
   return out;
 }
 
-Tensor& first_positions_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& table,
-    const Tensor& tokens,
-    int64_t first,
-    int64_t count,
-    bool merge,
-    Tensor& out) {
-  ZO_CHECK(
-      ctx,
-      executorch::runtime::tensor_is_contiguous(table) && out.scalar_type() == table.scalar_type(),
-      out,
-      "table must be dense, out of its type");
+Tensor& first_positions_out(KernelRuntimeContext& ctx, const Tensor& table, const Tensor& tokens, int64_t first,
+                            int64_t count, bool merge, Tensor& out) {
+  ZO_CHECK(ctx, executorch::runtime::tensor_is_contiguous(table) && out.scalar_type() == table.scalar_type(), out,
+           "table must be dense, out of its type");
   ZO_CHECK(ctx, tokens.dim() == 2, out, "tokens must be (rows, s)");
-  ZO_CHECK(
-      ctx,
-      (count == 1 || count == 2) && first >= (merge ? 1 : 0) && first + count <= table.dim(),
-      out,
-      "one or two axes of the table");
+  ZO_CHECK(ctx, (count == 1 || count == 2) && first >= (merge ? 1 : 0) && first + count <= table.dim(), out,
+           "one or two axes of the table");
   const SizesType length = tokens.sizes()[1];
   std::array<SizesType, kMaxDim> sizes{};
   size_t outer = 1, inner = static_cast<size_t>(table.element_size());
@@ -74,11 +52,8 @@ Tensor& first_positions_out(
       inner *= static_cast<size_t>(size);
     }
   }
-  ZO_CHECK(
-      ctx,
-      executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), rank)) == Error::Ok,
-      out,
-      "out must have room for the cut table");
+  ZO_CHECK(ctx, executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), rank)) == Error::Ok, out,
+           "out must have room for the cut table");
   const size_t whole = static_cast<size_t>(table.sizes()[first]);
   const size_t kept = static_cast<size_t>(length);
   const size_t whole_row = inner * (count == 2 ? static_cast<size_t>(table.sizes()[first + 1]) : 1);
@@ -97,5 +72,5 @@ Tensor& first_positions_out(
 EXECUTORCH_LIBRARY(zoexport, "embedding_int4.out", embedding_int4_out);
 EXECUTORCH_LIBRARY(zoexport, "first_positions.out", first_positions_out);
 
-} // namespace
-} // namespace zoexport
+}  // namespace
+}  // namespace zoexport

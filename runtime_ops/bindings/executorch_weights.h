@@ -21,12 +21,9 @@ inline std::optional<kernels::Int4Matrix> as_int4(const Tensor& codes, const Ten
   }
   const size_t K = 2 * static_cast<size_t>(codes.size(1));
   const size_t groups = static_cast<size_t>(scales.size(1));
-  const kernels::Int4Matrix matrix{
-      codes.const_data_ptr<uint8_t>(),
-      static_cast<const uint16_t*>(scales.const_data_ptr()),
-      static_cast<size_t>(codes.size(0)),
-      K,
-      K / groups};
+  const kernels::Int4Matrix matrix{codes.const_data_ptr<uint8_t>(),
+                                   static_cast<const uint16_t*>(scales.const_data_ptr()),
+                                   static_cast<size_t>(codes.size(0)), K, K / groups};
   if (K % groups != 0 || !kernels::int4_valid(matrix)) {
     return std::nullopt;
   }
@@ -40,11 +37,8 @@ inline std::optional<kernels::Int8Matrix> as_int8(const Tensor& codes, const Ten
       scales.dim() != 1 || codes.size(0) != scales.size(0)) {
     return std::nullopt;
   }
-  return kernels::Int8Matrix{
-      codes.const_data_ptr<int8_t>(),
-      scales.const_data_ptr<float>(),
-      static_cast<size_t>(codes.size(0)),
-      static_cast<size_t>(codes.size(1))};
+  return kernels::Int8Matrix{codes.const_data_ptr<int8_t>(), scales.const_data_ptr<float>(),
+                             static_cast<size_t>(codes.size(0)), static_cast<size_t>(codes.size(1))};
 }
 
 // x (..., width) dense float32.
@@ -58,8 +52,7 @@ const char* linear_misfit(const Tensor& x, const Matrix& weight, const std::opti
   if (!has_rows(x, weight.K)) {
     return "x must be dense float32 (..., K)";
   }
-  if (bias.has_value() &&
-      !(is_dense(*bias, ScalarType::Float) && static_cast<size_t>(bias->numel()) == weight.N)) {
+  if (bias.has_value() && !(is_dense(*bias, ScalarType::Float) && static_cast<size_t>(bias->numel()) == weight.N)) {
     return "bias must be float32 (N)";
   }
   if (!resize(out, std::nullopt, x, 1, static_cast<SizesType>(weight.N)) || !is_dense(out, ScalarType::Float)) {
@@ -85,4 +78,4 @@ bool run(const AnyProduct& product) {
   return ran && enough;
 }
 
-} // namespace zoexport::ops
+}  // namespace zoexport::ops

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "session/manifest.h"
+#include "session/manifest/manifest.h"
 #include "session/result.h"
 
 namespace zoexport {

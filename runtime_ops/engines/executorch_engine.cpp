@@ -2,6 +2,7 @@
 #define ET_USE_THREADPOOL  // libexecutorch_threadpool.so is linked: parallel_for is its function
 #endif
 
+#include <dlfcn.h>
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor_ptr_maker.h>
 #include <executorch/runtime/backend/interface.h>
@@ -9,8 +10,6 @@
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
-
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -21,8 +20,8 @@
 #include "engines/engine.h"
 #include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
-#include "session/files.h"
-#include "session/sha256.h"
+#include "session/storage/files.h"
+#include "session/storage/sha256.h"
 
 // The wheel has this library but not its header.
 namespace executorch::extension::threadpool {
@@ -156,7 +155,8 @@ class ExecutorchEngine : public Engine {
     }
     auto results = module->execute(program.method, values);
     if (!results.ok()) {
-      return failed(program, code_text(results.error()), "Compile the bundle with this version of zoexport; report it if that does not help.");
+      return failed(program, code_text(results.error()),
+                    "Compile the bundle with this version of zoexport; report it if that does not help.");
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].data == nullptr) {
@@ -276,7 +276,8 @@ class ExecutorchEngine : public Engine {
     const std::string key = sha256_hex(inputs.data(), inputs.size()).substr(0, 32);
     // The packed weights are about the size of the program file's; a trailer and the rounding to pages come on top.
     const uint64_t room = file.bytes + file.bytes / 4 + (uint64_t{8} << 20);
-    const auto found = PackedWeights::open(packed_, key, room, [&](const std::string& path) { return pack(program.file, path); });
+    const auto found =
+        PackedWeights::open(packed_, key, room, [&](const std::string& path) { return pack(program.file, path); });
     if (!found.ok()) {
       use_.problem = found.failure().where + ": " + found.failure().found;
       return false;
@@ -317,7 +318,8 @@ class ExecutorchEngine : public Engine {
     executorch::runtime::LoadBackendOptionsMap backends;
     if (path.size() >= executorch::runtime::kMaxOptionValueLength) {
       return Failure{ZO_STATE_ERROR, path, "a path of " + std::to_string(path.size()) + " bytes",
-                     "at most " + std::to_string(executorch::runtime::kMaxOptionValueLength - 1), "Name another folder."};
+                     "at most " + std::to_string(executorch::runtime::kMaxOptionValueLength - 1),
+                     "Name another folder."};
     }
     forget_log();
     Error error = options.set_option("packed_cache_path", path.c_str());
@@ -325,7 +327,8 @@ class ExecutorchEngine : public Engine {
     error = error == Error::Ok ? backends.set_options(kBackend, options.view()) : error;
     error = error == Error::Ok ? module.load_method(method, memory.allocator(), nullptr, &backends) : error;
     if (error != Error::Ok || !logged.empty()) {
-      return Failure{ZO_STATE_ERROR, path, code_text(error), "a file that ExecuTorch can pack into", "See the message."};
+      return Failure{ZO_STATE_ERROR, path, code_text(error), "a file that ExecuTorch can pack into",
+                     "See the message."};
     }
     return {};
   }
@@ -338,8 +341,8 @@ class ExecutorchEngine : public Engine {
   PackedUse& use_;
   PlannedArena arena_;
   std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
-  std::map<std::string, std::vector<size_t>> unplanned_;          // by program: bytes of each output without planned memory
-  std::vector<std::vector<uint8_t>> unwanted_;                    // by output
+  std::map<std::string, std::vector<size_t>> unplanned_;  // by program: bytes of each output without planned memory
+  std::vector<std::vector<uint8_t>> unwanted_;            // by output
   std::map<std::string, std::unique_ptr<Module>> modules_;
 };
 
@@ -360,8 +363,9 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
   }
   for (const std::string& name : manifest.backends) {
     if (!has_backend(name)) {
-      return Failure{ZO_ENGINE_ERROR, "bundle " + bundle, "programs for the backend " + name + ", which this runtime lacks",
-                     "a runtime that has it", "Run the bundle where target " + manifest.target + " runs."};
+      return Failure{ZO_ENGINE_ERROR, "bundle " + bundle,
+                     "programs for the backend " + name + ", which this runtime lacks", "a runtime that has it",
+                     "Run the bundle where target " + manifest.target + " runs."};
     }
   }
   if (threads > 0) {

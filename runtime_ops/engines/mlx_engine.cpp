@@ -1,5 +1,7 @@
 // MLX: programs are functions in .mlxfn files, traced for certain shapes; every input is named. A library of its own
 // (mlx_library.cpp loads it), so that nothing else needs MLX, or a part of an app's (mlx_linked.cpp).
+#include "engines/mlx_engine.h"
+
 #include <mlx/mlx.h>
 
 #include <algorithm>
@@ -7,8 +9,6 @@
 #include <exception>
 #include <map>
 #include <mutex>
-
-#include "engines/mlx_engine.h"
 
 namespace zoexport {
 namespace {
@@ -18,7 +18,8 @@ namespace mx = mlx::core;
 // Freed buffers that MLX may keep for the next call: on a GPU, where new ones are dear.
 constexpr size_t kCacheBytes = size_t{32} << 20;
 
-Failure failed(const ProgramSpec& program, const std::string& found, const std::string& expected, const std::string& fix) {
+Failure failed(const ProgramSpec& program, const std::string& found, const std::string& expected,
+               const std::string& fix) {
   return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, expected, fix};
 }
 
@@ -125,8 +126,8 @@ class MlxEngine : public Engine {
         continue;
       }
       if (made[i].dtype() != dtype_of(outputs[i].dtype) || made[i].shape() != shape_of(outputs[i])) {
-        return failed(program, std::string("another type or shape of the output ") + outputs[i].name,
-                      "the manifest's", "Compile the bundle again.");
+        return failed(program, std::string("another type or shape of the output ") + outputs[i].name, "the manifest's",
+                      "Compile the bundle again.");
       }
       wanted.push_back(mx::contiguous(made[i]));
     }

@@ -2,7 +2,7 @@
 #include <dlfcn.h>
 
 #include "engines/mlx_engine.h"
-#include "session/files.h"
+#include "session/storage/files.h"
 
 namespace zoexport {
 namespace {
@@ -22,7 +22,8 @@ std::string own_folder() {
 }
 
 Failure missing(const std::string& bundle, const std::string& found) {
-  return {ZO_ENGINE_ERROR, "bundle " + bundle, found, "the MLX engine, as the bundle's programs are MLX functions", kFix};
+  return {ZO_ENGINE_ERROR, "bundle " + bundle, found, "the MLX engine, as the bundle's programs are MLX functions",
+          kFix};
 }
 
 }  // namespace

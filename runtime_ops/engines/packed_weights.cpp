@@ -18,7 +18,7 @@
 #include <set>
 #include <vector>
 
-#include "session/sha256.h"
+#include "session/storage/sha256.h"
 
 namespace zoexport {
 namespace {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "session/files.h"
 #include "session/result.h"
+#include "session/storage/files.h"
 
 namespace zoexport {
 

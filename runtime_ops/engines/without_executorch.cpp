@@ -1,12 +1,13 @@
 // A library without ExecuTorch, for apps whose programs run on Core ML or MLX.
 #include "engines/engine.h"
-#include "session/files.h"
+#include "session/storage/files.h"
 
 namespace zoexport {
 
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle, uint32_t,
                                                        const std::string&, PackedUse&) {
-  return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the engine executorch (target " + manifest.target + ")",
+  return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"),
+                 "the engine executorch (target " + manifest.target + ")",
                  "mlx, or an engine that the host supplies, as this library was built without ExecuTorch",
                  "Compile the bundle for ios-mlx or ios-coreml."};
 }

@@ -16,7 +16,7 @@ constexpr float kToInteger = 12582912.0f;
 
 ZO_INLINE float int8(float x, float scale) {
   const float q = x / scale;
-  const float low = q < -kLargestStep ? -kLargestStep : q; // NaN stays NaN
+  const float low = q < -kLargestStep ? -kLargestStep : q;  // NaN stays NaN
   const float steps = low > kLargestStep ? kLargestStep : low;
   return ((steps + kToInteger) - kToInteger) * scale;
 }
@@ -24,14 +24,14 @@ ZO_INLINE float int8(float x, float scale) {
 ZO_INLINE float e4m3(float x, float scale) {
   const float q = x / scale;
   const float size = std::fabs(q);
-  const float magnitude = size > kLargestFloat ? kLargestFloat : size; // NaN stays NaN
+  const float magnitude = size > kLargestFloat ? kLargestFloat : size;  // NaN stays NaN
   // 2^e, not below the least normal number's. The last place of 2^(e+20) is 2^(e-3).
   const float power = row_math::float_of(row_math::bits_of(magnitude) & 0x7F800000u);
   const float shift = (power < 0x1p-6f ? 0x1p-6f : power) * 0x1p20f;
   return row_math::with_sign_of((magnitude + shift) - shift, q) * scale;
 }
 
-} // namespace
+}  // namespace
 
 void round_activations(const float* x, size_t count, const ActivationFormat& format, float* out) {
   const float threshold = format.threshold, scale = format.scale, float_scale = format.float_scale;
@@ -51,5 +51,5 @@ void round_activations(const float* x, size_t count, const ActivationFormat& for
   }
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -10,7 +10,7 @@ namespace kernels {
 // |x| <= threshold: clamp(round(x / scale), -127, 127) * scale. Otherwise E4M3(x / float_scale) * float_scale, E4M3
 // being the nearest number of 4 bits of exponent and 3 of mantissa, and 448 for all greater ones. Scales are positive.
 struct ActivationFormat {
-  float threshold; // infinity: INT8 alone; negative: E4M3 alone
+  float threshold;  // infinity: INT8 alone; negative: E4M3 alone
   float scale;
   float float_scale;
 };
@@ -18,5 +18,5 @@ struct ActivationFormat {
 // `x` and `out` have `count` elements; they may be the same array, and must not overlap otherwise. A NaN stays one.
 void round_activations(const float* x, size_t count, const ActivationFormat& format, float* out);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

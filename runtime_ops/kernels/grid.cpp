@@ -8,14 +8,8 @@
 namespace zoexport {
 namespace kernels {
 
-bool grid_update(
-    Grid grid,
-    const uint8_t* codes,
-    size_t begin,
-    size_t end,
-    const GridUpdate& update,
-    uint8_t* out,
-    const GridKernels& kernels) {
+bool grid_update(Grid grid, const uint8_t* codes, size_t begin, size_t end, const GridUpdate& update, uint8_t* out,
+                 const GridKernels& kernels) {
   const float* g = update.gradients;
   if (update.queries == 0) {
     return false;
@@ -45,5 +39,5 @@ bool grid_update(
   return true;
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -26,26 +26,20 @@ struct GridUpdate {
   const float* gradients;
   size_t queries;
   float lr;
-  float eps; // grid steps
+  float eps;  // grid steps
   uint64_t seed;
   uint32_t step;
   uint32_t tensor_id;
   PairTable table;
-  bool second; // whether the second rounding is the direction (Q-RGE2), or the first (Q-RGE1)
+  bool second;  // whether the second rounding is the direction (Q-RGE2), or the first (Q-RGE1)
 };
 
 // out = clamp(w - sum_i S(c_i Q(u_i))) for the integers begin .. end-1 of a dense matrix; both are even, or end is the
 // matrix's end. `codes` and `out` are of the whole matrix; they may be the same array, and must not overlap otherwise.
 // A copy where every gradient is zero. Returns false, with nothing written, where there are no queries or a gradient is
 // pending at step 0.
-bool grid_update(
-    Grid grid,
-    const uint8_t* codes,
-    size_t begin,
-    size_t end,
-    const GridUpdate& update,
-    uint8_t* out,
-    const GridKernels& kernels = *fastest_products().grid);
+bool grid_update(Grid grid, const uint8_t* codes, size_t begin, size_t end, const GridUpdate& update, uint8_t* out,
+                 const GridKernels& kernels = *fastest_products().grid);
 
 // --- the product ----------------------------------------------------------------------------------
 
@@ -55,8 +49,8 @@ bool grid_update(
 struct GridLinear {
   const float* x;
   size_t rows;
-  std::variant<Int4Matrix, Int8Matrix> weight; // valid; K a multiple of 32 for INT4
-  const float* bias; // N floats, or null
+  std::variant<Int4Matrix, Int8Matrix> weight;  // valid; K a multiple of 32 for INT4
+  const float* bias;                            // N floats, or null
   PairTable table;
   uint64_t seed;
   uint32_t step;
@@ -73,11 +67,7 @@ Tasks tasks_of(const GridLinear& product, const ProductVariant& variant = fastes
 
 // The rows must fit. The thread keeps up to 530 KB for its next products; returns false where there is no memory for
 // that.
-bool run_tasks(
-    const GridLinear& product,
-    size_t begin,
-    size_t end,
-    const ProductVariant& variant = fastest_products());
+bool run_tasks(const GridLinear& product, size_t begin, size_t end, const ProductVariant& variant = fastest_products());
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -31,5 +31,5 @@ extern const GridKernels grid_avx2;
 extern const GridKernels grid_neon;
 extern const GridKernels grid_portable;
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -9,8 +9,8 @@ namespace zoexport {
 namespace kernels {
 namespace {
 
-constexpr size_t kRowsOfCopy = kRows / 2; // at a time, of both copies of a query
-constexpr size_t kWorthAThread = size_t{1} << 18; // multiply-adds
+constexpr size_t kRowsOfCopy = kRows / 2;          // at a time, of both copies of a query
+constexpr size_t kWorthAThread = size_t{1} << 18;  // multiply-adds
 
 struct Shape {
   size_t N;
@@ -21,18 +21,11 @@ Shape shape_of(const GridLinear& product) {
   return std::visit([](const auto& weight) { return Shape{weight.N, weight.K}; }, product.weight);
 }
 
-size_t rows_of_copy(const GridLinear& product) {
-  return product.rows / (size_t{2} * product.queries);
-}
+size_t rows_of_copy(const GridLinear& product) { return product.rows / (size_t{2} * product.queries); }
 
 // The levels of a panel of weights whose rows do not begin at whole blocks of noise, as GridKernels::draw gives others.
-void draw_by_row(
-    const rng::Stream& stream,
-    const uint64_t (&first)[rng::kLevelRows],
-    size_t depth,
-    const PairTable& table,
-    rng::DrawLevels draw,
-    uint32_t* out) {
+void draw_by_row(const rng::Stream& stream, const uint64_t (&first)[rng::kLevelRows], size_t depth,
+                 const PairTable& table, rng::DrawLevels draw, uint32_t* out) {
   for (size_t row = 0; row < rng::kLevelRows; ++row) {
     int8_t levels[kMaxDepth] = {};
     rng::levels(stream, first[row], depth, table, rng::Rounding::kFirst, levels, draw);
@@ -46,13 +39,8 @@ void draw_by_row(
   }
 }
 
-void draw_levels(
-    const GridLinear& product,
-    const GridKernels& kernels,
-    Shape shape,
-    uint32_t query,
-    const Part& part,
-    uint32_t* levels) {
+void draw_levels(const GridLinear& product, const GridKernels& kernels, Shape shape, uint32_t query, const Part& part,
+                 uint32_t* levels) {
   const rng::Stream stream{product.seed, product.tensor_id, query, product.step};
   for (size_t unit = 0; unit < part.count; unit += rng::kLevelRows) {
     uint64_t first[rng::kLevelRows];
@@ -72,15 +60,8 @@ void draw_levels(
 }
 
 // Panels begin .. end-1 of rows row .. row+count-1 of both copies of a query. memory: two panels, then packed rows.
-void run_query(
-    const GridLinear& product,
-    const ProductVariant& variant,
-    uint32_t query,
-    size_t row,
-    size_t count,
-    size_t begin,
-    size_t end,
-    float* memory) {
+void run_query(const GridLinear& product, const ProductVariant& variant, uint32_t query, size_t row, size_t count,
+               size_t begin, size_t end, float* memory) {
   const ProductKernels& kernels = *variant.kernels;
   const Shape shape = shape_of(product);
   const size_t first = begin * kernels.width, last = std::min(shape.N, end * kernels.width);
@@ -90,9 +71,8 @@ void run_query(
   const auto rows_of = [&](size_t sign) {
     const size_t at = (size_t{2} * query + sign) * rows_of_copy(product) + row;
     float* packed = memory + 2 * kPanel + sign * (count * (keep ? shape.K : block_depth(shape.K)) + kSlack);
-    return PackedRows(
-        kernels, {product.x + at * shape.K, shape.K}, false, count, last - first, keep, packed,
-        product.y + at * shape.N, shape.N);
+    return PackedRows(kernels, {product.x + at * shape.K, shape.K}, false, count, last - first, keep, packed,
+                      product.y + at * shape.N, shape.N);
   };
   const PackedRows up = rows_of(0), down = rows_of(1);
   for_blocks(
@@ -115,7 +95,7 @@ void run_query(
       });
 }
 
-} // namespace
+}  // namespace
 
 bool grid_rows_fit(const GridLinear& product) {
   return product.queries > 0 && product.rows % (size_t{2} * product.queries) == 0;
@@ -134,8 +114,8 @@ bool run_tasks(const GridLinear& product, size_t begin, size_t end, const Produc
   // Pieces of nearly the same height: for each of them the noise is drawn again.
   const size_t pieces = divide_up(copy, kRowsOfCopy);
   static thread_local Scratch scratch;
-  float* memory = scratch.floats(
-      2 * (kPanel + kSlack) + std::min(kRows * kMaxDepth, 2 * std::min(kRowsOfCopy, copy) * shape.K));
+  float* memory =
+      scratch.floats(2 * (kPanel + kSlack) + std::min(kRows * kMaxDepth, 2 * std::min(kRowsOfCopy, copy) * shape.K));
   if (memory == nullptr) {
     return false;
   }
@@ -151,5 +131,5 @@ bool run_tasks(const GridLinear& product, size_t begin, size_t end, const Produc
   return true;
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

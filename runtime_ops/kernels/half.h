@@ -21,7 +21,7 @@ inline float half_to_float(uint16_t half) {
   std::memcpy(&subnormal, &value, sizeof(subnormal));
   // Masks, not branches, so that loops become vectors.
   const uint32_t small = 0u - static_cast<uint32_t>(magnitude < 0x0400u);
-  const uint32_t special = 0u - static_cast<uint32_t>(magnitude >= 0x7C00u); // an exponent of ones, here too
+  const uint32_t special = 0u - static_cast<uint32_t>(magnitude >= 0x7C00u);  // an exponent of ones, here too
   const uint32_t nan = static_cast<uint32_t>(magnitude > 0x7C00u);
   uint32_t bits = (subnormal & small) | (normal & ~small);
   bits = (bits + ((112u << 23) & special)) | (nan << 22) | (static_cast<uint32_t>(half & 0x8000u) << 16);
@@ -38,9 +38,9 @@ inline uint16_t float_to_half(float value) {
   uint32_t half;
   if (bits > 0x7F800000u) {
     half = 0x7E00u | ((bits >> 13) & 0x03FFu);
-  } else if (bits >= 143u << 23) { // 2^16
+  } else if (bits >= 143u << 23) {  // 2^16
     half = 0x7C00u;
-  } else if (bits < 113u << 23) { // below 2^-14: adding 1/2, whose last place is 2^-24, rounds
+  } else if (bits < 113u << 23) {  // below 2^-14: adding 1/2, whose last place is 2^-24, rounds
     float magnitude;
     std::memcpy(&magnitude, &bits, sizeof(magnitude));
     magnitude = magnitude + 0.5f;
@@ -54,5 +54,5 @@ inline uint16_t float_to_half(float value) {
   return static_cast<uint16_t>(half | (sign >> 16));
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

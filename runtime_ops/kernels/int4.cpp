@@ -7,10 +7,10 @@ namespace zoexport {
 namespace kernels {
 namespace {
 
-constexpr size_t kUnit = 32; // every group is a multiple of this, so a unit has one scale
-constexpr size_t kRows = 4; // weight rows that are unpacked together and used for all T
-constexpr size_t kDepth = 256; // of K at a time: kRows * kDepth floats stay in the L1 cache
-constexpr size_t kLanes = 8; // partial sums of a dot product
+constexpr size_t kUnit = 32;    // every group is a multiple of this, so a unit has one scale
+constexpr size_t kRows = 4;     // weight rows that are unpacked together and used for all T
+constexpr size_t kDepth = 256;  // of K at a time: kRows * kDepth floats stay in the L1 cache
+constexpr size_t kLanes = 8;    // partial sums of a dot product
 
 inline float bfloat16(uint16_t bits) {
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
@@ -37,25 +37,18 @@ inline float add_lanes(const float* lane) {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-} // namespace
+}  // namespace
 
 bool int4_valid(const Int4Matrix& weight) {
-  return weight.group_size > 0 && weight.group_size % kUnit == 0 && weight.K > 0 &&
-      weight.K % weight.group_size == 0;
+  return weight.group_size > 0 && weight.group_size % kUnit == 0 && weight.K > 0 && weight.K % weight.group_size == 0;
 }
 
 void int4_dequantize_row(const Int4Matrix& weight, size_t row, float* out) {
   dequantize(weight, row, 0, weight.K, out);
 }
 
-void linear_int4_columns(
-    const float* x,
-    size_t T,
-    const Int4Matrix& weight,
-    const float* bias,
-    size_t begin,
-    size_t end,
-    float* y) {
+void linear_int4_columns(const float* x, size_t T, const Int4Matrix& weight, const float* bias, size_t begin,
+                         size_t end, float* y) {
   float tile[kRows][kDepth];
   for (size_t n = begin; n < end; n += kRows) {
     const size_t rows = std::min(kRows, end - n);
@@ -108,5 +101,5 @@ bool embedding_int4(const Int4Matrix& weight, const int64_t* indices, size_t T, 
   return true;
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

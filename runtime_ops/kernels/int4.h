@@ -11,11 +11,11 @@ namespace kernels {
 
 // A packed matrix (N, K), row-major and dense, read only.
 struct Int4Matrix {
-  const uint8_t* codes; // (N, K/2): q + 8, two a byte, the even element in the low nibble
-  const uint16_t* scales; // (N, K/G): bfloat16 bits, positive
+  const uint8_t* codes;    // (N, K/2): q + 8, two a byte, the even element in the low nibble
+  const uint16_t* scales;  // (N, K/G): bfloat16 bits, positive
   size_t N;
   size_t K;
-  size_t group_size; // G: a multiple of 32 that divides K
+  size_t group_size;  // G: a multiple of 32 that divides K
 };
 
 // Whether the sizes are ones that the packing can have.
@@ -28,14 +28,8 @@ void int4_dequantize_row(const Int4Matrix& weight, size_t row, float* out);
 //
 // x: (T, K) dense. bias: N floats or null. y: (T, N) dense; only columns begin .. end-1 are written. y overlaps
 // nothing. Column ranges may run on different threads.
-void linear_int4_columns(
-    const float* x,
-    size_t T,
-    const Int4Matrix& weight,
-    const float* bias,
-    size_t begin,
-    size_t end,
-    float* y);
+void linear_int4_columns(const float* x, size_t T, const Int4Matrix& weight, const float* bias, size_t begin,
+                         size_t end, float* y);
 
 // All N columns. Returns false, with nothing written, where the matrix is not valid.
 bool linear_int4(const float* x, size_t T, const Int4Matrix& weight, const float* bias, float* y);
@@ -44,5 +38,5 @@ bool linear_int4(const float* x, size_t T, const Int4Matrix& weight, const float
 // Returns false, with nothing written, where the matrix is not valid or an index lies outside [0, N).
 bool embedding_int4(const Int4Matrix& weight, const int64_t* indices, size_t T, float* out);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

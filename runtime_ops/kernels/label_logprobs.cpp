@@ -38,7 +38,7 @@ inline float exp_nonpositive(float x) {
   p = (p * (r * r) + r) + 1.0f;
   uint32_t bits;
   std::memcpy(&bits, &shifted, sizeof(bits));
-  bits = (bits << 23) + 0x3F800000u; // 2^n
+  bits = (bits << 23) + 0x3F800000u;  // 2^n
   float power;
   std::memcpy(&power, &bits, sizeof(power));
   return p * power;
@@ -106,8 +106,8 @@ bool is_first_greatest(const float* row, size_t label, float most) {
 }
 
 struct Label {
-  float most; // the greatest logit
-  double sum; // of exp(logits - most)
+  float most;  // the greatest logit
+  double sum;  // of exp(logits - most)
   double logprob;
   float is_argmax;
 };
@@ -121,7 +121,7 @@ Label label_of(const float* row, size_t V, size_t token) {
   return label;
 }
 
-} // namespace
+}  // namespace
 
 int64_t find_bad_label(const int64_t* label_tokens, size_t M, size_t V) {
   for (size_t i = 0; i < M; ++i) {
@@ -132,15 +132,8 @@ int64_t find_bad_label(const int64_t* label_tokens, size_t M, size_t V) {
   return -1;
 }
 
-void label_logprobs_rows(
-    const float* logits,
-    const int64_t* label_tokens,
-    size_t M,
-    size_t V,
-    size_t begin,
-    size_t end,
-    float* logprobs,
-    float* is_argmax) {
+void label_logprobs_rows(const float* logits, const int64_t* label_tokens, size_t M, size_t V, size_t begin, size_t end,
+                         float* logprobs, float* is_argmax) {
   for (size_t r = begin; r < end; ++r) {
     const Label label = label_of(logits + r * V, V, static_cast<size_t>(label_tokens[r % M]));
     logprobs[r] = static_cast<float>(label.logprob);
@@ -148,16 +141,8 @@ void label_logprobs_rows(
   }
 }
 
-void label_gradient_rows(
-    const float* logits,
-    const int64_t* label_tokens,
-    const float* label_weights,
-    size_t V,
-    size_t begin,
-    size_t end,
-    float* logprobs,
-    float* is_argmax,
-    float* gradient) {
+void label_gradient_rows(const float* logits, const int64_t* label_tokens, const float* label_weights, size_t V,
+                         size_t begin, size_t end, float* logprobs, float* is_argmax, float* gradient) {
   for (size_t m = begin; m < end; ++m) {
     const float* row = logits + m * V;
     const size_t token = static_cast<size_t>(label_tokens[m]);
@@ -171,14 +156,8 @@ void label_gradient_rows(
   }
 }
 
-bool label_logprobs(
-    const float* logits,
-    const int64_t* label_tokens,
-    size_t C,
-    size_t M,
-    size_t V,
-    float* logprobs,
-    float* is_argmax) {
+bool label_logprobs(const float* logits, const int64_t* label_tokens, size_t C, size_t M, size_t V, float* logprobs,
+                    float* is_argmax) {
   if (V == 0 || find_bad_label(label_tokens, M, V) >= 0) {
     return false;
   }
@@ -186,5 +165,5 @@ bool label_logprobs(
   return true;
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

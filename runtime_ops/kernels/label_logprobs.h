@@ -17,25 +17,12 @@ int64_t find_bad_label(const int64_t* label_tokens, size_t M, size_t V);
 //
 // logits: (C, M, V) dense, V >= 1. label_tokens: M numbers in [0, V), which find_bad_label checks.
 // logprobs, is_argmax: (C, M) dense; outputs overlap nothing. Row ranges may run on different threads.
-void label_logprobs_rows(
-    const float* logits,
-    const int64_t* label_tokens,
-    size_t M,
-    size_t V,
-    size_t begin,
-    size_t end,
-    float* logprobs,
-    float* is_argmax);
+void label_logprobs_rows(const float* logits, const int64_t* label_tokens, size_t M, size_t V, size_t begin, size_t end,
+                         float* logprobs, float* is_argmax);
 
 // All C*M rows. Returns false, with nothing written, where V is 0 or a label lies outside [0, V).
-bool label_logprobs(
-    const float* logits,
-    const int64_t* label_tokens,
-    size_t C,
-    size_t M,
-    size_t V,
-    float* logprobs,
-    float* is_argmax);
+bool label_logprobs(const float* logits, const int64_t* label_tokens, size_t C, size_t M, size_t V, float* logprobs,
+                    float* is_argmax);
 
 // For rows begin .. end-1 of the M rows of one copy: what label_logprobs_rows gives, and
 //   gradient[m, v] = label_weights[m] * ((v == label ? 1 : 0) - softmax(logits[m])[v])
@@ -43,16 +30,8 @@ bool label_logprobs(
 // +infinity gives NaN.
 //
 // logits: (M, V) dense. label_weights: M numbers. gradient: (M, V) dense; the rest as above.
-void label_gradient_rows(
-    const float* logits,
-    const int64_t* label_tokens,
-    const float* label_weights,
-    size_t V,
-    size_t begin,
-    size_t end,
-    float* logprobs,
-    float* is_argmax,
-    float* gradient);
+void label_gradient_rows(const float* logits, const int64_t* label_tokens, const float* label_weights, size_t V,
+                         size_t begin, size_t end, float* logprobs, float* is_argmax, float* gradient);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -8,29 +8,19 @@
 namespace zoexport {
 namespace kernels {
 
-inline constexpr size_t kRows = 280; // of A at a time: at most kRows * kMaxDepth floats are packed
-inline constexpr size_t kWidth = 32; // of every variant, at most
-inline constexpr size_t kPanel = kMaxDepth * kWidth; // floats
+inline constexpr size_t kRows = 280;                  // of A at a time: at most kRows * kMaxDepth floats are packed
+inline constexpr size_t kWidth = 32;                  // of every variant, at most
+inline constexpr size_t kPanel = kMaxDepth * kWidth;  // floats
 
-inline size_t divide_up(size_t a, size_t b) {
-  return (a + b - 1) / b;
-}
+inline size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
 class PackedRows {
  public:
   // The `height` rows of C (.., columns) from c on, and of A from a on. keep: whether `memory` has room for the whole
   // depth of them, and not for a block of it alone; kSlack floats past either are written too.
   // width: columns that are asked for, at most.
-  PackedRows(
-      const ProductKernels& kernels,
-      FloatMatrix a,
-      bool transposed,
-      size_t height,
-      size_t width,
-      bool keep,
-      float* memory,
-      float* c,
-      size_t columns)
+  PackedRows(const ProductKernels& kernels, FloatMatrix a, bool transposed, size_t height, size_t width, bool keep,
+             float* memory, float* c, size_t columns)
       : kernels_(kernels),
         a_(a),
         transposed_(transposed),
@@ -84,11 +74,11 @@ class PackedRows {
 
   const ProductKernels& kernels_;
   const FloatMatrix a_;
-  const bool transposed_; // what is stored of A
+  const bool transposed_;  // what is stored of A
   const size_t height_;
   const size_t tiles_;
-  const bool pack_; // rows are packed
-  const bool keep_; // the whole depth of them fits
+  const bool pack_;  // rows are packed
+  const bool keep_;  // the whole depth of them fits
   float* const packed_;
   float* const c_;
   const size_t columns_;
@@ -98,14 +88,8 @@ class PackedRows {
 // end-1. Where rows are kept they are packed once, and each panel of C is finished before the next one, so that it is
 // written once.
 template <typename Pack, typename Multiply>
-void for_blocks(
-    size_t whole_depth,
-    size_t begin,
-    size_t end,
-    size_t width,
-    bool keep,
-    const Pack& pack,
-    const Multiply& multiply) {
+void for_blocks(size_t whole_depth, size_t begin, size_t end, size_t width, bool keep, const Pack& pack,
+                const Multiply& multiply) {
   const size_t block = block_depth(whole_depth);
   const auto for_depth = [&](const auto& body) {
     for (size_t p = 0; p < whole_depth; p += block) {
@@ -121,7 +105,7 @@ void for_blocks(
     for_depth(pack);
     for_columns([&](size_t j, size_t count) {
       if (whole_depth == 0) {
-        multiply(0, 0, j, count); // the bias alone
+        multiply(0, 0, j, count);  // the bias alone
       }
       for_depth([&](size_t p, size_t depth) { multiply(p, depth, j, count); });
     });
@@ -133,5 +117,5 @@ void for_blocks(
   });
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

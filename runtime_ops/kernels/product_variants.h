@@ -24,25 +24,25 @@ struct Part {
 
 // C (rows, count) = before + A (rows, depth) panel (depth, width), rows at most those of ProductKernels.
 struct Tile {
-  const float* a; // A[r, p] at a[r + p * a_stride]
+  const float* a;  // A[r, p] at a[r + p * a_stride]
   size_t a_stride;
   size_t rows;
-  const float* panel; // B[p, j] at panel[j + p * panel_stride]
+  const float* panel;  // B[p, j] at panel[j + p * panel_stride]
   size_t panel_stride;
   size_t depth;
-  const float* before; // null for 0; before[r, j] at before[j + r * before_stride]. It may be C
+  const float* before;  // null for 0; before[r, j] at before[j + r * before_stride]. It may be C
   size_t before_stride;
-  float* c; // C[r, j] at c[j + r * c_stride]
+  float* c;  // C[r, j] at c[j + r * c_stride]
   size_t c_stride;
-  size_t count; // columns that are read from before and written
+  size_t count;  // columns that are read from before and written
 };
 
 // Constant data: no code that only some processors can run is called to make it.
 struct ProductKernels {
-  size_t rows; // of a tile, at most
-  size_t narrow_rows; // of a tile of no more columns than lanes, at most; at least as many
+  size_t rows;         // of a tile, at most
+  size_t narrow_rows;  // of a tile of no more columns than lanes, at most; at least as many
   size_t lanes;
-  size_t width; // of a panel, at most: a multiple of lanes that divides 32
+  size_t width;  // of a panel, at most: a multiple of lanes that divides 32
   // Rows of A, row_stride apart, as a tile reads them: packed[r + p * rows]. Up to kSlack floats past the end are
   // written too.
   void (*pack_rows)(const float* a, size_t row_stride, size_t rows, size_t depth, float* packed);
@@ -58,8 +58,8 @@ struct ProductKernels {
 
 inline constexpr size_t kSlack = 16;
 
-struct SparseKernels; // sparse_kernels.h
-struct GridKernels; // grid_kernels.h
+struct SparseKernels;  // sparse_kernels.h
+struct GridKernels;    // grid_kernels.h
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.
 extern const ProductKernels products_avx512;
@@ -69,7 +69,7 @@ extern const ProductKernels products_portable;
 
 struct ProductVariant {
   const char* name;
-  bool runs_here; // whether this processor and system can run it
+  bool runs_here;  // whether this processor and system can run it
   const ProductKernels* kernels;
   const SparseKernels* sparse;
   const GridKernels* grid;
@@ -81,5 +81,5 @@ const std::vector<ProductVariant>& product_variants();
 // The first that runs here.
 const ProductVariant& fastest_products();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

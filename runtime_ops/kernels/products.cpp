@@ -10,14 +10,14 @@ namespace zoexport {
 namespace kernels {
 namespace {
 
-constexpr size_t kUnit = 32; // groups of INT4 weights are multiples of it
-constexpr size_t kFewPanels = 8; // with fewer the rows are dealt over threads, and not the columns
+constexpr size_t kUnit = 32;      // groups of INT4 weights are multiples of it
+constexpr size_t kFewPanels = 8;  // with fewer the rows are dealt over threads, and not the columns
 constexpr size_t kRowsOfTask = 32;
-constexpr size_t kWorthAThread = size_t{1} << 18; // multiply-adds
+constexpr size_t kWorthAThread = size_t{1} << 18;  // multiply-adds
 
 // What the tasks of one matrix of a batch are.
 struct Split {
-  bool by_columns; // a task is a panel of columns; otherwise it is kRowsOfTask rows
+  bool by_columns;  // a task is a panel of columns; otherwise it is kRowsOfTask rows
   size_t tasks;
 };
 
@@ -34,13 +34,8 @@ struct Range {
 };
 
 // A panel of matrix `batch` of B: where it begins, and the stride of its rows.
-FloatMatrix panel_of(
-    const Product& product,
-    const ProductKernels& kernels,
-    size_t batch,
-    const Part& part,
-    bool used_once,
-    float* panel) {
+FloatMatrix panel_of(const Product& product, const ProductKernels& kernels, size_t batch, const Part& part,
+                     bool used_once, float* panel) {
   const bool transposed = product.b_transposed;
   if (const Int4Matrix* int4 = std::get_if<Int4Matrix>(&product.b)) {
     (transposed ? kernels.fill_int4_transposed : kernels.fill_int4)(*int4, part, panel);
@@ -50,7 +45,7 @@ FloatMatrix panel_of(
     FloatMatrix b = *std::get_if<FloatMatrix>(&product.b);
     b.values += batch * product.b_batch;
     if (!transposed && used_once && part.count == part.width) {
-      return {b.values + part.first * b.stride + part.column, b.stride}; // a copy would cost more than it saves
+      return {b.values + part.first * b.stride + part.column, b.stride};  // a copy would cost more than it saves
     }
     (transposed ? kernels.fill_float_transposed : kernels.fill_float)(b, part, panel);
   }
@@ -58,19 +53,14 @@ FloatMatrix panel_of(
 }
 
 // The elements of C in these rows and columns of one matrix of the batch. `scratch` holds a panel, then packed rows.
-void run_block(
-    const Product& product,
-    const ProductKernels& kernels,
-    size_t batch,
-    Range rows,
-    Range columns,
-    float* scratch) {
+void run_block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns,
+               float* scratch) {
   const size_t height = rows.end - rows.begin, stride = product.a.stride;
   const float* a = product.a.values + batch * product.a_batch + rows.begin * (product.a_transposed ? 1 : stride);
   const bool keep = height * product.depth <= kRows * kMaxDepth;
-  const PackedRows packed(
-      kernels, {a, stride}, product.a_transposed, height, columns.end - columns.begin, keep, scratch + kPanel,
-      product.c + (batch * product.rows + rows.begin) * product.columns, product.columns);
+  const PackedRows packed(kernels, {a, stride}, product.a_transposed, height, columns.end - columns.begin, keep,
+                          scratch + kPanel, product.c + (batch * product.rows + rows.begin) * product.columns,
+                          product.columns);
   for_blocks(
       product.depth, columns.begin, columns.end, kernels.width, keep,
       [&](size_t p, size_t depth) { packed.pack(p, depth); },
@@ -81,11 +71,9 @@ void run_block(
       });
 }
 
-} // namespace
+}  // namespace
 
-const ProductKernels& fastest_kernels() {
-  return *fastest_products().kernels;
-}
+const ProductKernels& fastest_kernels() { return *fastest_products().kernels; }
 
 size_t block_depth(size_t depth) {
   const size_t blocks = std::max<size_t>(1, divide_up(depth, kMaxDepth));
@@ -108,29 +96,20 @@ Product linear_input_gradient(const float* dy, size_t T, const Int8Matrix& weigh
   return {1, T, weight.K, weight.N, {dy, weight.N}, false, weight, false, 0, 0, nullptr, dx};
 }
 
-Product matmul(
-    const float* a,
-    const float* b,
-    size_t batches,
-    size_t rows,
-    size_t columns,
-    size_t depth,
-    bool a_transposed,
-    bool b_transposed,
-    float* c) {
-  return {
-      batches,
-      rows,
-      columns,
-      depth,
-      {a, a_transposed ? rows : depth},
-      a_transposed,
-      FloatMatrix{b, b_transposed ? depth : columns},
-      b_transposed,
-      rows * depth,
-      depth * columns,
-      nullptr,
-      c};
+Product matmul(const float* a, const float* b, size_t batches, size_t rows, size_t columns, size_t depth,
+               bool a_transposed, bool b_transposed, float* c) {
+  return {batches,
+          rows,
+          columns,
+          depth,
+          {a, a_transposed ? rows : depth},
+          a_transposed,
+          FloatMatrix{b, b_transposed ? depth : columns},
+          b_transposed,
+          rows * depth,
+          depth * columns,
+          nullptr,
+          c};
 }
 
 Tasks tasks_of(const Product& product, const ProductKernels& kernels) {
@@ -166,5 +145,5 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
   return true;
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -16,12 +16,12 @@
 namespace zoexport {
 namespace kernels {
 
-struct ProductKernels; // product_variants.h
+struct ProductKernels;  // product_variants.h
 
 // A quantized matrix (N, K), row-major and dense, read only: w[n, k] = codes[n, k] * scales[n].
 struct Int8Matrix {
-  const int8_t* codes; // (N, K)
-  const float* scales; // (N)
+  const int8_t* codes;  // (N, K)
+  const float* scales;  // (N)
   size_t N;
   size_t K;
 };
@@ -39,13 +39,13 @@ struct Product {
   size_t columns;
   size_t depth;
   FloatMatrix a;
-  bool a_transposed; // what is stored is (depth, rows)
+  bool a_transposed;  // what is stored is (depth, rows)
   std::variant<FloatMatrix, Int4Matrix, Int8Matrix> b;
-  bool b_transposed; // what is stored is (columns, depth)
-  size_t a_batch; // elements from one matrix of a batch to the next
-  size_t b_batch; // the same, of B; only float32 has batches
-  const float* bias; // columns floats, or null
-  float* c; // (batches, rows, columns)
+  bool b_transposed;  // what is stored is (columns, depth)
+  size_t a_batch;     // elements from one matrix of a batch to the next
+  size_t b_batch;     // the same, of B; only float32 has batches
+  const float* bias;  // columns floats, or null
+  float* c;           // (batches, rows, columns)
 };
 
 // y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W. An Int4Matrix must be valid (int4_valid).
@@ -56,16 +56,8 @@ Product linear_input_gradient(const float* dy, size_t T, const Int8Matrix& weigh
 
 // c (batches, rows, columns) = op(a) op(b); a is (batches, rows, depth), or (batches, depth, rows) where it is
 // transposed; b likewise.
-Product matmul(
-    const float* a,
-    const float* b,
-    size_t batches,
-    size_t rows,
-    size_t columns,
-    size_t depth,
-    bool a_transposed,
-    bool b_transposed,
-    float* c);
+Product matmul(const float* a, const float* b, size_t batches, size_t rows, size_t columns, size_t depth,
+               bool a_transposed, bool b_transposed, float* c);
 
 // Those of the fastest variant that runs here.
 const ProductKernels& fastest_kernels();
@@ -85,5 +77,5 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
 // The depth that is added up before it is added to C, where the whole is `depth`: a multiple of 32.
 size_t block_depth(size_t depth);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -51,8 +51,8 @@ class Parser {
     }
     int64_t rows = 1;
     for (size_t d = 0; d < p_.rank; ++d) {
-      if (!take(1, kMaxElements, p_.dims[d]) ||
-          __builtin_mul_overflow(rows, static_cast<int64_t>(p_.dims[d]), &rows) || rows > kMaxElements) {
+      if (!take(1, kMaxElements, p_.dims[d]) || __builtin_mul_overflow(rows, static_cast<int64_t>(p_.dims[d]), &rows) ||
+          rows > kMaxElements) {
         return "code: dims must be positive, their product at most 2^48";
       }
     }
@@ -77,8 +77,8 @@ class Parser {
       for (size_t d = 0; d < p_.rank; ++d) {
         int64_t reach = 0;
         if (!take(0, kMaxElements, input.strides[d]) ||
-            __builtin_mul_overflow(
-                static_cast<int64_t>(input.strides[d]), static_cast<int64_t>(p_.dims[d]) - 1, &reach) ||
+            __builtin_mul_overflow(static_cast<int64_t>(input.strides[d]), static_cast<int64_t>(p_.dims[d]) - 1,
+                                   &reach) ||
             __builtin_add_overflow(end, reach, &end)) {
           return "code: an input's strides must not be negative";
         }
@@ -98,8 +98,7 @@ class Parser {
     p_.registers.resize(count);
     for (size_t r = 0; r < count; ++r) {
       const size_t known = p_.registers[r].width;
-      if (!take(1, kMaxElements, p_.registers[r].width) ||
-          (r < p_.inputs.size() && p_.registers[r].width != known)) {
+      if (!take(1, kMaxElements, p_.registers[r].width) || (r < p_.inputs.size() && p_.registers[r].width != known)) {
         return "code: a register's width must be positive, an input's that of its rows";
       }
       p_.wide = std::max(p_.wide, p_.registers[r].width);
@@ -140,8 +139,7 @@ class Parser {
         return "code: no such opcode";
       }
       const RowInstruction in{static_cast<RowOp>(next_[0]), next_[1], next_[2], next_[3], next_[4]};
-      if (in.dst < static_cast<int64_t>(p_.inputs.size()) ||
-          in.dst >= static_cast<int64_t>(p_.registers.size())) {
+      if (in.dst < static_cast<int64_t>(p_.inputs.size()) || in.dst >= static_cast<int64_t>(p_.registers.size())) {
         return "code: dst must be a register that is no input";
       }
       for (size_t k = 0; k < operands; ++k) {
@@ -165,9 +163,7 @@ class Parser {
     return nullptr;
   }
 
-  size_t width(int64_t operand) const {
-    return operand < 0 ? 1 : p_.registers[static_cast<size_t>(operand)].width;
-  }
+  size_t width(int64_t operand) const { return operand < 0 ? 1 : p_.registers[static_cast<size_t>(operand)].width; }
 
   const char* operand(int64_t value) const {
     if (value < 0) {
@@ -247,7 +243,7 @@ class Parser {
   std::vector<Writes> writes_;
 };
 
-} // namespace
+}  // namespace
 
 size_t row_operand_count(int64_t opcode) {
   if ((opcode >= 0 && opcode <= 5) || (opcode >= 20 && opcode <= 25)) {
@@ -259,16 +255,10 @@ size_t row_operand_count(int64_t opcode) {
   return opcode == 26 ? 3 : 0;
 }
 
-const char* parse_row_code(
-    const int64_t* code,
-    size_t code_length,
-    size_t constant_count,
-    const size_t* sizes,
-    size_t input_count,
-    RowProgram& program,
-    RowCode& result) {
+const char* parse_row_code(const int64_t* code, size_t code_length, size_t constant_count, const size_t* sizes,
+                           size_t input_count, RowProgram& program, RowCode& result) {
   return Parser(code, code_length, constant_count, program, result).parse(sizes, input_count);
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -13,8 +13,8 @@ struct RowInstruction {
 
 struct RowCode {
   std::vector<RowInstruction> instructions;
-  std::vector<size_t> outputs; // registers
-  std::vector<bool> is_put_target; // of each register
+  std::vector<size_t> outputs;      // registers
+  std::vector<bool> is_put_target;  // of each register
 };
 
 // 1, 2 or 3, or 0 where there is no such opcode. Slices, puts and fills have one: c is no operand there.
@@ -22,14 +22,8 @@ size_t row_operand_count(int64_t opcode);
 
 // Fills the dims, rows, inputs, widths of the registers and outputs, and the greatest width of `program`. Returns
 // nullptr, or the rule that the code breaks.
-const char* parse_row_code(
-    const int64_t* code,
-    size_t code_length,
-    size_t constant_count,
-    const size_t* sizes,
-    size_t input_count,
-    RowProgram& program,
-    RowCode& result);
+const char* parse_row_code(const int64_t* code, size_t code_length, size_t constant_count, const size_t* sizes,
+                           size_t input_count, RowProgram& program, RowCode& result);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

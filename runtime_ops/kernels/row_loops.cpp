@@ -206,22 +206,38 @@ void reduce(const RowLoop& loop, Function f) {
 
 ZO_EACH_WIDTH void run_elementwise(RowOp op, const RowLoop& loop) {
   switch (op) {
-    case RowOp::kAdd: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a + b; });
-    case RowOp::kSub: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a - b; });
-    case RowOp::kMul: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a * b; });
-    case RowOp::kDiv: return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a / b; });
-    case RowOp::kMax: return binary(loop, greater);
-    case RowOp::kMin: return binary(loop, lesser);
-    case RowOp::kNeg: return unary(loop, [](float a) __attribute__((always_inline)) { return -a; });
-    case RowOp::kExp: return unary(loop, row_math::exp);
-    case RowOp::kLog: return unary(loop, row_math::log);
-    case RowOp::kSqrt: return unary(loop, [](float a) __attribute__((always_inline)) { return std::sqrt(a); });
-    case RowOp::kRsqrt: return unary(loop, [](float a) __attribute__((always_inline)) { return 1.0f / std::sqrt(a); });
-    case RowOp::kReciprocal: return unary(loop, [](float a) __attribute__((always_inline)) { return 1.0f / a; });
-    case RowOp::kSigmoid: return unary(loop, row_math::sigmoid);
-    case RowOp::kTanh: return unary(loop, row_math::tanh);
-    case RowOp::kErf: return unary(loop, row_math::erf);
-    case RowOp::kAbs: return unary(loop, [](float a) __attribute__((always_inline)) { return std::fabs(a); });
+    case RowOp::kAdd:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a + b; });
+    case RowOp::kSub:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a - b; });
+    case RowOp::kMul:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a * b; });
+    case RowOp::kDiv:
+      return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a / b; });
+    case RowOp::kMax:
+      return binary(loop, greater);
+    case RowOp::kMin:
+      return binary(loop, lesser);
+    case RowOp::kNeg:
+      return unary(loop, [](float a) __attribute__((always_inline)) { return -a; });
+    case RowOp::kExp:
+      return unary(loop, row_math::exp);
+    case RowOp::kLog:
+      return unary(loop, row_math::log);
+    case RowOp::kSqrt:
+      return unary(loop, [](float a) __attribute__((always_inline)) { return std::sqrt(a); });
+    case RowOp::kRsqrt:
+      return unary(loop, [](float a) __attribute__((always_inline)) { return 1.0f / std::sqrt(a); });
+    case RowOp::kReciprocal:
+      return unary(loop, [](float a) __attribute__((always_inline)) { return 1.0f / a; });
+    case RowOp::kSigmoid:
+      return unary(loop, row_math::sigmoid);
+    case RowOp::kTanh:
+      return unary(loop, row_math::tanh);
+    case RowOp::kErf:
+      return unary(loop, row_math::erf);
+    case RowOp::kAbs:
+      return unary(loop, [](float a) __attribute__((always_inline)) { return std::fabs(a); });
     case RowOp::kLt:
       return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a < b ? 1.0f : 0.0f; });
     case RowOp::kLe:
@@ -234,12 +250,15 @@ ZO_EACH_WIDTH void run_elementwise(RowOp op, const RowLoop& loop) {
       return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a == b ? 1.0f : 0.0f; });
     case RowOp::kNe:
       return binary(loop, [](float a, float b) __attribute__((always_inline)) { return a != b ? 1.0f : 0.0f; });
-    case RowOp::kSelect: return select_rows(loop);
+    case RowOp::kSelect:
+      return select_rows(loop);
     case RowOp::kSum:
-    case RowOp::kRowMax: return; // run_row_loop has them
+    case RowOp::kRowMax:
+      return;  // run_row_loop has them
     case RowOp::kSlice:
     case RowOp::kPut:
-    case RowOp::kFill: return unary(loop, [](float a) __attribute__((always_inline)) { return a; });
+    case RowOp::kFill:
+      return unary(loop, [](float a) __attribute__((always_inline)) { return a; });
   }
 }
 
@@ -248,7 +267,7 @@ size_t operands(RowOp op) {
   return op == RowOp::kSelect ? 3 : code < 10 || (code >= 20 && code < 30) ? 2 : 1;
 }
 
-} // namespace
+}  // namespace
 
 void run_row_loop(RowOp op, RowLoop& loop) {
   if (op == RowOp::kSum) {
@@ -275,5 +294,5 @@ void run_row_loop(RowOp op, RowLoop& loop) {
   run_elementwise(op, loop);
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

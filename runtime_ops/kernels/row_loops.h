@@ -19,7 +19,7 @@ struct RowOperand {
 struct RowLoop {
   float* dst;
   size_t dst_pitch;
-  RowOperand a, b, c; // those that the operation does not have are ignored
+  RowOperand a, b, c;  // those that the operation does not have are ignored
   size_t rows;
   size_t width;
 };
@@ -27,5 +27,5 @@ struct RowLoop {
 // Changes `loop`, of which nothing is meant to be left.
 void run_row_loop(RowOp op, RowLoop& loop);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -42,7 +42,7 @@ ZO_INLINE float exp(float x) {
   p = (p * (r * r) + r) + 1.0f;
   // p lies around 1, so that its exponent takes n for every normal result, 2^128 * p with p < 1 among them.
   const float scaled = float_of(bits_of(p) + (bits_of(shifted) << 23));
-  const float bounded = x <= 0x1.62e42ep6f ? scaled : x + kInfinity; // NaN stays NaN
+  const float bounded = x <= 0x1.62e42ep6f ? scaled : x + kInfinity;  // NaN stays NaN
   return x < -0x1.5d589ep6f ? 0.0f : bounded;
 }
 
@@ -65,9 +65,7 @@ ZO_INLINE float log(float x) {
   return x >= 0.0f ? at : std::numeric_limits<float>::quiet_NaN();
 }
 
-ZO_INLINE float sigmoid(float x) {
-  return 1.0f / (1.0f + exp(-x));
-}
+ZO_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 ZO_INLINE float with_sign_of(float magnitude, float x) {
   return float_of((bits_of(magnitude) & 0x7FFFFFFFu) | (bits_of(x) & 0x80000000u));
@@ -90,7 +88,7 @@ ZO_INLINE float tanh(float x) {
 // Within 2e-7 absolute: a polynomial up to 0.93, and 1 - exp(polynomial) from there to 4, where erf is 1.
 ZO_INLINE float erf(float x) {
   const float magnitude = std::fabs(x);
-  const float t = magnitude > 4.0f ? 4.0f : magnitude; // NaN stays NaN
+  const float t = magnitude > 4.0f ? 4.0f : magnitude;  // NaN stays NaN
   const float s = t * t;
   float far = (-1.72853470e-5f * t + 3.83197126e-4f) * s + (-3.88396438e-3f * t + 2.42546219e-2f);
   far = far * t + -1.06777877e-1f;
@@ -108,6 +106,6 @@ ZO_INLINE float erf(float x) {
   return with_sign_of(t > 0.927734375f ? far : near, x);
 }
 
-} // namespace row_math
-} // namespace kernels
-} // namespace zoexport
+}  // namespace row_math
+}  // namespace kernels
+}  // namespace zoexport

@@ -14,7 +14,7 @@ namespace {
 
 // Elements of a register that are worked on together, so that a program's registers stay in the first level of cache.
 constexpr size_t kBlockElements = 1024;
-constexpr size_t kLineFloats = 16; // of the cache
+constexpr size_t kLineFloats = 16;  // of the cache
 // Between registers in scratch, in floats: 4096 bytes apart they would share one set of the cache.
 constexpr size_t kPadding = 5 * kLineFloats;
 constexpr size_t kMaxScratch = size_t{1} << 24;
@@ -48,7 +48,6 @@ void join_dims(RowProgram& p) {
 using Home = RowProgram::Home;
 using Register = RowProgram::Register;
 
-
 // Decides where each register lies, and turns instructions into loops.
 class Layout {
  public:
@@ -79,9 +78,7 @@ class Layout {
   }
 
  private:
-  size_t run_width(size_t width) const {
-    return width == p_.wide ? p_.chunk : width;
-  }
+  size_t run_width(size_t width) const { return width == p_.wide ? p_.chunk : width; }
 
   template <typename Body>
   void for_each_register(const RowProgram::Step& step, const Body& body) const {
@@ -95,7 +92,7 @@ class Layout {
   }
 
   void choose_pieces() {
-    bool pointwise = true; // no column needs another
+    bool pointwise = true;  // no column needs another
     for (const RowInstruction& in : code_.instructions) {
       pointwise = pointwise && (static_cast<int64_t>(in.op) < 30 || in.op == RowOp::kFill);
     }
@@ -192,8 +189,8 @@ class Layout {
 
   RowProgram& p_;
   const RowCode& code_;
-  std::vector<size_t> root_; // the register whose rows a view shows, or the register itself
-  std::vector<size_t> last_use_; // the last step that needs a root
+  std::vector<size_t> root_;      // the register whose rows a view shows, or the register itself
+  std::vector<size_t> last_use_;  // the last step that needs a root
 };
 
 // Runs blocks of rows: where a register lies in one is set by place_block.
@@ -236,9 +233,7 @@ class Run {
   }
 
  private:
-  size_t run_width(size_t width) const {
-    return width == p_.wide ? std::min(p_.chunk, width - column_) : width;
-  }
+  size_t run_width(size_t width) const { return width == p_.wide ? std::min(p_.chunk, width - column_) : width; }
 
   void place(size_t row) {
     size_t index[kRowMaxRank];
@@ -291,20 +286,13 @@ class Run {
   std::array<const float*, kRowMaxRegisters> data_;
 };
 
-} // namespace
+}  // namespace
 
-const char* parse_row_program(
-    const int64_t* code,
-    size_t code_length,
-    const double* constants,
-    size_t constant_count,
-    const size_t* sizes,
-    size_t input_count,
-    RowProgram& program) {
+const char* parse_row_program(const int64_t* code, size_t code_length, const double* constants, size_t constant_count,
+                              const size_t* sizes, size_t input_count, RowProgram& program) {
   program = RowProgram();
   RowCode parsed;
-  if (const char* broken =
-          parse_row_code(code, code_length, constant_count, sizes, input_count, program, parsed)) {
+  if (const char* broken = parse_row_code(code, code_length, constant_count, sizes, input_count, program, parsed)) {
     return broken;
   }
   program.constants.assign(constants, constants + constant_count);
@@ -312,12 +300,8 @@ const char* parse_row_program(
   return Layout(program, parsed).lay_out();
 }
 
-bool run_row_program(
-    const RowProgram& program,
-    const float* const* inputs,
-    float* const* outputs,
-    size_t begin,
-    size_t end) {
+bool run_row_program(const RowProgram& program, const float* const* inputs, float* const* outputs, size_t begin,
+                     size_t end) {
   const std::unique_ptr<float[]> memory(new (std::nothrow) float[program.scratch + kLineFloats]);
   if (memory == nullptr) {
     return false;
@@ -343,5 +327,5 @@ bool run_row_program(
   return true;
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -33,7 +33,7 @@ enum class RowOp : int64_t {
   kMax = 4,
   kMin = 5,
   kNeg = 10,
-  kExp = 11, // results below the least normal float are 0
+  kExp = 11,  // results below the least normal float are 0
   kLog = 12,
   kSqrt = 13,
   kRsqrt = 14,
@@ -42,18 +42,18 @@ enum class RowOp : int64_t {
   kTanh = 17,
   kErf = 18,
   kAbs = 19,
-  kLt = 20, // comparisons give 1 or 0
+  kLt = 20,  // comparisons give 1 or 0
   kLe = 21,
   kGt = 22,
   kGe = 23,
   kEq = 24,
   kNe = 25,
-  kSelect = 26, // a != 0 ? b : c
-  kSum = 30, // of a row of register a; dst has width 1
+  kSelect = 26,  // a != 0 ? b : c
+  kSum = 30,     // of a row of register a; dst has width 1
   kRowMax = 31,
-  kSlice = 40, // dst = a[c : c + width(dst)]
-  kPut = 41, // dst[c : c + width(a)] = a
-  kFill = 42, // dst[:] = a, a constant or a register of width 1
+  kSlice = 40,  // dst = a[c : c + width(dst)]
+  kPut = 41,    // dst[c : c + width(a)] = a
+  kFill = 42,   // dst[:] = a, a constant or a register of width 1
 };
 
 // A validated program, laid out. Made by parse_row_program; its fields are for run_row_program.
@@ -63,7 +63,7 @@ struct RowProgram {
   struct Register {
     size_t width = 0;
     Home home = Home::kScratch;
-    size_t index = 0; // the number of the input or output, or the place in scratch
+    size_t index = 0;  // the number of the input or output, or the place in scratch
     size_t shift = 0;
     size_t pitch = 0;
   };
@@ -74,7 +74,7 @@ struct RowProgram {
   // One loop: dst[dst_shift + i] = op(a[a_shift + i], b[i], c[i]); slices, puts and fills are copies.
   struct Step {
     RowOp op;
-    size_t width; // of the loop
+    size_t width;  // of the loop
     int32_t dst, a, b, c;
     size_t dst_shift, a_shift;
   };
@@ -83,44 +83,34 @@ struct RowProgram {
     size_t from, output;
   };
 
-  size_t rank = 0; // after dims that are one run in memory were joined
+  size_t rank = 0;  // after dims that are one run in memory were joined
   size_t dims[kRowMaxRank] = {};
   size_t rows = 0;
   std::vector<Input> inputs;
   std::vector<Register> registers;
-  std::vector<size_t> outputs; // their widths
+  std::vector<size_t> outputs;  // their widths
   std::vector<Step> steps;
   std::vector<Copy> copies;
   std::vector<float> constants;
 
-  size_t wide = 0; // the greatest width
+  size_t wide = 0;  // the greatest width
   // Work is dealt in pieces: a row, or `chunk` columns of one where rows are wide and no column needs another.
   size_t chunk = 0;
   size_t pieces = 0;
-  size_t block_rows = 0; // rows that run together
-  size_t scratch = 0; // floats of scratch
+  size_t block_rows = 0;  // rows that run together
+  size_t scratch = 0;     // floats of scratch
 };
 
 // Checks a code against its tensors, of which input i has sizes[i] elements, and lays the program out. Returns nullptr,
 // or the rule that the code breaks; then `program` is of no use.
-const char* parse_row_program(
-    const int64_t* code,
-    size_t code_length,
-    const double* constants,
-    size_t constant_count,
-    const size_t* sizes,
-    size_t input_count,
-    RowProgram& program);
+const char* parse_row_program(const int64_t* code, size_t code_length, const double* constants, size_t constant_count,
+                              const size_t* sizes, size_t input_count, RowProgram& program);
 
 // Runs pieces begin .. end-1 of program.pieces. inputs[i]: the tensor of input i; outputs[k]: (rows, outputs[k]) dense,
 // which overlap nothing. Ranges of pieces may run on different threads; the bits depend neither on them nor on the
 // instruction set. Returns false, with nothing written, where memory for scratch is missing.
-bool run_row_program(
-    const RowProgram& program,
-    const float* const* inputs,
-    float* const* outputs,
-    size_t begin,
-    size_t end);
+bool run_row_program(const RowProgram& program, const float* const* inputs, float* const* outputs, size_t begin,
+                     size_t end);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -27,10 +27,10 @@ class Scratch {
   }
 
  private:
-  static constexpr size_t kLine = 64; // bytes of a cache line
+  static constexpr size_t kLine = 64;  // bytes of a cache line
   std::unique_ptr<float[]> memory_;
   size_t size_ = 0;
 };
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

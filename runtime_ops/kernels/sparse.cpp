@@ -10,17 +10,17 @@ namespace zoexport {
 namespace kernels {
 namespace {
 
-constexpr size_t kCached = size_t{1} << 17; // floats of x and y that a block has, where it may have so few rows
-constexpr size_t kWorthAThread = size_t{1} << 17; // floats copied, and entries times rows
-constexpr size_t kBand = 64; // columns of y that are a tile at a time
+constexpr size_t kCached = size_t{1} << 17;        // floats of x and y that a block has, where it may have so few rows
+constexpr size_t kWorthAThread = size_t{1} << 17;  // floats copied, and entries times rows
+constexpr size_t kBand = 64;                       // columns of y that are a tile at a time
 
 // How the rows are dealt: queries * blocks tasks.
 struct Split {
   size_t queries;
-  size_t signs; // copies of a query
-  size_t copy; // rows of a copy
-  size_t rows; // of a copy that a block has, at most
-  size_t blocks; // of a copy
+  size_t signs;   // copies of a query
+  size_t copy;    // rows of a copy
+  size_t rows;    // of a copy that a block has, at most
+  size_t blocks;  // of a copy
 };
 
 Split split_of(const SparseProduct& product, const SparseKernels& kernels) {
@@ -60,8 +60,8 @@ class Chunk {
       return;
     }
     float z[rng::kElements];
-    normal_blocks_(
-        rng::Stream{product_.seed, product_.tensor_id, query_, product_.step}, static_cast<uint32_t>(begin / 4), z);
+    normal_blocks_(rng::Stream{product_.seed, product_.tensor_id, query_, product_.step},
+                   static_cast<uint32_t>(begin / 4), z);
     for (size_t e = 0; e < count_; ++e) {
       const float value = values_[0][e];
       const float move = product_.epsilon * z[begin % 4 + e];
@@ -95,13 +95,13 @@ class Chunk {
   size_t count_ = 0;
   int32_t n_[rng::kElements];
   int32_t k_[rng::kElements];
-  float values_[2][rng::kElements]; // of each sign
+  float values_[2][rng::kElements];  // of each sign
 };
 
 // Rows row(sign) .. row(sign)+count-1 of both copies of a query.
 struct Block {
-  size_t first; // of the first copy
-  size_t copy; // to the next one
+  size_t first;  // of the first copy
+  size_t copy;   // to the next one
   size_t signs;
   size_t count;
 
@@ -114,19 +114,15 @@ void run_by_rows(const SparseProduct& product, const Block& block, const SparseK
     chunk.fill(begin);
     for (size_t sign = 0; sign < block.signs; ++sign) {
       const size_t row = block.row(sign);
-      kernels.add_rows(
-          chunk.entries(begin, chunk.end(), sign), product.x + row * K, block.count, K, product.out + row * N, N);
+      kernels.add_rows(chunk.entries(begin, chunk.end(), sign), product.x + row * K, block.count, K,
+                       product.out + row * N, N);
     }
   }
 }
 
 // The count is a multiple of a tile's rows. memory: K + kBand floats for each row of each copy.
-void run_in_tiles(
-    const SparseProduct& product,
-    const Block& block,
-    const SparseKernels& kernels,
-    Chunk& chunk,
-    float* memory) {
+void run_in_tiles(const SparseProduct& product, const Block& block, const SparseKernels& kernels, Chunk& chunk,
+                  float* memory) {
   const size_t N = product.N, K = product.K, rows = kernels.rows;
   const size_t tiles = block.count / rows;
   float* sums = memory + block.signs * block.count * K;
@@ -145,7 +141,7 @@ void run_in_tiles(
   while (entry < product.end) {
     const size_t n = chunk.n(entry), width = std::min(kBand, N - n);
     for_tiles([&](size_t, size_t row, float*, float* y) { kernels.load_tile(product.out + row * N + n, N, width, y); });
-    bool more = true; // the band may go on in the next chunk
+    bool more = true;  // the band may go on in the next chunk
     while (more) {
       const size_t stop = chunk.column(entry, n + width);
       for_tiles([&](size_t sign, size_t, const float* x, float* y) {
@@ -163,7 +159,7 @@ void run_in_tiles(
   }
 }
 
-} // namespace
+}  // namespace
 
 bool sparse_rows_fit(const SparseProduct& product) {
   return product.queries > 0 && (product.epsilon == 0.0f || product.rows % (size_t{2} * product.queries) == 0);
@@ -191,13 +187,8 @@ Tasks tasks_of(const SparseProduct& product, const SparseKernels& kernels) {
   return {split.queries * split.blocks, std::max<size_t>(1, kWorthAThread / std::max<size_t>(1, work))};
 }
 
-bool run_tasks(
-    const SparseProduct& product,
-    size_t begin,
-    size_t end,
-    SparseForm form,
-    const SparseKernels& kernels,
-    rng::NormalBlocks normal_blocks) {
+bool run_tasks(const SparseProduct& product, size_t begin, size_t end, SparseForm form, const SparseKernels& kernels,
+               rng::NormalBlocks normal_blocks) {
   const Split split = split_of(product, kernels);
   float* memory = nullptr;
   if (form == SparseForm::kTiles) {
@@ -212,7 +203,7 @@ bool run_tasks(
     Chunk chunk(product, static_cast<uint32_t>(query), normal_blocks);
     const size_t first = query * split.signs * split.copy + row;
     Block block{first, split.copy, split.signs, std::min(split.rows, split.copy - row)};
-    for (size_t sign = 0; sign < block.signs; ++sign) { // at once, which is where the rows come into the cache
+    for (size_t sign = 0; sign < block.signs; ++sign) {  // at once, which is where the rows come into the cache
       const size_t at = block.row(sign) * product.N;
       std::copy_n(product.y + at, block.count * product.N, product.out + at);
     }
@@ -230,5 +221,5 @@ bool run_tasks(
   return true;
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

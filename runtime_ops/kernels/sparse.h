@@ -25,18 +25,18 @@ struct SparseProduct {
   size_t rows;
   size_t N;
   size_t K;
-  const float* x; // (rows, K)
-  const float* y; // (rows, N)
-  const uint16_t* values; // half bits, of all matrices of the model
-  const int32_t* places; // of each in its own matrix
-  size_t begin; // of values and places, entries begin .. end-1 are of this matrix
+  const float* x;          // (rows, K)
+  const float* y;          // (rows, N)
+  const uint16_t* values;  // half bits, of all matrices of the model
+  const int32_t* places;   // of each in its own matrix
+  size_t begin;            // of values and places, entries begin .. end-1 are of this matrix
   size_t end;
   float epsilon;
   uint64_t seed;
   uint32_t step;
   uint32_t tensor_id;
-  uint32_t queries; // at least 1
-  float* out; // (rows, N); overlaps nothing
+  uint32_t queries;  // at least 1
+  float* out;        // (rows, N); overlaps nothing
 };
 
 // Whether the rows are so many copies.
@@ -57,13 +57,9 @@ Tasks tasks_of(const SparseProduct& product, const SparseKernels& kernels = *fas
 
 // The product must fit. Returns false where there is no memory for tiles, which the thread keeps: 512 KB, or what one
 // tile of each copy takes.
-bool run_tasks(
-    const SparseProduct& product,
-    size_t begin,
-    size_t end,
-    SparseForm form,
-    const SparseKernels& kernels = *fastest_products().sparse,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+bool run_tasks(const SparseProduct& product, size_t begin, size_t end, SparseForm form,
+               const SparseKernels& kernels = *fastest_products().sparse,
+               rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

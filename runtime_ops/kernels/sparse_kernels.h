@@ -23,7 +23,7 @@ struct SparseKernels {
   // Any number of rows; x (rows, K) and y (rows, N) are row-major and dense.
   void (*add_rows)(const SparseEntries& entries, const float* x, size_t rows, size_t K, float* y, size_t N);
 
-  size_t rows; // of a tile: tile[j * rows + r] is row r of column j
+  size_t rows;  // of a tile: tile[j * rows + r] is row r of column j
   // Tiles of columns 0 .. count-1 of rows that are `stride` apart, and back.
   void (*load_tile)(const float* from, size_t stride, size_t count, float* tile);
   void (*store_tile)(const float* tile, size_t count, float* to, size_t stride);
@@ -36,5 +36,5 @@ extern const SparseKernels sparse_avx2;
 extern const SparseKernels sparse_neon;
 extern const SparseKernels sparse_portable;
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

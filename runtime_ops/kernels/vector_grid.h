@@ -75,7 +75,7 @@ typename V::Int moves(typename V::Int level, typename V::Word r, float size, int
   const Float part = (v - V::to_float(whole)) * 0x1p16f;
   const Word high = V::to_int(part);
   const Word low = V::to_int((part - V::to_float(high)) * 0x1p16f);
-  const Int more = (Int)(r < (high << 16 | low)); // -1 where it is
+  const Int more = (Int)(r < (high << 16 | low));  // -1 where it is
   const Int sign = below_zero ^ negative;
   return (((Int)whole - more) ^ sign) - sign;
 }
@@ -91,18 +91,15 @@ void consecutive(const rng::Stream& stream, uint32_t first, typename R::Word (&w
 
 // Adds sum_i S(c_i Q(u_i)) of vectors of consecutive blocks, from `first` on: sums[e] are those of their elements e.
 template <typename V, typename R, typename Levels>
-void add_moves(
-    const GridUpdate& update,
-    const Levels& levels,
-    uint32_t first,
-    typename V::Int (&sums)[4][rng::detail::kTogether]) {
+void add_moves(const GridUpdate& update, const Levels& levels, uint32_t first,
+               typename V::Int (&sums)[4][rng::detail::kTogether]) {
   typedef typename V::Word Word;
   constexpr size_t kTogether = rng::detail::kTogether;
   const float rate = update.lr / static_cast<float>(update.queries);
   for (uint32_t query = 0; query < update.queries; ++query) {
     const float c = (rate * update.gradients[query]) / update.eps;
     const float size = c < 0.0f ? -c : c;
-    if (!(size > 0.0f)) { // nor for NaN
+    if (!(size > 0.0f)) {  // nor for NaN
       continue;
     }
     Word word[4][kTogether], level[kTogether], any = {};
@@ -168,18 +165,14 @@ void grid_update_int8(const GridUpdate& update, uint32_t first, const uint8_t* c
   });
 }
 
-} // namespace detail
+}  // namespace detail
 
 template <typename V, typename R>
 constexpr GridKernels vector_grid_kernels() {
   static_assert(V::kLanes == R::kLanes, "the same lanes");
-  return {
-      rng::vector_levels<R>,
-      detail::grid_fill_int4<V, R>,
-      detail::grid_fill_int8<V, R>,
-      detail::grid_update_int4<V, R>,
-      detail::grid_update_int8<V, R>};
+  return {rng::vector_levels<R>, detail::grid_fill_int4<V, R>, detail::grid_fill_int8<V, R>,
+          detail::grid_update_int4<V, R>, detail::grid_update_int8<V, R>};
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

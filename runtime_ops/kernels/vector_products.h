@@ -22,7 +22,7 @@ namespace zoexport {
 namespace kernels {
 namespace detail {
 
-inline constexpr size_t kBytes = 16; // of a row that load_columns reads
+inline constexpr size_t kBytes = 16;  // of a row that load_columns reads
 inline constexpr size_t kFloats = kBytes / sizeof(float);
 inline constexpr size_t kInt4 = 2 * kBytes;
 inline constexpr size_t kInt8 = kBytes;
@@ -108,7 +108,7 @@ template <typename V>
 void fill_int4(Int4Matrix b, Part part, float* panel) {
   const size_t groups = b.K / b.group_size;
   const uint8_t* codes = b.codes + part.first * (b.K / 2) + part.column / 2;
-  const uint16_t* scales = b.scales + part.first * groups + part.column / b.group_size; // a panel lies in one group
+  const uint16_t* scales = b.scales + part.first * groups + part.column / b.group_size;  // a panel lies in one group
   for (size_t p = 0; p < part.depth; ++p) {
     const uint32_t bits = static_cast<uint32_t>(*scales) << 16;
     const typename V::Float scale = (typename V::Float)(typename V::Word{} + bits);
@@ -300,24 +300,23 @@ void multiply(const Tile& tile) {
   multiply_rows<V, W>(tile);
 }
 
-} // namespace detail
+}  // namespace detail
 
 template <typename V>
 constexpr ProductKernels vector_kernels() {
-  return {
-      V::kRows,
-      V::kNarrowRows,
-      V::kLanes,
-      V::kVectors * V::kLanes,
-      detail::pack_rows<V>,
-      detail::fill_float<V>,
-      detail::fill_float_transposed<V>,
-      detail::fill_int4<V>,
-      detail::fill_int4_transposed<V>,
-      detail::fill_int8<V>,
-      detail::fill_int8_transposed<V>,
-      detail::multiply<V>};
+  return {V::kRows,
+          V::kNarrowRows,
+          V::kLanes,
+          V::kVectors * V::kLanes,
+          detail::pack_rows<V>,
+          detail::fill_float<V>,
+          detail::fill_float_transposed<V>,
+          detail::fill_int4<V>,
+          detail::fill_int4_transposed<V>,
+          detail::fill_int8<V>,
+          detail::fill_int8_transposed<V>,
+          detail::multiply<V>};
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

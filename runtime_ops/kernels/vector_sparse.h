@@ -12,8 +12,8 @@ namespace zoexport {
 namespace kernels {
 namespace detail {
 
-inline constexpr size_t kColumns = 4; // of load_columns and store_columns
-inline constexpr size_t kTogether = 4; // rows that share the reading of an entry
+inline constexpr size_t kColumns = 4;   // of load_columns and store_columns
+inline constexpr size_t kTogether = 4;  // rows that share the reading of an entry
 
 // Rows of a tile: two vectors, as reading an entry costs as much as one.
 template <typename V>
@@ -116,17 +116,12 @@ void add_tile(const SparseEntries& entries, const float* x, size_t first, float*
   }
 }
 
-} // namespace detail
+}  // namespace detail
 
 template <typename V>
 constexpr SparseKernels vector_sparse_kernels() {
-  return {
-      detail::add_rows<V>,
-      detail::kTileRows<V>,
-      detail::load_tile<V>,
-      detail::store_tile<V>,
-      detail::add_tile<V>};
+  return {detail::add_rows<V>, detail::kTileRows<V>, detail::load_tile<V>, detail::store_tile<V>, detail::add_tile<V>};
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

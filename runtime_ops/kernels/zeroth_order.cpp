@@ -23,19 +23,8 @@ void for_pieces(size_t first, size_t n, Body body) {
 
 // zo_update of elements that moved(element, by how much) takes and gives.
 template <typename T, typename Moved>
-bool update(
-    const T* master,
-    size_t n,
-    const float* gradients,
-    size_t q,
-    float lr,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t tensor_id,
-    T* out,
-    rng::NormalBlocks normal_blocks,
-    size_t first,
-    Moved moved) {
+bool update(const T* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
+            uint32_t tensor_id, T* out, rng::NormalBlocks normal_blocks, size_t first, Moved moved) {
   if (q == 0) {
     return false;
   }
@@ -72,52 +61,22 @@ bool update(
   return true;
 }
 
-} // namespace
+}  // namespace
 
-bool zo_update(
-    const float* master,
-    size_t n,
-    const float* gradients,
-    size_t q,
-    float lr,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t tensor_id,
-    float* out,
-    rng::NormalBlocks normal_blocks,
-    size_t first) {
-  return update(
-      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
-      [](float master, float move) { return master - move; });
+bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
+               uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks, size_t first) {
+  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
+                [](float master, float move) { return master - move; });
 }
 
-bool zo_update_half(
-    const uint16_t* master,
-    size_t n,
-    const float* gradients,
-    size_t q,
-    float lr,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t tensor_id,
-    uint16_t* out,
-    rng::NormalBlocks normal_blocks,
-    size_t first) {
-  return update(
-      master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
-      [](uint16_t master, float move) { return float_to_half(half_to_float(master) - move); });
+bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed,
+                    uint32_t step, uint32_t tensor_id, uint16_t* out, rng::NormalBlocks normal_blocks, size_t first) {
+  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
+                [](uint16_t master, float move) { return float_to_half(half_to_float(master) - move); });
 }
 
-void zo_perturb(
-    const float* master,
-    size_t n,
-    float eps,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t tensor_id,
-    uint32_t q,
-    float* out,
-    rng::NormalBlocks normal_blocks) {
+void zo_perturb(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id, uint32_t q,
+                float* out, rng::NormalBlocks normal_blocks) {
   for_pieces(0, n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     for (uint32_t query = 0; query < q; ++query) {
@@ -133,17 +92,8 @@ void zo_perturb(
   });
 }
 
-void zo_perturb_one(
-    const float* master,
-    size_t n,
-    float signed_eps,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t query,
-    uint32_t tensor_id,
-    float* out,
-    rng::NormalBlocks normal_blocks,
-    size_t first) {
+void zo_perturb_one(const float* master, size_t n, float signed_eps, uint64_t seed, uint32_t step, uint32_t query,
+                    uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks, size_t first) {
   for_pieces(first, n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     normal_blocks(Stream{seed, tensor_id, query, step}, block, z);
@@ -153,5 +103,5 @@ void zo_perturb_one(
   });
 }
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -20,60 +20,26 @@ namespace kernels {
 // master, out: n floats; they may be the same array, and must not overlap otherwise.
 // gradients: q floats. If all are zero nothing is pending: out becomes a copy of master, whatever step is.
 // Returns false, with nothing written, where q is 0 or a gradient is pending at step 0.
-bool zo_update(
-    const float* master,
-    size_t n,
-    const float* gradients,
-    size_t q,
-    float lr,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t tensor_id,
-    float* out,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
-    size_t first = 0);
+bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
+               uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
+               size_t first = 0);
 
 // zo_update of a master in half (half.h), whose elements are rounded to nearest even in the end; a copy where nothing
 // is pending.
-bool zo_update_half(
-    const uint16_t* master,
-    size_t n,
-    const float* gradients,
-    size_t q,
-    float lr,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t tensor_id,
-    uint16_t* out,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
-    size_t first = 0);
+bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed,
+                    uint32_t step, uint32_t tensor_id, uint16_t* out,
+                    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks, size_t first = 0);
 
 // out (2q, n), row-major: copy 2i = master + eps * z(step, i), copy 2i+1 = master - eps * z(step, i).
 // master and out must not overlap.
-void zo_perturb(
-    const float* master,
-    size_t n,
-    float eps,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t tensor_id,
-    uint32_t q,
-    float* out,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+void zo_perturb(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id, uint32_t q,
+                float* out, rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
 
 // out = master + signed_eps * z(step, query). With signed_eps = eps or -eps these are the bits of copies 2*query
 // and 2*query+1 of zo_perturb. master and out may be the same array.
-void zo_perturb_one(
-    const float* master,
-    size_t n,
-    float signed_eps,
-    uint64_t seed,
-    uint32_t step,
-    uint32_t query,
-    uint32_t tensor_id,
-    float* out,
-    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
-    size_t first = 0);
+void zo_perturb_one(const float* master, size_t n, float signed_eps, uint64_t seed, uint32_t step, uint32_t query,
+                    uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
+                    size_t first = 0);
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -15,12 +15,12 @@
 namespace {
 
 // Of QnnInterface_t, the same in all headers of API version 2: the functions follow its description.
-constexpr size_t kFunctions = 40;      // their offset in bytes
-constexpr size_t kDeviceCreate = 40;   // its place among them
-constexpr size_t kCopied = 72;         // more of them than the older headers name; fewer than the library has
+constexpr size_t kFunctions = 40;     // their offset in bytes
+constexpr size_t kDeviceCreate = 40;  // its place among them
+constexpr size_t kCopied = 72;        // more of them than the older headers name; fewer than the library has
 
-constexpr uint32_t kCustom = 0;        // QNN_DEVICE_CONFIG_OPTION_CUSTOM
-constexpr size_t kMost = 8;            // configurations that are passed on; ExecuTorch gives two
+constexpr uint32_t kCustom = 0;  // QNN_DEVICE_CONFIG_OPTION_CUSTOM
+constexpr size_t kMost = 8;      // configurations that are passed on; ExecuTorch gives two
 constexpr uint64_t kFailed = 1;
 
 struct DeviceConfig {

@@ -94,7 +94,7 @@ inline void sine_cosine(typename V::Word word, typename V::Float& sine, typename
   cosine = V::as_float(c_bits ^ exchanged ^ (((quadrant + 1u) & 2u) << 30));
 }
 
-} // namespace detail
+}  // namespace detail
 
 // A function that makes the normals of kBlocks blocks, first_block .. first_block + kBlocks - 1 (modulo 2^32).
 // out: kElements floats; it need not be aligned.
@@ -127,10 +127,9 @@ inline void normal_blocks(const Stream& stream, uint32_t first_block, float* out
 }
 
 // Standard normals of the elements start .. start + count - 1. start + count <= 2^34.
-inline void normals(
-    const Stream& stream, uint64_t start, size_t count, float* out, NormalBlocks make = normal_blocks) {
+inline void normals(const Stream& stream, uint64_t start, size_t count, float* out, NormalBlocks make = normal_blocks) {
   fill(stream, start, count, out, make);
 }
 
-} // namespace rng
-} // namespace zoexport
+}  // namespace rng
+}  // namespace zoexport

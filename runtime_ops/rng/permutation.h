@@ -26,5 +26,5 @@ inline void permutation(uint64_t seed, uint32_t epoch, uint32_t n, uint32_t* out
   }
 }
 
-} // namespace rng
-} // namespace zoexport
+}  // namespace rng
+}  // namespace zoexport

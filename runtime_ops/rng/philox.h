@@ -122,5 +122,5 @@ inline void signs(const Stream& stream, uint64_t start, size_t count, float* out
   });
 }
 
-} // namespace rng
-} // namespace zoexport
+}  // namespace rng
+}  // namespace zoexport

@@ -10,7 +10,7 @@ namespace rng {
 
 struct Variant {
   const char* name;
-  bool runs_here; // whether this processor and system can run it
+  bool runs_here;  // whether this processor and system can run it
   NormalBlocks normal_blocks;
 };
 
@@ -25,5 +25,5 @@ void normal_blocks_avx2(const Stream& stream, uint32_t first_block, float* out);
 void normal_blocks_avx512(const Stream& stream, uint32_t first_block, float* out);
 void normal_blocks_neon(const Stream& stream, uint32_t first_block, float* out);
 
-} // namespace rng
-} // namespace zoexport
+}  // namespace rng
+}  // namespace zoexport

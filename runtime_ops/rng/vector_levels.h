@@ -20,12 +20,10 @@ struct Levels {
 
   const Entries entries;
   const uint32_t log2_size;
-  const uint32_t own; // where its byte begins; the alias's lies 16 bits higher
+  const uint32_t own;  // where its byte begins; the alias's lies 16 bits higher
 
   Levels(const PairTable& table, Rounding rounding)
-      : entries(table.entries, table.log2_size),
-        log2_size(table.log2_size),
-        own(8 * static_cast<uint32_t>(rounding)) {}
+      : entries(table.entries, table.log2_size), log2_size(table.log2_size), own(8 * static_cast<uint32_t>(rounding)) {}
 
   // In the lowest bytes; the others are zero.
   Word one(Word word) const {
@@ -52,17 +50,13 @@ inline void with_levels(const PairTable& table, Rounding rounding, const Body& b
   }
 }
 
-} // namespace detail
+}  // namespace detail
 
 template <typename V>
-inline void vector_levels(
-    const Stream& stream,
-    const LevelRows& rows,
-    const PairTable& table,
-    Rounding rounding,
-    uint32_t* out) {
-  constexpr uint32_t kAcross = kLevelRows / V::kLanes; // vectors of a row of blocks
-  constexpr uint32_t kDown = detail::kTogether / kAcross; // rows of blocks at a time
+inline void vector_levels(const Stream& stream, const LevelRows& rows, const PairTable& table, Rounding rounding,
+                          uint32_t* out) {
+  constexpr uint32_t kAcross = kLevelRows / V::kLanes;     // vectors of a row of blocks
+  constexpr uint32_t kDown = detail::kTogether / kAcross;  // rows of blocks at a time
   static_assert(kAcross * kDown == detail::kTogether, "4, 8 or 16 lanes");
   detail::with_levels<V>(table, rounding, [&](const auto& levels) {
     for (uint32_t b = 0; b < rows.count; b += kDown) {
@@ -78,5 +72,5 @@ inline void vector_levels(
   });
 }
 
-} // namespace rng
-} // namespace zoexport
+}  // namespace rng
+}  // namespace zoexport

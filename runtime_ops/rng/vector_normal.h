@@ -39,5 +39,5 @@ inline void vector_normal_blocks(const Stream& stream, uint32_t first_block, flo
   }
 }
 
-} // namespace rng
-} // namespace zoexport
+}  // namespace rng
+}  // namespace zoexport

@@ -48,6 +48,6 @@ inline void vector_philox(const Stream& stream, typename V::Word (&word)[4][kTog
   }
 }
 
-} // namespace detail
-} // namespace rng
-} // namespace zoexport
+}  // namespace detail
+}  // namespace rng
+}  // namespace zoexport

@@ -52,8 +52,8 @@ int exit_code(int32_t code) {
 int fail(const Options& options, const zo_error& error) {
   std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", error.where, error.found, error.expected, error.fix);
   if (options.json) {
-    const json out = {{"error", {{"where", error.where}, {"found", error.found}, {"expected", error.expected},
-                                 {"fix", error.fix}}}};
+    const json out = {
+        {"error", {{"where", error.where}, {"found", error.found}, {"expected", error.expected}, {"fix", error.fix}}}};
     std::printf("%s\n", out.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
   }
   return exit_code(error.code);
@@ -196,8 +196,9 @@ zo_status inspect(zo_session* session, json& out, zo_error& error) {
     slot.struct_size = sizeof(slot);
     status = zo_session_slot(session, i, &slot, &error);
     if (status == ZO_OK) {
-      out["slots"].push_back(
-          {{"name", slot.name}, {"role", slot.role}, {"shape", std::vector<int64_t>(slot.shape, slot.shape + slot.rank)}});
+      out["slots"].push_back({{"name", slot.name},
+                              {"role", slot.role},
+                              {"shape", std::vector<int64_t>(slot.shape, slot.shape + slot.rank)}});
     }
   }
   return status;

@@ -7,7 +7,7 @@
 #include <limits>
 #include <map>
 
-#include "session/manifest.h"
+#include "session/manifest/manifest.h"
 
 namespace zoexport::runner {
 namespace {
@@ -19,7 +19,7 @@ Failure bad(const std::string& option, const std::string& found, const std::stri
 }
 
 template <typename T, typename Target>
-Setter whole(const std::string& option, Target Options::*target, uint64_t least) {
+Setter whole(const std::string& option, Target Options::* target, uint64_t least) {
   return [=](Options& options, const std::string& text) -> Status {
     errno = 0;
     char* end = nullptr;
@@ -33,7 +33,7 @@ Setter whole(const std::string& option, Target Options::*target, uint64_t least)
   };
 }
 
-Setter number(const std::string& option, std::optional<double> Options::*target, bool or_zero = false) {
+Setter number(const std::string& option, std::optional<double> Options::* target, bool or_zero = false) {
   return [=](Options& options, const std::string& text) -> Status {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
@@ -45,8 +45,8 @@ Setter number(const std::string& option, std::optional<double> Options::*target,
   };
 }
 
-Setter word(const std::string& option, std::optional<int32_t> Options::*target,
-            int32_t (*parse)(const std::string&), const std::string& expected) {
+Setter word(const std::string& option, std::optional<int32_t> Options::* target, int32_t (*parse)(const std::string&),
+            const std::string& expected) {
   return [=](Options& options, const std::string& text) -> Status {
     const int32_t value = parse(text);
     if (value < 0) {
@@ -57,7 +57,7 @@ Setter word(const std::string& option, std::optional<int32_t> Options::*target,
   };
 }
 
-Setter path(std::string Options::*target) {
+Setter path(std::string Options::* target) {
   return [=](Options& options, const std::string& text) -> Status {
     options.*target = text;
     return {};

@@ -50,12 +50,12 @@ class [[nodiscard]] Result {
 #define ZO_CONCAT(a, b) ZO_CONCAT_INNER(a, b)
 
 // Returns the failure of `expression` from the calling function, if it has one.
-#define ZO_TRY(expression)                                           \
-  do {                                                               \
-    auto&& zo_status_ = (expression);                                \
-    if (!zo_status_.ok()) {                                          \
-      return zo_status_.failure();                                   \
-    }                                                                \
+#define ZO_TRY(expression)            \
+  do {                                \
+    auto&& zo_status_ = (expression); \
+    if (!zo_status_.ok()) {           \
+      return zo_status_.failure();    \
+    }                                 \
   } while (false)
 
 // Declares `target` with the value of `expression`, or returns its failure.

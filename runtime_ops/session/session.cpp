@@ -1,14 +1,19 @@
 #include "session/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
+#include "rng/permutation.h"
 #include "rng/philox.h"
-#include "session/optimizer.h"
-#include "session/program_runner.h"
-#include "session/slot_values.h"
-#include "session/split_scorer.h"
+#include "session/data/loss.h"
+#include "session/memory.h"
+#include "session/programs/program_runner.h"
+#include "session/state/slot_values.h"
+#include "session/train/optimizer.h"
+#include "session/train/split_scorer.h"
 
 namespace zoexport {
 namespace {
@@ -29,6 +34,27 @@ void pass_values(const SlotSpec& spec, SlotForm form, const void* from, void* va
   }
 }
 
+constexpr size_t kEvaluationGroup = 64;  // examples laid out at a time: full calls, and little memory
+constexpr double kPi = 3.14159265358979323846;
+
+double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
+  // The schedule ends at step `total`; steps beyond it, and runs without an end, keep its first or last value.
+  const double done = total == 0 ? 0.0 : std::min(1.0, static_cast<double>(step) / static_cast<double>(total));
+  switch (run.schedule) {
+    case ZO_SCHEDULE_LINEAR:
+      return run.lr * (1.0 - done);
+    case ZO_SCHEDULE_COSINE:
+      return run.lr * (1.0 + std::cos(kPi * done)) / 2.0;
+    default:
+      return run.lr;
+  }
+}
+
+Failure refused(const Record& record, const std::string& found, const std::string& expected) {
+  return {ZO_INVALID_ARGUMENT, "record " + std::to_string(record.step), found, expected,
+          "Pass the records that a session of this bundle made, in order and unchanged."};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const OpenOptions& options) {
@@ -36,8 +62,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   std::unique_ptr<Session> session(new Session(bundle, std::move(manifest)));
   const Manifest& known = session->manifest_;
   if (known.rng != rng::kSpecId) {
-    return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the noise specification " + known.rng,
-                   rng::kSpecId, "Use the zoexport version that compiled this bundle, or compile it again."};
+    return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the noise specification " + known.rng, rng::kSpecId,
+                   "Use the zoexport version that compiled this bundle, or compile it again."};
   }
   // Sizes now, hashes before a file is used: opening stays quick, and no altered file is ever run.
   for (const auto& file : known.files) {
@@ -84,9 +110,9 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     }
     session->evaluator_ = std::make_unique<ProgramRunner>(std::move(evaluator));
   }
-  ZO_ASSIGN(trainer, first_order ? make_first_order(known, *session->stages_)
-                                 : make_zeroth_order(known, session->stages_.get(), *session->programs_,
-                                                     *session->weights_));
+  ZO_ASSIGN(trainer, first_order
+                         ? make_first_order(known, *session->stages_)
+                         : make_zeroth_order(known, session->stages_.get(), *session->programs_, *session->weights_));
   session->trainer_ = std::move(trainer);
   if (known.settings.difference == ZO_DIFFERENCE_FORWARD && !session->trainer_->takes_forward_differences()) {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "difference forward of the method " + known.method,
@@ -155,7 +181,8 @@ Status Session::configure(const RunSettings& run) {
                     "Pass another one; 0 turns it off.");
   }
   if (deferred() && (run.momentum > 0 || run.weight_decay > 0 || run.clip > 0)) {
-    return argument("momentum, weight_decay or clip", "a number above 0", "0, as " + manifest_.method + " has no optimizer",
+    return argument("momentum, weight_decay or clip", "a number above 0",
+                    "0, as " + manifest_.method + " has no optimizer",
                     "Leave them out, or compile the bundle with a first-order method.");
   }
   if (run.checkpoint_every == 0) {
@@ -277,8 +304,8 @@ Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* 
                     "one whose records tell how to repeat it", "Read the slot, or a snapshot of the state.");
   }
   if (updates > records_.size()) {
-    return argument("updates", std::to_string(updates), "at most the " + std::to_string(records_.size()) + " of the run",
-                    "Pass a smaller number.");
+    return argument("updates", std::to_string(updates),
+                    "at most the " + std::to_string(records_.size()) + " of the run", "Pass a smaller number.");
   }
   const SlotSpec& spec = slots_->spec(slot);
   const void* initial = slots_->bundled(slot);
@@ -318,6 +345,454 @@ Status Session::save() {
     snapshot_ = applied_;
   }
   return {};
+}
+
+// --- Steps, training and evaluation -------------------------------------------------------------------------------------
+
+Status Session::check_dataset(const Dataset& dataset, bool needs_choices) const {
+  const std::string fix = "Tokenize the data for this bundle.";
+  if (dataset.size() == 0) {
+    return Failure{ZO_DATA_ERROR, "examples", "none", "at least one", "Add examples."};
+  }
+  if (dataset.size() > UINT32_MAX - 1) {
+    return Failure{ZO_DATA_ERROR, "examples", std::to_string(dataset.size()), "fewer than 2^32", "Use fewer examples."};
+  }
+  if (dataset.longest() > manifest_.seq_len) {
+    return Failure{ZO_DATA_ERROR, "examples", "one of " + std::to_string(dataset.longest()) + " tokens",
+                   "at most seq_len = " + std::to_string(manifest_.seq_len) + " tokens", fix};
+  }
+  if (manifest_.vocab_size > 0 && dataset.largest_token() >= manifest_.vocab_size) {
+    return Failure{ZO_DATA_ERROR, "examples", "token " + std::to_string(dataset.largest_token()),
+                   "tokens below vocab_size = " + std::to_string(manifest_.vocab_size), fix};
+  }
+  for (size_t i = 0; needs_choices && i < dataset.size(); ++i) {
+    if (dataset.candidates(i) < 2) {
+      return Failure{ZO_DATA_ERROR, "example " + std::to_string(i), "no choices",
+                     "at least two candidates, since loss is choices", "Add choices to it, or use loss=full."};
+    }
+  }
+  return {};
+}
+
+std::vector<uint64_t> Session::batch(uint64_t step, size_t examples) {
+  const uint64_t size = uint64_t{run_.batch} * run_.accumulate;
+  std::vector<uint64_t> indices;
+  for (uint64_t position = step * size; position < (step + 1) * size; ++position) {
+    const uint64_t epoch = position / examples;
+    if (order_epoch_ != epoch || order_.size() != examples) {
+      order_.resize(examples);
+      rng::permutation(run_.seed, static_cast<uint32_t>(epoch), static_cast<uint32_t>(examples), order_.data());
+      order_epoch_ = epoch;
+    }
+    indices.push_back(order_[position % examples]);
+  }
+  return indices;
+}
+
+Status Session::prepare_step() {
+  if (state_ && !state_->writable()) {
+    return Failure{ZO_STATE_ERROR, state_->path(), "a state attached for reading", "one attached for training",
+                   "Attach it with ZO_STATE_TRAIN."};
+  }
+  if (records_.size() >= UINT32_MAX) {
+    return Failure{ZO_STATE_ERROR, "session", "2^32 - 1 steps", "fewer", "Start again in another state."};
+  }
+  ZO_TRY(make_room());
+  return write_initial_if_changed();
+}
+
+Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr) {
+  ZO_TRY(prepare_step());
+  const auto start = std::chrono::steady_clock::now();
+  const auto number = static_cast<uint32_t>(records_.size());
+  const Layout layout =
+      lay_out(dataset, indices.data(), indices.size(), run_.loss == ZO_LOSS_CHOICES, trainer_->limits());
+  const StepInput input{run_, number, static_cast<float>(lr), pending()};
+  StepReport report;
+  ZO_ASSIGN(output, trainer_->step(input, layout, *slots_));
+  report.output = std::move(output);
+  report.step = number;
+  report.lr = lr;
+
+  const auto loss = static_cast<float>(report.output.loss);
+  // Decided on a copy: a step whose record cannot be written has not happened.
+  DivergenceGuard guard = guard_;
+  Record record{number, input.lr, static_cast<float>(run_.eps), loss, report.output.gradients};
+  if (const auto divergence = guard.observe(record, trainer_->promised(record))) {
+    return diverged(*divergence).failure();
+  }
+  slots_->copies().set_next_steps(uint64_t{number} + 1);
+  if (state_) {
+    ZO_TRY(state_->log().append(record));
+  }
+  // Only now: until the record is in the log, the state is the one before the step.
+  slots_->advance();
+  applied_ = records_.size() + (deferred() ? 0 : 1);
+  records_.push_back(std::move(record));
+  guard_ = guard;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+Status Session::diverged(const Divergence& divergence) {
+  const std::string step = std::to_string(records_.size());
+  if (state_) {
+    state_->remove_snapshots_after(divergence.kept);
+    ZO_TRY(state_->log().cut(divergence.kept));
+  }
+  records_.resize(divergence.kept);
+  ZO_TRY(deferred() ? restore(records_.size()) : go_back());
+  watch_again();
+  return Failure{ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
+                 "Lower lr (it is " + std::to_string(run_.lr) + "). The state is back at " +
+                     std::to_string(records_.size()) + " steps, before the run left its range."};
+}
+
+void Session::watch_again() {
+  guard_ = DivergenceGuard();
+  for (const Record& record : records_) {
+    (void)guard_.observe(record, trainer_->promised(record));
+  }
+}
+
+Result<StepReport> Session::step(const Dataset& dataset, const uint64_t* indices, size_t count) {
+  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  const std::vector<uint64_t> chosen(indices, indices + count);
+  for (uint64_t index : chosen) {
+    if (index >= dataset.size()) {
+      return Failure{ZO_INVALID_ARGUMENT, "indices", std::to_string(index),
+                     "numbers below " + std::to_string(dataset.size()), "Pass indices of examples."};
+    }
+  }
+  if (chosen.empty()) {
+    return Failure{ZO_INVALID_ARGUMENT, "indices", "none", "at least one", "Pass indices of examples."};
+  }
+  return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.total_steps));
+}
+
+uint64_t Session::steps_of_a_snapshot() const {
+  uint64_t values = 0;
+  for (const SlotSpec& slot : manifest_.slots) {
+    values += slot.role == "trainable" ? slot.trained_values() : 0;
+  }
+  return snapshot_every(values * queries());
+}
+
+Status Session::train(const Dataset& dataset, uint64_t total_steps,
+                      const std::function<bool(const zo_progress&)>& go_on) {
+  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  if (records_.size() >= total_steps) {
+    return {};
+  }
+  const uint64_t every = steps_of_a_snapshot();
+  AnonymousPeak anonymous;
+  while (records_.size() < total_steps) {
+    const uint64_t number = records_.size();
+    const auto report = take_step(dataset, batch(number, dataset.size()), scheduled(run_, number, total_steps));
+    if (!report.ok()) {
+      return report.failure();
+    }
+    if (state_ && records_.size() % every == 0) {
+      ZO_TRY(save());
+    }
+    const zo_progress progress{sizeof(zo_progress),      records_.size(), total_steps,
+                               report->output.loss,      report->lr,      report->seconds,
+                               memory_usage().rss_bytes, anonymous.take()};
+    if (!go_on(progress)) {
+      if (state_) {
+        ZO_TRY(save());
+      }
+      return Failure{
+          ZO_CANCELLED, "step " + std::to_string(records_.size()) + " of " + std::to_string(total_steps),
+          "a request to stop", "the run to go on",
+          state_ ? "Train again with the same state to continue." : "Attach a state folder to resume a run."};
+    }
+  }
+  return state_ ? save() : Status();
+}
+
+Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
+  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  // Between steps the slots' next values are free: they hold the finished state.
+  const Record* record = pending();
+  for (size_t i = 0; record != nullptr && i < slots_->size(); ++i) {
+    if (slots_->trainable(i)) {
+      ZO_TRY(trainer_->apply(*record, run_.seed, slots_->spec(i), slots_->current(i), slots_->next(i)));
+    }
+  }
+  const auto state = [&](size_t slot) -> const void* {
+    return record != nullptr && slots_->trainable(slot) ? slots_->next(slot) : slots_->current(slot);
+  };
+  double loss = 0;
+  uint64_t with_choices = 0, right = 0, labels = 0, argmax = 0;
+  std::vector<uint64_t> indices(dataset.size());
+  std::iota(indices.begin(), indices.end(), 0);
+  for (size_t begin = 0; begin < indices.size(); begin += kEvaluationGroup) {
+    const size_t count = std::min(kEvaluationGroup, indices.size() - begin);
+    const Layout layout = lay_out(dataset, &indices[begin], count, /*all_candidates=*/true, evaluator_->limits());
+    std::vector<bool> is_right(layout.labels.size(), false);
+    for (const Layout::Example& example : layout.examples) {
+      is_right[example.first + example.target] = true;
+    }
+    CandidateScores scores(layout);
+    for (const Call& call : layout.calls) {
+      CallScalars scalars;
+      scalars.seed = run_.seed;
+      ZO_TRY(evaluator_->run(call, scalars, *slots_, state, /*next=*/false));
+      scores.add(call, evaluator_->logprobs(0));
+      for (size_t i = 0; i < call.owners.size(); ++i) {
+        if (is_right[call.owners[i]]) {
+          ++labels;
+          argmax += evaluator_->is_argmax()[i] > 0.5f ? 1 : 0;
+        }
+      }
+    }
+    for (size_t i = 0; i < layout.examples.size(); ++i) {
+      loss += scores.loss(i, run_.loss);
+      if (layout.examples[i].count > 1) {
+        ++with_choices;
+        right += scores.right(i) ? 1 : 0;
+      }
+    }
+  }
+  zo_evaluation result{};
+  result.examples = dataset.size();
+  result.loss = loss / static_cast<double>(dataset.size());
+  result.accuracy = with_choices == 0 ? std::nan("") : static_cast<double>(right) / static_cast<double>(with_choices);
+  result.token_accuracy = static_cast<double>(argmax) / static_cast<double>(labels);
+  return result;
+}
+
+// --- The slots' values of a state: from initial ones, snapshots, records, or the copies that another process left --------
+
+Status Session::restore_initial(SlotKind kind) {
+  const auto chosen = [&](size_t slot) {
+    return kind == SlotKind::kAll || (kind == SlotKind::kTrainable) == slots_->trainable(slot);
+  };
+  for (size_t i = 0; i < slots_->size(); ++i) {
+    if (chosen(i) && slots_->current(i) != slots_->bundled(i)) {
+      slots_->set(i, slots_->bundled(i));
+    }
+  }
+  if (kind == SlotKind::kAll) {
+    slots_->clear_moments();
+  }
+  if (state_ && exists(state_->initial_path())) {
+    ZO_ASSIGN(file, SafeTensors::open(state_->initial_path(), ZO_STATE_ERROR));
+    if (file.metadata("crc32") != crc_text(file.data_crc())) {
+      return Failure{ZO_STATE_ERROR, state_->initial_path(), "damaged values", "the values of an imported adapter",
+                     "Restore the state from a copy, or import the adapter again into another state."};
+    }
+    ZO_TRY(slots_->set_from(file, kind, state_->initial_path()));
+  }
+  for (const auto& [slot, values] : written_) {
+    if (chosen(slot)) {
+      slots_->set(slot, values.data());
+    }
+  }
+  return {};
+}
+
+Status Session::restore(uint64_t updates) {
+  // A copy that is being changed is nobody's to resume from.
+  slots_->copies().set_current_steps(WorkFile::kNoSteps);
+  slots_->copies().set_next_steps(WorkFile::kNoSteps);
+  ZO_TRY(restore_initial(SlotKind::kAll));
+  applied_ = 0;
+  snapshot_.reset();
+  for (uint64_t steps : state_ ? state_->snapshots() : std::vector<uint64_t>()) {
+    // One of `updates + 1` updates serves too where that is all records: then nothing is pending.
+    if (steps > updates && steps != records_.size()) {
+      continue;
+    }
+    const auto file = state_->read_snapshot(steps);
+    // A damaged snapshot only costs time: an older one, or the initial values, serve as well.
+    if (file.ok() && slots_->set_from(*file, SlotKind::kTrainable, state_->path()).ok()) {
+      applied_ = steps;
+      snapshot_ = steps;
+      break;
+    }
+  }
+  slots_->copies().set_current_steps(applied_);
+  return deferred() && applied_ < updates ? replay(applied_, updates) : Status();
+}
+
+Status Session::replay(uint64_t from, uint64_t to) {
+  for (uint64_t i = from; i < to; ++i) {
+    for (size_t slot = 0; slot < slots_->size(); ++slot) {
+      if (slots_->trainable(slot)) {
+        ZO_TRY(trainer_->apply(records_[i], run_.seed, slots_->spec(slot), slots_->current(slot),
+                               slots_->mutable_current(slot)));
+      }
+    }
+  }
+  applied_ = to;
+  return {};
+}
+
+Status Session::make_room() {
+  if (!slots_->held()) {
+    const std::string folder = scratch_folder_.empty() ? temporary_folder() : scratch_folder_;
+    ZO_ASSIGN(file, WorkFile::unnamed(folder, slots_->copy_bytes()));
+    slots_->hold(TwoCopies(std::move(file), 0), /*keep=*/false);
+    slots_->copies().set_current_steps(0);
+  }
+  return {};
+}
+
+Status Session::drop_records_after(uint64_t steps) {
+  if (state_ && state_->writable() && steps < records_.size()) {
+    ZO_TRY(state_->log().cut(steps));
+  }
+  records_.resize(std::min<size_t>(records_.size(), steps));
+  return {};
+}
+
+Status Session::resume() {
+  if (in_file() && state_->writable()) {
+    scratch_folder_ = state_->path();
+  }
+  if (!deferred()) {
+    return state_->writable() ? resume_copies() : read_copies();
+  }
+  ZO_TRY(make_room());
+  return restore(records_.empty() ? 0 : records_.size() - 1);
+}
+
+Status Session::resume_copies() {
+  const uint64_t steps = records_.size();
+  auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes(), /*writable=*/true);
+  // Without a step the copies may hold an adapter whose import was cut short.
+  for (int copy = 0; work && steps > 0 && copy < 2; ++copy) {
+    if (work->steps(copy) == steps) {
+      slots_->hold(TwoCopies(std::move(*work), copy), /*keep=*/true);
+      applied_ = steps;
+      return restore_initial(SlotKind::kFrozen);
+    }
+  }
+  if (!work) {
+    ZO_ASSIGN(made, WorkFile::create(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes()));
+    work.emplace(std::move(made));
+  }
+  slots_->hold(TwoCopies(std::move(*work), 0), /*keep=*/true);
+  ZO_TRY(restore(steps));
+  ZO_TRY(drop_records_after(applied_));
+  slots_->copies().set_valid(true);
+  return {};
+}
+
+Status Session::read_copies() {
+  constexpr int kTries = 5;
+  const size_t bytes = slots_->copy_bytes();
+  slots_->drop_moments();
+  ZO_ASSIGN(room, WorkFile::unnamed(temporary_folder(), slots_->copy_bytes()));
+  slots_->hold(TwoCopies(std::move(room), 0), /*keep=*/true);
+  for (int i = 0; i < kTries; ++i) {
+    const uint64_t steps = records_.size();
+    const auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, bytes, /*writable=*/false);
+    bool copied = false;
+    for (int copy = 0; work && steps > 0 && !copied && copy < 2; ++copy) {
+      if (work->steps(copy) == steps) {
+        std::memcpy(slots_->copies().current(), work->copy(copy), slots_->copy_bytes());
+        copied = true;
+      }
+    }
+    // The process that trains overwrites a copy only after a record more: an unchanged log means that it was whole.
+    ZO_ASSIGN(records, state_->read_records());
+    const bool same = records.size() == records_.size() &&
+                      (records.empty() || encode_record(records.back()) == encode_record(records_.back()));
+    records_ = std::move(records);
+    if (same && copied) {
+      applied_ = steps;
+      return restore_initial(SlotKind::kFrozen);
+    }
+    if (same) {
+      break;
+    }
+  }
+  ZO_TRY(restore(records_.size()));
+  return drop_records_after(applied_);
+}
+
+Status Session::go_back() {
+  const uint64_t steps = records_.size();
+  if (applied_ == steps) {
+    return {};
+  }
+  if (slots_->copies().next_steps() == steps) {
+    slots_->advance();
+    slots_->copies().set_next_steps(WorkFile::kNoSteps);
+    applied_ = steps;
+    snapshot_.reset();
+    return {};
+  }
+  ZO_TRY(restore(steps));
+  return drop_records_after(applied_);
+}
+
+// --- Going on by records instead of programs (zo_session_follow) ---------------------------------------------------------
+
+Status Session::check_records(const std::vector<Record>& records, DivergenceGuard& guard) const {
+  for (size_t i = 0; i < records.size(); ++i) {
+    const Record& record = records[i];
+    const auto number = records_.size() + i;
+    if (number >= UINT32_MAX || record.step != number) {
+      return refused(record, "the record of step " + std::to_string(record.step),
+                     "that of step " + std::to_string(number));
+    }
+    const bool finite = std::all_of(record.gradients.begin(), record.gradients.end(),
+                                    [](float gradient) { return std::isfinite(gradient); });
+    if (!finite || !std::isfinite(record.loss)) {
+      return refused(record, finite ? "a loss that is not finite" : "a projected gradient that is not finite",
+                     "finite numbers");
+    }
+    // A schedule's last rate may be zero.
+    if (!(std::isfinite(record.lr) && record.lr >= 0 && std::isfinite(record.eps) && record.eps > 0)) {
+      return refused(record, "lr " + std::to_string(record.lr) + " and eps " + std::to_string(record.eps),
+                     "a rate of at least 0 and a scale above 0");
+    }
+    if (manifest_.grid && record.eps != static_cast<float>(manifest_.grid->eps)) {
+      return refused(record, "eps " + std::to_string(record.eps), std::to_string(manifest_.grid->eps));
+    }
+    if (const auto divergence = guard.observe(record, trainer_->promised(record))) {
+      return refused(record, divergence->found, divergence->expected);
+    }
+  }
+  return {};
+}
+
+Status Session::follow(std::vector<Record> records) {
+  if (!deferred()) {
+    return Failure{ZO_INVALID_ARGUMENT, "records", "a bundle of the first-order method " + manifest_.method,
+                   "one whose records tell how to repeat it", "Pass on the slots' values instead."};
+  }
+  DivergenceGuard guard = guard_;
+  ZO_TRY(check_records(records, guard));
+  ZO_TRY(prepare_step());
+  const uint64_t every = steps_of_a_snapshot();
+  for (Record& record : records) {
+    if (const Record* last = pending()) {
+      for (size_t slot = 0; slot < slots_->size(); ++slot) {
+        if (slots_->trainable(slot)) {
+          ZO_TRY(trainer_->apply(*last, run_.seed, slots_->spec(slot), slots_->current(slot), slots_->next(slot)));
+        }
+      }
+    }
+    if (state_) {
+      ZO_TRY(state_->log().append(record));
+    }
+    if (pending() != nullptr) {
+      slots_->copies().set_next_steps(records_.size());
+      slots_->advance();
+    }
+    applied_ = records_.size();
+    (void)guard_.observe(record, trainer_->promised(record));
+    records_.push_back(std::move(record));
+    if (state_ && records_.size() % every == 0) {
+      ZO_TRY(save());
+    }
+  }
+  return state_ && !records.empty() ? save() : Status();
 }
 
 }  // namespace zoexport

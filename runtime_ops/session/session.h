@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "engines/engine.h"
-#include "session/dataset.h"
-#include "session/divergence.h"
-#include "session/manifest.h"
-#include "session/programs.h"
-#include "session/slots.h"
-#include "session/stages.h"
-#include "session/state_folder.h"
-#include "session/trainer.h"
+#include "session/data/dataset.h"
+#include "session/manifest/manifest.h"
+#include "session/programs/programs.h"
+#include "session/programs/stages.h"
+#include "session/state/slots.h"
+#include "session/state/state_folder.h"
+#include "session/train/divergence.h"
+#include "session/train/trainer.h"
 
 namespace zoexport {
 

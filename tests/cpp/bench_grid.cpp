@@ -17,7 +17,7 @@ using namespace zoexport::kernels;
 namespace rng = zoexport::rng;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSeconds = 0.25; // for each number
+constexpr double kSeconds = 0.25;  // for each number
 
 template <typename Body>
 double seconds(const Body& body) {
@@ -54,9 +54,10 @@ void products(const ProductVariant& variant, size_t N, size_t K, uint32_t querie
       }
     }
   });
-  std::printf("%-8s %5zu x %4zu, %2u copies of %3zu rows, ms: plain %7.3f, perturbed %7.3f, one drawing %6.3f (%2.0f %%)\n",
-              variant.name, N, K, 2 * queries, copy, 1e3 * plain_time, 1e3 * grid_time, 1e3 * noise_time,
-              100 * noise_time / grid_time);
+  std::printf(
+      "%-8s %5zu x %4zu, %2u copies of %3zu rows, ms: plain %7.3f, perturbed %7.3f, one drawing %6.3f (%2.0f %%)\n",
+      variant.name, N, K, 2 * queries, copy, 1e3 * plain_time, 1e3 * grid_time, 1e3 * noise_time,
+      100 * noise_time / grid_time);
 }
 
 void updates(const ProductVariant& variant, Grid grid, uint32_t queries) {
@@ -71,7 +72,7 @@ void updates(const ProductVariant& variant, Grid grid, uint32_t queries) {
               grid == Grid::kInt4 ? "INT4" : "INT8", queries, 1e9 * time / kElements / queries);
 }
 
-} // namespace
+}  // namespace
 
 int main(int count, char** arguments) {
   for (const ProductVariant& variant : product_variants()) {

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kElements = 9216; // a slot of SmolLM2-135M: 576 x 16
+constexpr size_t kElements = 9216;  // a slot of SmolLM2-135M: 576 x 16
 constexpr uint32_t kQueries = 4;
 constexpr int kRuns = 200;
 constexpr uint32_t kTables[] = {3, 6, 10};
@@ -30,7 +30,7 @@ double least_nanoseconds(Work work) {
   return least;
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   using namespace zoexport;
@@ -44,12 +44,10 @@ int main() {
       continue;
     }
     const rng::NormalBlocks make = variant.normal_blocks;
-    const double alone = least_nanoseconds([&](uint32_t step) {
-      rng::normals({7, 1, 0, step}, 0, kElements, out.data(), make);
-    });
+    const double alone =
+        least_nanoseconds([&](uint32_t step) { rng::normals({7, 1, 0, step}, 0, kElements, out.data(), make); });
     const double update = least_nanoseconds([&](uint32_t step) {
-      kernels::zo_update(
-          master.data(), kElements, gradients.data(), kQueries, 0.1f, 7, step, 1, out.data(), make);
+      kernels::zo_update(master.data(), kElements, gradients.data(), kQueries, 0.1f, 7, step, 1, out.data(), make);
     });
     const double perturb = least_nanoseconds([&](uint32_t step) {
       kernels::zo_perturb(master.data(), kElements, 1e-3f, 7, step, 1, kQueries, out.data(), make);
@@ -72,8 +70,7 @@ int main() {
       const std::vector<int32_t> entries = grid_tables::table_of(log2_size, 9);
       const rng::PairTable table{entries.data(), log2_size};
       const double time = least_nanoseconds([&](uint32_t step) {
-        rng::levels(
-            {7, 1, 0, step}, 0, kElements, table, rng::Rounding::kFirst, levels.data(), variant.grid->draw);
+        rng::levels({7, 1, 0, step}, 0, kElements, table, rng::Rounding::kFirst, levels.data(), variant.grid->draw);
       });
       std::printf(" %8.2f", time / kElements);
     }

@@ -14,12 +14,12 @@ namespace {
 using namespace zoexport::kernels;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSeconds = 0.25; // for each number
+constexpr double kSeconds = 0.25;  // for each number
 
 double gigaflops(const Product& product, const ProductKernels& kernels) {
   const Tasks tasks = tasks_of(product, kernels);
-  const double flops = 2e-9 * static_cast<double>(product.batches * product.rows) *
-      static_cast<double>(product.columns * product.depth);
+  const double flops =
+      2e-9 * static_cast<double>(product.batches * product.rows) * static_cast<double>(product.columns * product.depth);
   double least = 1e30;
   const Clock::time_point start = Clock::now();
   do {
@@ -40,7 +40,7 @@ void print(const char* name, const Product& product, const char* only) {
   std::printf("\n");
 }
 
-} // namespace
+}  // namespace
 
 int main(int count, char** arguments) {
   const char* only = count > 1 ? arguments[1] : nullptr;
@@ -54,8 +54,8 @@ int main(int count, char** arguments) {
     size_t T, N, K;
   };
   // Layers and head of SmolLM2-135M.
-  for (const Layer& layer : {Layer{256, 1536, 576}, {256, 576, 1536}, {256, 576, 576}, {32, 49152, 576},
-                             {64, 49152, 576}, {1, 1536, 576}}) {
+  for (const Layer& layer :
+       {Layer{256, 1536, 576}, {256, 576, 1536}, {256, 576, 576}, {32, 49152, 576}, {64, 49152, 576}, {1, 1536, 576}}) {
     const Int4Matrix int4{codes.data(), scales.data(), layer.N, layer.K, 32};
     const Int8Matrix int8{reinterpret_cast<const int8_t*>(codes.data()), row_scales.data(), layer.N, layer.K};
     print("linear_int4", linear(x.data(), layer.T, int4, nullptr, out.data()), only);
@@ -68,11 +68,16 @@ int main(int count, char** arguments) {
     bool a_transposed, b_transposed;
   };
   // Low-rank products and their gradients, frozen float32 weights, attention.
-  for (const Plain& p : {Plain{1, 256, 576, 16, false, false}, {1, 256, 16, 1536, false, false},
-                         {1, 16, 256, 1536, true, false}, {1, 576, 256, 16, true, false},
-                         {1, 256, 1536, 16, false, true}, {1, 256, 576, 1536, false, true},
-                         {1, 256, 1536, 576, false, false}, {9, 256, 64, 256, false, true},
-                         {9, 256, 256, 64, false, false}, {9, 256, 256, 64, true, false}}) {
+  for (const Plain& p : {Plain{1, 256, 576, 16, false, false},
+                         {1, 256, 16, 1536, false, false},
+                         {1, 16, 256, 1536, true, false},
+                         {1, 576, 256, 16, true, false},
+                         {1, 256, 1536, 16, false, true},
+                         {1, 256, 576, 1536, false, true},
+                         {1, 256, 1536, 576, false, false},
+                         {9, 256, 64, 256, false, true},
+                         {9, 256, 256, 64, false, false},
+                         {9, 256, 256, 64, true, false}}) {
     print(p.a_transposed ? (p.b_transposed ? "matmul a^T b^T" : "matmul a^T b")
                          : (p.b_transposed ? "matmul a b^T" : "matmul a b"),
           matmul(x.data(), w.data(), p.batches, p.rows, p.columns, p.depth, p.a_transposed, p.b_transposed, out.data()),

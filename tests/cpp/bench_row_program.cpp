@@ -53,7 +53,7 @@ void bench(const char* name, const rows::Program& p) {
               static_cast<double>(elements * sizeof(float)) / least / 1e9, parse * 1e6);
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   bench("SwiGLU backward, 256 x 4864", rows::swiglu_backward(256, 4864));

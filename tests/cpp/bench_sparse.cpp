@@ -17,7 +17,7 @@ using namespace zoexport::kernels;
 namespace rng = zoexport::rng;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSeconds = 0.25; // for each number
+constexpr double kSeconds = 0.25;  // for each number
 constexpr uint32_t kQueries = 4;
 
 struct Layer {
@@ -41,7 +41,7 @@ std::vector<int32_t> places_of(Layer layer, size_t count) {
   std::vector<uint32_t> word(count);
   rng::words(rng::Stream{1, 2, 3, 4}, 0, count, word.data());
   std::vector<int32_t> places;
-  for (size_t e = 0; e < count; ++e) { // one in each of `count` ranges of about the same size
+  for (size_t e = 0; e < count; ++e) {  // one in each of `count` ranges of about the same size
     const size_t first = e * layer.N * layer.K / count, last = (e + 1) * layer.N * layer.K / count;
     places.push_back(static_cast<int32_t>(first + word[e] % (last - first)));
   }
@@ -79,7 +79,7 @@ void forms(Layer layer, size_t entries, size_t rows) {
   Case one(layer, entries, rows);
   const SparseProduct product = one.product(1e-3f);
   std::printf("%5zu x %5zu, %6zu entries, %4zu rows, ns a row and entry:", layer.N, layer.K, entries, rows);
-  const SparseKernels* before = nullptr; // some variants share them
+  const SparseKernels* before = nullptr;  // some variants share them
   for (const ProductVariant& variant : product_variants()) {
     if (variant.runs_here && variant.sparse != before) {
       before = variant.sparse;
@@ -191,7 +191,7 @@ void two_ways(Layer layer, size_t rows) {
               1e3 * (dense_time + sparse_time), 1e3 * added_time);
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   const Layer square{576, 576}, key{192, 576}, up{1536, 576}, down{576, 1536}, large{4096, 4096};
@@ -199,7 +199,7 @@ int main() {
   double step = 0.0;
   struct Of {
     Layer layer;
-    size_t count; // in the model
+    size_t count;  // in the model
   };
   for (const Of& of : {Of{square, 60}, {key, 60}, {up, 60}, {down, 30}}) {
     Case one(of.layer, of.layer.N * of.layer.K / 1000, 2048);
@@ -210,7 +210,7 @@ int main() {
   }
   std::printf("all of a step of SmolLM2-135M: %.1f ms\n\n", 1e3 * step);
   for (const Layer& layer : {square, up, down, large}) {
-    for (const size_t times : {1u, 2u, 4u, 8u, 16u}) { // entries: (N + K) times 1/4 to 4
+    for (const size_t times : {1u, 2u, 4u, 8u, 16u}) {  // entries: (N + K) times 1/4 to 4
       forms(layer, (layer.N + layer.K) * times / 4, 512);
     }
   }

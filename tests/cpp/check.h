@@ -25,6 +25,6 @@ inline int result() {
   return failed == 0 && passed > 0 ? 0 : 1;
 }
 
-} // namespace check
+}  // namespace check
 
 #define CHECK(condition) ::check::that(static_cast<bool>(condition), #condition, __FILE__, __LINE__)

@@ -52,4 +52,4 @@ inline int level_of(const PairTable& table, uint32_t word, bool second) {
   return own ? pairs[second ? 1 : 0] : pairs[second ? 3 : 2];
 }
 
-} // namespace grid_tables
+}  // namespace grid_tables

@@ -29,7 +29,7 @@ bool print_slot(zo_session* session, uint32_t index, uint64_t updates, zo_error*
   return true;
 }
 
-} // namespace
+}  // namespace
 
 int main(int count, char** arguments) {
   if (count != 3) {
@@ -41,8 +41,8 @@ int main(int count, char** arguments) {
   zo_info info{};
   info.struct_size = sizeof(info);
   bool done = zo_session_open(arguments[1], nullptr, &session, &error) == ZO_OK &&
-      zo_session_attach(session, arguments[2], ZO_STATE_READ, nullptr, &error) == ZO_OK &&
-      zo_session_info(session, &info, &error) == ZO_OK;
+              zo_session_attach(session, arguments[2], ZO_STATE_READ, nullptr, &error) == ZO_OK &&
+              zo_session_info(session, &info, &error) == ZO_OK;
   const uint32_t slots = info.slots;
   const uint64_t updates = info.steps;
   for (uint32_t i = 0; done && i < slots; ++i) {

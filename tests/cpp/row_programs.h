@@ -27,7 +27,7 @@ struct Step {
 struct Program {
   std::vector<size_t> dims;
   std::vector<Input> inputs;
-  std::vector<size_t> widths; // of the registers after the inputs
+  std::vector<size_t> widths;  // of the registers after the inputs
   std::vector<size_t> outputs;
   std::vector<Step> steps;
   std::vector<double> constants;
@@ -39,9 +39,7 @@ struct Program {
     }
     return n;
   }
-  size_t width(size_t reg) const {
-    return reg < inputs.size() ? inputs[reg].width : widths[reg - inputs.size()];
-  }
+  size_t width(size_t reg) const { return reg < inputs.size() ? inputs[reg].width : widths[reg - inputs.size()]; }
   std::vector<int64_t> code() const {
     std::vector<int64_t> code;
     const auto add = [&](size_t value) { code.push_back(static_cast<int64_t>(value)); };
@@ -76,13 +74,10 @@ inline std::vector<float> noise(uint32_t id, size_t n) {
   return values;
 }
 
-inline const char* parse(
-    const std::vector<int64_t>& code,
-    const Program& p,
-    const std::vector<size_t>& sizes,
-    zoexport::kernels::RowProgram& parsed) {
-  return zoexport::kernels::parse_row_program(
-      code.data(), code.size(), p.constants.data(), p.constants.size(), sizes.data(), sizes.size(), parsed);
+inline const char* parse(const std::vector<int64_t>& code, const Program& p, const std::vector<size_t>& sizes,
+                         zoexport::kernels::RowProgram& parsed) {
+  return zoexport::kernels::parse_row_program(code.data(), code.size(), p.constants.data(), p.constants.size(),
+                                              sizes.data(), sizes.size(), parsed);
 }
 
 // As many elements as the input's rows reach.
@@ -96,30 +91,54 @@ inline size_t reach(const Program& p, const Input& input) {
 
 inline double apply(RowOp op, double a, double b, double c) {
   switch (op) {
-    case RowOp::kAdd: return a + b;
-    case RowOp::kSub: return a - b;
-    case RowOp::kMul: return a * b;
-    case RowOp::kDiv: return a / b;
-    case RowOp::kMax: return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
-    case RowOp::kMin: return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
-    case RowOp::kNeg: return -a;
-    case RowOp::kExp: return std::exp(a);
-    case RowOp::kLog: return std::log(a);
-    case RowOp::kSqrt: return std::sqrt(a);
-    case RowOp::kRsqrt: return 1.0 / std::sqrt(a);
-    case RowOp::kReciprocal: return 1.0 / a;
-    case RowOp::kSigmoid: return 1.0 / (1.0 + std::exp(-a));
-    case RowOp::kTanh: return std::tanh(a);
-    case RowOp::kErf: return std::erf(a);
-    case RowOp::kAbs: return std::fabs(a);
-    case RowOp::kLt: return a < b;
-    case RowOp::kLe: return a <= b;
-    case RowOp::kGt: return a > b;
-    case RowOp::kGe: return a >= b;
-    case RowOp::kEq: return a == b;
-    case RowOp::kNe: return a != b;
-    case RowOp::kSelect: return a != 0.0 ? b : c;
-    default: return NAN;
+    case RowOp::kAdd:
+      return a + b;
+    case RowOp::kSub:
+      return a - b;
+    case RowOp::kMul:
+      return a * b;
+    case RowOp::kDiv:
+      return a / b;
+    case RowOp::kMax:
+      return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
+    case RowOp::kMin:
+      return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
+    case RowOp::kNeg:
+      return -a;
+    case RowOp::kExp:
+      return std::exp(a);
+    case RowOp::kLog:
+      return std::log(a);
+    case RowOp::kSqrt:
+      return std::sqrt(a);
+    case RowOp::kRsqrt:
+      return 1.0 / std::sqrt(a);
+    case RowOp::kReciprocal:
+      return 1.0 / a;
+    case RowOp::kSigmoid:
+      return 1.0 / (1.0 + std::exp(-a));
+    case RowOp::kTanh:
+      return std::tanh(a);
+    case RowOp::kErf:
+      return std::erf(a);
+    case RowOp::kAbs:
+      return std::fabs(a);
+    case RowOp::kLt:
+      return a < b;
+    case RowOp::kLe:
+      return a <= b;
+    case RowOp::kGt:
+      return a > b;
+    case RowOp::kGe:
+      return a >= b;
+    case RowOp::kEq:
+      return a == b;
+    case RowOp::kNe:
+      return a != b;
+    case RowOp::kSelect:
+      return a != 0.0 ? b : c;
+    default:
+      return NAN;
   }
 }
 
@@ -194,13 +213,12 @@ inline std::vector<std::vector<double>> reference(const Program& p, const Tensor
 inline Program swiglu_backward(size_t n, size_t width) {
   Program p;
   p.dims = {n};
-  p.inputs = {{width, 0, {width}}, {width, 0, {width}}, {width, 0, {width}}}; // gate, up, dy
+  p.inputs = {{width, 0, {width}}, {width, 0, {width}}, {width, 0, {width}}};  // gate, up, dy
   p.widths = std::vector<size_t>(8, width);
   p.outputs = {9, 10};
   p.constants = {1.0};
-  p.steps = {{RowOp::kSigmoid, 3, 0}, {RowOp::kMul, 4, 2, 3}, {RowOp::kSub, 5, -1, 3},
-             {RowOp::kMul, 6, 0, 5},  {RowOp::kAdd, 7, 6, -1}, {RowOp::kMul, 8, 4, 1},
-             {RowOp::kMul, 9, 8, 7},  {RowOp::kMul, 10, 4, 0}};
+  p.steps = {{RowOp::kSigmoid, 3, 0}, {RowOp::kMul, 4, 2, 3}, {RowOp::kSub, 5, -1, 3}, {RowOp::kMul, 6, 0, 5},
+             {RowOp::kAdd, 7, 6, -1}, {RowOp::kMul, 8, 4, 1}, {RowOp::kMul, 9, 8, 7},  {RowOp::kMul, 10, 4, 0}};
   return p;
 }
 
@@ -212,8 +230,8 @@ inline Program rms_norm(size_t n, size_t width) {
   p.widths = {width, 1, 1, 1, 1, width, width};
   p.outputs = {8};
   p.constants = {1.0 / static_cast<double>(width), 1e-5};
-  p.steps = {{RowOp::kMul, 2, 0, 0},  {RowOp::kSum, 3, 2},    {RowOp::kMul, 4, 3, -1}, {RowOp::kAdd, 5, 4, -2},
-             {RowOp::kRsqrt, 6, 5}, {RowOp::kMul, 7, 0, 6}, {RowOp::kMul, 8, 7, 1}};
+  p.steps = {{RowOp::kMul, 2, 0, 0}, {RowOp::kSum, 3, 2},    {RowOp::kMul, 4, 3, -1}, {RowOp::kAdd, 5, 4, -2},
+             {RowOp::kRsqrt, 6, 5},  {RowOp::kMul, 7, 0, 6}, {RowOp::kMul, 8, 7, 1}};
   return p;
 }
 
@@ -221,14 +239,14 @@ inline Program rms_norm(size_t n, size_t width) {
 inline Program rms_norm_backward(size_t n, size_t width) {
   Program p;
   p.dims = {n};
-  p.inputs = {{width, 0, {width}}, {width, 0, {0}}, {width, 0, {width}}}; // x, weight, dy
+  p.inputs = {{width, 0, {width}}, {width, 0, {0}}, {width, 0, {width}}};  // x, weight, dy
   p.widths = {width, 1, 1, 1, 1, width, width, 1, 1, 1, 1, width, width, width};
   p.outputs = {16};
   p.constants = {1.0 / static_cast<double>(width), 1e-5};
-  p.steps = {{RowOp::kMul, 3, 0, 0},   {RowOp::kSum, 4, 3},     {RowOp::kMul, 5, 4, -1},  {RowOp::kAdd, 6, 5, -2},
-             {RowOp::kRsqrt, 7, 6},  {RowOp::kMul, 8, 2, 1},  {RowOp::kMul, 9, 8, 0},   {RowOp::kSum, 10, 9},
+  p.steps = {{RowOp::kMul, 3, 0, 0},    {RowOp::kSum, 4, 3},     {RowOp::kMul, 5, 4, -1},   {RowOp::kAdd, 6, 5, -2},
+             {RowOp::kRsqrt, 7, 6},     {RowOp::kMul, 8, 2, 1},  {RowOp::kMul, 9, 8, 0},    {RowOp::kSum, 10, 9},
              {RowOp::kMul, 11, 10, -1}, {RowOp::kMul, 12, 7, 7}, {RowOp::kMul, 13, 11, 12}, {RowOp::kMul, 14, 0, 13},
-             {RowOp::kSub, 15, 8, 14}, {RowOp::kMul, 16, 15, 7}};
+             {RowOp::kSub, 15, 8, 14},  {RowOp::kMul, 16, 15, 7}};
   return p;
 }
 
@@ -241,7 +259,7 @@ inline Program softmax(size_t heads, size_t rows, size_t width) {
   p.outputs = {9};
   p.constants = {0.125};
   p.steps = {{RowOp::kMul, 2, 0, -1}, {RowOp::kAdd, 3, 2, 1}, {RowOp::kRowMax, 4, 3},     {RowOp::kSub, 5, 3, 4},
-             {RowOp::kExp, 6, 5},   {RowOp::kSum, 7, 6},    {RowOp::kReciprocal, 8, 7}, {RowOp::kMul, 9, 6, 8}};
+             {RowOp::kExp, 6, 5},     {RowOp::kSum, 7, 6},    {RowOp::kReciprocal, 8, 7}, {RowOp::kMul, 9, 6, 8}};
   return p;
 }
 
@@ -249,8 +267,8 @@ inline Program softmax(size_t heads, size_t rows, size_t width) {
 inline Program rotary(size_t rows, size_t heads, size_t width) {
   Program p;
   p.dims = {1, heads, rows};
-  p.inputs = {{width, 0, {heads * rows * width, width, heads * width}}, {width, 0, {0, 0, width}},
-              {width, 0, {0, 0, width}}};
+  p.inputs = {
+      {width, 0, {heads * rows * width, width, heads * width}}, {width, 0, {0, 0, width}}, {width, 0, {0, 0, width}}};
   p.widths = {width / 2, width / 2, width / 2, width, width, width, width};
   p.outputs = {9};
   const int64_t half = static_cast<int64_t>(width / 2);
@@ -260,4 +278,4 @@ inline Program rotary(size_t rows, size_t heads, size_t width) {
   return p;
 }
 
-} // namespace rows
+}  // namespace rows

@@ -28,13 +28,9 @@ float rounded(float x, const ActivationFormat& format) {
   return out;
 }
 
-ActivationFormat int8(float scale) {
-  return {kInfinity, scale, 1.0f};
-}
+ActivationFormat int8(float scale) { return {kInfinity, scale, 1.0f}; }
 
-ActivationFormat fp8(float scale) {
-  return {-1.0f, 1.0f, scale};
-}
+ActivationFormat fp8(float scale) { return {-1.0f, 1.0f, scale}; }
 
 // The numbers from 0 on that have no sign, in order; codes are their places.
 std::vector<double> steps() {
@@ -62,7 +58,7 @@ void goes_to_the_nearest(const std::vector<double>& grid, const ActivationFormat
   const auto is = [&](float x, double expected) {
     const double negative = expected == 0 && !has_negative_zero ? 0.0 : -expected;
     nearest = nearest && bits_of(rounded(x, format)) == bits_of(static_cast<float>(expected)) &&
-        bits_of(rounded(-x, format)) == bits_of(static_cast<float>(negative));
+              bits_of(rounded(-x, format)) == bits_of(static_cast<float>(negative));
   };
   for (size_t code = 0; code < grid.size(); ++code) {
     is(static_cast<float>(grid[code]), grid[code]);
@@ -89,7 +85,7 @@ void scales_are_divided_by_and_multiplied_with() {
       const float scaled = 20.0f * scale * value;
       const float steps = std::min(std::max(std::nearbyint(scaled / scale), -127.0f), 127.0f) + 0.0f;
       same = same && bits_of(rounded(scaled, int8(scale))) == bits_of(steps * scale) &&
-          bits_of(rounded(scaled, fp8(scale))) == bits_of(rounded(scaled / scale, fp8(1.0f)) * scale);
+             bits_of(rounded(scaled, fp8(scale))) == bits_of(rounded(scaled / scale, fp8(1.0f)) * scale);
     }
   }
   CHECK(same);
@@ -112,8 +108,7 @@ void any_count_is_rounded_in_place() {
   bool same = true;
   std::vector<float> x(67);
   zoexport::rng::normals(zoexport::rng::Stream{5, 6, 7, 8}, 0, x.size(), x.data());
-  for (const ActivationFormat& format :
-       {int8(0.02f), fp8(0.001f), ActivationFormat{1.5f, 1.5f / 127.0f, 0x1p-7f}}) {
+  for (const ActivationFormat& format : {int8(0.02f), fp8(0.001f), ActivationFormat{1.5f, 1.5f / 127.0f, 0x1p-7f}}) {
     for (size_t count = 0; count <= x.size(); ++count) {
       std::vector<float> out = x;
       round_activations(out.data(), count, format, out.data());
@@ -125,7 +120,7 @@ void any_count_is_rounded_in_place() {
   CHECK(same);
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   goes_to_the_nearest(steps(), int8(1.0f), false);

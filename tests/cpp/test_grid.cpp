@@ -48,9 +48,8 @@ void levels_of(uint32_t log2_size, int32_t most) {
       }
       for_variants([&](const GridKernels& kernels) {
         std::vector<int8_t> levels(run.count + 1, kUntouched);
-        zoexport::rng::levels(
-            stream, run.start, run.count, table, second ? Rounding::kSecond : Rounding::kFirst, levels.data(),
-            kernels.draw);
+        zoexport::rng::levels(stream, run.start, run.count, table, second ? Rounding::kSecond : Rounding::kFirst,
+                              levels.data(), kernels.draw);
         CHECK(levels == expected);
       });
     }
@@ -138,7 +137,7 @@ void update_of(Grid grid, size_t n, size_t begin, size_t end, const GridUpdate& 
     for (size_t i = 0; i < n; ++i) {
       const bool inside = i >= begin && i < end;
       same = same && value_of(grid, out, i) == (inside ? expected[i - begin] : value_of(grid, before, i)) &&
-          value_of(grid, in_place, i) == (inside ? expected[i - begin] : value_of(grid, codes, i));
+             value_of(grid, in_place, i) == (inside ? expected[i - begin] : value_of(grid, codes, i));
     }
     CHECK(same);
   });
@@ -172,7 +171,7 @@ void nothing_pending() {
   const float none[2] = {0.0f, -0.0f}, one[1] = {1.0f};
   for (const Grid grid : {Grid::kInt4, Grid::kInt8}) {
     std::vector<uint8_t> codes = codes_of(grid, 64);
-    codes[3] = 0x80; // no integer of INT8's grid
+    codes[3] = 0x80;  // no integer of INT8's grid
     std::vector<uint8_t> out(codes.size(), 1);
     GridUpdate update{none, 2, 1.0f, 0.1f, 3, 0, 5, {table.data(), 3}, true};
     CHECK(grid_update(grid, codes.data(), 0, 64, update, out.data()) && out == codes);
@@ -188,7 +187,7 @@ void nothing_pending() {
   }
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   for (const ProductVariant& variant : product_variants()) {

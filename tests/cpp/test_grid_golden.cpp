@@ -23,13 +23,9 @@ using zoexport::rng::Stream;
 
 namespace {
 
-uint32_t hex32(const std::string& text) {
-  return static_cast<uint32_t>(std::strtoul(text.c_str(), nullptr, 16));
-}
+uint32_t hex32(const std::string& text) { return static_cast<uint32_t>(std::strtoul(text.c_str(), nullptr, 16)); }
 
-uint64_t hex64(const json& text) {
-  return std::strtoull(text.get<std::string>().c_str(), nullptr, 16);
-}
+uint64_t hex64(const json& text) { return std::strtoull(text.get<std::string>().c_str(), nullptr, 16); }
 
 float float_of(const json& text) {
   const uint32_t bits = hex32(text.get<std::string>());
@@ -71,9 +67,8 @@ void draw(const json& item, const Table& table, const GridKernels& kernels) {
   for (const bool second : {false, true}) {
     const std::vector<int8_t> expected = integers_of(item[second ? "second" : "first"]);
     std::vector<int8_t> found(expected.size());
-    zoexport::rng::levels(
-        stream, item["start"].get<uint64_t>(), found.size(), table.pairs(),
-        second ? Rounding::kSecond : Rounding::kFirst, found.data(), kernels.draw);
+    zoexport::rng::levels(stream, item["start"].get<uint64_t>(), found.size(), table.pairs(),
+                          second ? Rounding::kSecond : Rounding::kFirst, found.data(), kernels.draw);
     CHECK(found == expected);
   }
 }
@@ -97,23 +92,22 @@ void update(const json& item, const Table& table, const GridKernels& kernels) {
   const Grid grid = item["bits"] == 4 ? Grid::kInt4 : Grid::kInt8;
   const std::vector<int8_t> integers = integers_of(item["integers"]);
   const std::vector<uint8_t> codes = packed(grid, integers);
-  const GridUpdate given{
-      gradients.data(),
-      gradients.size(),
-      float_of(item["lr"]),
-      float_of(item["eps"]),
-      hex64(item["seed"]),
-      item["step"].get<uint32_t>() + 1,
-      item["tensor_id"].get<uint32_t>(),
-      table.pairs(),
-      item["second"].get<bool>()};
+  const GridUpdate given{gradients.data(),
+                         gradients.size(),
+                         float_of(item["lr"]),
+                         float_of(item["eps"]),
+                         hex64(item["seed"]),
+                         item["step"].get<uint32_t>() + 1,
+                         item["tensor_id"].get<uint32_t>(),
+                         table.pairs(),
+                         item["second"].get<bool>()};
   std::vector<uint8_t> out(codes.size());
   CHECK(grid_update(grid, codes.data(), 0, integers.size(), given, out.data(), kernels));
   CHECK(out == packed(grid, integers_of(item["moved"])));
   CHECK(out != codes);
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char** argv) {
   const std::string path = argc > 1 ? argv[1] : ZOEXPORT_SOURCE_DIR "/graphs/golden/grid.json";

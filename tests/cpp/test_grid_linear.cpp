@@ -85,8 +85,8 @@ std::vector<float> expected_of(const GridLinear& p, const Weight& weight, const 
     const Weight own = perturbed(weight, p, i);
     std::visit(
         [&](const auto& matrix) {
-          const Product product = linear(
-              p.x + i * copy * weight.K, copy, matrix, p.bias, y.data() + i * copy * weight.N);
+          const Product product =
+              linear(p.x + i * copy * weight.K, copy, matrix, p.bias, y.data() + i * copy * weight.N);
           CHECK(run_tasks(product, 0, tasks_of(product, *variant.kernels).count, *variant.kernels));
         },
         own.matrix());
@@ -116,8 +116,8 @@ void all_variants(size_t copy, uint32_t queries, size_t N, size_t K, size_t grou
   const size_t rows = 2 * queries * copy;
   const std::vector<float> x = noise(1, rows * K), bias = noise(2, N);
   const std::vector<int32_t> table = table_of(log2_size, most);
-  GridLinear product{x.data(),    rows,    weight.matrix(), nullptr, {table.data(), log2_size}, uint64_t{3} << 40,
-                     0xFFFFFFFEu, 12, queries,         nullptr};
+  GridLinear product{x.data(),    rows, weight.matrix(), nullptr, {table.data(), log2_size}, uint64_t{3} << 40,
+                     0xFFFFFFFEu, 12,   queries,         nullptr};
   CHECK(grid_rows_fit(product));
   for (const float* added : {static_cast<const float*>(nullptr), bias.data()}) {
     product.bias = added;
@@ -153,7 +153,7 @@ void rows_that_do_not_fit() {
   CHECK(grid_rows_fit(product) && tasks_of(product).count == 0);
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   for (const ProductVariant& variant : product_variants()) {
@@ -163,15 +163,15 @@ int main() {
   for (const size_t N : {1u, 4u, 15u, 16u, 17u, 33u, 70u}) {
     all_variants(3, 2, N, 64, 32, 3, 1);
     all_variants(5, 1, N, 96, 96, 6, 20);
-    all_variants(2, 3, N, 50, 0, 5, 3); // INT8; rows begin within blocks of noise
+    all_variants(2, 3, N, 50, 0, 5, 3);  // INT8; rows begin within blocks of noise
     all_variants(1, 1, N, 7, 0, 4, 127);
     all_variants(4, 2, N, 36, 0, 10, 127);
   }
-  all_variants(1, 4, 40, 576, 32, 3, 1); // one row, blocks of the depth
+  all_variants(1, 4, 40, 576, 32, 3, 1);  // one row, blocks of the depth
   all_variants(21, 1, 40, 800, 32, 3, 1);
   all_variants(21, 1, 40, 801, 0, 3, 1);
-  all_variants(96, 1, 40, 1184, 32, 4, 2); // the depth is not kept
-  all_variants(145, 1, 34, 416, 32, 3, 1); // noise is drawn twice
+  all_variants(96, 1, 40, 1184, 32, 4, 2);  // the depth is not kept
+  all_variants(145, 1, 34, 416, 32, 3, 1);  // noise is drawn twice
   all_variants(300, 1, 33, 64, 0, 3, 1);
   rows_that_do_not_fit();
   return check::result();

@@ -19,9 +19,7 @@ using zoexport::rng::words;
 
 namespace {
 
-bool same_bits(const float* a, const float* b, size_t n) {
-  return std::memcmp(a, b, n * sizeof(float)) == 0;
-}
+bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 
 std::vector<float> noise(uint32_t id, size_t n) {
   std::vector<float> values(n);
@@ -47,8 +45,7 @@ void update_is_the_sum_in_order() {
       CHECK(out[i] == master[i] - scale * sum);
     }
     std::vector<float> in_place = master;
-    CHECK(zo_update(
-        in_place.data(), n, g.data(), g.size(), 1e-2f, 7, 12, 5, in_place.data()));
+    CHECK(zo_update(in_place.data(), n, g.data(), g.size(), 1e-2f, 7, 12, 5, in_place.data()));
     CHECK(same_bits(in_place.data(), out.data(), n));
   }
 }
@@ -89,8 +86,7 @@ void perturbations() {
     }
     std::vector<float> one(n);
     for (const float sign : {1.0f, -1.0f}) {
-      zo_perturb_one(
-          master.data(), n, sign * 1e-3f, 1234567890123u, 8, query, 6, one.data());
+      zo_perturb_one(master.data(), n, sign * 1e-3f, 1234567890123u, 8, query, 6, one.data());
       CHECK(same_bits(one.data(), &out[(2 * query + (sign < 0 ? 1 : 0)) * n], n));
     }
   }
@@ -107,8 +103,7 @@ void logprobs_of(size_t C, size_t M, size_t V, float scale, float shift) {
   }
   labels[M - 1] = static_cast<int64_t>(V - 1);
   std::vector<float> logprobs(C * M), most(C * M);
-  CHECK(label_logprobs(
-      logits.data(), labels.data(), C, M, V, logprobs.data(), most.data()));
+  CHECK(label_logprobs(logits.data(), labels.data(), C, M, V, logprobs.data(), most.data()));
   for (size_t r = 0; r < C * M; ++r) {
     const float* row = &logits[r * V];
     const size_t label = static_cast<size_t>(labels[r % M]);
@@ -120,8 +115,7 @@ void logprobs_of(size_t C, size_t M, size_t V, float scale, float shift) {
     for (size_t v = 0; v < V; ++v) {
       sum += std::exp(static_cast<double>(row[v]) - static_cast<double>(row[best]));
     }
-    const double expected =
-        static_cast<double>(row[label]) - static_cast<double>(row[best]) - std::log(sum);
+    const double expected = static_cast<double>(row[label]) - static_cast<double>(row[best]) - std::log(sum);
     CHECK(std::abs(static_cast<double>(logprobs[r]) - expected) <= 1e-6 * (1.0 + std::abs(expected)));
     CHECK(most[r] == (best == label ? 1.0f : 0.0f));
   }
@@ -133,10 +127,8 @@ void logprobs_special() {
   std::vector<float> logits(40, 1.0f);
   int64_t label = 17;
   float logprob = 0.0f, most = 0.0f;
-  const auto run = [&] {
-    return label_logprobs(logits.data(), &label, 1, 1, logits.size(), &logprob, &most);
-  };
-  CHECK(run() && most == 0.0f); // a tie goes to the lowest index
+  const auto run = [&] { return label_logprobs(logits.data(), &label, 1, 1, logits.size(), &logprob, &most); };
+  CHECK(run() && most == 0.0f);  // a tie goes to the lowest index
   CHECK(std::abs(logprob + std::log(40.0f)) < 1e-6f);
   label = 0;
   CHECK(run() && most == 1.0f);
@@ -208,7 +200,7 @@ void a_row_that_diverged_has_no_gradient() {
     }
   }
   std::vector<float> logits(40, 1.0f), gradient(40);
-  logits[33] = -inf; // a token that is masked out
+  logits[33] = -inf;  // a token that is masked out
   label_gradient_rows(logits.data(), &label, &weight, 40, 0, 1, &logprob, &most, gradient.data());
   CHECK(std::abs(gradient[33]) < 1e-30f && std::abs(gradient[0] + 0.5f / 39.0f) < 1e-7f);
 }
@@ -298,7 +290,7 @@ void int4_refuses() {
   CHECK(out[5] == element(p, 2, 5));
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   update_is_the_sum_in_order();

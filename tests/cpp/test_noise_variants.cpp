@@ -36,7 +36,7 @@ struct Unaligned {
   }
   bool equals(Unaligned& other) {
     return size == other.size && guards_hold() && other.guards_hold() &&
-        (size == 0 || std::memcmp(data(), other.data(), size * sizeof(float)) == 0);
+           (size == 0 || std::memcmp(data(), other.data(), size * sizeof(float)) == 0);
   }
   size_t size;
   std::vector<float> values;
@@ -83,13 +83,10 @@ void update_is_the_reference(const Variant& variant, size_t n, size_t q, uint64_
   rng::normals(Stream{5, 0, 0, 0}, 0, q, g.data());
   Unaligned master = slot_values(n);
   Unaligned expected(n), found(n);
-  CHECK(kernels::zo_update(
-      master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, expected.data(), rng::normal_blocks));
-  CHECK(kernels::zo_update(
-      master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, found.data(), variant.normal_blocks));
+  CHECK(kernels::zo_update(master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, expected.data(), rng::normal_blocks));
+  CHECK(kernels::zo_update(master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, found.data(), variant.normal_blocks));
   CHECK(found.equals(expected));
-  CHECK(kernels::zo_update(
-      master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, master.data(), variant.normal_blocks));
+  CHECK(kernels::zo_update(master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, master.data(), variant.normal_blocks));
   CHECK(master.equals(expected));
 }
 
@@ -97,16 +94,12 @@ void perturbation_is_the_reference(const Variant& variant, size_t n, size_t q, u
   Unaligned master = slot_values(n);
   const uint32_t queries = static_cast<uint32_t>(q);
   Unaligned expected(2 * q * n), found(2 * q * n);
-  kernels::zo_perturb(
-      master.data(), n, 1e-3f, seed, 12, 5, queries, expected.data(), rng::normal_blocks);
-  kernels::zo_perturb(
-      master.data(), n, 1e-3f, seed, 12, 5, queries, found.data(), variant.normal_blocks);
+  kernels::zo_perturb(master.data(), n, 1e-3f, seed, 12, 5, queries, expected.data(), rng::normal_blocks);
+  kernels::zo_perturb(master.data(), n, 1e-3f, seed, 12, 5, queries, found.data(), variant.normal_blocks);
   CHECK(found.equals(expected));
   Unaligned one(n), other(n);
-  kernels::zo_perturb_one(
-      master.data(), n, -1e-3f, seed, 12, queries - 1, 5, one.data(), rng::normal_blocks);
-  kernels::zo_perturb_one(
-      master.data(), n, -1e-3f, seed, 12, queries - 1, 5, other.data(), variant.normal_blocks);
+  kernels::zo_perturb_one(master.data(), n, -1e-3f, seed, 12, queries - 1, 5, one.data(), rng::normal_blocks);
+  kernels::zo_perturb_one(master.data(), n, -1e-3f, seed, 12, queries - 1, 5, other.data(), variant.normal_blocks);
   CHECK(other.equals(one));
 }
 
@@ -138,7 +131,7 @@ void the_choice_runs() {
 #endif
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   the_choice_runs();

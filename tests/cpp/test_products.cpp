@@ -31,8 +31,8 @@ std::vector<float> noise(uint32_t id, size_t n) {
 
 // What B is, as numbers; B[p, j] at values[p * columns + j].
 struct Expected {
-  std::vector<double> sums; // (batches, rows, columns)
-  std::vector<double> sizes; // the same of absolute values
+  std::vector<double> sums;   // (batches, rows, columns)
+  std::vector<double> sizes;  // the same of absolute values
 };
 
 Expected expected_of(const Product& product, const std::vector<float>& b) {
@@ -44,8 +44,8 @@ Expected expected_of(const Product& product, const std::vector<float>& b) {
         double sum = product.bias != nullptr ? static_cast<double>(product.bias[j]) : 0.0, size = std::abs(sum);
         for (size_t p = 0; p < product.depth; ++p) {
           const float left = product.a_transposed ? a[p * product.a.stride + r] : a[r * product.a.stride + p];
-          const double term = static_cast<double>(left) *
-              static_cast<double>(b[(batch * product.depth + p) * product.columns + j]);
+          const double term =
+              static_cast<double>(left) * static_cast<double>(b[(batch * product.depth + p) * product.columns + j]);
           sum += term;
           size += std::abs(term);
         }
@@ -180,8 +180,7 @@ void float_products(size_t batches, size_t rows, size_t columns, size_t depth) {
   for (const bool a_transposed : {false, true}) {
     for (const bool b_transposed : {false, true}) {
       const float* right = b_transposed ? turned.data() : b.data();
-      all_variants(
-          matmul(a.data(), right, batches, rows, columns, depth, a_transposed, b_transposed, nullptr), b);
+      all_variants(matmul(a.data(), right, batches, rows, columns, depth, a_transposed, b_transposed, nullptr), b);
     }
   }
 }
@@ -210,7 +209,7 @@ void blocks_of_the_depth() {
   CHECK(block_depth(576) == 288);
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   the_choice_runs();

@@ -26,9 +26,7 @@ uint32_t hex32(const json& text) {
   return static_cast<uint32_t>(std::strtoul(text.get<std::string>().c_str(), nullptr, 16));
 }
 
-uint64_t hex64(const json& text) {
-  return std::strtoull(text.get<std::string>().c_str(), nullptr, 16);
-}
+uint64_t hex64(const json& text) { return std::strtoull(text.get<std::string>().c_str(), nullptr, 16); }
 
 void known_answers(const json& cases) {
   CHECK(cases.size() == 3);
@@ -73,11 +71,8 @@ void normals_of(const Variant& variant, const Stream& stream, uint64_t start, co
 void streams(const json& cases) {
   CHECK(cases.size() >= 10);
   for (const json& item : cases) {
-    const Stream stream{
-        hex64(item["seed"]),
-        item["tensor_id"].get<uint32_t>(),
-        item["query"].get<uint32_t>(),
-        item["step"].get<uint32_t>()};
+    const Stream stream{hex64(item["seed"]), item["tensor_id"].get<uint32_t>(), item["query"].get<uint32_t>(),
+                        item["step"].get<uint32_t>()};
     const uint64_t start = item["start"].get<uint64_t>();
     const size_t count = item["words"].size();
     std::vector<uint32_t> word(count);
@@ -102,16 +97,12 @@ void permutations(const json& cases) {
     const std::vector<uint32_t> expected = item["order"].get<std::vector<uint32_t>>();
     CHECK(expected.size() == item["n"].get<uint32_t>());
     std::vector<uint32_t> order(expected.size());
-    permutation(
-        hex64(item["seed"]),
-        item["epoch"].get<uint32_t>(),
-        static_cast<uint32_t>(order.size()),
-        order.data());
+    permutation(hex64(item["seed"]), item["epoch"].get<uint32_t>(), static_cast<uint32_t>(order.size()), order.data());
     CHECK(order == expected);
   }
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char** argv) {
   const std::string path = argc > 1 ? argv[1] : ZOEXPORT_SOURCE_DIR "/graphs/golden/rng.json";

@@ -16,9 +16,7 @@ const char* refusal(const Program& p, const std::vector<int64_t>& code, const st
   return parse(code, p, sizes, parsed);
 }
 
-bool refused(const Program& p, const std::vector<size_t>& sizes) {
-  return refusal(p, p.code(), sizes) != nullptr;
-}
+bool refused(const Program& p, const std::vector<size_t>& sizes) { return refusal(p, p.code(), sizes) != nullptr; }
 
 // x (2, 3, 8), scale (1) -> 2: x * scale, 3: sum, 4: half of x, 5: filled and put together.
 Program small() {
@@ -28,8 +26,11 @@ Program small() {
   p.widths = {8, 1, 4, 8};
   p.outputs = {2, 3, 5};
   p.constants = {0.5};
-  p.steps = {{RowOp::kMul, 2, 0, 1},      {RowOp::kSum, 3, 2},       {RowOp::kSlice, 4, 0, 0, 4},
-             {RowOp::kFill, 5, -1},       {RowOp::kPut, 5, 4, 0, 4}};
+  p.steps = {{RowOp::kMul, 2, 0, 1},
+             {RowOp::kSum, 3, 2},
+             {RowOp::kSlice, 4, 0, 0, 4},
+             {RowOp::kFill, 5, -1},
+             {RowOp::kPut, 5, 4, 0, 4}};
   return p;
 }
 
@@ -77,40 +78,40 @@ void malformed_codes_are_refused() {
   CHECK(with([](Program& p) { p.widths[1] = 0; }));
   CHECK(with([](Program& p) { p.outputs = {}; }));
   CHECK(with([](Program& p) { p.outputs[0] = 6; }));
-  CHECK(with([](Program& p) { p.widths.push_back(1), p.outputs.push_back(6); })); // never written
+  CHECK(with([](Program& p) { p.widths.push_back(1), p.outputs.push_back(6); }));  // never written
   CHECK(with([](Program& p) { p.widths[0] = p.widths[3] = 9; }));
   // Instructions.
   for (const int64_t opcode : {-1, 6, 9, 27, 29, 32, 39, 43, 1000}) {
     CHECK(step(0, static_cast<RowOp>(opcode), 2, 0, 1));
   }
-  CHECK(step(0, RowOp::kMul, 1, 0, 1)); // an input is read only
+  CHECK(step(0, RowOp::kMul, 1, 0, 1));  // an input is read only
   CHECK(step(0, RowOp::kMul, 6, 0, 1));
   CHECK(step(0, RowOp::kMul, -1, 0, 1));
   CHECK(step(0, RowOp::kMul, 2, 6, 1));
   CHECK(step(0, RowOp::kMul, 2, 0, -2));
   CHECK(step(0, RowOp::kMul, 2, 0, INT64_MIN));
-  CHECK(step(0, RowOp::kMul, 2, 0, 2)); // read before it is written
-  CHECK(step(0, RowOp::kMul, 2, 1, 1)); // dst too wide
+  CHECK(step(0, RowOp::kMul, 2, 0, 2));  // read before it is written
+  CHECK(step(0, RowOp::kMul, 2, 1, 1));  // dst too wide
   CHECK(step(0, RowOp::kMul, 4, 0, 1));
   CHECK(step(0, RowOp::kSelect, 2, 0, 1, 6));
-  CHECK(step(3, RowOp::kAdd, 5, 0, 4)); // widths 8 and 4
+  CHECK(step(3, RowOp::kAdd, 5, 0, 4));  // widths 8 and 4
   CHECK(step(1, RowOp::kSum, 2, 0));
   CHECK(step(1, RowOp::kSum, 5, 0));
   CHECK(step(1, RowOp::kSum, 3, -1));
-  CHECK(step(1, RowOp::kExp, 2, 0)); // written twice
+  CHECK(step(1, RowOp::kExp, 2, 0));  // written twice
   CHECK(step(2, RowOp::kSlice, 4, 0, 0, 5));
   CHECK(step(2, RowOp::kSlice, 4, 0, 0, -1));
   CHECK(step(2, RowOp::kSlice, 4, 0, 0, INT64_MAX));
   CHECK(step(2, RowOp::kSlice, 4, 1, 0, 0));
   CHECK(step(2, RowOp::kSlice, 4, -1, 0, 0));
-  CHECK(step(3, RowOp::kFill, 5, 0)); // of a register that is no number
-  CHECK(step(3, RowOp::kPut, 5, 4, 0, 1)); // leaves gaps
+  CHECK(step(3, RowOp::kFill, 5, 0));       // of a register that is no number
+  CHECK(step(3, RowOp::kPut, 5, 4, 0, 1));  // leaves gaps
   CHECK(step(4, RowOp::kPut, 5, 4, 0, 5));
   CHECK(step(4, RowOp::kPut, 5, 4, 0, -1));
   CHECK(step(4, RowOp::kPut, 5, 4, 0, INT64_MAX));
   CHECK(step(4, RowOp::kPut, 5, -1, 0, 0));
   CHECK(step(4, RowOp::kPut, 5, 5, 0, 0));
-  CHECK(step(4, RowOp::kFill, 5, -1)); // fills again
+  CHECK(step(4, RowOp::kFill, 5, -1));  // fills again
   CHECK(with([](Program& p) { p.steps.resize(1025, p.steps[4]); }));
   CHECK(!with([](Program& p) { p.steps.resize(1024, p.steps[4]); }));
   // 2^64 + 1 elements.
@@ -165,7 +166,7 @@ void no_code_reaches_past_its_tensors() {
   CHECK(ran > code.size());
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   malformed_codes_are_refused();

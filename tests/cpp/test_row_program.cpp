@@ -1,6 +1,4 @@
 // Row programs against element-by-element versions in double precision.
-#include "kernels/row_program.h"
-
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/row_program.h"
 #include "row_programs.h"
 
 using namespace rows;
@@ -105,8 +104,8 @@ size_t operands(RowOp op) {
   return op == RowOp::kSelect ? 3 : code < 10 || code >= 20 ? 2 : 1;
 }
 
-constexpr int64_t kElementwise[] = {0,  1,  2,  3,  4,  5,  10, 11, 12, 13, 14, 15, 16,
-                                    17, 18, 19, 20, 21, 22, 23, 24, 25, 26};
+constexpr int64_t kElementwise[] = {0,  1,  2,  3,  4,  5,  10, 11, 12, 13, 14, 15,
+                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26};
 
 // Each operand in turn whole rows, a number a row, or a constant; rows dense, broadcast and permuted.
 void elementwise_operations_broadcast() {
@@ -128,11 +127,19 @@ void elementwise_operations_broadcast() {
           }
           operand[k] = static_cast<int64_t>(p.inputs.size());
           const size_t a = p.dims[0], b = p.dims[1], c = p.dims[2];
-          switch ((kinds + k) % 4) { // dense, permuted, broadcast along the last dim, broadcast along others
-            case 0: p.inputs.push_back({row, 0, {b * c * row, c * row, row}}); break;
-            case 1: p.inputs.push_back({row, 2, {row, a * row, a * b * row}}); break;
-            case 2: p.inputs.push_back({row, 1, {row, a * row, 0}}); break;
-            default: p.inputs.push_back({row, 0, {0, 0, row}}); break;
+          switch ((kinds + k) % 4) {  // dense, permuted, broadcast along the last dim, broadcast along others
+            case 0:
+              p.inputs.push_back({row, 0, {b * c * row, c * row, row}});
+              break;
+            case 1:
+              p.inputs.push_back({row, 2, {row, a * row, a * b * row}});
+              break;
+            case 2:
+              p.inputs.push_back({row, 1, {row, a * row, 0}});
+              break;
+            default:
+              p.inputs.push_back({row, 0, {0, 0, row}});
+              break;
           }
         }
         p.widths = {widest};
@@ -157,7 +164,7 @@ double worst(RowOp op, const std::vector<float>& x, bool relative) {
     const double expected = apply(op, static_cast<double>(x[i]), 0, 0);
     const double scale = relative ? std::fabs(expected) : 1.0;
     if (std::fabs(expected) < 1.2e-38 && found[0][i] == 0.0f) {
-      continue; // flushed
+      continue;  // flushed
     }
     most = std::max(most, std::fabs(static_cast<double>(found[0][i]) - expected) / scale);
   }
@@ -195,19 +202,19 @@ void functions_at_the_edges() {
     RowOp op;
     float x, expected;
   } cases[] = {
-      {RowOp::kExp, kInf, kInf},         {RowOp::kExp, -kInf, 0.0f},       {RowOp::kExp, kNan, kNan},
-      {RowOp::kExp, 88.8f, kInf},        {RowOp::kExp, 1e30f, kInf},       {RowOp::kExp, -104.0f, 0.0f},
-      {RowOp::kExp, -1e30f, 0.0f},       {RowOp::kExp, 0.0f, 1.0f},        {RowOp::kLog, 0.0f, -kInf},
-      {RowOp::kLog, -0.0f, -kInf},       {RowOp::kLog, kInf, kInf},        {RowOp::kLog, -1.0f, kNan},
-      {RowOp::kLog, kNan, kNan},         {RowOp::kLog, 1.0f, 0.0f},        {RowOp::kLog, -kInf, kNan},
-      {RowOp::kSigmoid, kInf, 1.0f},     {RowOp::kSigmoid, -kInf, 0.0f},   {RowOp::kSigmoid, 1e9f, 1.0f},
-      {RowOp::kSigmoid, -1e9f, 0.0f},    {RowOp::kSigmoid, kNan, kNan},    {RowOp::kTanh, kInf, 1.0f},
-      {RowOp::kTanh, -kInf, -1.0f},      {RowOp::kTanh, 1e9f, 1.0f},       {RowOp::kTanh, -1e30f, -1.0f},
-      {RowOp::kTanh, kNan, kNan},        {RowOp::kTanh, 1e-30f, 1e-30f},   {RowOp::kErf, kInf, 1.0f},
-      {RowOp::kErf, -kInf, -1.0f},       {RowOp::kErf, 1e30f, 1.0f},       {RowOp::kErf, kNan, kNan},
-      {RowOp::kRsqrt, 0.0f, kInf},       {RowOp::kRsqrt, kInf, 0.0f},      {RowOp::kSqrt, -1.0f, kNan},
-      {RowOp::kReciprocal, 0.0f, kInf},  {RowOp::kAbs, -kInf, kInf},       {RowOp::kNeg, kInf, -kInf},
-      {RowOp::kMax, kNan, kNan},         {RowOp::kMin, kNan, kNan},
+      {RowOp::kExp, kInf, kInf},        {RowOp::kExp, -kInf, 0.0f},     {RowOp::kExp, kNan, kNan},
+      {RowOp::kExp, 88.8f, kInf},       {RowOp::kExp, 1e30f, kInf},     {RowOp::kExp, -104.0f, 0.0f},
+      {RowOp::kExp, -1e30f, 0.0f},      {RowOp::kExp, 0.0f, 1.0f},      {RowOp::kLog, 0.0f, -kInf},
+      {RowOp::kLog, -0.0f, -kInf},      {RowOp::kLog, kInf, kInf},      {RowOp::kLog, -1.0f, kNan},
+      {RowOp::kLog, kNan, kNan},        {RowOp::kLog, 1.0f, 0.0f},      {RowOp::kLog, -kInf, kNan},
+      {RowOp::kSigmoid, kInf, 1.0f},    {RowOp::kSigmoid, -kInf, 0.0f}, {RowOp::kSigmoid, 1e9f, 1.0f},
+      {RowOp::kSigmoid, -1e9f, 0.0f},   {RowOp::kSigmoid, kNan, kNan},  {RowOp::kTanh, kInf, 1.0f},
+      {RowOp::kTanh, -kInf, -1.0f},     {RowOp::kTanh, 1e9f, 1.0f},     {RowOp::kTanh, -1e30f, -1.0f},
+      {RowOp::kTanh, kNan, kNan},       {RowOp::kTanh, 1e-30f, 1e-30f}, {RowOp::kErf, kInf, 1.0f},
+      {RowOp::kErf, -kInf, -1.0f},      {RowOp::kErf, 1e30f, 1.0f},     {RowOp::kErf, kNan, kNan},
+      {RowOp::kRsqrt, 0.0f, kInf},      {RowOp::kRsqrt, kInf, 0.0f},    {RowOp::kSqrt, -1.0f, kNan},
+      {RowOp::kReciprocal, 0.0f, kInf}, {RowOp::kAbs, -kInf, kInf},     {RowOp::kNeg, kInf, -kInf},
+      {RowOp::kMax, kNan, kNan},        {RowOp::kMin, kNan, kNan},
   };
   for (const auto& one : cases) {
     for (const size_t width : {1u, 16u, 19u}) {
@@ -269,10 +276,17 @@ void slices_puts_and_fills() {
     p.outputs = {4, 5, 6, 7, 8, 9, 0, 8, 2};
     p.constants = {2.5};
     const int64_t h = static_cast<int64_t>(half);
-    p.steps = {{RowOp::kSlice, 2, 0, 0, 0},  {RowOp::kSlice, 3, 0, 0, h},   {RowOp::kFill, 4, -1},
-               {RowOp::kPut, 4, 2, 0, 1},    {RowOp::kMul, 5, 4, 1},        {RowOp::kSlice, 9, 4, 0, 1},
-               {RowOp::kPut, 4, 1, 0, h},    {RowOp::kSlice, 6, 3, 0, 1},   {RowOp::kFill, 7, 1},
-               {RowOp::kPut, 8, 3, 0, 0},    {RowOp::kPut, 8, 2, 0, static_cast<int64_t>(w - half)}};
+    p.steps = {{RowOp::kSlice, 2, 0, 0, 0},
+               {RowOp::kSlice, 3, 0, 0, h},
+               {RowOp::kFill, 4, -1},
+               {RowOp::kPut, 4, 2, 0, 1},
+               {RowOp::kMul, 5, 4, 1},
+               {RowOp::kSlice, 9, 4, 0, 1},
+               {RowOp::kPut, 4, 1, 0, h},
+               {RowOp::kSlice, 6, 3, 0, 1},
+               {RowOp::kFill, 7, 1},
+               {RowOp::kPut, 8, 3, 0, 0},
+               {RowOp::kPut, 8, 2, 0, static_cast<int64_t>(w - half)}};
     check(p, noise_for(p), 1e-7);
   }
 }
@@ -315,7 +329,7 @@ void registers_share_scratch() {
   check(p, noise_for(p), 1e-7);
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   elementwise_operations_broadcast();

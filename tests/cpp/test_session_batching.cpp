@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "check.h"
-#include "session/batching.h"
-#include "session/dataset.h"
-#include "session/divergence.h"
-#include "session/loss.h"
-#include "session/trainer.h"
+#include "session/data/batching.h"
+#include "session/data/dataset.h"
+#include "session/data/loss.h"
+#include "session/train/divergence.h"
+#include "session/train/trainer.h"
 
 using namespace zoexport;
 

@@ -8,14 +8,14 @@
 #include <string>
 
 #include "check.h"
-#include "session/canonical.h"
-#include "session/crc32.h"
-#include "session/files.h"
-#include "session/manifest.h"
-#include "session/safetensors.h"
-#include "session/sha256.h"
-#include "session/state_folder.h"
-#include "session/trajectory.h"
+#include "session/manifest/canonical.h"
+#include "session/manifest/manifest.h"
+#include "session/state/state_folder.h"
+#include "session/storage/crc32.h"
+#include "session/storage/files.h"
+#include "session/storage/safetensors.h"
+#include "session/storage/sha256.h"
+#include "session/storage/trajectory.h"
 
 using namespace zoexport;
 
@@ -80,8 +80,9 @@ void test_canonical_json() {
       "\"c\": {\"id\": 1}}",
       "id");
   CHECK(text.ok());
-  CHECK(text.ok() && *text == "{\"a\":{\"y\":[],\"z\":\"\xC3\xA9\\n\xE2\x80\xA8\"},"
-                              "\"b\":[1,1e-05,0.50,-0.0,true,null],\"c\":{\"id\":1}}");
+  CHECK(text.ok() && *text ==
+                         "{\"a\":{\"y\":[],\"z\":\"\xC3\xA9\\n\xE2\x80\xA8\"},"
+                         "\"b\":[1,1e-05,0.50,-0.0,true,null],\"c\":{\"id\":1}}");
   CHECK(!canonical_json("{\"a\": ", "id").ok());
   CHECK(!canonical_json(std::string(100000, '['), "id").ok());
 }
@@ -328,9 +329,9 @@ void test_dtypes() {
     int32_t dtype;
     size_t bytes;
     const char* stored;
-  } known[] = {{"float32", ZO_FLOAT32, 4, "F32"}, {"int64", ZO_INT64, 8, "I64"},  {"uint8", ZO_UINT8, 1, "U8"},
-               {"bfloat16", ZO_BFLOAT16, 2, "BF16"}, {"int8", ZO_INT8, 1, "I8"}, {"uint32", ZO_UINT32, 4, "U32"},
-               {"float16", ZO_FLOAT16, 2, "F16"}, {"int32", ZO_INT32, 4, "I32"}};
+  } known[] = {{"float32", ZO_FLOAT32, 4, "F32"},    {"int64", ZO_INT64, 8, "I64"}, {"uint8", ZO_UINT8, 1, "U8"},
+               {"bfloat16", ZO_BFLOAT16, 2, "BF16"}, {"int8", ZO_INT8, 1, "I8"},    {"uint32", ZO_UINT32, 4, "U32"},
+               {"float16", ZO_FLOAT16, 2, "F16"},    {"int32", ZO_INT32, 4, "I32"}};
   for (const auto& dtype : known) {
     CHECK(dtype_from_text(dtype.text) == dtype.dtype && dtype_bytes(dtype.dtype) == dtype.bytes);
     CHECK(dtype_text(dtype.dtype) == std::string(dtype.text));

@@ -12,10 +12,10 @@
 #include "check.h"
 #include "kernels/grid.h"
 #include "rng/variants.h"
-#include "session/files.h"
-#include "session/slot_updates.h"
-#include "session/slot_values.h"
-#include "session/slots.h"
+#include "session/state/slot_values.h"
+#include "session/state/slots.h"
+#include "session/storage/files.h"
+#include "session/train/slot_updates.h"
 
 using namespace zoexport;
 
@@ -43,8 +43,7 @@ SlotSpec slot(const std::string& name, int32_t dtype, uint64_t elements, const c
 double half_value(uint16_t half) {
   const int exponent = (half >> 10) & 31;
   const double fraction = half & 1023;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1 + fraction / 1024, exponent - 15);
+  const double magnitude = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1 + fraction / 1024, exponent - 15);
   return half >> 15 != 0 ? -magnitude : magnitude;
 }
 

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "check.h"
-#include "session/files.h"
-#include "session/optimizer.h"
-#include "session/scratch.h"
-#include "session/two_copies.h"
-#include "session/work_file.h"
+#include "session/storage/files.h"
+#include "session/storage/scratch.h"
+#include "session/storage/two_copies.h"
+#include "session/storage/work_file.h"
+#include "session/train/optimizer.h"
 
 using namespace zoexport;
 

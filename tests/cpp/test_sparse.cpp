@@ -58,9 +58,9 @@ void halves_are_their_definition() {
     const float value = half_to_float(static_cast<uint16_t>(half));
     const bool nan = (half & 0x7FFFu) > 0x7C00u;
     const uint32_t quiet_nan = (half & 0x8000u) << 16 | 0x7FC00000u | (half & 0x03FFu) << 13;
-    exact = exact &&
-        (nan ? bits_of(value) == quiet_nan
-             : static_cast<double>(value) == value_of(half) && std::signbit(value) == ((half & 0x8000u) != 0));
+    exact =
+        exact && (nan ? bits_of(value) == quiet_nan
+                      : static_cast<double>(value) == value_of(half) && std::signbit(value) == ((half & 0x8000u) != 0));
     back = back && float_to_half(value) == (nan ? half | 0x0200u : half);
   }
   CHECK(exact);
@@ -78,7 +78,7 @@ void rounding_is_to_nearest_even() {
     for (const uint32_t sign : {0u, 0x8000u}) {
       const auto rounded = [&](float value) { return float_to_half(sign == 0 ? value : -value) ^ sign; };
       nearest = nearest && rounded(middle) == even && rounded(std::nextafterf(middle, 0.0f)) == half &&
-          rounded(std::nextafterf(middle, 1e6f)) == half + 1;
+                rounded(std::nextafterf(middle, 1e6f)) == half + 1;
     }
   }
   CHECK(nearest);
@@ -151,15 +151,14 @@ struct Sparse {
     for (size_t i = 0; i < all.size(); ++i) {
       all[i] = static_cast<int32_t>(i);
     }
-    std::sort(all.begin(), all.end(), [&](int32_t a, int32_t b) {
-      return word[static_cast<size_t>(a)] < word[static_cast<size_t>(b)];
-    });
+    std::sort(all.begin(), all.end(),
+              [&](int32_t a, int32_t b) { return word[static_cast<size_t>(a)] < word[static_cast<size_t>(b)]; });
     std::sort(all.begin(), all.begin() + static_cast<ptrdiff_t>(entries));
     std::copy_n(all.begin(), entries, places.begin() + static_cast<ptrdiff_t>(begin));
     const size_t end = begin + entries;
     const uint32_t step = 0xFFFFFFFFu - queries;
-    product = {rows, N,   K,       x.data(), y.data(), values.data(), places.data(), begin,
-               end,  epsilon, 1u << 31, step, 17,       queries,       nullptr};
+    product = {rows, N,       K,        x.data(), y.data(), values.data(), places.data(), begin,
+               end,  epsilon, 1u << 31, step,     17,       queries,       nullptr};
   }
 };
 
@@ -235,7 +234,7 @@ void what_does_not_fit() {
   sparse.places[2] = 0;
   sparse.places[6] = 62;
   CHECK(sparse_places_fit(p));
-  sparse.places[6] = 63; // N * K
+  sparse.places[6] = 63;  // N * K
   CHECK(!sparse_places_fit(p));
   p.end = p.begin;
   CHECK(sparse_places_fit(p));
@@ -253,13 +252,13 @@ void places_are_divided_exactly() {
           places.push_back(place);
         }
       }
-      const std::vector<uint16_t> values(places.size(), 0x3C00u); // 1
+      const std::vector<uint16_t> values(places.size(), 0x3C00u);  // 1
       std::vector<float> x(K), y(N), out(N);
       for (size_t k = 0; k < K; ++k) {
         x[k] = static_cast<float>(k + 1);
       }
-      const SparseProduct product{1, N, K, x.data(), y.data(), values.data(), places.data(), 0, places.size(),
-                                  0.0f, 7, 3, 5, 1, out.data()};
+      const SparseProduct product{1,    N, K, x.data(), y.data(), values.data(), places.data(), 0, places.size(),
+                                  0.0f, 7, 3, 5,        1,        out.data()};
       CHECK(run_tasks(product, 0, tasks_of(product).count, SparseForm::kRows));
       float sum = 0.0f;
       for (const int32_t place : places) {
@@ -270,7 +269,7 @@ void places_are_divided_exactly() {
   }
 }
 
-} // namespace
+}  // namespace
 
 int main() {
   for (const ProductVariant& variant : product_variants()) {
@@ -287,14 +286,14 @@ int main() {
   }
   for (const size_t N : {1u, 2u, 63u, 64u, 65u, 131u}) {
     for (const size_t K : {1u, 4u, 31u}) {
-      all_variants(40, N, K, 5, N * K / 2, 1e-2f, 1); // chunks and bands end anywhere
+      all_variants(40, N, K, 5, N * K / 2, 1e-2f, 1);  // chunks and bands end anywhere
       all_variants(37, N, K, 7, N * K, 0.0f, 3);
     }
   }
   all_variants(36, 200, 70, 3, 0, 1e-2f, 1);
   all_variants(36, 200, 70, 3, 1, 1e-2f, 1);
   all_variants(0, 20, 30, 3, 9, 1e-2f, 2);
-  all_variants(150, 300, 1000, 1, 3000, 1e-3f, 1); // blocks of rows
+  all_variants(150, 300, 1000, 1, 3000, 1e-3f, 1);  // blocks of rows
   all_variants(640, 100, 60, 2, 300, 1e-3f, 4);
   what_does_not_fit();
   places_are_divided_exactly();

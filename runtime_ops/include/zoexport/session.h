@@ -125,8 +125,8 @@ typedef struct zo_info {
   uint32_t queries;
   uint32_t max_labels;
   uint32_t slots;
-  uint64_t seed;  /* the state's, or what the run is configured with */
-  uint64_t steps; /* records of the trajectory: steps taken in total */
+  uint64_t seed;              /* the state's, or what the run is configured with */
+  uint64_t steps;             /* records of the trajectory: steps taken in total */
   const char* packed_weights; /* the file that they are mapped from; "" before the first program runs, or without one */
   const char* packed_problem; /* why there is no such file; "" where there is one or none was asked for */
 } zo_info;
@@ -191,8 +191,8 @@ typedef struct zo_run {
   double weight_decay;
   double clip;               /* the largest norm of an update's gradient; 0: any */
   uint32_t checkpoint_every; /* stages from one kept activation to the next */
-  uint32_t reserved;         /* what follows was not there at first; ignored, so that older hosts' padding is no value */
-  int32_t difference;        /* of zeroth-order methods; forward where one copy goes through the model at a time */
+  uint32_t reserved;  /* what follows was not there at first; ignored, so that older hosts' padding is no value */
+  int32_t difference; /* of zeroth-order methods; forward where one copy goes through the model at a time */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and the state's seed. */
@@ -279,9 +279,11 @@ ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* data
 
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
-enum { ZO_SLOT_CURRENT = 0, /* as the last step evaluated it */
-       ZO_SLOT_FINISHED = 1, /* with the pending update applied: what export and evaluation use */
-       ZO_SLOT_GRADIENT = 2  /* the last step's gradient by a trainable slot, before clipping: first-order methods */ };
+enum {
+  ZO_SLOT_CURRENT = 0,  /* as the last step evaluated it */
+  ZO_SLOT_FINISHED = 1, /* with the pending update applied: what export and evaluation use */
+  ZO_SLOT_GRADIENT = 2  /* the last step's gradient by a trainable slot, before clipping: first-order methods */
+};
 
 /* Values of slots that are float32 or float16 in the bundle, in memory and in files pass here as float32. Those of a float16
  * slot are converted exactly when they are read, and rounded to nearest, ties to even, when they are written. A slot of
@@ -291,8 +293,8 @@ enum { ZO_SLOT_CURRENT = 0, /* as the last step evaluated it */
 ZO_API zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
                                       zo_error* error);
 /* Its values as they lie in memory; `size` must be their bytes. Gradients do not pass so. */
-ZO_API zo_status zo_session_read_slot_bytes(zo_session* session, const char* name, int32_t which, void* bytes, size_t size,
-                                            zo_error* error);
+ZO_API zo_status zo_session_read_slot_bytes(zo_session* session, const char* name, int32_t which, void* bytes,
+                                            size_t size, zo_error* error);
 
 /* Replaces a slot's initial value (an imported adapter), before the first step. */
 ZO_API zo_status zo_session_write_slot(zo_session* session, const char* name, const float* values, size_t count,

@@ -8,5 +8,5 @@ namespace kernels {
 
 constexpr GridKernels grid_avx2 = vector_grid_kernels<Avx2, rng::Avx2>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

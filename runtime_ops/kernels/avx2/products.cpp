@@ -7,5 +7,5 @@ namespace kernels {
 
 constexpr ProductKernels products_avx2 = vector_kernels<Avx2>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -7,5 +7,5 @@ namespace kernels {
 
 constexpr SparseKernels sparse_avx2 = vector_sparse_kernels<Avx2>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

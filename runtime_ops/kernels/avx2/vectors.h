@@ -25,17 +25,14 @@ struct Avx2 {
   static Float to_float(Word word) { return _mm256_cvtepi32_ps((__m256i)word); }
 
   static __m256i load_two(const char* const* rows, size_t offset) {
-    const auto half = [&](size_t row) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset));
-    };
+    const auto half = [&](size_t row) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset)); };
     return _mm256_inserti128_si256(_mm256_castsi128_si256(half(0)), half(4), 1);
   }
 
   static void load_columns(const char* const (&rows)[kLanes], size_t offset, Word (&out)[4]) {
     // Rows i and i+4 in the halves of a vector, so that transposing 4x4 within each half is all.
-    transpose(
-        load_two(rows, offset), load_two(rows + 1, offset), load_two(rows + 2, offset), load_two(rows + 3, offset),
-        out);
+    transpose(load_two(rows, offset), load_two(rows + 1, offset), load_two(rows + 2, offset),
+              load_two(rows + 3, offset), out);
   }
 
   static void store_columns(const Word (&in)[4], char* const (&rows)[kLanes], size_t offset) {
@@ -84,12 +81,12 @@ struct Avx2 {
     return (Word)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
   static void store_halves(uint8_t* to, Word word) {
-    const __m256i packed = _mm256_packus_epi32((__m256i)word, (__m256i)word); // within each half
+    const __m256i packed = _mm256_packus_epi32((__m256i)word, (__m256i)word);  // within each half
     const __m256i first = _mm256_permute4x64_epi64(packed, 0x08);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(first));
   }
 };
 
-} // namespace
-} // namespace kernels
-} // namespace zoexport
+}  // namespace
+}  // namespace kernels
+}  // namespace zoexport

@@ -8,5 +8,5 @@ namespace kernels {
 
 constexpr GridKernels grid_avx512 = vector_grid_kernels<Avx512, rng::Avx512>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

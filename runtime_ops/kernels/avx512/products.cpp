@@ -7,5 +7,5 @@ namespace kernels {
 
 constexpr ProductKernels products_avx512 = vector_kernels<Avx512>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

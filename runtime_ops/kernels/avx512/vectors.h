@@ -25,9 +25,7 @@ struct Avx512 {
   static Float to_float(Word word) { return _mm512_cvtepi32_ps((__m512i)word); }
 
   static __m512i load_four(const char* const* rows, size_t offset) {
-    const auto row = [&](size_t i) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + offset));
-    };
+    const auto row = [&](size_t i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + offset)); };
     // By halves: inserting from memory is cheaper in 256 bits.
     const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(4), 1);
     const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(row(8)), row(12), 1);
@@ -84,6 +82,6 @@ struct Avx512 {
   }
 };
 
-} // namespace
-} // namespace kernels
-} // namespace zoexport
+}  // namespace
+}  // namespace kernels
+}  // namespace zoexport

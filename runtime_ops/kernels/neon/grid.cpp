@@ -8,5 +8,5 @@ namespace kernels {
 
 constexpr GridKernels grid_neon = vector_grid_kernels<Neon, rng::Neon>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

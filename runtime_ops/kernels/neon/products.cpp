@@ -7,5 +7,5 @@ namespace kernels {
 
 constexpr ProductKernels products_neon = vector_kernels<Neon>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

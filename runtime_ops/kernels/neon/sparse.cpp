@@ -7,5 +7,5 @@ namespace kernels {
 
 constexpr SparseKernels sparse_neon = vector_sparse_kernels<Neon>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

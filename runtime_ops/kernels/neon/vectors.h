@@ -55,7 +55,7 @@ struct Neon {
   static Word spread_int4(const uint8_t* codes) {
     uint16_t two;
     __builtin_memcpy(&two, codes, sizeof(two));
-    const int32x4_t shifts = {0, -4, -8, -12}; // to the right
+    const int32x4_t shifts = {0, -4, -8, -12};  // to the right
     return vshlq_u32(vdupq_n_u32(two), shifts);
   }
 
@@ -77,6 +77,6 @@ struct Neon {
   static void store_halves(uint8_t* to, Word word) { vst1_u8(to, vreinterpret_u8_u16(vmovn_u32(word))); }
 };
 
-} // namespace
-} // namespace kernels
-} // namespace zoexport
+}  // namespace
+}  // namespace kernels
+}  // namespace zoexport

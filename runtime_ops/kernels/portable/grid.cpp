@@ -8,5 +8,5 @@ namespace kernels {
 
 constexpr GridKernels grid_portable = vector_grid_kernels<Portable, rng::Portable>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -7,5 +7,5 @@ namespace kernels {
 
 constexpr ProductKernels products_portable = vector_kernels<Portable>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -7,5 +7,5 @@ namespace kernels {
 
 constexpr SparseKernels sparse_portable = vector_sparse_kernels<Portable>();
 
-} // namespace kernels
-} // namespace zoexport
+}  // namespace kernels
+}  // namespace zoexport

@@ -24,9 +24,7 @@ struct Portable {
   static void store(float* to, Float value) { __builtin_memcpy(to, &value, sizeof(value)); }
   static Float broadcast(float value) { return Float{value, value, value, value}; }
   static Float multiply_add(Float a, Float b, Float c) { return a * b + c; }
-  static Float to_float(Word word) {
-    return __builtin_convertvector((Int)word, Float);
-  }
+  static Float to_float(Word word) { return __builtin_convertvector((Int)word, Float); }
 
   static void load_columns(const char* const (&rows)[kLanes], size_t offset, Word (&out)[4]) {
     uint32_t row[kLanes][4];
@@ -70,7 +68,7 @@ struct Portable {
     }
     return a;
   }
-  static Word to_int(Float value) { return (Word)__builtin_convertvector(value, Int); }
+  static Word to_int(Float value) { return (Word) __builtin_convertvector(value, Int); }
   static bool none(Word word) { return (word[0] | word[1] | word[2] | word[3]) == 0; }
 
   static Word load_halves(const uint8_t* from) {
@@ -87,6 +85,6 @@ struct Portable {
   }
 };
 
-} // namespace
-} // namespace kernels
-} // namespace zoexport
+}  // namespace
+}  // namespace kernels
+}  // namespace zoexport

@@ -10,5 +10,5 @@ void normal_blocks_avx2(const Stream& stream, uint32_t first_block, float* out) 
   vector_normal_blocks<Avx2>(stream, first_block, out);
 }
 
-} // namespace rng
-} // namespace zoexport
+}  // namespace rng
+}  // namespace zoexport

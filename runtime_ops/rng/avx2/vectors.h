@@ -84,6 +84,6 @@ struct Avx2 {
   };
 };
 
-} // namespace
-} // namespace rng
-} // namespace zoexport
+}  // namespace
+}  // namespace rng
+}  // namespace zoexport

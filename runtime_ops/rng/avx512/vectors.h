@@ -90,6 +90,6 @@ struct Avx512 {
   };
 };
 
-} // namespace
-} // namespace rng
-} // namespace zoexport
+}  // namespace
+}  // namespace rng
+}  // namespace zoexport

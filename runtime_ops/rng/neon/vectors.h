@@ -41,7 +41,7 @@ struct Neon {
   static constexpr uint32_t kFewBits = 4;
 
   struct Few {
-    uint8x16x4_t thresholds, pairs; // four entries a vector
+    uint8x16x4_t thresholds, pairs;  // four entries a vector
 
     Few(const int32_t* entries, uint32_t log2_size) : thresholds{}, pairs{} {
       uint32_t parts[2][1 << kFewBits] = {};
@@ -79,6 +79,6 @@ struct Neon {
   };
 };
 
-} // namespace
-} // namespace rng
-} // namespace zoexport
+}  // namespace
+}  // namespace rng
+}  // namespace zoexport

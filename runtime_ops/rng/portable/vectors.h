@@ -48,6 +48,6 @@ struct Portable {
   using Few = Any;
 };
 
-} // namespace
-} // namespace rng
-} // namespace zoexport
+}  // namespace
+}  // namespace rng
+}  // namespace zoexport

@@ -26,10 +26,10 @@ std::vector<T> room(JNIEnv* env, jarray array) {
 
 void raise(JNIEnv* env, const zo_error& error) {
   jclass type = checked(env, env->FindClass("zoexport/session/ZoException"));
-  jmethodID of = checked(
-      env, env->GetStaticMethodID(type, "of",
-                                  "(ILjava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;)"
-                                  "Lzoexport/session/ZoException;"));
+  jmethodID of =
+      checked(env, env->GetStaticMethodID(type, "of",
+                                          "(ILjava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;)"
+                                          "Lzoexport/session/ZoException;"));
   jobject exception = env->CallStaticObjectMethod(type, of, static_cast<jint>(error.code), to_string(env, error.where),
                                                   to_string(env, error.found), to_string(env, error.expected),
                                                   to_string(env, error.fix));

@@ -7,8 +7,7 @@
 using namespace zoexport::jni;
 
 // The static method `name` of a class of zoexport.session.
-#define ZO_NATIVE(result, type, name) \
-  extern "C" JNIEXPORT result JNICALL Java_zoexport_session_##type##_##name
+#define ZO_NATIVE(result, type, name) extern "C" JNIEXPORT result JNICALL Java_zoexport_session_##type##_##name
 
 namespace {
 
@@ -76,9 +75,7 @@ ZO_NATIVE(jlong, TrainingSession, nativeOpen)
   });
 }
 
-ZO_NATIVE(void, TrainingSession, nativeClose)(JNIEnv*, jclass, jlong session) {
-  zo_session_close(session_of(session));
-}
+ZO_NATIVE(void, TrainingSession, nativeClose)(JNIEnv*, jclass, jlong session) { zo_session_close(session_of(session)); }
 
 ZO_NATIVE(jobject, TrainingSession, nativeInfo)(JNIEnv* env, jclass, jlong session) {
   return guarded(env, [&]() -> jobject {
@@ -88,9 +85,9 @@ ZO_NATIVE(jobject, TrainingSession, nativeInfo)(JNIEnv* env, jclass, jlong sessi
                 "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;IIIIIJJLjava/lang/String;"
                 "Ljava/lang/String;)V",
                 to_string(env, info.bundle_id), to_string(env, info.method), to_string(env, info.target),
-                to_string(env, info.engine), bits(info.rows), bits(info.seq_len), bits(info.copies),
-                bits(info.queries), bits(info.max_labels), bits(info.seed), bits(info.steps),
-                to_string(env, info.packed_weights), to_string(env, info.packed_problem));
+                to_string(env, info.engine), bits(info.rows), bits(info.seq_len), bits(info.copies), bits(info.queries),
+                bits(info.max_labels), bits(info.seed), bits(info.steps), to_string(env, info.packed_weights),
+                to_string(env, info.packed_problem));
   });
 }
 
@@ -227,8 +224,7 @@ ZO_NATIVE(void, TrainingSession, nativeTrain)
     Callback callback = {env, progress, nullptr};
     if (progress != nullptr) {
       jclass type = checked(env, env->FindClass("zoexport/session/OnProgress"));
-      callback.method =
-          checked(env, env->GetMethodID(type, "onProgress", "(Lzoexport/session/StepProgress;)Z"));
+      callback.method = checked(env, env->GetMethodID(type, "onProgress", "(Lzoexport/session/StepProgress;)Z"));
     }
     call(env, zo_session_train, session_of(session), dataset_of(dataset), static_cast<uint64_t>(total_steps),
          progress != nullptr ? &on_progress : nullptr, static_cast<void*>(&callback));

@@ -1,0 +1,51 @@
+// Examples laid out into calls of a program: rows of tokens and label entries.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "session/data/dataset.h"
+
+namespace zoexport {
+
+// The size of one call.
+struct CallLimits {
+  uint32_t rows;
+  uint32_t seq_len;
+  uint32_t min_seq_len;  // seq_len where every call has rows of this length
+  uint32_t max_labels;
+  uint32_t min_labels;              // fewer entries are filled up with ones that nobody reads
+  std::vector<uint32_t> lengths{};  // ascending, up to seq_len: rows get the smallest that fits; empty: any length
+  // Of a model that is not causal: what rows are padded with, so that it sees no padding. Every label sees a whole row.
+  std::optional<int64_t> pad_token{};
+};
+
+// One call. Entries beyond owners.size() are filling.
+struct Call {
+  uint32_t length = 0;                   // tokens of each row: those of the longest, within the limits
+  std::vector<int64_t> tokens;           // rows * length, padded with the limits' pad_token, or 0
+  std::vector<int64_t> label_positions;  // row * length + position
+  std::vector<int64_t> label_tokens;
+  std::vector<uint32_t> owners;  // entry -> candidate of the layout
+};
+
+// A batch of examples as calls, and what is needed to reduce their outputs to losses.
+struct Layout {
+  struct Example {
+    uint32_t first;   // its first candidate in `labels`
+    uint32_t count;   // candidates laid out: all, or the right one alone
+    uint32_t target;  // the right one, counted from `first`
+  };
+  std::vector<Example> examples;
+  std::vector<uint32_t> labels;  // label entries of each candidate
+  std::vector<Call> calls;
+};
+
+// Lays out `count` examples in order. `all_candidates`: false lays out right candidates alone. Candidates of an example
+// share a row when one's tokens, up to its last label, begin with the other's; with a pad_token, when all their tokens are
+// the same. Every candidate fits seq_len.
+Layout lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
+               const CallLimits& limits);
+
+}  // namespace zoexport

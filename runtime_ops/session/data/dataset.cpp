@@ -1,0 +1,127 @@
+#include "session/data/dataset.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#include "session/storage/files.h"
+#include "session/storage/json_reader.h"
+
+namespace zoexport {
+namespace {
+
+const char* const kFix = "Correct the example; docs/session.md describes the format.";
+
+Failure bad(const std::string& where, const std::string& found, const std::string& expected) {
+  return {ZO_DATA_ERROR, where, found, expected, kFix};
+}
+
+Status check(const zo_candidate& candidate, const std::string& where) {
+  if (candidate.length == 0 || candidate.tokens == nullptr || candidate.labels == nullptr) {
+    return bad(where, "no tokens", "at least one");
+  }
+  bool labelled = false;
+  for (size_t i = 0; i < candidate.length; ++i) {
+    const int64_t token = candidate.tokens[i];
+    const int64_t label = candidate.labels[i];
+    if (token < 0 || token > INT32_MAX) {
+      return bad(where, "token " + std::to_string(token), "a token id of at least 0");
+    }
+    if ((label < 0 && label != kNoLabel) || label > INT32_MAX) {
+      return bad(where, "label " + std::to_string(label), "a token id of at least 0, or -100");
+    }
+    labelled = labelled || label != kNoLabel;
+  }
+  return labelled ? Status() : bad(where, "no label", "at least one token to predict");
+}
+
+// One line of a JSON Lines file, added to `dataset`.
+Status add_line(Dataset& dataset, const std::string& line, const std::string& where) {
+  ZO_ASSIGN(document, parse_json(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, kFix));
+  JsonProblems problems(ZO_DATA_ERROR, where, kFix);
+  const JsonNode root(&document, "", &problems);
+  std::vector<std::vector<int64_t>> numbers;  // tokens and labels in turn
+  for (const JsonNode& candidate : root.member("candidates").items()) {
+    for (const char* key : {"tokens", "labels"}) {
+      numbers.emplace_back();
+      for (const JsonNode& number : candidate.member(key).items()) {
+        numbers.back().push_back(number.integer(kNoLabel, INT32_MAX));
+      }
+    }
+    if (numbers.back().size() != numbers[numbers.size() - 2].size()) {
+      candidate.problem("as many labels as tokens");
+    }
+  }
+  const int64_t target = root.has("target") ? root.member("target").integer(0, INT32_MAX) : 0;
+  ZO_TRY(problems.status());
+  std::vector<zo_candidate> candidates;
+  for (size_t i = 0; i < numbers.size(); i += 2) {
+    candidates.push_back({numbers[i].data(), numbers[i + 1].data(), numbers[i].size()});
+  }
+  return dataset.add(candidates.data(), candidates.size(), static_cast<size_t>(target), where);
+}
+
+}  // namespace
+
+Status Dataset::add(const zo_candidate* candidates, size_t count, size_t target, const std::string& where) {
+  if (count == 0 || candidates == nullptr) {
+    return bad(where, "no candidates", "at least one");
+  }
+  if (target >= count) {
+    return bad(where, "target " + std::to_string(target) + " of " + std::to_string(count) + " candidates",
+               "the index of a candidate");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    ZO_TRY(check(candidates[i], where + ", candidate " + std::to_string(i)));
+  }
+  first_candidate_.push_back(begins_.size());
+  targets_.push_back(static_cast<uint32_t>(target));
+  for (size_t i = 0; i < count; ++i) {
+    begins_.push_back(tokens_.size());
+    tokens_.insert(tokens_.end(), candidates[i].tokens, candidates[i].tokens + candidates[i].length);
+    labels_.insert(labels_.end(), candidates[i].labels, candidates[i].labels + candidates[i].length);
+    longest_ = std::max(longest_, static_cast<uint32_t>(candidates[i].length));
+    for (size_t t = 0; t < candidates[i].length; ++t) {
+      largest_token_ = std::max({largest_token_, static_cast<int32_t>(candidates[i].tokens[t]),
+                                 static_cast<int32_t>(candidates[i].labels[t])});
+    }
+  }
+  return {};
+}
+
+Status Dataset::load(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return system_failure(ZO_DATA_ERROR, path, errno == 0 ? ENOENT : errno, false);
+  }
+  Dataset grown = *this;
+  std::string line;
+  for (size_t number = 1; std::getline(file, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      continue;
+    }
+    ZO_TRY(add_line(grown, line, path + ", line " + std::to_string(number)));
+  }
+  if (file.bad()) {
+    return system_failure(ZO_DATA_ERROR, path, EIO, false);
+  }
+  if (grown.size() == size()) {
+    return bad(path, "no examples", "at least one line");
+  }
+  *this = std::move(grown);
+  return {};
+}
+
+size_t Dataset::candidates(size_t example) const {
+  const size_t next = example + 1 < first_candidate_.size() ? first_candidate_[example + 1] : begins_.size();
+  return next - first_candidate_[example];
+}
+
+Candidate Dataset::candidate(size_t example, size_t index) const {
+  const size_t number = first_candidate_[example] + index;
+  const size_t end = number + 1 < begins_.size() ? begins_[number + 1] : tokens_.size();
+  const size_t begin = begins_[number];
+  return {tokens_.data() + begin, labels_.data() + begin, static_cast<uint32_t>(end - begin)};
+}
+
+}  // namespace zoexport

@@ -1,0 +1,396 @@
+#include "session/manifest/manifest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "session/manifest/canonical.h"
+#include "session/manifest/grid.h"
+#include "session/manifest/split.h"
+#include "session/manifest/step.h"
+#include "session/storage/files.h"
+#include "session/storage/json_reader.h"
+#include "session/storage/sha256.h"
+
+namespace zoexport {
+namespace {
+
+constexpr int64_t kLargest = 1 << 30;  // of any count: keeps products of two within int64
+const char* const kAgain = "Copy the bundle again from where it was compiled, or compile it again.";
+
+const ValueSpec* with_role(const std::vector<ValueSpec>& values, const std::string& role) {
+  for (const ValueSpec& value : values) {
+    if (value.role == role) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+ValueSpec read_value(const JsonNode& node) {
+  ValueSpec value;
+  value.name = node.member("name").text();
+  value.role = node.member("role").text();
+  const JsonNode dtype = node.member("dtype");
+  const int32_t known = dtype_from_text(dtype.text());
+  if (known < 0) {
+    dtype.problem(dtype_texts());
+  } else {
+    value.dtype = known;
+  }
+  for (const JsonNode& size : node.member("shape").items()) {
+    Dimension dimension;
+    if (size.is_object()) {
+      dimension.min = size.member("min").integer(1, kLargest);
+      dimension.max = size.member("max").integer(dimension.min, kLargest);
+    } else {
+      dimension.min = dimension.max = size.integer(1, kLargest);
+    }
+    value.shape.push_back(dimension);
+  }
+  return value;
+}
+
+// A file's name must stay inside the bundle.
+std::string read_file_name(const JsonNode& node) {
+  const std::string name = node.text();
+  if (name.empty() || name.front() == '/' || name.find("..") != std::string::npos) {
+    node.problem("the name of a file in the bundle");
+  }
+  return name;
+}
+
+ProgramSpec read_program(const JsonNode& node) {
+  ProgramSpec program;
+  program.name = node.member("name").text();
+  program.file = read_file_name(node.member("file"));
+  program.method = node.member("method").text();
+  program.family = node.has("family") ? node.member("family").text() : "";
+  program.length = node.has("length") ? static_cast<uint32_t>(node.member("length").integer(1, kLargest)) : 0;
+  for (const JsonNode& value : node.member("inputs").items()) {
+    program.inputs.push_back(read_value(value));
+  }
+  for (const JsonNode& value : node.member("outputs").items()) {
+    program.outputs.push_back(read_value(value));
+  }
+  return program;
+}
+
+SlotSpec read_slot(const JsonNode& node) {
+  SlotSpec slot;
+  slot.name = node.member("name").text();
+  slot.role = node.member("role").text();
+  slot.module = node.has("module") ? node.member("module").text() : "";
+  slot.dtype = dtype_from_text(node.member("dtype").text());
+  const auto known = {ZO_FLOAT32, ZO_FLOAT16, ZO_UINT8, ZO_INT8, ZO_INT32};
+  if (std::find(known.begin(), known.end(), slot.dtype) == known.end() ||
+      (slot.dtype == ZO_INT32 && slot.role == "trainable")) {
+    node.member("dtype").problem("float32, float16, uint8, int8, or int32 where it is not trained");
+    slot.dtype = ZO_FLOAT32;
+  }
+  slot.tensor_id = static_cast<uint32_t>(node.member("tensor_id").integer(0, UINT32_MAX - 1));
+  slot.elements = 1;
+  for (const JsonNode& size : node.member("shape").items()) {
+    slot.shape.push_back(size.integer(1, kLargest));
+    slot.elements *= static_cast<uint64_t>(slot.shape.back());
+    if (slot.elements > static_cast<uint64_t>(kLargest)) {
+      node.problem("at most " + std::to_string(kLargest) + " elements");
+      slot.elements = 1;
+    }
+  }
+  return slot;
+}
+
+RunSettings read_settings(const JsonNode& node) {
+  RunSettings settings;
+  const auto positive = [&](const char* key, double fallback) {
+    const double value = node.has(key) ? node.member(key).number() : fallback;
+    if (!std::isfinite(value) || value <= 0) {
+      node.member(key).problem("a number above 0");
+    }
+    return value;
+  };
+  const auto fraction = [&](const char* key, double most) {
+    const double value = node.has(key) ? node.member(key).number() : 0;
+    if (!(value >= 0 && value < most)) {
+      node.member(key).problem("a number of at least 0" + std::string(most < HUGE_VAL ? " and below 1" : ""));
+    }
+    return value;
+  };
+  settings.momentum = fraction("momentum", 1);
+  settings.weight_decay = fraction("weight_decay", HUGE_VAL);
+  settings.clip = fraction("clip", HUGE_VAL);
+  if (node.has("checkpoint_every")) {
+    settings.checkpoint_every = static_cast<uint32_t>(node.member("checkpoint_every").integer(1, kLargest));
+  }
+  settings.lr = positive("lr", 5e-3);
+  settings.eps = positive("eps", 1e-2);
+  settings.seed = node.has("seed") ? node.member("seed").unsigned_integer() : 0;
+  settings.batch = node.has("batch") ? static_cast<uint32_t>(node.member("batch").integer(1, kLargest)) : 1;
+  settings.accumulate =
+      node.has("accumulate") ? static_cast<uint32_t>(node.member("accumulate").integer(1, kLargest)) : 1;
+  if (node.has("lr_schedule")) {
+    settings.schedule = schedule_from_text(node.member("lr_schedule").text());
+    if (settings.schedule < 0) {
+      node.member("lr_schedule").problem("constant, linear or cosine");
+    }
+  }
+  if (node.has("loss")) {
+    settings.loss = loss_from_text(node.member("loss").text());
+    if (settings.loss < 0) {
+      node.member("loss").problem("full or choices");
+    }
+  }
+  if (node.has("difference")) {
+    settings.difference = difference_from_text(node.member("difference").text());
+    if (settings.difference < 0) {
+      node.member("difference").problem("central or forward");
+    }
+  }
+  return settings;
+}
+
+// What every whole-model program of every method must have; roles of one method are checked by its trainer.
+void check_program(Manifest& manifest, const ProgramSpec& program, JsonProblems& problems) {
+  const std::string where = "program " + program.name;
+  for (const char* role : {"tokens", "label_positions", "label_tokens"}) {
+    const ValueSpec* value = program.input(role);
+    if (value == nullptr || value->dtype != ZO_INT64) {
+      problems.add(where, std::string("no int64 input with the role ") + role, "one");
+      return;
+    }
+  }
+  const ValueSpec* tokens = program.input("tokens");
+  if (tokens->shape.size() != 2 || tokens->shape[0].dynamic() || tokens->shape[0].max != manifest.rows ||
+      (manifest.seq_len != 0 && tokens->shape[1].max != manifest.seq_len)) {
+    problems.add(where, "tokens of another shape", "(rows, seq_len), the same in every program");
+    return;
+  }
+  manifest.seq_len = static_cast<uint32_t>(tokens->shape[1].max);
+  if (!manifest.lengths.empty() &&
+      (manifest.lengths.back() != manifest.seq_len || int64_t{manifest.lengths.front()} != tokens->shape[1].min)) {
+    problems.add(where, "tokens of other lengths than the manifest's", "from the first of lengths to the last");
+    return;
+  }
+  for (const char* role : {"label_positions", "label_tokens"}) {
+    const ValueSpec* labels = program.input(role);
+    if (labels->shape.size() != 1 || labels->shape[0].max != manifest.max_labels ||
+        labels->shape[0].min != program.input("label_positions")->shape[0].min) {
+      problems.add(where, std::string("the role ") + role + " of another shape", "(M) with M up to max_labels");
+    }
+  }
+  const ValueSpec* logprobs = program.output("label_logprobs");
+  if (logprobs == nullptr || logprobs->dtype != ZO_FLOAT32) {
+    problems.add(where, "no float32 output with the role label_logprobs", "one");
+  }
+  for (const auto* values : {&program.inputs, &program.outputs}) {
+    for (const ValueSpec& value : *values) {
+      if (value.role != "state") {
+        continue;
+      }
+      const auto slot = std::find_if(manifest.slots.begin(), manifest.slots.end(),
+                                     [&](const SlotSpec& candidate) { return candidate.name == value.name; });
+      if (slot == manifest.slots.end() || value.dtype != slot->dtype || !value.has_shape(slot->shape)) {
+        problems.add(where, "the state " + value.name, "a slot of that name, dtype and shape under state");
+      }
+    }
+  }
+}
+
+void check_names(const Manifest& manifest, JsonProblems& problems) {
+  std::set<std::string> names;
+  std::set<uint32_t> ids;
+  for (const SlotSpec& slot : manifest.slots) {
+    if (slot.dtype == ZO_FLOAT16 && !manifest.optimizer.empty() && manifest.queries() == 0) {
+      problems.add("state", "the float16 slot " + slot.name + " with settings.optimizer and no queries",
+                   "float32, as first-order methods keep their values");
+    }
+    if (!names.insert(slot.name).second || !ids.insert(slot.tensor_id).second) {
+      problems.add("state", "two slots that share the name " + slot.name + " or a tensor_id", "distinct ones");
+    }
+  }
+  std::set<std::string> programs;
+  for (const ProgramSpec& program : manifest.programs) {
+    if (!programs.insert(program.name).second) {
+      problems.add("programs", "two programs named " + program.name, "distinct names");
+    }
+  }
+}
+
+Status check_id(const Manifest& manifest, const std::string& text, const std::string& where) {
+  ZO_ASSIGN(canonical, canonical_json(text, "bundle_id"));
+  const std::string id = sha256_hex(canonical.data(), canonical.size());
+  if (id != manifest.bundle_id) {
+    return Failure{ZO_BUNDLE_ERROR, where, "bundle_id " + manifest.bundle_id.substr(0, 16) + "... and other content",
+                   "the content it was computed from (" + id.substr(0, 16) + "... is this content's)", kAgain};
+  }
+  return {};
+}
+
+}  // namespace
+
+bool ValueSpec::has_shape(const std::vector<int64_t>& sizes) const {
+  return std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end(),
+                    [](const Dimension& a, int64_t b) { return !a.dynamic() && a.min == b; });
+}
+
+const ValueSpec* ProgramSpec::input(const std::string& role) const { return with_role(inputs, role); }
+const ValueSpec* ProgramSpec::output(const std::string& role) const { return with_role(outputs, role); }
+
+size_t Manifest::level_of(const std::string& slot) const {
+  for (size_t i = stages.size(); i-- > 0;) {
+    for (const auto& [name, bound] : stages[i].bind) {
+      if (bound == slot) {
+        return step.level_of(i);
+      }
+    }
+  }
+  return 0;
+}
+
+const ProgramSpec* Manifest::program(const std::string& name) const {
+  for (const ProgramSpec& program : programs) {
+    if (program.name == name) {
+      return &program;
+    }
+  }
+  return nullptr;
+}
+
+const ProgramSpec* Manifest::program(const std::string& family, uint32_t length) const {
+  for (const ProgramSpec& program : programs) {
+    if (program.family == family && (program.length == 0 || program.length == length)) {
+      return &program;
+    }
+  }
+  return nullptr;
+}
+
+Result<Manifest> parse_manifest(const std::string& text, const std::string& where) {
+  ZO_ASSIGN(document, parse_json(text.data(), text.data() + text.size(), ZO_BUNDLE_ERROR, where, kAgain));
+  JsonProblems problems(ZO_BUNDLE_ERROR, where, kAgain);
+  const JsonNode root(&document, "", &problems);
+  const int64_t schema = root.member("schema_version").integer(1, kLargest);
+  ZO_TRY(problems.status());
+  if (schema > kManifestSchema) {
+    return Failure{ZO_BUNDLE_ERROR, where, "schema_version " + std::to_string(schema),
+                   "at most " + std::to_string(kManifestSchema),
+                   "Update zoexport, or compile the bundle with this version."};
+  }
+  Manifest manifest;
+  manifest.bundle_id = root.member("bundle_id").text();
+  const bool hexadecimal = manifest.bundle_id.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (manifest.bundle_id.size() != 64 || !hexadecimal) {
+    root.member("bundle_id").problem("64 lower-case hexadecimal digits");
+  }
+  manifest.method = root.member("method").text();
+  manifest.target = root.member("target").text();
+  manifest.engine = root.member("engine").text();
+  manifest.rng = root.member("rng").text();
+  manifest.rows = static_cast<uint32_t>(root.member("rows").integer(1, 1 << 20));
+  manifest.max_labels = static_cast<uint32_t>(root.member("max_labels").integer(1, 1 << 26));
+  manifest.copies = static_cast<uint32_t>(root.member("copies").integer(1, 1 << 16));
+  if (root.has("model") && root.member("model").has("vocab_size")) {
+    manifest.vocab_size = root.member("model").member("vocab_size").integer(1, kLargest);
+  }
+  const JsonNode settings = root.member("settings");
+  manifest.settings = read_settings(settings);
+  if (settings.has("optimizer")) {
+    manifest.optimizer = settings.member("optimizer").text();
+    if (manifest.optimizer != "adamw" && manifest.optimizer != "sgd") {
+      settings.member("optimizer").problem("adamw or sgd");
+    }
+  }
+  for (const auto& [name, entry] : root.member("files").entries()) {
+    manifest.files[name] = {entry.member("bytes").unsigned_integer(), entry.member("sha256").text()};
+  }
+  for (const JsonNode& slot : root.member("state").items()) {
+    manifest.slots.push_back(read_slot(slot));
+  }
+  for (const JsonNode& program : root.member("programs").items()) {
+    manifest.programs.push_back(read_program(program));
+  }
+  if (root.has("required_ops")) {
+    for (const JsonNode& name : root.member("required_ops").items()) {
+      manifest.required_ops.push_back(name.text());
+    }
+  }
+  if (root.has("backends")) {
+    for (const JsonNode& name : root.member("backends").items()) {
+      manifest.backends.push_back(name.text());
+    }
+  }
+  if (root.has("weights")) {
+    manifest.weights = root.member("weights").member("file").text();
+    if (manifest.files.count(manifest.weights) == 0) {
+      root.member("weights").problem("a file listed under files");
+    }
+  }
+  if (root.has("lengths")) {
+    for (const JsonNode& node : root.member("lengths").items()) {
+      const int64_t least = manifest.lengths.empty() ? 1 : int64_t{manifest.lengths.back()} + 1;
+      manifest.lengths.push_back(static_cast<uint32_t>(node.integer(least, 1 << 20)));
+    }
+  }
+  read_split(root, manifest);
+  read_step(root, manifest);
+  read_grid(root, manifest);
+  manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
+  ZO_TRY(problems.status());
+  check_names(manifest, problems);
+  check_step(manifest, problems);
+  check_grid(manifest, problems);
+  for (const ProgramSpec& program : manifest.programs) {
+    if (manifest.files.count(program.file) == 0) {
+      problems.add("program " + program.name, "the file " + program.file, "a file listed under files");
+    }
+    if (!manifest.split()) {
+      check_program(manifest, program, problems);
+    }
+  }
+  if (manifest.split()) {
+    check_split(manifest, problems);
+  }
+  ZO_TRY(problems.status());
+  ZO_TRY(check_id(manifest, text, where));
+  return manifest;
+}
+
+Result<Manifest> read_manifest(const std::string& bundle) {
+  const std::string path = join(bundle, "manifest.json");
+  if (!exists(path)) {
+    return Failure{ZO_BUNDLE_ERROR, bundle, exists(bundle) ? "no manifest.json" : "no such folder", "a bundle",
+                   "Check the path; zoexport compile writes bundles."};
+  }
+  ZO_ASSIGN(text, read_file(path, ZO_BUNDLE_ERROR));
+  return parse_manifest(text, path);
+}
+
+Status verify_file(const Manifest& manifest, const std::string& bundle, const std::string& name, bool skip_hash) {
+  const std::string path = join(bundle, name);
+  const auto entry = manifest.files.find(name);
+  if (entry == manifest.files.end()) {
+    return Failure{ZO_BUNDLE_ERROR, path, "no entry in the manifest's files", "one", kAgain};
+  }
+  if (!exists(path)) {
+    return Failure{ZO_BUNDLE_ERROR, path, "no such file", "a file of " + std::to_string(entry->second.bytes) + " bytes",
+                   kAgain};
+  }
+  ZO_ASSIGN(bytes, file_size(path, ZO_BUNDLE_ERROR));
+  if (bytes != entry->second.bytes) {
+    return Failure{ZO_BUNDLE_ERROR, path,
+                   std::to_string(bytes) + " bytes" + (bytes < entry->second.bytes ? " (truncated)" : ""),
+                   std::to_string(entry->second.bytes) + " bytes", kAgain};
+  }
+  if (skip_hash) {
+    return {};
+  }
+  ZO_ASSIGN(hash, hash_file(path, ZO_BUNDLE_ERROR));
+  if (hash != entry->second.sha256) {
+    return Failure{ZO_BUNDLE_ERROR, path, "altered content (SHA-256 " + hash.substr(0, 16) + "...)",
+                   "SHA-256 " + entry->second.sha256.substr(0, 16) + "...", kAgain};
+  }
+  return {};
+}
+
+}  // namespace zoexport

@@ -1,0 +1,167 @@
+// manifest.json: what a session knows of a bundle (docs/bundle.md).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "session/manifest/step_plan.h"
+#include "session/result.h"
+#include "session/storage/dtypes.h"
+
+namespace zoexport {
+
+inline constexpr int64_t kManifestSchema = 1;
+
+// A size, or a range of sizes where min != max.
+struct Dimension {
+  int64_t min = 0;
+  int64_t max = 0;
+  bool dynamic() const { return min != max; }
+};
+
+struct ValueSpec {
+  std::string name;
+  std::string role;
+  int32_t dtype = ZO_FLOAT32;
+  std::vector<Dimension> shape;
+
+  // Whether every size is fixed, and these are the sizes.
+  bool has_shape(const std::vector<int64_t>& sizes) const;
+};
+
+struct ProgramSpec {
+  std::string name;
+  std::string file;
+  std::string method;
+  std::string family;   // of a split bundle: what its stages call it, whatever the length
+  uint32_t length = 0;  // tokens of a row in a split bundle; 0 where the program does not depend on it
+  std::vector<ValueSpec> inputs;
+  std::vector<ValueSpec> outputs;
+
+  // The first input or output with a role, or null.
+  const ValueSpec* input(const std::string& role) const;
+  const ValueSpec* output(const std::string& role) const;
+};
+
+struct SlotSpec {
+  std::string name;
+  std::string role;
+  std::string module;
+  int32_t dtype = ZO_FLOAT32;  // or ZO_FLOAT16, ZO_UINT8, ZO_INT8, ZO_INT32
+  std::vector<int64_t> shape;
+  uint32_t tensor_id = 0;
+  uint64_t elements = 0;
+
+  size_t bytes() const { return elements * dtype_bytes(dtype); }
+  // Whether its values do not pass as float32: indices, or weights of INT8, or of INT4, two a byte.
+  bool integers() const { return dtype != ZO_FLOAT32 && dtype != ZO_FLOAT16; }
+  // Of a slot that is trained: an element of uint8 is two integers.
+  uint64_t trained_values() const { return dtype == ZO_UINT8 ? 2 * elements : elements; }
+};
+
+// How a bundle's integers are trained (docs/integers.md).
+struct GridSpec {
+  std::string table;   // the slot of the roundings
+  double eps = 0;      // that they were made for
+  bool second = true;  // whether the second of a pair is the direction of an update
+};
+
+// One part of a split model. Stages are applied in order; the last is the head.
+struct StageSpec {
+  std::string name;
+  std::string forward;                      // families of programs
+  std::string backward;                     // empty where there is none
+  std::map<std::string, std::string> bind;  // a program's local name -> tensor of the weights file, or slot
+};
+
+struct FileSpec {
+  uint64_t bytes = 0;
+  std::string sha256;
+};
+
+// The settings that a session uses; the others are the compiler's.
+struct RunSettings {
+  double lr = 0;
+  double eps = 0;
+  uint64_t seed = 0;
+  int32_t schedule = ZO_SCHEDULE_CONSTANT;
+  int32_t loss = ZO_LOSS_FULL;
+  uint32_t batch = 1;
+  uint32_t accumulate = 1;
+  uint64_t total_steps = 0;
+  // Of first-order methods.
+  double momentum = 0;
+  double weight_decay = 0;
+  double clip = 0;  // the largest norm of an update's gradient; 0: any
+  uint32_t checkpoint_every = 1;
+  // Of zeroth-order methods.
+  int32_t difference = ZO_DIFFERENCE_CENTRAL;
+};
+
+struct Manifest {
+  std::string bundle_id;
+  std::string method;
+  std::string target;
+  std::string engine;
+  std::string rng;
+  uint32_t rows = 0;
+  uint32_t seq_len = 0;
+  uint32_t max_labels = 0;
+  uint32_t copies = 0;
+  int64_t vocab_size = 0;  // 0 where the manifest does not say
+  RunSettings settings;
+  std::vector<ProgramSpec> programs;
+  std::vector<SlotSpec> slots;
+  std::vector<std::string> required_ops;
+  std::vector<std::string> backends;  // of ExecuTorch, that the delegates call
+  bool distinct_weights = false;
+  std::map<std::string, FileSpec> files;
+  StepPlan step;                     // without levels where gradients are computed
+  std::string optimizer;             // of the settings: adamw or sgd; may be empty for zeroth-order methods
+  std::optional<GridSpec> grid;      // where the trainable slots are integers
+  std::optional<int64_t> pad_token;  // of a model whose tokens see those that follow, and must not see padding
+
+  std::string weights;            // the file of frozen tensors; empty where programs hold them
+  std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any
+  // A split bundle's; empty or 0 for one of whole programs.
+  std::vector<StageSpec> stages;
+  uint32_t label_rows = 0;  // label entries in one call of the head
+
+  bool split() const { return !stages.empty(); }
+  // Projected gradients of a step; 0 of a first-order method.
+  uint32_t queries() const { return step.scalars(); }
+  // The level that moves a slot: that of the last group that reads it, and the first where none does.
+  size_t level_of(const std::string& slot) const;
+  // The program of a family for rows of `length` tokens, or the one for all lengths; null where there is none.
+  const ProgramSpec* program(const std::string& family, uint32_t length) const;
+  const ProgramSpec* program(const std::string& name) const;
+};
+
+// "constant", "linear", "cosine" and "full", "choices" as the numbers of session.h, and so
+// "central" and "forward"; -1 for another word.
+inline int32_t schedule_from_text(const std::string& text) {
+  return text == "constant" ? ZO_SCHEDULE_CONSTANT
+         : text == "linear" ? ZO_SCHEDULE_LINEAR
+         : text == "cosine" ? ZO_SCHEDULE_COSINE
+                            : -1;
+}
+inline int32_t loss_from_text(const std::string& text) {
+  return text == "full" ? ZO_LOSS_FULL : text == "choices" ? ZO_LOSS_CHOICES : -1;
+}
+inline int32_t difference_from_text(const std::string& text) {
+  return text == "central" ? ZO_DIFFERENCE_CENTRAL : text == "forward" ? ZO_DIFFERENCE_FORWARD : -1;
+}
+
+// Parses and checks a manifest; `where` is its path, for messages.
+Result<Manifest> parse_manifest(const std::string& text, const std::string& where);
+
+// Reads BUNDLE/manifest.json.
+Result<Manifest> read_manifest(const std::string& bundle);
+
+// Checks that a file of the bundle has the manifest's size and, unless `skip_hash`, its SHA-256.
+Status verify_file(const Manifest& manifest, const std::string& bundle, const std::string& name, bool skip_hash);
+
+}  // namespace zoexport

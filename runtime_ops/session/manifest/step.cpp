@@ -1,0 +1,140 @@
+#include "session/manifest/step.h"
+
+#include <algorithm>
+
+namespace zoexport {
+namespace {
+
+constexpr int64_t kMostDirections = 1 << 15;
+constexpr uint64_t kMostScalars = 1 << 24;
+
+// Directions of any level, and losses, of a step: numbers that fit what holds them.
+bool is_small(const StepPlan& plan) {
+  uint64_t times = 1;
+  for (const ProbeLevel& level : plan.levels) {
+    times *= level.probes();
+    if (times > kMostScalars) {
+      return false;
+    }
+  }
+  return true;
+}
+
+ProbeLevel read_level(const JsonNode& node, int64_t least, int64_t stages) {
+  ProbeLevel level;
+  level.begin = static_cast<size_t>(node.member("begin").integer(least, std::max(least, stages - 1)));
+  level.directions = static_cast<uint32_t>(node.member("directions").integer(1, kMostDirections));
+  const std::string difference = node.member("difference").text();
+  level.forward = difference == "forward";
+  if (!level.forward && difference != "central") {
+    node.member("difference").problem("central or forward");
+  }
+  return level;
+}
+
+StepPlan read_plan(const JsonNode& node, int64_t stages) {
+  StepPlan plan;
+  int64_t least = 0;
+  for (const JsonNode& level : node.member("levels").items()) {
+    plan.levels.push_back(read_level(level, least, plan.levels.empty() ? 1 : stages));
+    least = static_cast<int64_t>(plan.levels.back().begin) + 1;
+  }
+  if (plan.levels.empty()) {
+    node.member("levels").problem("at least one");
+  }
+  if (!copies_from_text(node.member("copies").text(), plan.copies)) {
+    node.member("copies").problem("one, stage or call");
+  }
+  return plan;
+}
+
+// Those of a manifest without the member; 0 where gradients are computed.
+uint32_t former_queries(const JsonNode& settings, const Manifest& manifest) {
+  if (settings.has("queries")) {
+    return static_cast<uint32_t>(settings.member("queries").integer(1, kMostDirections));
+  }
+  const ProgramSpec* train = manifest.split() ? nullptr : manifest.program("train");
+  const ValueSpec* gradients = train == nullptr ? nullptr : train->input("projected_gradients");
+  return gradients == nullptr || gradients->shape.empty() ? 0 : static_cast<uint32_t>(gradients->shape[0].max);
+}
+
+StepPlan former_plan(const JsonNode& root, const Manifest& manifest) {
+  StepPlan plan;
+  const JsonNode settings = root.member("settings");
+  if (root.has("blocks")) {
+    const JsonNode node = root.member("blocks");
+    const std::vector<JsonNode> perturbations = node.member("perturbations").items();
+    if (perturbations.size() != 2 || settings.has("queries")) {
+      node.problem("perturbations of two blocks, in a bundle without settings.queries");
+      return plan;
+    }
+    const auto stages = static_cast<int64_t>(manifest.stages.size());
+    const auto second = static_cast<size_t>(node.member("second").integer(1, std::max<int64_t>(stages - 1, 1)));
+    for (size_t i = 0; i < 2; ++i) {
+      const auto directions = static_cast<uint32_t>(perturbations[i].integer(1, kMostDirections));
+      plan.levels.push_back({i == 0 ? 0 : second, directions, false});
+    }
+  } else if (const uint32_t queries = former_queries(settings, manifest); queries > 0) {
+    plan.levels.push_back({0, queries, manifest.settings.difference == ZO_DIFFERENCE_FORWARD});
+    // Only those that took one copy at a time had a choice of differences.
+    plan.copies = manifest.copies > 1          ? Copies::kCall
+                  : settings.has("difference") ? Copies::kOne
+                  : manifest.split()           ? Copies::kStage
+                                               : Copies::kOne;
+  }
+  return plan;
+}
+
+}  // namespace
+
+void read_step(const JsonNode& root, Manifest& manifest) {
+  manifest.step = root.has("step") ? read_plan(root.member("step"), static_cast<int64_t>(manifest.stages.size()))
+                                   : former_plan(root, manifest);
+  if (!is_small(manifest.step)) {
+    root.member("step").problem("fewer directions");
+    manifest.step.levels.clear();
+  }
+  const bool choice = manifest.step.levels.size() == 1;  // else each level's is compiled in
+  const bool forward = choice && manifest.step.levels[0].forward;
+  manifest.settings.difference = forward ? ZO_DIFFERENCE_FORWARD : ZO_DIFFERENCE_CENTRAL;
+}
+
+void check_step(const Manifest& manifest, JsonProblems& problems) {
+  const StepPlan& plan = manifest.step;
+  const uint32_t together = plan.copies == Copies::kCall ? 2 * manifest.queries() : 1;
+  if (manifest.copies != together) {
+    problems.add("copies", std::to_string(manifest.copies), std::to_string(together) + ", as step says");
+  }
+  const bool forward =
+      std::any_of(plan.levels.begin(), plan.levels.end(), [](const ProbeLevel& level) { return level.forward; });
+  if (forward && plan.copies != Copies::kOne) {
+    problems.add("step.levels", "forward differences of copies that are computed together", "central ones");
+  }
+  if (!manifest.split()) {
+    if (plan.levels.size() > 1 || plan.copies == Copies::kStage) {
+      problems.add("step", "a plan that needs stages", "one level, in a bundle of whole programs");
+    }
+    return;
+  }
+  if (plan.levels.size() < 2) {
+    return;
+  }
+  if (plan.copies != Copies::kOne) {
+    problems.add("step.copies", "several at once", "one, where there is more than one level");
+  }
+  if (manifest.program("update") != nullptr) {
+    problems.add("program update", "one in a bundle with several levels",
+                 "none, as each level has an update of its own");
+  }
+  std::vector<bool> trained(plan.levels.size(), false);
+  for (const SlotSpec& slot : manifest.slots) {
+    if (slot.role == "trainable") {
+      trained[manifest.level_of(slot.name)] = true;
+    }
+  }
+  if (std::find(trained.begin(), trained.end(), false) != trained.end()) {
+    problems.add("step.levels", "a group without a trainable slot", "something to train in each");
+  }
+}
+
+}  // namespace zoexport

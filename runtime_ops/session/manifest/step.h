@@ -1,0 +1,15 @@
+// What a manifest says of a step: its member `step` (docs/bundle.md).
+#pragma once
+
+#include "session/manifest/manifest.h"
+#include "session/storage/json_reader.h"
+
+namespace zoexport {
+
+// Reads the member. Manifests from before there was one say the same in `settings` and `blocks`.
+void read_step(const JsonNode& root, Manifest& manifest);
+
+// Checks that every level has something to train, and that the bundle's programs leave to the session what the plan does.
+void check_step(const Manifest& manifest, JsonProblems& problems);
+
+}  // namespace zoexport

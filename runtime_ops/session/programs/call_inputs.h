@@ -1,0 +1,35 @@
+// Inputs that do not depend on a call's rows: values that stand alone, and the noise of programs that cannot make it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "session/manifest/manifest.h"
+#include "session/manifest/roles.h"
+#include "session/programs/call_runner.h"
+
+namespace zoexport {
+
+// Where an input of one value lies.
+const void* scalar_value(const CallScalars& scalars, const std::string& role);
+
+// The noise that programs are given. It is made once for a step, whatever number of calls and programs take it.
+class NoiseInputs {
+ public:
+  // The normals of a call's step, or of the step before. Zeros where nothing is perturbed, or nothing is pending, so that
+  // every bit of the slot stays. Valid until the value is asked for again.
+  const float* values(const ValueSpec& value, const SlotSpec& slot, const CallScalars& scalars);
+
+ private:
+  struct Made {
+    // Seed, step and first query; nothing where they are zeros.
+    std::optional<std::tuple<uint64_t, uint32_t, uint32_t>> of;
+    std::vector<float> values;
+  };
+  std::map<std::string, Made> made_;  // by the value's name
+};
+
+}  // namespace zoexport

@@ -1,0 +1,57 @@
+#include "session/programs/programs.h"
+
+#include <chrono>
+
+namespace zoexport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+Programs::Programs(const Manifest& manifest, Engine& engine, std::function<Status(const ProgramSpec&)> prepare)
+    : manifest_(manifest), engine_(engine), prepare_(std::move(prepare)), loaded_(manifest.programs.size(), false) {
+  for (const ProgramSpec& program : manifest.programs) {
+    costs_.push_back({&program});
+  }
+}
+
+Status Programs::run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
+                     const std::vector<Tensor>& outputs) {
+  const auto index = static_cast<size_t>(&program - manifest_.programs.data());
+  ProgramCost& cost = costs_[index];
+  if (!loaded_[index]) {
+    const auto start = Clock::now();
+    if (prepare_) {
+      ZO_TRY(prepare_(program));
+    }
+    ZO_TRY(engine_.load(program));
+    loaded_[index] = true;
+    cost.load_seconds = seconds_since(start);
+  }
+  const auto start = Clock::now();
+  ZO_TRY(engine_.run(program, inputs, outputs));
+  cost.seconds += seconds_since(start);
+  ++cost.calls;
+  return {};
+}
+
+std::vector<int64_t> sizes_of(const ValueSpec& value) {
+  std::vector<int64_t> shape;
+  for (const Dimension& dimension : value.shape) {
+    shape.push_back(dimension.max);
+  }
+  return shape;
+}
+
+Tensor make_tensor(const ValueSpec& value, std::vector<int64_t> shape, const void* data) {
+  size_t bytes = dtype_bytes(value.dtype);
+  for (int64_t size : shape) {
+    bytes *= static_cast<size_t>(size);
+  }
+  return {value.name.c_str(), value.dtype, std::move(shape), const_cast<void*>(data), bytes};
+}
+
+}  // namespace zoexport

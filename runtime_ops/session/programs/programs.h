@@ -1,0 +1,47 @@
+// The programs of a session: each is checked and loaded before its first call, and its cost is counted.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engines/engine.h"
+#include "session/manifest/manifest.h"
+
+namespace zoexport {
+
+// What a program has cost so far.
+struct ProgramCost {
+  const ProgramSpec* program = nullptr;
+  uint64_t calls = 0;
+  double seconds = 0;       // in the engine
+  double load_seconds = 0;  // checking its file and loading it
+};
+
+class Programs {
+ public:
+  // `prepare` runs before a program is loaded; it may be empty. Manifest and engine outlive this object.
+  Programs(const Manifest& manifest, Engine& engine, std::function<Status(const ProgramSpec&)> prepare);
+
+  // Runs one of the manifest's programs (see Engine::run).
+  Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs);
+
+  Engine& engine() { return engine_; }
+
+  // Of every program, in the manifest's order.
+  const std::vector<ProgramCost>& costs() const { return costs_; }
+
+ private:
+  const Manifest& manifest_;
+  Engine& engine_;
+  std::function<Status(const ProgramSpec&)> prepare_;
+  std::vector<ProgramCost> costs_;
+  std::vector<bool> loaded_;
+};
+
+// The shape of a value, at the most of a size that is a range.
+std::vector<int64_t> sizes_of(const ValueSpec& value);
+
+// A tensor of a program's value; `data` (may be null for an output) is borrowed.
+Tensor make_tensor(const ValueSpec& value, std::vector<int64_t> shape, const void* data);
+
+}  // namespace zoexport

@@ -1,0 +1,301 @@
+#include "session/storage/files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "session/storage/sha256.h"
+
+namespace zoexport {
+namespace {
+
+// Closes a descriptor at the end of a scope.
+struct Descriptor {
+  int value;
+  ~Descriptor() {
+    if (value >= 0) {
+      ::close(value);
+    }
+  }
+};
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
+}
+
+// A rename is durable once its folder is; file systems without that answer EINVAL, which is no loss.
+void sync_folder(const std::string& folder) {
+  Descriptor descriptor{::open(folder.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (descriptor.value >= 0) {
+    ::fsync(descriptor.value);
+  }
+}
+
+}  // namespace
+
+std::string join(const std::string& folder, const std::string& name) {
+  return folder.empty() || folder.back() == '/' ? folder + name : folder + "/" + name;
+}
+
+bool exists(const std::string& path) {
+  struct stat status;
+  return ::stat(path.c_str(), &status) == 0;
+}
+
+Failure system_failure(zo_status code, const std::string& path, int error, bool writing) {
+  const std::string reason = std::strerror(error);
+  if (!writing) {
+    return {code, path, reason, "a file that can be read",
+            "Check the path and its permissions; copy the folder again if it is incomplete."};
+  }
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return {code, path, reason, full ? "room for the file" : "a place that can be written",
+          full ? "Free space there and run again; the last good state is kept."
+               : "Check its permissions and run again; the last good state is kept."};
+}
+
+Result<uint64_t> file_size(const std::string& path, zo_status code) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) {
+    return system_failure(code, path, errno, false);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return Failure{code, path, "something that is not a file", "a file", "Check the path."};
+  }
+  return static_cast<uint64_t>(status.st_size);
+}
+
+Result<std::string> read_file(const std::string& path, zo_status code) {
+  ZO_ASSIGN(size, file_size(path, code));
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.value < 0) {
+    return system_failure(code, path, errno, false);
+  }
+  std::string content(size, '\0');
+  size_t filled = 0;
+  while (filled < content.size()) {
+    const ssize_t got = ::read(file.value, &content[filled], content.size() - filled);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return system_failure(code, path, errno, false);
+    }
+    if (got == 0) {
+      break;
+    }
+    filled += static_cast<size_t>(got);
+  }
+  content.resize(filled);
+  return content;
+}
+
+Result<std::string> hash_file(const std::string& path, zo_status code) {
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.value < 0) {
+    return system_failure(code, path, errno, false);
+  }
+  constexpr size_t kPiece = 256 * 1024;
+  const auto piece = std::make_unique<uint8_t[]>(kPiece);
+  Sha256 hash;
+  while (true) {
+    const ssize_t got = ::read(file.value, piece.get(), kPiece);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return system_failure(code, path, errno, false);
+    }
+    if (got == 0) {
+      return to_hex(hash.finish());
+    }
+    hash.update(piece.get(), static_cast<size_t>(got));
+  }
+}
+
+int sync_data(int descriptor) {
+#if defined(__APPLE__)
+  return ::fsync(descriptor);  // its headers do not declare fdatasync
+#else
+  return ::fdatasync(descriptor);
+#endif
+}
+
+bool write_all(int descriptor, const void* data, size_t size) {
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  while (size > 0) {
+    const ssize_t written = ::write(descriptor, bytes, size);
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written <= 0) {
+      if (written == 0) {
+        errno = ENOSPC;
+      }
+      return false;
+    }
+    bytes += written;
+    size -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+Status write_file(const std::string& path, const std::function<bool(int)>& write) {
+  const std::string temporary = path + ".tmp";
+  int error = 0;
+  {
+    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    if (file.value < 0) {
+      return system_failure(ZO_STATE_ERROR, path, errno, true);
+    }
+    if (!write(file.value) || ::fsync(file.value) != 0) {
+      error = errno;
+    }
+  }
+  const Status renamed = error == 0 ? rename_file(temporary, path) : system_failure(ZO_STATE_ERROR, path, error, true);
+  if (!renamed.ok()) {
+    ::unlink(temporary.c_str());
+  }
+  return renamed;
+}
+
+Status sync_file(const std::string& path) {
+  Descriptor file{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  if (file.value < 0 || ::fsync(file.value) != 0) {
+    return system_failure(ZO_STATE_ERROR, path, errno, true);
+  }
+  return {};
+}
+
+Status rename_file(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    return system_failure(ZO_STATE_ERROR, to, errno, true);
+  }
+  sync_folder(folder_of(to));
+  return {};
+}
+
+Status make_folder(const std::string& path) {
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string part = path.substr(0, slash);
+    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST) {
+      return system_failure(ZO_STATE_ERROR, path, errno, true);
+    }
+    if (slash == std::string::npos) {
+      break;
+    }
+  }
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+    return Failure{ZO_STATE_ERROR, path, "something that is not a folder", "a folder", "Choose another path."};
+  }
+  return {};
+}
+
+Result<MappedFile> MappedFile::open(const std::string& path, zo_status code) {
+  ZO_ASSIGN(size, file_size(path, code));
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.value < 0) {
+    return system_failure(code, path, errno, false);
+  }
+  if (size == 0) {
+    return MappedFile(nullptr, 0);
+  }
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value, 0);
+  if (data == MAP_FAILED) {
+    return system_failure(code, path, errno, false);
+  }
+  return MappedFile(static_cast<const uint8_t*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : data_(other.data_), size_(other.size_) { other.data_ = nullptr; }
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(const_cast<uint8_t*>(data_), size_);
+  }
+}
+
+Result<std::optional<FileLock>> FileLock::acquire(const std::string& path, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (descriptor < 0) {
+      return system_failure(ZO_STATE_ERROR, path, errno, true);
+    }
+    FileLock lock(descriptor, path);
+    while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      if (error != EWOULDBLOCK && error != EINTR) {
+        return system_failure(ZO_STATE_ERROR, path, error, true);
+      }
+      if (Clock::now() >= end) {
+        return std::optional<FileLock>();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    // Whoever held it may have removed the file: then others lock another one of this name.
+    struct stat ours, named;
+    if (::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &named) == 0 && ours.st_dev == named.st_dev &&
+        ours.st_ino == named.st_ino) {
+      return std::optional<FileLock>(std::move(lock));
+    }
+  }
+}
+
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(other.descriptor_), path_(std::move(other.path_)) {
+  other.descriptor_ = -1;
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) {
+    // Explicitly, since a forked child may hold a copy of the descriptor.
+    ::flock(descriptor_, LOCK_UN);
+    ::close(descriptor_);
+  }
+}
+
+std::string FileLock::read() const {
+  std::string content(1024, '\0');
+  const ssize_t got = ::pread(descriptor_, content.data(), content.size(), 0);
+  content.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return content;
+}
+
+Status FileLock::write(const std::string& content) {
+  const auto size = static_cast<ssize_t>(content.size());
+  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, content.data(), content.size(), 0) != size) {
+    const int error = errno;
+    (void)::ftruncate(descriptor_, 0);
+    return system_failure(ZO_STATE_ERROR, path_, error, true);
+  }
+  return {};
+}
+
+void FileLock::touch() const { (void)::futimens(descriptor_, nullptr); }
+
+Result<FolderLock> FolderLock::acquire(const std::string& path) {
+  ZO_ASSIGN(lock, FileLock::acquire(path, 0));
+  if (!lock) {
+    const auto holder = read_file(path, ZO_STATE_ERROR);
+    const std::string number = holder.ok() ? holder->substr(0, holder->find('\n')) : "";
+    return Failure{ZO_STATE_ERROR, path,
+                   "a lock that another training run holds" + (number.empty() ? "" : " (process " + number + ")"),
+                   "one process that trains a state at a time", "Wait for it to end or stop it, or use another state."};
+  }
+  // The number only serves a message; a lock without it is as good.
+  (void)lock->write(std::to_string(::getpid()) + "\n");
+  return FolderLock(std::move(*lock));
+}
+
+}  // namespace zoexport

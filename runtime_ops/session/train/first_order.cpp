@@ -1,0 +1,158 @@
+// First-order training (MeBP, section 3): gradients of a split model, stage by stage, and AdamW or SGD.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "session/data/loss.h"
+#include "session/train/optimizer.h"
+#include "session/train/split_gradient.h"
+#include "session/train/split_scorer.h"
+#include "session/train/trainer.h"
+
+namespace zoexport {
+namespace {
+
+class FirstOrderTrainer : public Trainer {
+ public:
+  FirstOrderTrainer(Stages& stages, Optimizer optimizer)
+      : stages_(stages), optimizer_(optimizer), sums_(stages), scorer_(stages) {}
+
+  Status prepare() {
+    ZO_ASSIGN(gradient, SplitGradient::create(stages_, sums_));
+    gradient_.emplace(std::move(gradient));
+    return {};
+  }
+
+  uint32_t queries() const override { return 0; }
+
+  double promised(const Record&) const override { return 0; }
+
+  CallLimits limits() const override { return stages_.limits(); }
+
+  Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
+    complete_ = false;
+    ZO_TRY(sums_.begin());
+    const StateValues state = [&](size_t slot) { return slots.current(slot); };
+    const bool choices = input.run.loss == ZO_LOSS_CHOICES;
+    CandidateScores scores(layout);
+    StepOutput output;
+    const auto reduce = [&] {
+      output.loss = scores.mean_loss(input.run.loss);
+      output.losses = {output.loss};
+      return std::isfinite(static_cast<float>(output.loss));  // as the record has it
+    };
+    if (choices) {
+      // An entry's weight depends on the scores of all of its example's candidates.
+      for (const Call& call : layout.calls) {
+        ZO_TRY(scorer_.run(call, {}, slots, state, /*next=*/false));
+        scores.add(call, scorer_.logprobs(0));
+      }
+      if (!reduce()) {
+        return output;
+      }
+    }
+    const std::vector<double> weights = scores.weights(input.run.loss);
+    UpdateSettings settings;
+    settings.lr = input.lr;
+    settings.momentum = input.run.momentum;
+    settings.weight_decay = input.run.weight_decay;
+    settings.update = uint64_t{input.step} + 1;
+    const bool clips = input.run.clip > 0;
+    for (const Call& call : layout.calls) {
+      const bool last = &call == &layout.calls.back();
+      std::vector<float> entry_weights;
+      for (uint32_t owner : call.owners) {
+        entry_weights.push_back(static_cast<float>(weights[owner]));
+      }
+      std::vector<float> logprobs(call.owners.size());
+      bool finite = true;
+      const auto scored = [&]() -> Status {
+        if (!choices) {
+          scores.add(call, logprobs.data());
+          finite = !last || reduce();
+        }
+        return finite ? Status() : Failure{ZO_DIVERGED, "loss", "not finite", "a finite loss", "Lower lr."};
+      };
+      const auto finished = [&](size_t slot) {
+        if (last && !clips) {
+          update(settings, slot, slots);
+        }
+      };
+      const Status done = gradient_->run(call, entry_weights.data(), input.run.checkpoint_every, state, logprobs.data(),
+                                         scored, finished);
+      if (!finite) {
+        return output;
+      }
+      ZO_TRY(done);
+    }
+    if (clips) {
+      settings.scale = scale(input.run.clip, slots);
+      for (size_t slot = 0; slot < slots.size(); ++slot) {
+        if (slots.trainable(slot)) {
+          update(settings, slot, slots);
+        }
+      }
+    }
+    complete_ = true;
+    return output;
+  }
+
+  Status apply(const Record& record, uint64_t, const SlotSpec&, const void*, void*) override {
+    return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(record.step), "a step of a first-order method",
+                   "one that can be repeated from its record", "Read a snapshot of the state instead."};
+  }
+
+  const float* gradient(size_t slot) const override { return complete_ ? sums_.sum(slot) : nullptr; }
+
+ private:
+  void update(const UpdateSettings& settings, size_t slot, Slots& slots) {
+    // From here on the next values are no longer those of an earlier step.
+    slots.copies().set_next_steps(WorkFile::kNoSteps);
+    const auto* value = static_cast<const float*>(slots.current(slot));
+    auto* next = static_cast<float*>(slots.next(slot));
+    UpdateArrays arrays{slots.spec(slot).elements, sums_.sum(slot), value, {}, next, {}};
+    for (uint32_t m = 0; m < slots.moments(); ++m) {
+      arrays.moments[m] = slots.moment(m, slot);
+      arrays.next_moments[m] = slots.next_moment(m, slot);
+    }
+    if (optimizer_ == Optimizer::kAdamW) {
+      adamw(settings, arrays);
+    } else {
+      sgd(settings, arrays);
+    }
+  }
+
+  // What clipping leaves of the gradients, as torch.nn.utils.clip_grad_norm_ has it.
+  float scale(double clip, const Slots& slots) const {
+    double squares = 0;
+    for (size_t slot = 0; slot < slots.size(); ++slot) {
+      const float* sum = sums_.sum(slot);
+      const uint64_t elements = slots.trainable(slot) ? slots.spec(slot).elements : 0;
+      for (uint64_t i = 0; i < elements; ++i) {
+        squares += double{sum[i]} * sum[i];
+      }
+    }
+    return static_cast<float>(std::min(1.0, clip / (std::sqrt(squares) + 1e-6)));
+  }
+
+  Stages& stages_;
+  Optimizer optimizer_;
+  GradientSums sums_;
+  SplitScorer scorer_;
+  std::optional<SplitGradient> gradient_;
+  bool complete_ = false;  // whether the sums are the last step's gradients
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages) {
+  if (manifest.optimizer.empty()) {
+    return Failure{ZO_BUNDLE_ERROR, "manifest.json, settings.optimizer", "nothing", "adamw or sgd",
+                   "Compile the bundle again."};
+  }
+  auto trainer = std::make_unique<FirstOrderTrainer>(stages, optimizer_from_text(manifest.optimizer));
+  ZO_TRY(trainer->prepare());
+  return std::unique_ptr<Trainer>(std::move(trainer));
+}
+
+}  // namespace zoexport

@@ -1,0 +1,54 @@
+// The probes of one level: perturbed copies of the whole model, in calls that hold one of them or all.
+#include "session/train/prober.h"
+
+namespace zoexport {
+namespace {
+
+class FlatProber : public Prober {
+ public:
+  explicit FlatProber(std::unique_ptr<CallRunner> runner) : runner_(std::move(runner)) {}
+
+  CallLimits limits() const override { return runner_->limits(); }
+  bool updates() const override { return true; }
+  bool takes_forward_differences() const override { return runner_->copies() == 1; }
+
+  Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool first, Slots& slots,
+             std::vector<CandidateScores>& scores) override {
+    CallScalars scalars;
+    scalars.seed = input.run.seed;
+    scalars.step = input.step;
+    if (first && input.pending != nullptr) {
+      scalars.gradients = &input.pending->gradients;
+      scalars.learning_rate = input.pending->lr;
+    }
+    const uint32_t copies = runner_->copies();
+    for (uint32_t probe = 0; probe < plan.evaluations(); probe += copies) {
+      const ProbeMove move = plan.move(0, 0, probe);
+      scalars.query = move.query;
+      scalars.sign = move.side < 0 ? -1.0f : 1.0f;
+      scalars.epsilon = move.side == 0 ? 0.0f : static_cast<float>(input.run.eps);
+      // The first call applies the pending update; the others start from its result.
+      const auto state = [&](size_t slot) -> const void* {
+        return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
+      };
+      ZO_TRY(runner_->run(call, scalars, slots, state, first));
+      first = false;
+      scalars.gradients = nullptr;
+      for (uint32_t i = 0; i < copies; ++i) {
+        scores[probe + i].add(call, runner_->logprobs(i));
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::unique_ptr<CallRunner> runner_;
+};
+
+}  // namespace
+
+std::unique_ptr<Prober> make_flat_prober(std::unique_ptr<CallRunner> runner) {
+  return std::make_unique<FlatProber>(std::move(runner));
+}
+
+}  // namespace zoexport

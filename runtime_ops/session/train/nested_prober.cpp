@@ -1,0 +1,124 @@
+// The probes of several levels: for each probe of one group of stages, what it gives is kept, and the next group goes
+// through its own probes over that. So the stages of a group run as often as its probes ask for, and no more (FedSPZO,
+// equation 9).
+#include "session/programs/split_head.h"
+#include "session/train/perturbed_slots.h"
+#include "session/train/prober.h"
+
+namespace zoexport {
+namespace {
+
+class NestedProber : public Prober {
+ public:
+  NestedProber(const Manifest& manifest, Stages& stages, Programs& programs)
+      : stages_(stages), head_(stages), perturbed_(stages.slots(), programs.engine(), stages.folder()) {
+    for (size_t stage = 0; stage < stages.count(); ++stage) {
+      moved_.emplace_back();
+      for (const size_t slot : stages.trainable(stage)) {
+        // What several groups read is perturbed in the last of them alone.
+        if (manifest.level_of(stages.slots().spec(slot).name) == manifest.step.level_of(stage)) {
+          moved_.back().push_back(slot);
+        }
+      }
+    }
+  }
+
+  CallLimits limits() const override { return stages_.limits(); }
+  bool updates() const override { return false; }
+  bool takes_forward_differences() const override { return false; }
+
+  Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool, Slots& slots,
+             std::vector<CandidateScores>& scores) override {
+    const StateValues master = [&](size_t slot) -> const void* {
+      return slots.trainable(slot) ? slots.next(slot) : slots.current(slot);
+    };
+    // Two regions pass from stage to stage, and one is what the last stage of each group gives.
+    const size_t region = stages_.activation_bytes(call.length);
+    const size_t total = (2 + plan.levels.size()) * region;
+    Scratch& scratch = stages_.scratch();
+    ZO_TRY(scratch.reserve(total));
+    logprobs_.resize(call.owners.size());
+    is_argmax_.resize(call.owners.size());
+    const Walk walk{call, input, plan, master, scores, scratch.data(), region};
+    ZO_TRY(descend(walk, 0, 0, nullptr));
+    scratch.release(0, total);
+    return {};
+  }
+
+ private:
+  // What stays the same in a call.
+  struct Walk {
+    const Call& call;
+    const StepInput& input;
+    const StepPlan& plan;
+    const StateValues& master;
+    std::vector<CandidateScores>& scores;
+    uint8_t* regions;
+    size_t region;
+
+    uint8_t* between(size_t stage) const { return regions + stage % 2 * region; }
+    uint8_t* given(size_t level) const { return regions + (2 + level) * region; }
+  };
+
+  // Goes through the probes of a level, for the time number `time`, over what the level outside it gave.
+  Status descend(const Walk& walk, size_t level, uint32_t time, const uint8_t* in) {
+    const bool last = level + 1 == walk.plan.levels.size();
+    const size_t begin = walk.plan.levels[level].begin;
+    const size_t end = last ? stages_.head() : walk.plan.levels[level + 1].begin;
+    const uint32_t probes = walk.plan.levels[level].probes();
+    for (uint32_t probe = 0; probe < probes; ++probe) {
+      const ProbeMove move = walk.plan.move(level, time, probe);
+      const auto eps = static_cast<float>(walk.input.run.eps);
+      const Direction direction{walk.input.run.seed, walk.input.step, move.query, move.side * eps};
+      // A group of the head alone reads what it is given.
+      const uint8_t* out = begin == end ? in : walk.given(level);
+      ZO_TRY(forward(walk, begin, end, direction, in, walk.given(level)));
+      if (last) {
+        ZO_ASSIGN(seen, perturbed_.make(moved(stages_.head(), direction), direction, walk.master));
+        ZO_TRY(
+            head_.score(walk.call, reinterpret_cast<const float*>(out), 1, seen, logprobs_.data(), is_argmax_.data()));
+        walk.scores[time * probes + probe].add(walk.call, logprobs_.data());
+      } else {
+        ZO_TRY(descend(walk, level + 1, time * probes + probe, out));
+      }
+    }
+    return {};
+  }
+
+  // Runs the stages from `begin` up to `end` along a direction. The first reads `in`, the last writes `out`.
+  Status forward(const Walk& walk, size_t begin, size_t end, const Direction& direction, const uint8_t* in,
+                 uint8_t* out) {
+    for (size_t stage = begin; stage < end; ++stage) {
+      ZO_ASSIGN(seen, perturbed_.make(moved(stage, direction), direction, walk.master));
+      StageValues values;
+      values.tokens = walk.call.tokens.data();
+      values.activations = in;
+      values.next_activations = stage + 1 == end ? out : walk.between(stage);
+      values.state = &seen;
+      ZO_TRY(stages_.forward(stage, walk.call.length, values));
+      in = values.next_activations;
+    }
+    return {};
+  }
+
+  // The slots that a stage sees moved.
+  const std::vector<size_t>& moved(size_t stage, const Direction& direction) const {
+    return direction.distance == 0 ? none_ : moved_[stage];
+  }
+
+  Stages& stages_;
+  SplitHead head_;
+  PerturbedSlots perturbed_;
+  std::vector<std::vector<size_t>> moved_;  // by stage
+  const std::vector<size_t> none_;
+  std::vector<float> logprobs_;
+  std::vector<float> is_argmax_;
+};
+
+}  // namespace
+
+std::unique_ptr<Prober> make_nested_prober(const Manifest& manifest, Stages& stages, Programs& programs) {
+  return std::make_unique<NestedProber>(manifest, stages, programs);
+}
+
+}  // namespace zoexport

@@ -1,0 +1,34 @@
+// Evaluates the probes of a step plan.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "session/data/loss.h"
+#include "session/train/trainer.h"
+
+namespace zoexport {
+
+class Prober {
+ public:
+  virtual ~Prober() = default;
+  // The size of its calls.
+  virtual CallLimits limits() const = 0;
+  // Whether the first call of a step makes the slots' next values, with the pending update applied. Else they are made
+  // before it.
+  virtual bool updates() const = 0;
+  // Whether it can take differences to one probe without a move, where the plan has one level.
+  virtual bool takes_forward_differences() const = 0;
+  // Scores a call under every probe of `plan`; scores[p] is that of its loss number p. `first`: whether it is the first
+  // call of the step.
+  virtual Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool first, Slots& slots,
+                     std::vector<CandidateScores>& scores) = 0;
+};
+
+// That of one level, whose copies `runner` computes, as many at once as it has.
+std::unique_ptr<Prober> make_flat_prober(std::unique_ptr<CallRunner> runner);
+
+// That of several levels, each over the stages of its group, one copy at a time.
+std::unique_ptr<Prober> make_nested_prober(const Manifest& manifest, Stages& stages, Programs& programs);
+
+}  // namespace zoexport

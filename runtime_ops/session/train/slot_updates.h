@@ -1,0 +1,48 @@
+// Applies the gradients of a zeroth-order step to slots, by the kernel of their dtype.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "engines/engine.h"
+#include "session/state/slots.h"
+
+namespace zoexport {
+
+// The gradients of a step, one for each query, and the rate that they are applied with.
+struct SlotUpdate {
+  const float* gradients;
+  size_t queries;
+  float lr;
+  uint64_t seed;
+  uint32_t step;  // the one after theirs
+};
+
+// Runs `body` on ranges of a slot's values that make up 0 .. count-1 and begin at whole blocks of random words, on the
+// engine's threads where there are enough.
+void parallel_pieces(Engine& engine, size_t count, const std::function<void(size_t begin, size_t end)>& body);
+
+class SlotUpdates {
+ public:
+  // Of a bundle whose trainable slots are floats, few enough for one thread.
+  SlotUpdates() = default;
+  // Of one whose trainable slots may be integers, or as long as a model: `slots` have the table of roundings, and `engine`
+  // the threads. All outlive this object.
+  SlotUpdates(const Manifest& manifest, const Slots& slots, Engine& engine)
+      : grid_(manifest.grid ? &*manifest.grid : nullptr), slots_(&slots), engine_(&engine) {}
+
+  // out = in with the update applied; `out` may be `in`. A copy where every gradient is zero. False, with nothing
+  // written, without gradients or where some are of a step before the first.
+  bool apply(const SlotSpec& slot, const SlotUpdate& update, const void* in, void* out) const;
+
+ private:
+  bool apply_integers(const SlotSpec& slot, const SlotUpdate& update, const uint8_t* in, uint8_t* out) const;
+  void in_pieces(size_t count, const std::function<void(size_t begin, size_t end)>& body) const;
+
+  const GridSpec* grid_ = nullptr;
+  const Slots* slots_ = nullptr;
+  Engine* engine_ = nullptr;
+};
+
+}  // namespace zoexport

@@ -1,0 +1,75 @@
+#include "session/train/split_scorer.h"
+
+namespace zoexport {
+
+uint32_t SplitScorer::copies() const {
+  return perturbed_copies_.value_or(Copies::kOne) == Copies::kOne ? 1 : 2 * update_->queries();
+}
+
+CallLimits SplitScorer::limits() const {
+  CallLimits limits = stages_.limits();
+  if (stacked()) {
+    limits.rows /= copies();
+    limits.max_labels = stages_.manifest().max_labels;
+  }
+  return limits;
+}
+
+Result<StateValues> SplitScorer::perturbed(size_t stage, uint32_t copy, const CallScalars& scalars,
+                                           const StateValues& state) {
+  if (!perturbed_copies_ || stacked()) {
+    return state;
+  }
+  Direction direction{scalars.seed, static_cast<uint32_t>(scalars.step)};
+  const bool one = perturbed_copies_ == Copies::kOne;
+  direction.query = one ? static_cast<uint32_t>(scalars.query) : copy / 2;
+  direction.distance = (one ? scalars.sign : copy % 2 == 0 ? 1.0f : -1.0f) * scalars.epsilon;
+  return perturbed_.make(stages_.trainable(stage), direction, state);
+}
+
+Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state,
+                        bool next) {
+  if (next) {
+    ZO_TRY(update_->run(scalars, state, slots));
+  }
+  const StateValues master = [&](size_t slot) -> const void* {
+    return next && slots.trainable(slot) ? slots.next(slot) : state(slot);
+  };
+  // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all.
+  const uint32_t passes = stacked() ? 1 : copies();
+  const size_t region = stages_.activation_bytes(call.length);
+  const size_t total = 2 * passes * region;
+  Scratch& scratch = stages_.scratch();
+  ZO_TRY(scratch.reserve(total));
+  const auto place = [&](uint32_t pass, size_t stage) { return scratch.data() + (2 * pass + stage % 2) * region; };
+  std::vector<int64_t> tokens;
+  for (uint32_t copy = 0; copy < copies() / passes; ++copy) {
+    tokens.insert(tokens.end(), call.tokens.begin(), call.tokens.end());
+  }
+  for (size_t stage = 0; stage < stages_.head(); ++stage) {
+    for (uint32_t pass = 0; pass < passes; ++pass) {
+      ZO_ASSIGN(seen, perturbed(stage, pass, scalars, master));
+      StageValues values;
+      values.scalars = &scalars;
+      values.tokens = tokens.data();
+      values.activations = place(pass, stage);
+      values.next_activations = place(pass, stage + 1);
+      values.state = &seen;
+      ZO_TRY(stages_.forward(stage, call.length, values));
+    }
+  }
+  entries_ = call.owners.size();
+  logprobs_.resize(copies() * entries_);
+  is_argmax_.resize(copies() * entries_);
+  // What the head is given of the state is the same for stacked copies, which its programs have perturbed already.
+  for (uint32_t pass = 0; pass < passes; ++pass) {
+    ZO_ASSIGN(seen, perturbed(stages_.head(), pass, scalars, master));
+    const auto* activation = reinterpret_cast<const float*>(place(pass, stages_.head()));
+    ZO_TRY(head_.score(call, activation, copies() / passes, seen, logprobs_.data() + pass * entries_,
+                       is_argmax_.data() + pass * entries_));
+  }
+  scratch.release(0, total);
+  return {};
+}
+
+}  // namespace zoexport

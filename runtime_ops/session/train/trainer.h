@@ -1,0 +1,64 @@
+// What differs between methods: how a step turns a batch into the slots' next values and a record.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "session/data/batching.h"
+#include "session/manifest/manifest.h"
+#include "session/programs/call_runner.h"
+#include "session/programs/programs.h"
+#include "session/programs/stages.h"
+#include "session/state/slots.h"
+#include "session/storage/trajectory.h"
+
+namespace zoexport {
+
+// One step of a run; `lr` is what the schedule makes of the run's. `pending` is the record whose update is still to be
+// applied, or null.
+struct StepInput {
+  const RunSettings& run;
+  uint32_t step;
+  float lr;
+  const Record* pending;
+};
+
+struct StepOutput {
+  std::vector<double> losses;  // of each perturbed copy; the one loss of a first-order method
+  std::vector<float> gradients;
+  double loss = 0;  // their mean
+};
+
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+  // Numbers in a record of the trajectory log; 0 for a method whose records do not tell how to repeat their update. The
+  // update of a step is then in its next values, and else in those of the step after it.
+  virtual uint32_t queries() const = 0;
+  // Whether it can leave one side of the differences out (ZO_DIFFERENCE_FORWARD).
+  virtual bool takes_forward_differences() const { return false; }
+  // The size of its calls.
+  virtual CallLimits limits() const = 0;
+  // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss
+  // that is not finite is returned with the next values untouched.
+  virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
+  // Applies a record's update to the values of one slot; `in` may be `out`.
+  virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
+  // By how much a record's update lowers the loss to first order; 0 for a method whose records do not tell.
+  virtual double promised(const Record& record) const = 0;
+  // The gradient of the last step by a slot, as long as its values; null where there is none.
+  virtual const float* gradient(size_t slot) const = 0;
+};
+
+// The trainer of a bundle whose plan probes the loss; `stages` is null for one of whole programs. All references outlive
+// it.
+Result<std::unique_ptr<Trainer>> make_zeroth_order(const Manifest& manifest, Stages* stages, Programs& programs,
+                                                   FrozenWeights& weights);
+
+// The trainer of a bundle of backward programs and an optimizer.
+Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages);
+
+// lr times the mean square of projected gradients: by how much an update along their directions lowers the loss.
+double promised_decrease(float lr, const float* gradients, size_t count);
+
+}  // namespace zoexport

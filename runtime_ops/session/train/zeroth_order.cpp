@@ -1,0 +1,162 @@
+// Zeroth-order training: a step evaluates the probes of its plan, and takes slopes of the loss along their directions.
+#include <numeric>
+#include <string>
+
+#include "session/programs/program_runner.h"
+#include "session/train/prober.h"
+#include "session/train/slot_updates.h"
+#include "session/train/split_scorer.h"
+
+namespace zoexport {
+namespace {
+
+class ZerothOrderTrainer : public Trainer {
+ public:
+  // The references outlive it.
+  ZerothOrderTrainer(const Manifest& manifest, std::unique_ptr<Prober> prober, const SlotUpdates& updates)
+      : manifest_(manifest), plan_(manifest.step), prober_(std::move(prober)), updates_(updates) {}
+
+  uint32_t queries() const override { return plan_.scalars(); }
+
+  CallLimits limits() const override { return prober_->limits(); }
+
+  bool takes_forward_differences() const override {
+    return plan_.levels.size() == 1 && prober_->takes_forward_differences();
+  }
+
+  Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
+    if (plan_.levels.size() == 1) {
+      plan_.levels[0].forward = input.run.difference == ZO_DIFFERENCE_FORWARD;
+    }
+    if (!prober_->updates()) {
+      ZO_TRY(update(input, slots));
+    }
+    std::vector<CandidateScores> scores(plan_.evaluations(), CandidateScores(layout));
+    bool first = true;
+    for (const Call& call : layout.calls) {
+      ZO_TRY(prober_->run(call, input, plan_, first, slots, scores));
+      first = false;
+    }
+    StepOutput output;
+    for (const CandidateScores& probe : scores) {
+      output.losses.push_back(probe.mean_loss(input.run.loss));
+    }
+    // The programs perturb by the float32 value.
+    output.gradients = plan_.slopes(output.losses, static_cast<float>(input.run.eps));
+    output.loss =
+        std::accumulate(output.losses.begin(), output.losses.end(), 0.0) / static_cast<double>(output.losses.size());
+    return output;
+  }
+
+  Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) override {
+    const size_t level = manifest_.level_of(slot.name);
+    const SlotUpdate update{record.gradients.data() + plan_.first_scalar(level), plan_.directions(level), record.lr,
+                            seed, record.step + 1};
+    if (record.gradients.size() != plan_.scalars() || !updates_.apply(slot, update, in, out)) {
+      return Failure{ZO_STATE_ERROR, "record " + std::to_string(record.step),
+                     std::to_string(record.gradients.size()) + " gradients", std::to_string(plan_.scalars()),
+                     "Restore the state from a copy, or start again in another folder."};
+    }
+    return {};
+  }
+
+  double promised(const Record& record) const override {
+    double total = 0;
+    for (size_t level = 0; level < plan_.levels.size(); ++level) {
+      total +=
+          promised_decrease(record.lr, record.gradients.data() + plan_.first_scalar(level), plan_.directions(level));
+    }
+    return total;
+  }
+
+  const float* gradient(size_t) const override { return nullptr; }
+
+ private:
+  // Makes the slots' next values, with the pending update or without one.
+  Status update(const StepInput& input, Slots& slots) {
+    const Record none{0, 0, 0, 0, std::vector<float>(plan_.scalars(), 0.0f)};
+    for (size_t slot = 0; slot < slots.size(); ++slot) {
+      if (slots.trainable(slot)) {
+        ZO_TRY(apply(input.pending != nullptr ? *input.pending : none, input.run.seed, slots.spec(slot),
+                     slots.current(slot), slots.next(slot)));
+      }
+    }
+    return {};
+  }
+
+  const Manifest& manifest_;
+  StepPlan plan_;
+  std::unique_ptr<Prober> prober_;
+  SlotUpdates updates_;
+};
+
+Failure unusable(const std::string& found, const std::string& expected) {
+  return {ZO_BUNDLE_ERROR, "manifest.json, program train", found, expected, "Compile the bundle again."};
+}
+
+// Checks that the train program of a bundle of whole programs does what the plan says.
+Status check_whole(const Manifest& manifest, const ProgramRunner& train) {
+  const ProgramSpec& program = train.spec();
+  // The program makes the noise itself, or takes that of two steps.
+  const bool takes_noise = program.input("noise") != nullptr;
+  for (const char* role : {takes_noise ? "noise" : "seed", takes_noise ? "previous_noise" : "step",
+                           "projected_gradients", "learning_rate", "epsilon"}) {
+    if (program.input(role) == nullptr) {
+      return unusable("no input with the role " + std::string(role), "the inputs of a zeroth-order method");
+    }
+  }
+  const auto queries = static_cast<uint32_t>(program.input("projected_gradients")->shape[0].max);
+  const bool sequential = program.input("sign") != nullptr;
+  if (sequential && !takes_noise && program.input("query") == nullptr) {
+    return unusable("the role sign without the role query", "both");
+  }
+  const uint32_t copies = sequential ? 1 : 2 * queries;
+  if (queries != manifest.queries() || manifest.copies != copies || train.copies() != copies) {
+    return unusable(std::to_string(train.copies()) + " copies", std::to_string(copies));
+  }
+  for (const SlotSpec& slot : manifest.slots) {
+    const auto names = [&](const std::vector<ValueSpec>& values) {
+      for (const ValueSpec& value : values) {
+        if (value.role == "state" && value.name == slot.name) {
+          return true;
+        }
+      }
+      return false;
+    };
+    if (slot.role == "trainable" && !(names(program.inputs) && names(program.outputs))) {
+      return unusable("no input or no output for the trainable slot " + slot.name, "both");
+    }
+    if (slot.role != "trainable" && names(program.outputs)) {
+      return unusable("an output for the " + slot.role + " slot " + slot.name, "outputs for trainable slots only");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+double promised_decrease(float lr, const float* gradients, size_t count) {
+  const double squares = std::inner_product(gradients, gradients + count, gradients, 0.0, std::plus<>(),
+                                            [](double a, double b) { return a * b; });
+  return lr * squares / static_cast<double>(count);
+}
+
+Result<std::unique_ptr<Trainer>> make_zeroth_order(const Manifest& manifest, Stages* stages, Programs& programs,
+                                                   FrozenWeights& weights) {
+  if (stages == nullptr) {
+    ZO_ASSIGN(train, ProgramRunner::create(manifest, "train", programs, weights));
+    ZO_TRY(check_whole(manifest, train));
+    auto prober = make_flat_prober(std::make_unique<ProgramRunner>(std::move(train)));
+    return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), SlotUpdates()));
+  }
+  const SlotUpdates updates(manifest, stages->slots(), programs.engine());
+  if (manifest.step.levels.size() > 1) {
+    auto prober = make_nested_prober(manifest, *stages, programs);
+    return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates));
+  }
+  ZO_ASSIGN(update, UpdateRunner::create(manifest, programs, updates));
+  auto prober = make_flat_prober(std::make_unique<SplitScorer>(*stages, manifest.step.copies, std::move(update)));
+  return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates));
+}
+
+}  // namespace zoexport

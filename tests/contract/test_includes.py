@@ -1,0 +1,68 @@
+"""The one-way include rules of the C++ runtime."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+RUNTIME = Path(__file__).parents[2] / "runtime_ops"
+SOURCES = sorted(path for path in RUNTIME.rglob("*") if path.suffix in {".h", ".cpp"})
+
+#: Folders of session/, each with those that it may include beside itself and what lies in session/ itself.
+SESSION: dict[str, set[str]] = {
+    "storage": set(),
+    "manifest": {"storage"},
+    "data": {"storage"},
+    "state": {"storage", "manifest"},
+    "programs": {"storage", "manifest", "data", "state"},
+    "train": {"storage", "manifest", "data", "state", "programs"},
+}
+#: Of session/ itself: what the folders may include; session.h is above them.
+BASE = {"memory.h", "result.h"}
+#: What is below the session, and of it includes files, hashes and the manifest alone.
+BELOW = {"kernels": set(), "rng": set(), "engines": {"manifest", "storage"}}
+
+
+def includes(source: str) -> list[str]:
+    return re.findall(r'^#include "session/([^"]+)"', source, re.MULTILINE)
+
+
+def broken_rules(name: str, found: Iterable[str]) -> list[str]:
+    """Which includes of ``session/`` a file of the runtime may not have."""
+    parts = name.split("/")
+    if parts[0] in BELOW:
+        allowed = BELOW[parts[0]]
+    elif parts[0] == "session" and len(parts) > 2:
+        allowed = SESSION[parts[1]] | {parts[1]}
+    else:
+        return []
+    return [one for one in found if one not in BASE and one.split("/")[0] not in allowed]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(RUNTIME)))
+def test_includes_go_one_way(path: Path) -> None:
+    name = path.relative_to(RUNTIME).as_posix()
+    assert broken_rules(name, includes(path.read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "included"),
+    [
+        ("session/storage/files.cpp", "manifest/manifest.h"),
+        ("session/state/slots.h", "programs/stages.h"),
+        ("session/programs/stages.cpp", "train/optimizer.h"),
+        ("session/train/trainer.h", "session.h"),
+        ("kernels/products.cpp", "storage/files.h"),
+        ("engines/packed_weights.cpp", "train/trainer.h"),
+    ],
+)
+def test_a_broken_rule_is_seen(name: str, included: str) -> None:
+    assert broken_rules(name, includes(f'#include "session/{included}"\n')) == [included]
+
+
+def test_every_folder_of_the_session_has_a_rule() -> None:
+    folders = {path.name for path in (RUNTIME / "session").iterdir() if path.is_dir()}
+    assert folders == set(SESSION)
