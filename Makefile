@@ -111,14 +111,17 @@ test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK, Gson and np
 test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
 	$(BIN)/python -m pytest tests/swift $(PYTEST_ARGS)
 
-check: $(VENV)/.packages ## Check format, lint and types
+check: build/.configured ## Check format, lint and types, of Python and C++
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	$(BIN)/run-clang-tidy.py -clang-tidy-binary $(BIN)/clang-tidy -p build -quiet -hide-progress -j $(JOBS) /runtime_ops/
 
-format: $(VENV)/.packages ## Format the Python code and apply lint's safe fixes
+format: $(VENV)/.packages ## Format Python and C++, and apply lint's safe fixes to Python
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
+	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format -i
 
 clean: ## Remove what setup built; downloaded models stay in the cache
 	rm -rf $(VENV) build $(NATIVE) .mypy_cache .pytest_cache .ruff_cache

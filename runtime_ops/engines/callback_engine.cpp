@@ -5,6 +5,7 @@ namespace {
 
 std::vector<zo_tensor> to_c(const std::vector<Tensor>& tensors) {
   std::vector<zo_tensor> result;
+  result.reserve(tensors.size());
   for (const Tensor& tensor : tensors) {
     result.push_back({tensor.name, tensor.dtype, static_cast<int32_t>(tensor.shape.size()), tensor.shape.data(),
                       tensor.data, tensor.bytes});

@@ -150,6 +150,7 @@ class ExecutorchEngine : public Engine {
       }
     }
     std::vector<EValue> values;
+    values.reserve(inputs.size());
     for (const Tensor& input : inputs) {
       values.push_back(value_of(input.data, input.shape, input.dtype));
     }

@@ -27,7 +27,7 @@ const char* const kPacked = ".packed";
 const char* const kLock = ".lock";
 const char* const kTemporary = ".tmp";
 constexpr double kWaitSeconds = 10;
-constexpr time_t kUnusedSeconds = 30 * 24 * 3600;
+constexpr time_t kUnusedSeconds = time_t{30} * 24 * 3600;
 
 #if defined(__APPLE__)
 timespec modified(const struct stat& status) { return status.st_mtimespec; }
@@ -150,7 +150,7 @@ Status make_file(const std::string& folder, const std::string& base, uint64_t ro
   ZO_TRY(check_room(folder, temporary, room));
   const Status made = make(temporary);
   std::string hash;
-  const Status kept = [&]() -> Status {
+  Status kept = [&]() -> Status {
     ZO_TRY(made);
     ZO_TRY(sync_file(temporary));
     ZO_ASSIGN(found, hash_file(temporary, ZO_STATE_ERROR));
@@ -245,7 +245,7 @@ void PackedWeights::release_library_lock() const {
   }
   while (const dirent* entry = ::readdir(entries)) {
     struct stat status;
-    const int descriptor = std::atoi(entry->d_name);
+    const int descriptor = static_cast<int>(std::strtol(entry->d_name, nullptr, 10));
     if (::fstat(descriptor, &status) == 0 && status.st_dev == ours->st_dev && status.st_ino == ours->st_ino) {
       ::flock(descriptor, LOCK_UN);
     }

@@ -174,12 +174,12 @@ float greatest_of(const float* row, size_t width) {
     for (size_t j = 0; j < 4; ++j) {
       lane[j] = load(row + 4 * j);
     }
-    auto unordered = lane[0] != lane[0];
+    auto unordered = lane[0] != lane[0];  // NOLINT(misc-redundant-expression): true of a NaN
     for (; i + kLanes <= width; i += kLanes) {
       for (size_t j = 0; j < 4; ++j) {
         const Four v = load(row + i + 4 * j);
         lane[j] = v > lane[j] ? v : lane[j];
-        unordered |= v != v;
+        unordered |= v != v;  // NOLINT(misc-redundant-expression): true of a NaN
       }
     }
     for (size_t j = 0; j < 4; ++j) {

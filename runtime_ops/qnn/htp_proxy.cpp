@@ -90,8 +90,8 @@ extern "C" __attribute__((visibility("default"))) uint64_t QnnInterface_getProvi
   std::memcpy(interface.data(), found[0], interface.size());
   const auto replacement = &device_create;
   void* const slot = interface.data() + kFunctions + kDeviceCreate * sizeof(void*);
-  std::memcpy(&real_device_create, slot, sizeof(real_device_create));
-  std::memcpy(slot, &replacement, sizeof(replacement));
+  std::memcpy(static_cast<void*>(&real_device_create), slot, sizeof(real_device_create));
+  std::memcpy(slot, static_cast<const void*>(&replacement), sizeof(replacement));
   *providers = &provider;
   *count = 1;
   return 0;

@@ -57,7 +57,7 @@ inline void vector_levels(const Stream& stream, const LevelRows& rows, const Pai
                           uint32_t* out) {
   constexpr uint32_t kAcross = kLevelRows / V::kLanes;     // vectors of a row of blocks
   constexpr uint32_t kDown = detail::kTogether / kAcross;  // rows of blocks at a time
-  static_assert(kAcross * kDown == detail::kTogether, "4, 8 or 16 lanes");
+  static_assert(size_t{kAcross} * kDown == detail::kTogether, "4, 8 or 16 lanes");
   detail::with_levels<V>(table, rounding, [&](const auto& levels) {
     for (uint32_t b = 0; b < rows.count; b += kDown) {
       typename V::Word word[4][detail::kTogether];

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -249,6 +250,17 @@ int run(const Options& options) {
   return 0;
 }
 
+int run(int count, char** arguments) {
+  const auto options = zoexport::runner::parse_options(count, arguments);
+  if (!options.ok()) {
+    const zoexport::Failure& failure = options.failure();
+    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", failure.where.c_str(), failure.found.c_str(),
+                 failure.expected.c_str(), failure.fix.c_str());
+    return exit_code(failure.code);
+  }
+  return run(*options);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -260,12 +272,12 @@ int main(int count, char** arguments) {
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   std::signal(SIGXFSZ, SIG_IGN);
-  const auto options = zoexport::runner::parse_options(count, arguments);
-  if (!options.ok()) {
-    const zoexport::Failure& failure = options.failure();
-    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", failure.where.c_str(), failure.found.c_str(),
-                 failure.expected.c_str(), failure.fix.c_str());
-    return exit_code(failure.code);
+  try {
+    return run(count, arguments);
+  } catch (const std::exception& exception) {  // the session catches its own: what is left is a lack of memory
+    std::fprintf(stderr,
+                 "error: this process: found %s; expected memory for its options and results. Close other apps.\n",
+                 exception.what());
+    return exit_code(ZO_INTERNAL_ERROR);
   }
-  return run(*options);
 }

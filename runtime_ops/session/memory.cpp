@@ -50,7 +50,7 @@ AnonymousPeak::AnonymousPeak() {
         }
       } while (!changed_.wait_for(lock, std::chrono::milliseconds(10), [this] { return done_; }));
     });
-  } catch (const std::system_error&) {
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
     // Without a thread there are the looks of take().
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

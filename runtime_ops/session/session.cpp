@@ -142,7 +142,7 @@ Status Session::attach(const std::string& folder, int32_t mode, const uint64_t* 
   state_.emplace(std::move(opened.folder));
   records_ = std::move(opened.records);
   run_.seed = opened.seed;
-  const Status restored = resume();
+  Status restored = resume();
   if (!restored.ok()) {
     state_.reset();
     records_.clear();
@@ -429,7 +429,7 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   slots_->advance();
   applied_ = records_.size() + (deferred() ? 0 : 1);
   records_.push_back(std::move(record));
-  guard_ = guard;
+  guard_ = std::move(guard);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

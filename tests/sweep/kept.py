@@ -18,6 +18,15 @@ KEPT = (
         targets="one:5",
         queries=1,
     ),
+    # An operator that no other activation has, and only ExecuTorch had a rule for.
+    Case(
+        target="ios-mlx",
+        method="mebp",
+        variant="squared relu",
+        heads=2,
+        head_dim=8,
+        rank=1,
+    ),
     # Falcon's newer decoder shares keys by broadcast_to, which only ExecuTorch had a rule for.
     Case(
         target="ios-mlx",

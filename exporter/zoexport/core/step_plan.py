@@ -2,7 +2,8 @@
 
 The stages are cut into groups, and each group has a level. A level moves the slots of its group along fresh directions;
 a probe of it is one side of a direction, or no move at all. Levels are nested: for every probe of one, the next level
-goes through all of its own. The session carries this out without knowing the method (runtime_ops/session/manifest/step_plan.h).
+goes through all of its own. The session carries this out without knowing the method
+(runtime_ops/session/manifest/step_plan.h).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from zoexport.core.errors import ModelError, first_line
 from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
+from zoexport.ir.normalize import normalize
 
 ROWS = "rows"
 _MAX_ROWS = 1 << 16
@@ -157,6 +158,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
     ]
     graph = torch.fx.GraphModule(torch.nn.Module(), module.graph)
     program = Program("forward", graph, inputs, outputs)
+    normalize(program)
     return TrainingGraph(
         {"forward": program}, weights, [], {}, seq_len, seq_len, rows=0, parameters=parameters
     )

@@ -31,6 +31,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import aten, is_call, operand, remove_unused_weights, zo
+from zoexport.ir.normalize import normalize
 from zoexport.ir.shapes import fake_inputs, record_shapes
 from zoexport.passes.split_layers import HEAD
 
@@ -104,6 +105,7 @@ def _backward(program: Program, trainable: set[str]) -> Program:
     module = GraphModule(torch.nn.Module(), traced.graph)
     made = Program(name, module, inputs, results, family, program.length)
     _without_detach(made)
+    normalize(made)
     remove_unused_weights(made)
     made.module.recompile()
     record_shapes(made)

@@ -31,7 +31,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Stage, TrainingGraph, Value
-from zoexport.ir.graphs import aten, call, identifier, outputs, placeholders
+from zoexport.ir.graphs import aten, call, identifier, is_call, outputs, placeholders
 from zoexport.ir.segments import layer_of, layer_stack, segments
 
 EMBEDDING, HEAD = "embedding", "head"
@@ -176,7 +176,7 @@ class _Part:
                 self._input(node, self._local(self.values[node]))
         for node in [*before, *nodes]:
             if node not in self.copied:
-                self.copied[node] = self.graph.node_copy(node, lambda arg: self.copied[arg])
+                self.copied[node] = self._copy(node)
         returned = []
         for _, node in results:
             copied = self.copied[node]
@@ -186,6 +186,16 @@ class _Part:
         self.graph.output(tuple(returned))
         module = GraphModule(torch.nn.Module(), self.graph)
         return Program("", module, self.inputs, [value for value, _ in results])
+
+    def _copy(self, node: Node) -> Node:
+        copied = self.graph.node_copy(node, lambda arg: self.copied[arg])
+        if is_call(node, aten.minimum, aten.maximum) and len(copied.all_input_nodes) == 1:
+            # The other one is a number by now, which clamp takes and these do not.
+            (x,) = copied.all_input_nodes
+            (bound,) = (arg for arg in copied.args if arg is not x)
+            copied.target = aten.clamp.default
+            copied.args = (x, None, bound) if is_call(node, aten.minimum) else (x, bound)
+        return copied
 
     def _input(self, node: Node, value: Value) -> None:
         self.inputs.append(value)

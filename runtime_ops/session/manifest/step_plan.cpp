@@ -41,7 +41,7 @@ std::vector<float> StepPlan::slopes(const std::vector<double>& losses, double ep
       const double* of = values.data() + time * probes;
       for (uint32_t i = 0; i < here.directions; ++i) {
         const double slope = here.forward ? (of[i + 1] - of[0]) / eps : (of[2 * i] - of[2 * i + 1]) / (2.0 * eps);
-        found[first_scalar(level) + time * here.directions + i] = static_cast<float>(slope);
+        found[first_scalar(level) + size_t{time} * here.directions + i] = static_cast<float>(slope);
       }
       means.push_back(std::accumulate(of, of + probes, 0.0) / static_cast<double>(probes));
     }

@@ -40,6 +40,7 @@ Status Programs::run(const ProgramSpec& program, const std::vector<Tensor>& inpu
 
 std::vector<int64_t> sizes_of(const ValueSpec& value) {
   std::vector<int64_t> shape;
+  shape.reserve(value.shape.size());
   for (const Dimension& dimension : value.shape) {
     shape.push_back(dimension.max);
   }

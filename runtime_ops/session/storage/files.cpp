@@ -104,7 +104,7 @@ Result<std::string> hash_file(const std::string& path, zo_status code) {
   if (file.value < 0) {
     return system_failure(code, path, errno, false);
   }
-  constexpr size_t kPiece = 256 * 1024;
+  constexpr size_t kPiece = size_t{256} * 1024;
   const auto piece = std::make_unique<uint8_t[]>(kPiece);
   Sha256 hash;
   while (true) {

@@ -31,7 +31,7 @@ inline uint32_t rotate(uint32_t value, int bits) { return (value >> bits) | (val
 void compress_portable(uint32_t state[8], const uint8_t* blocks, size_t count) {
   for (; count > 0; --count, blocks += 64) {
     uint32_t w[64];
-    for (int i = 0; i < 16; ++i) {
+    for (size_t i = 0; i < 16; ++i) {
       w[i] = uint32_t{blocks[4 * i]} << 24 | uint32_t{blocks[4 * i + 1]} << 16 | uint32_t{blocks[4 * i + 2]} << 8 |
              uint32_t{blocks[4 * i + 3]};
     }
@@ -69,10 +69,10 @@ __attribute__((target("sha,sse4.1,ssse3"))) void compress_instructions(uint32_t 
     const __m128i abef_before = abef;
     const __m128i cdgh_before = cdgh;
     __m128i w[4];
-    for (int i = 0; i < 4; ++i) {
+    for (size_t i = 0; i < 4; ++i) {
       w[i] = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks + 16 * i)), swap);
     }
-    for (int group = 0; group < 16; ++group) {
+    for (size_t group = 0; group < 16; ++group) {
       const __m128i now = w[group & 3];
       __m128i sum = _mm_add_epi32(now, _mm_load_si128(reinterpret_cast<const __m128i*>(kRound + 4 * group)));
       cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);

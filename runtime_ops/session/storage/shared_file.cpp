@@ -17,7 +17,7 @@ namespace zoexport {
 namespace {
 
 bool writes_zeros(int descriptor, size_t bytes) {
-  const std::vector<uint8_t> zeros(std::min<size_t>(bytes, 256 * 1024), 0);
+  const std::vector<uint8_t> zeros(std::min(bytes, size_t{256} * 1024), 0);
   if (::lseek(descriptor, 0, SEEK_SET) < 0) {
     return false;
   }

@@ -61,6 +61,7 @@ class FirstOrderTrainer : public Trainer {
     for (const Call& call : layout.calls) {
       const bool last = &call == &layout.calls.back();
       std::vector<float> entry_weights;
+      entry_weights.reserve(call.owners.size());
       for (uint32_t owner : call.owners) {
         entry_weights.push_back(static_cast<float>(weights[owner]));
       }

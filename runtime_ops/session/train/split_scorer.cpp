@@ -38,10 +38,10 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all.
   const uint32_t passes = stacked() ? 1 : copies();
   const size_t region = stages_.activation_bytes(call.length);
-  const size_t total = 2 * passes * region;
+  const size_t total = size_t{2} * passes * region;
   Scratch& scratch = stages_.scratch();
   ZO_TRY(scratch.reserve(total));
-  const auto place = [&](uint32_t pass, size_t stage) { return scratch.data() + (2 * pass + stage % 2) * region; };
+  const auto place = [&](uint32_t pass, size_t stage) { return scratch.data() + (size_t{2} * pass + stage % 2) * region; };
   std::vector<int64_t> tokens;
   for (uint32_t copy = 0; copy < copies() / passes; ++copy) {
     tokens.insert(tokens.end(), call.tokens.begin(), call.tokens.end());

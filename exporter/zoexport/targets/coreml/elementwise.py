@@ -23,7 +23,6 @@ def elementwise() -> dict[Any, Rule]:
     return {
         **_BINARY,
         aten.add: _add,
-        aten.add_: _add,
         aten.sub: _sub,
         aten.rsub: lambda a, b, alpha=1: _sub(b, a, alpha),
         aten.to: _to,
@@ -33,8 +32,10 @@ def elementwise() -> dict[Any, Rule]:
         aten.cos: lambda x: mb.cos(x=x),
         aten.erf: lambda x: mb.erf(x=x),
         aten.exp: lambda x: mb.exp(x=x),
+        aten.expm1: lambda x: _sub(mb.exp(x=x), 1.0),
         aten.gelu: _gelu,
         aten.log: lambda x: mb.log(x=cast(x, FP32), epsilon=0.0),
+        aten.log1p: lambda x: mb.log(x=_add(cast(x, FP32), 1.0), epsilon=0.0),
         aten.masked_fill: lambda x, mask, value: _where(mask, value, x),
         aten.neg: lambda x: _mul(x, -1.0),
         aten.pow: _power,
@@ -44,6 +45,7 @@ def elementwise() -> dict[Any, Rule]:
         aten.sigmoid: lambda x: mb.sigmoid(x=x),
         aten.silu: lambda x: _mul(x, mb.sigmoid(x=x)),
         aten.sin: lambda x: mb.sin(x=x),
+        aten.softplus: _softplus,
         aten.sqrt: lambda x: mb.sqrt(x=x),
         aten.tanh: lambda x: mb.tanh(x=x),
         aten.where: _where,
@@ -60,7 +62,6 @@ def _binary(build: Callable[..., Var]) -> Rule:
 
 _BINARY: dict[Any, Rule] = {
     aten.div: _binary(mb.real_div),
-    aten.div_: _binary(mb.real_div),
     aten.eq: _binary(mb.equal),
     aten.ge: _binary(mb.greater_equal),
     aten.gt: _binary(mb.greater),
@@ -71,7 +72,6 @@ _BINARY: dict[Any, Rule] = {
     aten.maximum: _binary(mb.maximum),
     aten.minimum: _binary(mb.minimum),
     aten.mul: _binary(mb.mul),
-    aten.mul_: _binary(mb.mul),
     aten.ne: _binary(mb.not_equal),
 }
 _mul, _div = _BINARY[aten.mul], _BINARY[aten.div]
@@ -97,6 +97,13 @@ def _gelu(x: Var, approximate: str = "none") -> Var:
         inner = _mul(_add(x, _mul(_mul(_mul(x, x), x), 0.044715)), math.sqrt(2 / math.pi))
         return _mul(_mul(x, 0.5), _add(mb.tanh(x=inner), 1.0))
     return _mul(_mul(x, 0.5), _add(mb.erf(x=_mul(x, math.sqrt(0.5))), 1.0))
+
+
+def _softplus(x: Var, beta: float = 1.0, threshold: float = 20.0) -> Var:
+    """The threshold is left out: above one of 20, float32 has no digit for the difference."""
+    if threshold < 20:
+        raise TypeError(f"threshold={threshold}")
+    return _mul(mb.softplus(x=_mul(x, beta)), 1 / beta)
 
 
 def _power(base: Any, exponent: Any) -> Var:

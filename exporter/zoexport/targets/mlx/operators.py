@@ -53,9 +53,7 @@ def elementwise() -> dict[Any, Rule]:
         aten.ge: mx.greater_equal,
         aten.gelu: _gelu,
         aten.gt: mx.greater,
-        aten.hardtanh: lambda x, low=-1.0, high=1.0: mx.clip(x, low, high),
         aten.le: mx.less_equal,
-        aten.leaky_relu: lambda x, slope=0.01: mx.where(x >= 0, x, slope * x),
         aten.log: mx.log,
         aten.log1p: mx.log1p,
         aten.logical_and: mx.logical_and,
@@ -83,18 +81,6 @@ def elementwise() -> dict[Any, Rule]:
         aten.sub: _arithmetic(mx.subtract),
         aten.tanh: mx.tanh,
         aten.where: lambda mask, a, b: mx.where(mask, *_wide(a, b)),
-        **_in_place(),
-    }
-
-
-def _in_place() -> dict[Any, Rule]:
-    """In-place operators as functional ones, keeping the dtype that is written to."""
-    return {
-        aten.add_: _kept(_arithmetic(mx.add)),
-        aten.sub_: _kept(_arithmetic(mx.subtract)),
-        aten.mul_: _kept(mx.multiply),
-        aten.div_: _kept(_div),
-        aten.masked_fill_: _masked_fill,
     }
 
 
@@ -169,10 +155,6 @@ def _arithmetic(function: Rule) -> Rule:
         return function(a, b if alpha == 1 else alpha * b)
 
     return rule
-
-
-def _kept(function: Rule) -> Rule:
-    return lambda x, *args, **kwargs: function(x, *args, **kwargs).astype(x.dtype)
 
 
 def _masked_fill(x: mx.array, mask: mx.array, value: Any) -> mx.array:

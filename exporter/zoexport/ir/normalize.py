@@ -1,0 +1,165 @@
+"""normalize: rare operators in terms of those that every target has a rule for.
+
+Before::
+
+    h = aten.hardswish(x)
+
+After::
+
+    a = aten.add(x, 3)
+    b = aten.clamp(a, 0, 6)
+    c = aten.mul(x, b)
+    h = aten.div(c, 6)
+
+Calls that write into an operand become those that do not. A program is normalized when it is captured, and when it was
+made from another one's gradients, so that no target needs a rule for any of these.
+
+Left alone: operators that targets state better themselves, as gelu, silu and softplus; a write into values that are
+read afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from zoexport.core.types import Program
+from zoexport.ir.graphs import aten, call, keep_path
+
+_Rule = Callable[..., Node]
+
+
+def normalize(program: Program) -> None:
+    """Rewrite every call of an operator in :data:`RARE` and :data:`IN_PLACE`."""
+    graph = program.module.graph
+    for node in list(graph.nodes):
+        rule = _rule_of(node)
+        if rule is None:
+            continue
+        before = node.prev
+        with graph.inserting_before(node):
+            made = rule(graph, *node.args, **node.kwargs)
+        part = node.prev
+        while part is not before:
+            keep_path(part, node)
+            part = part.prev
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+    program.module.recompile()
+
+
+def _rule_of(node: Node) -> _Rule | None:
+    for rules in (RARE, IN_PLACE):
+        rule = rules.get(node.target) or rules.get(getattr(node.target, "overloadpacket", None))
+        if rule is not None and (rules is RARE or _writes_unseen(node)):
+            return rule
+    return None
+
+
+def _writes_unseen(node: Node) -> bool:
+    """Whether nothing after ``node`` reads what it may write into: its first operand, and views of the same values."""
+    values = node.all_input_nodes[0]
+    while _is_view(values):
+        values = values.all_input_nodes[0]
+    aliases = [values]
+    for alias in aliases:
+        for user in alias.users:
+            if user > node:
+                return False
+            if user is not node and _is_view(user):
+                aliases.append(user)
+    return True
+
+
+def _is_view(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(one.alias_info is not None for one in schema.returns)
+
+
+def _clip(graph: Graph, x: Node, low: Any = None, high: Any = None, **named: Any) -> Node:
+    low, high = named.get("min", low), named.get("max", high)
+    tensors = isinstance(low, Node) or isinstance(high, Node)
+    return call(graph, aten.clamp.Tensor if tensors else aten.clamp.default, x, low, high)
+
+
+def _hardtanh(graph: Graph, x: Node, low: float = -1.0, high: float = 1.0) -> Node:
+    return call(graph, aten.clamp.default, x, low, high)
+
+
+def _hardsigmoid(graph: Graph, x: Node) -> Node:
+    moved = call(graph, aten.add.Tensor, x, 3)
+    return call(graph, aten.div.Tensor, call(graph, aten.clamp.default, moved, 0, 6), 6)
+
+
+def _hardswish(graph: Graph, x: Node) -> Node:
+    moved = call(graph, aten.add.Tensor, x, 3)
+    scaled = call(graph, aten.mul.Tensor, x, call(graph, aten.clamp.default, moved, 0, 6))
+    return call(graph, aten.div.Tensor, scaled, 6)
+
+
+def _leaky_relu(graph: Graph, x: Node, slope: float = 0.01) -> Node:
+    positive = call(graph, aten.gt.Scalar, x, 0)
+    return call(graph, aten.where.self, positive, x, call(graph, aten.mul.Tensor, x, slope))
+
+
+def _prelu(graph: Graph, x: Node, slope: Node) -> Node:
+    channels, dims = slope.meta["val"].numel(), x.meta["val"].dim()
+    if channels > 1 and dims > 2:  # the slopes are of dimension 1
+        slope = call(graph, aten.reshape.default, slope, [channels, *[1] * (dims - 2)])
+    positive = call(graph, aten.gt.Scalar, x, 0)
+    return call(graph, aten.where.self, positive, x, call(graph, aten.mul.Tensor, x, slope))
+
+
+def _mish(graph: Graph, x: Node) -> Node:
+    softplus = call(graph, aten.softplus.default, x)
+    return call(graph, aten.mul.Tensor, x, call(graph, aten.tanh.default, softplus))
+
+
+RARE: dict[Any, _Rule] = {
+    aten.clip: _clip,
+    aten.hardsigmoid: _hardsigmoid,
+    aten.hardswish: _hardswish,
+    aten.hardtanh: _hardtanh,
+    aten.leaky_relu: _leaky_relu,
+    aten.max.other: lambda graph, a, b: call(graph, aten.maximum.default, a, b),
+    aten.min.other: lambda graph, a, b: call(graph, aten.minimum.default, a, b),
+    aten.mish: _mish,
+    aten.prelu: _prelu,
+    aten.relu6: lambda graph, x: _hardtanh(graph, x, 0, 6),
+    aten.square: lambda graph, x: call(graph, aten.pow.Tensor_Scalar, x, 2),
+}
+"""An operator, or its packet -> what writes it otherwise: graph and the call's arguments -> the node in its place."""
+
+
+def _functional(operator: Any) -> _Rule:
+    """A rule for the operator that writes into its operand, as the one that does not, in the operand's dtype."""
+
+    def rule(graph: Graph, x: Node, *args: Any, **kwargs: Any) -> Node:
+        made = call(graph, operator, x, *args, **kwargs)
+        dtype = x.meta["val"].dtype
+        return made if made.meta["val"].dtype == dtype else call(graph, aten.to.dtype, made, dtype)
+
+    return rule
+
+
+IN_PLACE: dict[Any, _Rule] = {
+    getattr(getattr(aten, f"{name}_"), overload): _functional(
+        getattr(getattr(aten, name), overload)
+    )
+    for name, overload in (
+        ("add", "Scalar"),
+        ("add", "Tensor"),
+        ("div", "Scalar"),
+        ("div", "Tensor"),
+        ("logical_and", "default"),
+        ("masked_fill", "Scalar"),
+        ("masked_fill", "Tensor"),
+        ("mul", "Scalar"),
+        ("mul", "Tensor"),
+        ("sub", "Scalar"),
+        ("sub", "Tensor"),
+    )
+}
+"""An operator that writes into its first operand -> the one that does not."""
