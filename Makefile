@@ -4,7 +4,8 @@
 PYTHON ?= python3
 # PyPI's file for this version; set TORCH to a wheel or another index's version to use that.
 TORCH ?= torch==2.13.0
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Of nproc, which would print OMP_NUM_THREADS where that is set.
+JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 # --share 0.02 for a short run
 CONVERGENCE_ARGS ?=
