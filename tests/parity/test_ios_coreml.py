@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.compiled import Compiler
+from tests.support.compiled import Compiler, compile_tiny
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import sha256
@@ -92,7 +92,7 @@ def test_every_weight_is_stored_once(compiler: Compiler) -> None:
 
 
 def test_layers_of_one_shape_are_converted_once(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The others are copies with their own weights, as the gradients above show."""
     built = []
@@ -103,7 +103,8 @@ def test_layers_of_one_shape_are_converted_once(
         return build(builder)
 
     monkeypatch.setattr(FunctionBuilder, "build", counted)
-    bundle = compiler.bundle("llama", "mebp", TARGET, **ALL)
+    bundle = tmp_path / "bundle"
+    compile_tiny(compiler.model("llama"), bundle, "mebp", TARGET, **ALL)
     assert built == ["embedding@24", "model.layers.0@24", "model.layers.0.backward@24", *built[3:]]
     assert len(built) < len(Package(bundle / PACKAGE).functions)
 

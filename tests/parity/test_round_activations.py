@@ -56,7 +56,7 @@ def test_a_bundle_trains_as_the_model_with_rounded_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
     methods.names()
-    rounding = RoundingMethod("prge", "", sequential=False, config=RoundingConfig)
+    rounding = RoundingMethod("prge", "", config=RoundingConfig)
     monkeypatch.setitem(methods._entries, "prge", rounding)
     folder = save_tiny("llama_tied", tmp_path / "model")
     data = tmp_path / "data.jsonl"

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 import time
+from typing import TextIO
 
 from tests.sweep.cases import METHODS, TARGETS, Case
 from tests.sweep.execute import FAILED, Outcome, execute
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             seconds = None if given.seconds is None else given.seconds / len(targets)
             results.append(sweep.run(count=given.cases, seconds=seconds))
-        _say_failures(results[-1])
+        _say_failures(results[-1], sys.stderr if given.json else sys.stdout)
     if given.json:
         print(json.dumps([as_dict(swept) for swept in results]))
     else:
@@ -85,12 +86,13 @@ class _Progress:
         )
 
 
-def _say_failures(swept: Swept) -> None:
+def _say_failures(swept: Swept, stream: TextIO) -> None:
     for failure in swept.failures:
         print(
-            f"\n{failure.outcome.kind}\n  {failure.smallest!r}\n  --replay '{failure.smallest.json()}'"
+            f"\n{failure.outcome.kind}\n  {failure.smallest!r}\n  --replay '{failure.smallest.json()}'",
+            file=stream,
         )
-        print("  " + failure.outcome.detail.strip().replace("\n", "\n  "))
+        print("  " + failure.outcome.detail.strip().replace("\n", "\n  "), file=stream)
 
 
 if __name__ == "__main__":

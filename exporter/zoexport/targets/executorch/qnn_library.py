@@ -31,6 +31,7 @@ LICENCE = (
     "developing your own applications and not for passing it on"
 )
 _PACKAGE = "onnxruntime_qnn"
+_CXX_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6")
 _LIBRARIES = ("libQnnHtp.so", "libQnnSystem.so")
 _HOST = Path("lib") / "x86_64-linux-clang"
 _REAL_LIBRARY = "ZOEXPORT_QNN_HTP"
@@ -99,8 +100,8 @@ def _found() -> QnnLibrary:
 def load() -> QnnLibrary:
     """Bring the libraries and ExecuTorch's QNN backend into this process, once.
 
-    The backend comes first, and with it the system's C++ library: QNN brings another one, and were that the first, a
-    later import of torch would crash in its first exception.
+    The system's C++ library comes first, for all of the process: QNN brings another one, which ExecuTorch makes visible
+    to whatever is loaded later. Were that the first, the next extension module would crash in its first exception.
 
     Raises:
         ZoExportError: QNN is not there or cannot be loaded.
@@ -114,9 +115,9 @@ def load() -> QnnLibrary:
         library.proxy or library.folder / "libQnnHtp.so",
     ]
     os.environ[_REAL_LIBRARY] = str(library.folder / "libQnnHtp.so")
-    for path in paths:
+    for path in (*_CXX_LIBRARIES, *paths):
         try:
-            ctypes.CDLL(str(path))
+            ctypes.CDLL(str(path), mode=os.RTLD_GLOBAL if path in _CXX_LIBRARIES else os.RTLD_LOCAL)
         except OSError as error:
             raise ZoExportError(
                 str(path),
