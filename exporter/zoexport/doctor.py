@@ -107,14 +107,14 @@ def _last_line(answer: subprocess.CompletedProcess[str]) -> str:
 def _qnn() -> Check:
     """Qualcomm's libraries and their version, which they say themselves: in another process, as above."""
     from zoexport.core.types import Problem
-    from zoexport.targets.executorch import qnn_library
+    from zoexport.targets.qnn import library as qnn_library
 
     name = "Qualcomm QNN"
     library = qnn_library.find()
     if isinstance(library, Problem):
         return Check(name, "optional", library.reason, library.fix)
     how = "through zoexport's proxy" if library.proxy else "as they are"
-    probe = "from zoexport.targets.executorch import qnn_library; print(qnn_library.build_id())"
+    probe = "from zoexport.targets.qnn import library; print(library.build_id())"
     answer = _ask(probe)
     if answer.returncode == 0:
         build = answer.stdout.strip().splitlines()[-1]

@@ -17,7 +17,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.parity import compare_signs, parity
 from zoexport.parity.inner import compare_inner
 from zoexport.session import Session
-from zoexport.targets.executorch import htp_form
+from zoexport.targets.qnn import form
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
@@ -96,7 +96,7 @@ def test_a_value_that_the_htp_broadcasts_is_wrong_and_so_is_repeated(
         "train.computed.safetensors",
     }
 
-    monkeypatch.setattr(htp_form, "repeat_broadcasts", lambda _: None)
+    monkeypatch.setattr(form, "repeat_broadcasts", lambda _: None)
     values = compare_inner(bundle, "train", progress=quietly)["values"]
     first = next(value for value in values if max(value["error"]) > 0.1)
     # A layer's output, of one row, plus what its two adapters add: the second copy misses the first operand.

@@ -18,7 +18,7 @@ from tests.support.sessions import make_dataset
 from tests.support.tiny_models import save_tiny
 from zoexport.core import manifest as manifests
 from zoexport.session import Info, Session
-from zoexport.targets.executorch.lower import has_distinct_weights
+from zoexport.targets.xnnpack.lower import has_distinct_weights
 
 pytestmark = pytest.mark.parity
 

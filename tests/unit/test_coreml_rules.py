@@ -16,7 +16,7 @@ from tests.support.tiny_models import fixed
 from zoexport.core import int4
 from zoexport.core.types import Program
 from zoexport.ir.graphs import aten, zo
-from zoexport.targets.executorch.coreml_rules import write_for_coreml
+from zoexport.targets.coreml_delegate.rules import write_for_coreml
 
 X, DY = fixed("x", (2, 3, 64)), fixed("dy", (2, 3, 8))
 WEIGHT, BIAS = fixed("weight", (8, 64)), fixed("bias", (8,))

@@ -28,9 +28,9 @@ from zoexport.core.errors import BundleError, ConfigError, LoweringError
 from zoexport.core.types import Lowered, TrainingGraph
 from zoexport.coreml.delegates import DelegatedFile
 from zoexport.ir.samples import sample_inputs
+from zoexport.targets.coreml_delegate import lower as lowering
+from zoexport.targets.coreml_delegate.lower import NOT_RUN
 from zoexport.targets.coreml_parts import parts_of
-from zoexport.targets.executorch import lower_coreml_delegate
-from zoexport.targets.executorch.lower_coreml_delegate import NOT_RUN
 
 ENGINE = {"engine": "executorch"}
 BOUND = 5e-6
@@ -42,7 +42,7 @@ def silent(*_: Any) -> None:
 
 def lowered(graph: TrainingGraph, folder: Path) -> tuple[Lowered, DelegatedFile]:
     """A graph's .pte, read back."""
-    found = lower_coreml_delegate.lower_coreml_delegate(graph, folder, silent)
+    found = lowering.lower_coreml_delegate(graph, folder, silent)
     return found, DelegatedFile(folder / "model.pte")
 
 
@@ -223,7 +223,7 @@ def test_an_operator_that_the_delegate_does_not_take_is_named(
 ) -> None:
     graph = one_layer("llama", weights="fp32", lora__targets="attention")
     graph.stages = graph.stages[1:]
-    monkeypatch.setattr(lower_coreml_delegate, "write_for_coreml", lambda _, weights: dict(weights))
+    monkeypatch.setattr(lowering, "write_for_coreml", lambda _, weights: dict(weights))
     with pytest.raises(LoweringError, match=r"does not support the op .*label_logprobs") as error:
         lowered(graph, tmp_path)
     assert error.value.where == "lowering to Core ML"

@@ -15,8 +15,8 @@ from zoexport.build import plan
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Problem
 from zoexport.doctor import examine
-from zoexport.targets.executorch import qnn_library
-from zoexport.targets.executorch.qnn_library import QnnLibrary
+from zoexport.targets.qnn import library as qnn_library
+from zoexport.targets.qnn.library import QnnLibrary
 
 STAND_IN = """
 extern "C" unsigned long QnnInterface_getProviders(const void*** providers, unsigned* count) {
@@ -59,7 +59,7 @@ def ask(probe: str, **environment: str) -> str:
 def test_an_official_sdk_is_used_as_it_is(tmp_path: Path) -> None:
     root = sdk(tmp_path)
     probe = (
-        "from zoexport.targets.executorch import qnn_library as q, lower_qnn\n"
+        "from zoexport.targets.qnn import library as q, lower\n"
         "import os\n"
         "with q.lowering() as found: root = os.environ['QNN_SDK_ROOT']\n"
         "mapped = {line.split()[-1] for line in open('/proc/self/maps') if 'Qnn' in line}\n"
@@ -87,7 +87,7 @@ def test_a_module_that_is_loaded_afterwards_can_throw() -> None:
 @needs_qnn
 def test_the_package_is_used_through_the_proxy() -> None:
     probe = (
-        "from zoexport.targets.executorch import qnn_library as q\n"
+        "from zoexport.targets.qnn import library as q\n"
         "print(q.build_id()); import torch\n"  # importing torch afterwards must not crash
         "print(*(line.split()[-1] for line in open('/proc/self/maps') if 'libQnnHtp.so' in line))"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from typing import Generic, TypeVar
 
@@ -17,7 +18,7 @@ class Registry(Generic[T]):
     Args:
         kind: what an entry is, for messages ("method", "target").
         package: the import package whose sub-packages hold the entries.
-        module: the module of each sub-package that registers them.
+        module: the module of each sub-package that registers them; a sub-package without it is what others share.
     """
 
     def __init__(self, kind: str, package: str, module: str) -> None:
@@ -61,6 +62,7 @@ class Registry(Generic[T]):
             return
         package = importlib.import_module(self._package)
         for folder in pkgutil.iter_modules(package.__path__, prefix=f"{self._package}."):
-            if folder.ispkg:
-                importlib.import_module(f"{folder.name}.{self._module}")
+            module = f"{folder.name}.{self._module}"
+            if folder.ispkg and importlib.util.find_spec(module) is not None:
+                importlib.import_module(module)
         self._loaded = True  # last: where an import failed, the next call tries again

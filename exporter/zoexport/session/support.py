@@ -57,7 +57,7 @@ def bring_backends(bundle: Path) -> None:
     except (OSError, ValueError, AttributeError):
         return  # opening says what is wrong with the bundle
     if "QnnBackend" in backends:
-        from zoexport.targets.executorch import qnn_library
+        from zoexport.targets.qnn import library as qnn_library
 
         abi.library()  # first: QNN brings a C++ library of its own
         qnn_library.load()

@@ -1,4 +1,4 @@
-"""Targets; each folder here is one kind of engine, found through :data:`targets`."""
+"""Targets; each folder here is one kind of engine, found through :data:`targets`, or what several of them share."""
 
 from zoexport.core.registry import Registry
 from zoexport.core.types import Target

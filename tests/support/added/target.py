@@ -36,9 +36,9 @@ class LayersTarget:
         return []
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
-        from zoexport.targets.executorch.lower_split import lower_split
+        from zoexport.targets.executorch.lower_stages import lower_stages
 
-        return lower_split(graph, folder, progress)
+        return lower_stages(graph, folder, progress)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         from zoexport.targets.executorch.footprints import split_footprint

@@ -30,7 +30,7 @@ from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
 from zoexport.parity.quantized import quantize_model
 from zoexport.passes.round_activations import FORMAT, round_activations
-from zoexport.targets.executorch.lower_split import fused_program
+from zoexport.targets.executorch.lower_stages import fused_program
 
 ROUND = "zoexport.round_activations.default"
 SEQ, BATCH = 31, 2

@@ -1,1 +1,1 @@
-"""ExecuTorch targets: programs become methods of one .pte file."""
+"""What ExecuTorch's targets share: programs become methods of one .pte file."""

@@ -19,7 +19,7 @@ from torch.fx import Node
 from zoexport.core.types import Footprint, Program
 from zoexport.ir.graphs import RESHAPES, aten, is_call, is_own, operand, output_node, shape_of, zo
 from zoexport.targets.executorch.layouts import is_layout
-from zoexport.targets.executorch.lower_split import fused_program
+from zoexport.targets.executorch.lower_stages import fused_program
 
 _ALIGNMENT = 16
 # Of runtime_ops/kernels/products.cpp: a panel of B, and rows of A beside it.

@@ -18,8 +18,8 @@ import torch
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier
+from zoexport.targets.coreml_delegate.rules import write_for_coreml
 from zoexport.targets.coreml_parts import MINIMUM_OS, packing_of, parts_of
-from zoexport.targets.executorch.coreml_rules import write_for_coreml
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,

@@ -26,11 +26,11 @@ from zoexport.ir.graphs import (
     set_outputs,
 )
 from zoexport.ir.samples import sample_inputs
-from zoexport.targets.executorch import qnn_library
 from zoexport.targets.executorch.exported import export_program
-from zoexport.targets.executorch.htp_form import for_htp
-from zoexport.targets.executorch.lower_qnn import to_edge, without_log
 from zoexport.targets.executorch.program_file import refused
+from zoexport.targets.qnn import library
+from zoexport.targets.qnn.form import for_htp
+from zoexport.targets.qnn.lower import to_edge, without_log
 
 _MOVES = (
     *(aten.reshape, aten.view, aten.transpose, aten.permute, aten.expand, aten.repeat),
@@ -121,7 +121,7 @@ def _run(
 ) -> dict[str, Tensor]:
     """A program's outputs in QNN's emulation."""
     try:
-        with qnn_library.lowering(), quiet(), without_log():
+        with library.lowering(), quiet(), without_log():
             exported = {program.name: export_program(program, graph.weights)}
             edge, _ = to_edge(exported, soc, fp16=True)
             buffer = edge.to_executorch().buffer

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
+from zoexport.targets import targets
 from zoexport.targets.settings import filled, needs_executorch
 
 
@@ -60,7 +61,7 @@ class VulkanTarget:
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One .pte with every program as a method."""
-        from zoexport.targets.executorch.lower_vulkan import lower_vulkan
+        from zoexport.targets.vulkan.lower import lower_vulkan
 
         return lower_vulkan(graph, config, folder, progress)
 
@@ -68,7 +69,7 @@ class VulkanTarget:
         """What each program takes on CPU and GPU together, by ExecuTorch's planner: an estimate."""
         from zoexport.ir.graphs import copy_program
         from zoexport.targets.executorch.footprints import whole_footprint
-        from zoexport.targets.executorch.vulkan_rules import write_for_vulkan
+        from zoexport.targets.vulkan.rules import write_for_vulkan
 
         found = {}
         for number, (name, program) in enumerate(graph.programs.items()):
@@ -78,3 +79,6 @@ class VulkanTarget:
                 write_for_vulkan(graph, copied)
             found[name] = whole_footprint(copied)
         return found
+
+
+targets.register("android-gpu", VulkanTarget())

@@ -11,7 +11,7 @@ from tests.support.native import load_library
 from tests.support.splits import arguments, difference, tiny_graph
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import TrainingGraph
-from zoexport.targets.executorch.lower_split import lower_split
+from zoexport.targets.executorch.lower_stages import lower_stages
 from zoexport.targets.executorch.program_file import FILE
 
 
@@ -27,7 +27,7 @@ def test_every_program_gives_what_the_graph_says(name: str, weights: str, tmp_pa
     from executorch.runtime import Runtime
 
     graph = shortest(name, weights)
-    lowered = lower_split(graph, tmp_path, lambda *_: None)
+    lowered = lower_stages(graph, tmp_path, lambda *_: None)
     load_library()
     loaded = Runtime.get().load_program(str(tmp_path / FILE))
     assert [entry["name"] for entry in lowered.programs] == list(graph.programs)
@@ -42,7 +42,7 @@ def test_every_program_gives_what_the_graph_says(name: str, weights: str, tmp_pa
 
 def test_what_is_said_of_the_programs(tmp_path: Path) -> None:
     graph = shortest("llama_tied", "int4")
-    lowered = lower_split(graph, tmp_path, lambda *_: None)
+    lowered = lower_stages(graph, tmp_path, lambda *_: None)
     layer = next(entry for entry in lowered.programs if entry["name"] == "layer.0.backward@32")
     assert {key: layer[key] for key in ("family", "length", "file", "method")} == {
         "family": "layer.0.backward",
@@ -82,5 +82,5 @@ def test_a_refusal_of_ExecuTorch_is_one_clear_error(
     graph = shortest("llama_tied", "int4")
     one = dataclasses.replace(graph, programs={"head": graph.programs["head"]})
     with pytest.raises(LoweringError, match="ValueError: no such") as error:
-        lower_split(one, tmp_path, lambda *_: None)
+        lower_stages(one, tmp_path, lambda *_: None)
     assert error.value.where == "lowering to ExecuTorch"

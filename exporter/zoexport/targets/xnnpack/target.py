@@ -1,4 +1,4 @@
-"""The ExecuTorch targets and what each supports."""
+"""The targets host and android-cpu: ExecuTorch with XNNPACK, and what they support."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any, ClassVar
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.features import Feature
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
-from zoexport.targets import engines, targets
-from zoexport.targets.executorch.apple import CoremlDelegateTarget
-from zoexport.targets.executorch.gpu import VulkanTarget
-from zoexport.targets.executorch.npu import QnnTarget
+from zoexport.targets import targets
 from zoexport.targets.settings import needs_executorch
 
 
@@ -89,10 +86,10 @@ class XnnpackTarget:
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One .pte with every program as a method."""
         if graph.stages:
-            from zoexport.targets.executorch.lower_split import lower_split
+            from zoexport.targets.executorch.lower_stages import lower_stages
 
-            return lower_split(graph, folder, progress)
-        from zoexport.targets.executorch.lower import lower_xnnpack
+            return lower_stages(graph, folder, progress)
+        from zoexport.targets.xnnpack.lower import lower_xnnpack
 
         return lower_xnnpack(graph, folder, progress)
 
@@ -108,12 +105,9 @@ class XnnpackTarget:
         return found
 
 
-targets.register("android-npu", QnnTarget())
 targets.register(
     "android-cpu", XnnpackTarget("android-cpu", "Android phones' CPU: ExecuTorch with XNNPACK")
 )
 targets.register(
     "host", XnnpackTarget("host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu")
 )
-targets.register("android-gpu", VulkanTarget())
-engines.register("ios-coreml/executorch", CoremlDelegateTarget())

@@ -25,7 +25,7 @@ from zoexport.targets.executorch.program_file import refused, write_programs
 from zoexport.targets.executorch.row_rules import decompose
 
 
-def lower_split(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
+def lower_stages(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
     """Lower every program of ``graph`` into ``folder/model.pte``.
 
     Raises:

@@ -19,7 +19,8 @@ from zoexport.core.types import (
     Progress,
     TrainingGraph,
 )
-from zoexport.targets.executorch import qnn_library
+from zoexport.targets import targets
+from zoexport.targets.qnn import library
 from zoexport.targets.settings import few_labels, filled
 
 _SOC = "SM8650"
@@ -32,15 +33,15 @@ class QnnTarget:
     name: str = "android-npu"
     summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
     engine: str = "executorch"
-    notice: str = qnn_library.LICENCE
+    notice: str = library.LICENCE
     has: ClassVar[frozenset[Feature]] = frozenset({Feature.WHOLE, Feature.STAGES})
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {"engine": ("executorch",)}
     lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
         """Whether QNN's libraries are there."""
-        library = qnn_library.find()
-        return [library] if isinstance(library, Problem) else []
+        found = library.find()
+        return [found] if isinstance(found, Problem) else []
 
     def defaults(self, config: Any) -> Any:
         """fp16 arithmetic on floating-point activations, for the chip of most phones that have one."""
@@ -85,7 +86,7 @@ class QnnTarget:
     def _wrong_chip(self, soc: str, activations: str) -> list[Problem]:
         if self.check_available():  # said already, and the list is part of what is missing
             return []
-        from zoexport.targets.executorch.lower_qnn import chips, has_fp16
+        from zoexport.targets.qnn.lower import chips, has_fp16
 
         known = chips()
         if soc in known and (activations != "fp32" or has_fp16(soc)):
@@ -115,10 +116,10 @@ class QnnTarget:
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One .pte with every whole program as a method, or one for each program of a stage."""
         if graph.stages:
-            from zoexport.targets.executorch.lower_qnn_split import lower_qnn_split
+            from zoexport.targets.qnn.lower_stages import lower_qnn_stages
 
-            return lower_qnn_split(graph, config.soc, folder, progress)
-        from zoexport.targets.executorch.lower_qnn import lower_qnn
+            return lower_qnn_stages(graph, config.soc, folder, progress)
+        from zoexport.targets.qnn.lower import lower_qnn
 
         return lower_qnn(graph, config, folder, progress)
 
@@ -141,6 +142,9 @@ class QnnTarget:
                 expected="activations=fp32, which the NPU rounds to fp16",
                 fix="Compile with activations=fp32 to look inside.",
             )
-        from zoexport.targets.executorch.htp_inner import inner_values
+        from zoexport.targets.qnn.inner import inner_values
 
         return inner_values(graph, program, config.soc, config.eps)
+
+
+targets.register("android-npu", QnnTarget())

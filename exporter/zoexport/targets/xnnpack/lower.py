@@ -30,16 +30,16 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 
-    from zoexport.targets.executorch.attention import flatten_attention
-    from zoexport.targets.executorch.legalize import Legalizer
     from zoexport.targets.executorch.needed_passes import needed_passes_only
-    from zoexport.targets.executorch.open_sizes import (
+    from zoexport.targets.xnnpack.attention import flatten_attention
+    from zoexport.targets.xnnpack.legalize import Legalizer
+    from zoexport.targets.xnnpack.open_sizes import (
         OpenSizes,
         cut_constants,
         has_open_sizes_left,
         state_open_sizes,
     )
-    from zoexport.targets.executorch.quantization_shapes import stated_shapes
+    from zoexport.targets.xnnpack.quantization_shapes import stated_shapes
 
     legal = {name: copy_program(program, name) for name, program in graph.programs.items()}
     flat = [flatten_attention(graph, program) for program in legal.values()]

@@ -1,6 +1,6 @@
 """Lowering a split graph to the Hexagon NPU: a forward and a backward program for each stage, its weights inside.
 
-What takes tokens (the embedding) stays on the CPU, as ``lower_split`` has it, over the file of weights. Every other
+What takes tokens (the embedding) stays on the CPU, as ``lower_stages`` has it, over the file of weights. Every other
 program is one .pte of its own, so that no more than one stage's weights are ever in memory here; its delegate holds
 them in fp16. On the CPU remain the labels' log-probabilities and their gradient, and the scaling of gradients
 (``htp_gradients``).
@@ -20,7 +20,6 @@ from zoexport.ir.capture import quiet
 from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import identifier
 from zoexport.ir.lengths import longest_rows_alone
-from zoexport.targets.executorch import qnn_library
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,
@@ -28,15 +27,16 @@ from zoexport.targets.executorch.exported import (
     products_among,
     split_entry,
 )
-from zoexport.targets.executorch.htp_stages import stage_programs
-from zoexport.targets.executorch.lower_qnn import OURS, to_edge, without_log
-from zoexport.targets.executorch.lower_split import lower_split
+from zoexport.targets.executorch.lower_stages import lower_stages
 from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.qnn import library
+from zoexport.targets.qnn.lower import OURS, to_edge, without_log
+from zoexport.targets.qnn.stages import stage_programs
 
 _METHOD = "forward"
 
 
-def lower_qnn_split(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
+def lower_qnn_stages(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
     """Lower every stage of ``graph`` into a file of ``folder``, for rows of the longest length alone.
 
     ``graph`` becomes what the bundle says: its stages name their own programs and bind what these still take.
@@ -52,7 +52,7 @@ def lower_qnn_split(graph: TrainingGraph, soc: str, folder: Path, progress: Prog
         for name, program in graph.programs.items()
         if program.family in (first.forward, first.backward)
     }
-    lowered = [lower_split(dataclasses.replace(graph, programs=on_cpu), folder, progress)]
+    lowered = [lower_stages(dataclasses.replace(graph, programs=on_cpu), folder, progress)]
     stages = [first]
     for number, stage in enumerate(others):
         progress(f"lowering to the NPU of {soc}", number / len(others))
@@ -66,7 +66,7 @@ def lower_qnn_split(graph: TrainingGraph, soc: str, folder: Path, progress: Prog
 def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path) -> Lowered:
     exported = {_METHOD: export_program(program, weights)}
     try:
-        with qnn_library.lowering(), quiet(), without_log():
+        with library.lowering(), quiet(), without_log():
             edge, reasons = to_edge(exported, soc, fp16=True)
             lowered: Any = edge.exported_program(_METHOD)
             delegates, fallback = delegates_of(lowered), fallback_of(lowered)

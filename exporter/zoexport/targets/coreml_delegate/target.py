@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
+from zoexport.targets import engines
 from zoexport.targets.settings import (
     few_labels,
     filled,
@@ -65,7 +66,7 @@ class CoremlDelegateTarget:
 
     def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
         """One .pte with every program as a method."""
-        from zoexport.targets.executorch.lower_coreml_delegate import lower_coreml_delegate
+        from zoexport.targets.coreml_delegate.lower import lower_coreml_delegate
 
         return lower_coreml_delegate(graph, folder, progress)
 
@@ -74,3 +75,6 @@ class CoremlDelegateTarget:
         from zoexport.ir.liveness import live_footprint
 
         return {name: live_footprint(program) for name, program in graph.programs.items()}
+
+
+engines.register("ios-coreml/executorch", CoremlDelegateTarget())

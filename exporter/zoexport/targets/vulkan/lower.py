@@ -28,8 +28,8 @@ from zoexport.targets.executorch.exported import (
 )
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.program_file import refused, write_programs
-from zoexport.targets.executorch.vulkan_partitions import needed_steps_only, partitioner_of
-from zoexport.targets.executorch.vulkan_rules import write_for_vulkan
+from zoexport.targets.vulkan.partitions import needed_steps_only, partitioner_of
+from zoexport.targets.vulkan.rules import write_for_vulkan
 
 NOT_RUN = (
     "not run: this installation's ExecuTorch has no Vulkan runtime, so that what its GPU computes was compared with "

@@ -14,7 +14,6 @@ from typing import Any
 
 from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
-from zoexport.targets.executorch import qnn_library
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,
@@ -22,9 +21,10 @@ from zoexport.targets.executorch.exported import (
     manifest_entry,
     products_among,
 )
-from zoexport.targets.executorch.htp_form import for_htp
-from zoexport.targets.executorch.htp_quantize import quantize, soften_masks
 from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.qnn import library
+from zoexport.targets.qnn.form import for_htp
+from zoexport.targets.qnn.quantize import quantize, soften_masks
 
 OURS = "zoexport's own, computed on the CPU"
 
@@ -46,7 +46,7 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
     exported = {}
     programs = {name: for_htp(graph, name) for name in graph.programs}
     try:
-        with qnn_library.lowering(), quiet(), without_log():
+        with library.lowering(), quiet(), without_log():
             for name, program in programs.items():
                 progress(f"exporting {name}", None)
                 if quantized:
@@ -124,7 +124,7 @@ def to_edge(
     )
     from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 
-    from zoexport.targets.executorch.qnn_partition import ExplainingPartitioner
+    from zoexport.targets.qnn.partition import ExplainingPartitioner
 
     spec = generate_qnn_executorch_compiler_spec(
         soc_model=QcomChipset[soc], backend_options=generate_htp_compiler_spec(use_fp16=fp16)

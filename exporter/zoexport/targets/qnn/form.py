@@ -26,9 +26,9 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.ir.lengths import close_sizes
-from zoexport.targets.executorch.htp_broadcasts import repeat_broadcasts
-from zoexport.targets.executorch.htp_norms import rms_norms
-from zoexport.targets.executorch.htp_parts import lacking_operators
+from zoexport.targets.qnn.broadcasts import repeat_broadcasts
+from zoexport.targets.qnn.norms import rms_norms
+from zoexport.targets.qnn.parts import lacking_operators
 
 _INDEX = {aten.embedding: 1, aten.index_select: 2}
 """The place of the indices among an operator's arguments."""

@@ -1,0 +1,1 @@
+"""ExecuTorch with Apple's Core ML delegate."""

@@ -1,0 +1,1 @@
+"""ExecuTorch with Qualcomm's QNN delegate, on the Hexagon NPU."""
