@@ -76,7 +76,7 @@ def test_an_official_sdk_is_used_as_it_is(tmp_path: Path) -> None:
 def test_a_module_that_is_loaded_afterwards_can_throw() -> None:
     """ExecuTorch loads the library for all of the process; matplotlib's font module throws as it is imported."""
     probe = (
-        "from zoexport.targets.executorch import qnn_library as q\n"
+        "from zoexport.targets.qnn import library as q\n"
         "import ctypes; library = str(q.load().folder / 'libQnnHtp.so')\n"
         "ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)\n"
         "import matplotlib.backends.backend_agg; print('thrown and caught')"
