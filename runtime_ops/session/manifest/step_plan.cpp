@@ -39,7 +39,7 @@ std::vector<float> StepPlan::slopes(const std::vector<double>& losses, double ep
     std::vector<double> means;
     for (uint32_t time = 0; time < times(level); ++time) {
       const double* of = values.data() + time * probes;
-      for (uint32_t i = 0; i < here.directions; ++i) {
+      for (size_t i = 0; i < here.directions; ++i) {
         const double slope = here.forward ? (of[i + 1] - of[0]) / eps : (of[2 * i] - of[2 * i + 1]) / (2.0 * eps);
         found[first_scalar(level) + size_t{time} * here.directions + i] = static_cast<float>(slope);
       }

@@ -41,7 +41,9 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   const size_t total = size_t{2} * passes * region;
   Scratch& scratch = stages_.scratch();
   ZO_TRY(scratch.reserve(total));
-  const auto place = [&](uint32_t pass, size_t stage) { return scratch.data() + (size_t{2} * pass + stage % 2) * region; };
+  const auto place = [&](uint32_t pass, size_t stage) {
+    return scratch.data() + (size_t{2} * pass + stage % 2) * region;
+  };
   std::vector<int64_t> tokens;
   for (uint32_t copy = 0; copy < copies() / passes; ++copy) {
     tokens.insert(tokens.end(), call.tokens.begin(), call.tokens.end());
