@@ -115,4 +115,5 @@ def test_what_fp16_does_not_hold_is_computed_in_fp32(tmp_path: Path) -> None:
 
 def test_relu_has_a_kink() -> None:
     assert has_kink(program(lambda x: aten.relu.default(x), X))
+    assert has_kink(program(lambda x: aten.clamp.default(x, 0, 6), X))
     assert not has_kink(program(lambda x: aten.silu.default(x), X))

@@ -26,7 +26,7 @@ SPECIFICATION = f"{PACKAGE}/Data/com.apple.CoreML/model.mlmodel"
 _NOTE = "A Core ML package for iOS 18 and macOS 15; compared op by op by an evaluator, and not run by Core ML"
 
 _WIDE = "Layers with ReLU compute in fp32: rounding across its kink changes gradients by percents"
-_KINKS = (aten.relu, aten.leaky_relu, aten.hardtanh, aten.le, aten.gt)
+_KINKS = (aten.relu, aten.clamp, aten.le, aten.gt)
 
 
 def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool) -> Lowered:
