@@ -257,7 +257,7 @@ class Bundle:
         Raises:
             ZoExportError: something cannot be used; nothing is written.
         """
-        from zoexport.adapters.transfer import export_adapter
+        from zoexport.transfer import export_adapter
 
         found = export_adapter(
             self.path,
@@ -282,7 +282,7 @@ class Bundle:
         Raises:
             ZoExportError: the adapter does not fit; nothing is written.
         """
-        from zoexport.adapters.transfer import import_adapter
+        from zoexport.transfer import import_adapter
 
         found = import_adapter(
             self.path, adapter=Path(path), kind=format, state=Path(state), force=force

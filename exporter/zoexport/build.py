@@ -20,6 +20,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Lowered,
     Method,
@@ -30,8 +31,9 @@ from zoexport.core.types import (
     TrainingGraph,
 )
 from zoexport.methods import methods
-from zoexport.sensitivity.places import check_mask, counts, mask_of
 from zoexport.targets import targets, with_engine
+from zoexport.trained import kind_of, needs_of
+from zoexport.trained.sparse.places import check_mask
 
 if TYPE_CHECKING:
     from zoexport.models import ModelSource
@@ -49,7 +51,7 @@ class Plan:
 
     method: Method
     target: Target
-    config: Any
+    config: TrainingSettings
 
 
 def default_method(target: str) -> str:
@@ -75,7 +77,7 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
         [
             *config.problems(),
             *chosen_target.check_available(),
-            *unmet(config, chosen_target, others),
+            *unmet(config, needs_of(config), chosen_target, others),
             *chosen_target.supports(config),
         ]
     )
@@ -118,16 +120,15 @@ def compile_bundle(
     """
     start = time.monotonic()
     planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
-    rounds = as_dict(planned.config).get("activation_bits") == 8
     own = planned.target.programs_config(planned.config) is planned.config
-    if calibration is not None and own and not rounds:
+    if calibration is not None and own and not planned.config.rounds_inputs:
         raise ConfigError(
             f"calibration {calibration}",
             found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
             expected="android-npu with activations=int8 or int16, or activation_bits=8",
             fix="Leave --calibration out.",
         )
-    mask = mask_of(planned.config)
+    mask = kind_of(planned.config).mask(planned.config)
     if planned.target.notice:
         progress(planned.target.notice, None)
     # torch and transformers load only once the settings are known to be good.
@@ -206,7 +207,7 @@ def capture_length(
     values = as_dict(planned.config).items()
     sizes = [value for key, value in values if isinstance(value, int) and key != "seq_len"]
     sizes += [size for parameter in model.parameters() for size in parameter.shape]
-    sizes += counts(planned.config, model, chosen)
+    sizes += kind_of(planned.config).counts(planned.config, model, chosen)
     return marker_prime(planned.config.seq_len, sizes, position_limit(model))
 
 
@@ -367,7 +368,7 @@ def _description(
         **({"activations": graph.rounded} if graph.rounded else {}),
         **({} if graph.grid is None else {"grid": graph.grid}),
         **({} if graph.step is None else {"step": graph.step.as_dict()}),
-        "tolerances": tolerances.bounds(settings),
+        "tolerances": tolerances.bounds(planned.config),
     }
 
 

@@ -20,6 +20,7 @@ from zoexport.core.activation_grids import Format
 from zoexport.core.config import as_dict
 from zoexport.core.encoders import refuse_masked
 from zoexport.core.errors import ModelError
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Progress
 from zoexport.core.untouched import untouched_zeros
 from zoexport.data import corpus, tokenize_file
@@ -37,18 +38,18 @@ _WORDS = 256
 
 
 def formats_of(
-    config: Any, loaded: LoadedModel, data: Path | None, progress: Progress
+    config: TrainingSettings, loaded: LoadedModel, data: Path | None, progress: Progress
 ) -> dict[str, Format] | None:
     """The formats that a method's settings ask for; None where they ask for none.
 
     Args:
-        config: with ``activation_bits`` 8 its ``outliers``, ``datatypes`` and ``seq_len`` are used.
+        config: where it ``rounds_inputs``, its ``outliers``, ``datatypes`` and ``seq_len`` are used.
         loaded: the model. data: see :func:`calibration_rows`. progress: see ``core.types.Progress``.
 
     Raises:
         ModelError, DataError: as :func:`calibration_rows` and :func:`calibrate`.
     """
-    if as_dict(config).get("activation_bits") != 8:
+    if not config.rounds_inputs:
         return None
     refuse_masked(
         loaded.model,
@@ -59,8 +60,9 @@ def formats_of(
     progress("calibrating activations", None)
     modules = adapter_targets(loaded.model, "all-linear", "all")
     rows = calibration_rows(loaded, config.seq_len, data)
-    search = config.datatypes == "search"
-    return calibrate(loaded, modules, rows, outliers=config.outliers, search=search)
+    settings = as_dict(config)
+    search = settings["datatypes"] == "search"
+    return calibrate(loaded, modules, rows, outliers=settings["outliers"], search=search)
 
 
 def calibration_tokens(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Tensor:

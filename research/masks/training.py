@@ -13,7 +13,6 @@ from typing import Any
 from research.support.cells import Cells, name_of
 from research.support.trained import evaluated, first_lines, trained
 from zoexport import models
-from zoexport.adapters.transfer import export_adapter
 from zoexport.bench.bundles import compile_apart, compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError
@@ -21,6 +20,7 @@ from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
 from zoexport.core.types import Progress
 from zoexport.sensitivity import MaskConfig, choose_mask
+from zoexport.transfer import export_adapter
 
 ORDER = ("corpus", "random", "task", "smallest", "largest", "grasp")
 """Of the masks; what matters most is trained first."""

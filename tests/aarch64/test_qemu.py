@@ -19,6 +19,7 @@ from tests.support.tiny_models import SENTENCES
 from zoexport.core import tolerances
 from zoexport.core.native import runner_path
 from zoexport.data import tokenize_file, write_examples
+from zoexport.methods.prge.config import PrgeConfig
 from zoexport.session import Session
 
 pytestmark = pytest.mark.aarch64
@@ -173,7 +174,7 @@ def test_losses_over_equal_integers_are_those_of_this_machine(
 
 @pytest.mark.parametrize("weights", ["int4", "int8"])
 def test_int8_activations_are_near_this_machine(runs: Runs, weights: str) -> None:
-    bound = tolerances.bounds({"activations": "int8"})[tolerances.LOSS]
+    bound = tolerances.bounds(PrgeConfig(activations="int8"))[tolerances.LOSS]
     assert runs.evaluate(weights, "arm") == pytest.approx(runs.evaluate(weights, "here"), rel=bound)
     here, there = runs.train(weights, "here")["losses"], runs.train(weights, "arm")["losses"]
     # The first step compares the same weights and the same noise.

@@ -35,7 +35,10 @@ def test_a_cell_runs_or_names_what_is_missing(
     "folder",
     [
         "runtime_ops/session",
-        *(f"exporter/zoexport/{name}" for name in ("core", "targets", "plan", "parity", "steps")),
+        *(
+            f"exporter/zoexport/{name}"
+            for name in ("core", "targets", "plan", "parity", "steps", "trained")
+        ),
     ],
 )
 def test_nothing_there_names_a_method(folder: str) -> None:

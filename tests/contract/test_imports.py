@@ -28,7 +28,9 @@ MAY_IMPORT = {
     "ir": {"core", "ir"},
     "passes": {"core", "ir", "passes"},
     "steps": {"core", "ir", "passes", "steps"},
-    "methods": {"core", "ir", "passes", "steps", "methods"},
+    "adapters": {"core", "adapters", "models"},
+    "trained": {"core", "ir", "passes", "adapters", "models", "trained"},
+    "methods": {"core", "ir", "passes", "steps", "trained", "methods"},
     "targets": {"core", "ir", "targets"},
 }
 #: These two find the entries that register themselves; nothing else at the top needs both.

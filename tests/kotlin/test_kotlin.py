@@ -20,8 +20,8 @@ from safetensors.numpy import load, load_file
 
 from tests.support import text_cases
 from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, needed, run
-from zoexport.adapters.transfer import export_adapter
 from zoexport.core.native import library_path
+from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.parity, pytest.mark.network]
 FOLDER = BUILD / "kotlin"

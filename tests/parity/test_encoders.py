@@ -14,13 +14,13 @@ from transformers import AutoModelForMaskedLM
 
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer
-from zoexport.adapters.transfer import export_adapter
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data import IGNORED, tokenize_file
 from zoexport.parity import parity
 from zoexport.session import Session
 from zoexport.train import evaluate, train
+from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 FULL = {"train": "full", "lr": 1e-3}

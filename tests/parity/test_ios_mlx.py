@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.compiled import Compiler
-from zoexport.adapters.transfer import export_adapter
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.core.files import sha256
 from zoexport.ir.lengths import row_lengths
 from zoexport.parity import parity
 from zoexport.session import Dataset, Session
+from zoexport.transfer import export_adapter
 
 pytestmark = pytest.mark.parity
 TARGET = "ios-mlx"

@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import Compiler, compile_tiny
 from tests.support.tiny_models import fixed_tokens, save_tiny
-from zoexport.adapters.transfer import export_adapter, import_adapter
 from zoexport.core import int4
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.parity import parity
 from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session
+from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")

@@ -17,13 +17,13 @@ from tests.support.compiled import Compiler
 from tests.support.masks import write_random_mask
 from tests.support.tiny_models import fixed_tokens
 from zoexport import models
-from zoexport.adapters.transfer import export_adapter, import_adapter
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.parity import parity
 from zoexport.parity.batches import make_batch
-from zoexport.sensitivity.places import places_of
 from zoexport.session import Dataset, Session
+from zoexport.trained.sparse.places import places_of
+from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import SEQ, Compiler
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
-from zoexport.adapters.transfer import export_adapter, import_adapter
 from zoexport.bench.grid import Shape
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
@@ -25,6 +24,7 @@ from zoexport.parity import parity
 from zoexport.parity.batches import make_batch
 from zoexport.plan import plan_training
 from zoexport.session import Dataset, Session
+from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 FULL = {"train": "full", "lr": 1e-3}

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
-from zoexport.adapters.transfer import export_adapter
 from zoexport.ir.lengths import row_lengths
 from zoexport.parity import parity
 from zoexport.session import Dataset, Session
+from zoexport.transfer import export_adapter
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = (

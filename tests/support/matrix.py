@@ -15,6 +15,7 @@ from zoexport.core.features import Feature, missing, unmet
 from zoexport.core.types import Target
 from zoexport.methods import methods
 from zoexport.targets import targets, with_engine
+from zoexport.trained import needs_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 BEGIN, END = "<!-- methods x targets -->\n", "\n<!-- end -->"
@@ -52,7 +53,8 @@ def problem_of(method: str, target: str, settings: dict[str, str]) -> str | None
     """Why a target cannot run a method, whatever is installed; None where it can."""
     config, chosen = _cell(method, target, settings)
     everywhere = [targets.get(name) for name in targets.names()]
-    return "; ".join(problem.reason for problem in unmet(config, chosen, everywhere)) or None
+    problems = unmet(config, needs_of(config), chosen, everywhere)
+    return "; ".join(problem.reason for problem in problems) or None
 
 
 def _cell(method: str, target: str, settings: dict[str, str]) -> tuple[Any, Target]:
@@ -71,7 +73,8 @@ def table() -> str:
             cells = []
             for target, engine in TARGETS:
                 settings = {**form, **({"engine": engine} if engine else {})}
-                lacking = missing(*_cell(method, target, settings))
+                config, chosen = _cell(method, target, settings)
+                lacking = missing(needs_of(config), chosen)
                 numbers = [notes.setdefault(feature, len(notes) + 1) for feature in lacking]
                 cells.append(" ".join(f"no ({n})" for n in sorted(numbers)) or "yes")
             name = f"`{method}`" + "".join(f" `{key}={value}`" for key, value in form.items())

@@ -17,7 +17,7 @@ from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages
 from zoexport.methods.mebp.reference import FirstOrderReference
-from zoexport.methods.split import lora_passes
+from zoexport.methods.split import split_passes
 from zoexport.models.load import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
 from zoexport.parity.quantized import quantize_model
@@ -67,7 +67,7 @@ def small(
     values = {"seq_len": LENGTH, "lora.rank": 2, "lora.alpha": 4, "weights": "fp32"}
     values |= {name.replace("__", "."): value for name, value in settings.items()}
     config = plan("mebp", "host", {name: str(value) for name, value in values.items()}).config
-    order = lora_passes(config, list(targets), first_order=True)
+    order = split_passes(config, list(targets))
     count = next(number for number, step in enumerate(order) if step.name == last) + 1
     return model, run_passes(graph, order[:count], lambda *_: None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tests.sweep.cases import Case
 
 KEPT = (
@@ -48,6 +50,30 @@ KEPT = (
         train="full",
         perturbations="1,1",
     ),
+    # After one step LoRA's second matrix is about 1e-7, and a gradient times it below fp16's smallest number.
+    Case(target="ios-coreml", method="mebp", optimizer="sgd"),
+    # That product, scaled to the other end of fp16's range, in sums over many rows.
+    Case(
+        target="ios-coreml",
+        method="mebp",
+        architecture="gemma2",
+        variant="hard caps",
+        vocabulary=333,
+        hidden=64,
+        heads=8,
+        kv_heads=4,
+        head_dim=18,
+        layers=2,
+        intermediate=20,
+        window=5,
+        std=0.02,
+        weight_seed=90,
+        seq_len=24,
+        batch=5,
+        rank=16,
+        alpha=32.0,
+        targets="all-linear",
+    ),
     # Layers of one program, the integers of some of which are trained.
     Case(method="quzo", layers=2, weights="int8", queries=1, lora_layers="last:1"),
     # Slot 11 had the noise of slot 8: rows of 11 tokens, at which the model is captured, were cut to 8.
@@ -86,11 +112,23 @@ ON_THE_NPU = (
         batch=11,
         rank=2,
     ),
+    # As on ios-coreml: a gradient times LoRA's second matrix after one step.
+    Case(target="android-npu", method="mebp", optimizer="sgd"),
 )
 
 
-def few_copies(architecture: str, soc: str, targets: str) -> list[Case]:
-    """Batches of few rows on the NPU: one row, 1 to 8 directions, at several ranks, of a model of no round sizes."""
+QUERIES, RANKS = (1, 2, 4, 8), (4, 5, 8, 16)
+
+
+def few_copies() -> list[Case]:
+    """Batches of few rows on the NPU: one row, 1 to 8 directions, at several ranks, of models of no round sizes.
+
+    Of the 192 combinations of model, chip, layers, directions and ranks every fourth, in Latin squares: each pair of
+    two of these occurs, and each number of directions with each rank three times.
+    """
+    kinds = itertools.product(
+        ("qwen2", "olmo2", "mistral"), ("SM8650", "SM8750"), ("attention", "all-linear")
+    )
     return [
         Case(
             target="android-npu",
@@ -106,8 +144,9 @@ def few_copies(architecture: str, soc: str, targets: str) -> list[Case]:
             soc=soc,
             targets=targets,
             queries=queries,
-            rank=rank,
+            rank=RANKS[(place + number) % len(RANKS)],
+            steps=1,
         )
-        for queries in (1, 2, 4, 8)
-        for rank in (4, 5, 8, 16)
+        for number, (architecture, soc, targets) in enumerate(kinds)
+        for place, queries in enumerate(QUERIES)
     ]

@@ -18,7 +18,8 @@ from zoexport.calibration import ROWS, calibrate, calibration_rows, formats_of, 
 from zoexport.core import activation_grids as grids
 from zoexport.core.config import setting
 from zoexport.core.errors import DataError, ModelError
-from zoexport.methods.settings import TrainingSettings
+from zoexport.core.settings import TrainingSettings
+from zoexport.methods.prge.config import PrgeConfig
 from zoexport.models import LoadedModel, adapter_targets
 
 ROWS_OF_TOKENS = fixed_tokens(3, 20).tolist()
@@ -161,15 +162,25 @@ class Settings(TrainingSettings):
     """What a method's configuration says of activations."""
 
     seq_len: int = setting(16, help="")
-    activation_bits: int = setting(8, help="")
+    rounded: int = setting(8, help="")
     outliers: float = setting(0.02, help="")
     datatypes: str = setting("search", help="")
+
+    @property
+    def trained(self) -> str:
+        """Nothing that counts here."""
+        return "lora"
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """As the setting says."""
+        return self.rounded == 8
 
 
 def test_settings_decide(tmp_path: Path) -> None:
     model = load(save_tiny("llama", tmp_path, tokenizer=False))
-    assert formats_of(TrainingSettings(), model, None, quiet) is None
-    assert formats_of(Settings(activation_bits=32), model, None, quiet) is None
+    assert formats_of(PrgeConfig(), model, None, quiet) is None
+    assert formats_of(Settings(rounded=32), model, None, quiet) is None
     rows = calibration_rows(model, 16)
     expected = calibrate(model, modules(model), rows, outliers=0.02, search=True)
     assert formats_of(Settings(), model, None, quiet) == expected

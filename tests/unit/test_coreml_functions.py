@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,18 @@ import torch
 
 from tests.support import coreml_packages
 from tests.support.rows import program
+from tests.support.splits import arguments, difference, tiny_graph
 from tests.support.tiny_models import fixed
 from zoexport.core.coreml_names import result_name
 from zoexport.core.errors import LoweringError
 from zoexport.coreml import Package
-from zoexport.ir.graphs import aten
+from zoexport.ir.graphs import aten, copy_program
 from zoexport.targets.coreml.functions import FunctionBuilder
 from zoexport.targets.coreml.lower import has_kink
+from zoexport.targets.coreml.small_slots import scale_small_slots
 from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
+from zoexport.targets.slot_gradients import small_products
 
 X, Y = fixed("x", (2, 3, 8)), fixed("y", (2, 3, 8))
 POSITIVE = X.abs() + 0.5
@@ -111,6 +115,20 @@ def test_what_fp16_does_not_hold_is_computed_in_fp32(tmp_path: Path) -> None:
     (feature,) = package.inputs("norm")
     (found,) = package.run("norm", {feature.name: large.numpy()}).values()
     np.testing.assert_allclose(found, norm(large).numpy(), rtol=1e-3)
+
+
+def test_gradients_that_pass_a_small_matrix_are_the_same() -> None:
+    """The rewrite alone, in float32; tests/sweep/kept.py has a case of fp16."""
+    graph, _ = tiny_graph("llama", weights="fp32")
+    stage = graph.stages[1]
+    backward = next(p for p in graph.programs.values() if p.family == stage.backward)
+    made = copy_program(backward, backward.name)
+    slots = [value for value in made.inputs if value.name.startswith("lora_B.")]
+    assert len(small_products(made)) == len(slots) > 0
+    scale_small_slots(made)
+    inputs = arguments(dataclasses.replace(graph, stages=[stage]), backward)
+    for ours, theirs in zip(made.module(*inputs), backward.module(*inputs), strict=True):
+        assert difference(ours, theirs) < 1e-5
 
 
 def test_relu_has_a_kink() -> None:

@@ -124,6 +124,28 @@ def test_gradients_of_every_size_come_out_of_fp16(size: float) -> None:
         assert difference(ours / size, theirs / size) < 1e-2
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-9, 1.0])
+def test_gradients_pass_a_small_matrix(size: float) -> None:
+    """LoRA's second, which is zero when training begins and the size of an update next."""
+    graph = graph_of("llama", "int4")
+    stage = graph.stages[1]
+    _, ((_, _), (made, constants)) = of(graph, stage)
+    program = next(p for p in graph.programs.values() if p.family == stage.backward)
+    names = [value.name for value in program.inputs]
+    inputs = dict(zip(names, given(graph, stage, program), strict=True))
+    second = [name for name in names if name.startswith("lora_B.")]
+    for name in second:
+        inputs[name] = inputs[name] * size
+    expected = program.module(*inputs.values())
+    found = Rounded(made.module).run(*with_weights(made, constants, inputs))
+    assert second
+    for value, ours, theirs in zip(made.outputs, found, expected, strict=True):
+        if size == 0 and value.name.startswith("lora_A."):
+            assert not ours.any() and not theirs.any()
+        else:
+            assert difference(ours, theirs) < 1e-2, value.name
+
+
 def test_no_gradient_is_no_gradient() -> None:
     """Nor of rows of zeros, as padding may be."""
     graph = graph_of("llama", "int4")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from tests.support.gguf_models import write_gguf
 from tests.support.tiny_models import (
@@ -17,6 +18,7 @@ from tests.support.tiny_models import (
     fixed_tokens,
     save_tiny,
     tiny,
+    tiny_config,
     tiny_tokenizer,
 )
 from zoexport import fetch, models
@@ -69,6 +71,15 @@ def test_half_precision_is_loaded_as_fp32(tmp_path: Path) -> None:
     loaded = models.load(models.resolve(str(tmp_path)))
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
     assert loaded.tokenizer is None and loaded.tokenizer_files == []
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_modules_that_say_bfloat16_are_loaded_as_fp32(tmp_path: Path, lazy: bool) -> None:
+    """xIELU's two numbers, whatever type the model is asked for."""
+    config = tiny_config("llama", hidden_act="xielu")
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path)
+    loaded = models.load(models.resolve(str(tmp_path)), lazy=lazy)
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
 
 
 def test_shards_are_one_model(tmp_path: Path) -> None:

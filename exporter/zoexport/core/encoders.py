@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError
 from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.tasks import MASKED, task_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
         )
 
 
-def check_encoder(model: Any, method: Method, target: Target, config: Any) -> None:
+def check_encoder(model: Any, method: Method, target: Target, config: TrainingSettings) -> None:
     """Refuse a masked language model where method or target do not take it.
 
     Raises:

@@ -9,8 +9,10 @@ methods, it is what |device - reference| exceeds the resolution of the arithmeti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from zoexport.core.settings import TrainingSettings
 
 LOSS, STATE, GRADIENT, DIFFERENCE = "loss", "state", "gradient", "difference"
 
@@ -67,36 +69,25 @@ _ARITHMETIC: dict[str, Arithmetic] = {
 }
 
 
-def _row(settings: Mapping[str, Any]) -> str:
-    if "perturbation_bits" in settings:
-        return "integers, int8" if settings["activation_bits"] == 8 else "integers"
-    if settings["activations"] != "fp32":
-        return str(settings["activations"])
-    if settings.get("activation_bits") == 8:
-        return "int8"
-    # Bundles written before this setting was recorded compute in fp32.
-    return str(settings.get("compute") or "fp32")
-
-
-def rounds(settings: Mapping[str, Any]) -> bool:
+def rounds(config: TrainingSettings) -> bool:
     """Whether the two sides differ by roundings of what programs compute (see the table)."""
-    return _row(settings) not in ("fp32", "integers")
+    return config.rounding not in ("fp32", "integers")
 
 
-def arithmetic(settings: Mapping[str, Any]) -> Arithmetic | None:
-    """What rounds the losses of a bundle with these ``settings``; None where the target chose the ranges of its grids.
+def arithmetic(config: TrainingSettings) -> Arithmetic | None:
+    """What rounds the losses of a bundle with these settings; None where the target chose the ranges of its grids.
 
     Those are calibrated in the target's own quantizer, which the reference does not know: with 16-bit activations
     differences of 0.03 were off by up to 0.0046, and rounding each result to 16 bits of its own range explains 1e-4.
     """
-    if settings["activations"] != "fp32" and settings.get("compute") == "fp16":
+    if config.activations not in (None, "fp32") and config.compute == "fp16":
         return None
-    return _ARITHMETIC.get(_row(settings), "unrounded")
+    return _ARITHMETIC.get(config.rounding, "unrounded")
 
 
-def bounds(settings: Mapping[str, Any]) -> dict[str, float]:
-    """The bounds for a bundle with these ``settings``; of differences only where their resolution can be measured."""
-    found = dict(_BOUNDS[_row(settings)][0])
-    if arithmetic(settings) is None:
+def bounds(config: TrainingSettings) -> dict[str, float]:
+    """The bounds for a bundle with these settings; of differences only where their resolution can be measured."""
+    found = dict(_BOUNDS[config.rounding][0])
+    if arithmetic(config) is None:
         found.pop(DIFFERENCE, None)
     return found

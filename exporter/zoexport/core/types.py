@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from zoexport.core.activation_grids import Format
     from zoexport.core.features import Feature
+    from zoexport.core.settings import TrainingSettings
     from zoexport.core.step_plan import StepPlan
 
 
@@ -295,7 +296,10 @@ Progress = Callable[[str, "float | None"], None]
 
 
 class Method(Protocol):
-    """A way to train: settings, passes and a reference. Found by the registry in ``methods/<folder>/method.py``."""
+    """A way to train: settings, passes and a reference. Found by the registry in ``methods/<folder>/method.py``.
+
+    Its passes and its reference take settings of its own class, ``config``.
+    """
 
     @property
     def name(self) -> str:
@@ -330,7 +334,9 @@ class InnerValue:
 class ShowsInnerValues(Protocol):
     """A target that can show what its delegates compute on the way."""
 
-    def inner_values(self, graph: TrainingGraph, config: Any, program: str) -> list[InnerValue]:
+    def inner_values(
+        self, graph: TrainingGraph, config: TrainingSettings, program: str
+    ) -> list[InnerValue]:
         """Every result of a whole program, in the order of computation, and then its outputs."""
 
 
@@ -368,16 +374,18 @@ class Target(Protocol):
     def check_available(self) -> list[Problem]:
         """What is missing on this machine to lower for the target."""
 
-    def defaults(self, config: Any) -> Any:
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """``config`` with what the target decides filled in (activations, compute)."""
 
-    def programs_config(self, config: Any) -> Any:
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """``config`` as the method's passes are to see it, where the target does part of their work when it lowers."""
 
-    def supports(self, config: Any) -> list[Problem]:
+    def supports(self, config: TrainingSettings) -> list[Problem]:
         """Why these settings cannot be lowered, beyond ``has`` and ``takes``; before the model is loaded."""
 
-    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """Write the programs into ``folder``."""
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:

@@ -20,6 +20,7 @@ from zoexport.core import tolerances
 from zoexport.core.types import Progress
 from zoexport.device.adb import Phone, choose_phone
 from zoexport.device.runs import Place, push, run_there
+from zoexport.methods import config_of
 from zoexport.session import Dataset, Session
 
 _LABELS = 256
@@ -50,7 +51,8 @@ def device_parity(
     manifest = manifests.read(bundle)
     settings = dict(manifest["settings"])
     least = 0
-    if tolerances.rounds(settings):
+    config = config_of(manifest)
+    if tolerances.rounds(config):
         settings["loss"], least = "full", _LABELS
     vocabulary = manifest["model"]["vocab_size"]
     batches = [make_batch(settings, vocabulary, step, least) for step in range(steps)]
@@ -74,7 +76,7 @@ def device_parity(
         with Dataset() as dataset:
             dataset.load(examples)
             compared = _compare(bundle, folder, dataset, steps, chosen)
-    bounds = tolerances.bounds(settings)
+    bounds = tolerances.bounds(config)
     passed = compared["max_relative_loss_error"] <= bounds[tolerances.LOSS]
     if compared["same_bits"] is None:
         passed &= compared["max_relative_state_error"] <= bounds[tolerances.STATE]

@@ -33,6 +33,7 @@ from zoexport.ir.graphs import (
     placeholders,
     zo,
 )
+from zoexport.ir.rewrite import rewrite
 
 _OPERATORS = (
     zo.zo_update,
@@ -47,13 +48,7 @@ _OF_THE_GENERATOR = ("seed", "step", "query")
 def take_noise(graph: TrainingGraph, program: Program) -> None:
     """Make the noise of a zeroth-order program its input, and remove what only the generator reads."""
     slots = {slot.tensor_id: slot for slot in graph.slots}
-    for node in list(program.module.graph.nodes):
-        if not is_call(node, *_OPERATORS):
-            continue
-        with program.module.graph.inserting_before(node):
-            made = _Rewrite(program, slots).of(node)
-        node.replace_all_uses_with(made)
-        program.module.graph.erase_node(node)
+    rewrite(program, [(_OPERATORS, _Arithmetic(program, slots).of)])
     for name, node in placeholders(program).items():
         value = next(value for value in program.inputs if value.name == name)
         if value.role in _OF_THE_GENERATOR and not node.users:
@@ -62,7 +57,7 @@ def take_noise(graph: TrainingGraph, program: Program) -> None:
     program.module.recompile()
 
 
-class _Rewrite:
+class _Arithmetic:
     """Writes the arithmetic of one operator at the graph's insertion point."""
 
     def __init__(self, program: Program, slots: dict[int, Slot]) -> None:

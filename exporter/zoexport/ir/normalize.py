@@ -26,28 +26,20 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import aten, call, keep_path
+from zoexport.ir.graphs import aten, call
+from zoexport.ir.rewrite import rewrite
 
 _Rule = Callable[..., Node]
 
 
 def normalize(program: Program) -> None:
     """Rewrite every call of an operator in :data:`RARE` and :data:`IN_PLACE`."""
-    graph = program.module.graph
-    for node in list(graph.nodes):
-        rule = _rule_of(node)
-        if rule is None:
-            continue
-        before = node.prev
-        with graph.inserting_before(node):
-            made = rule(graph, *node.args, **node.kwargs)
-        part = node.prev
-        while part is not before:
-            keep_path(part, node)
-            part = part.prev
-        node.replace_all_uses_with(made)
-        graph.erase_node(node)
-    program.module.recompile()
+    rewrite(program, [((), _normal)])
+
+
+def _normal(node: Node) -> Node | None:
+    rule = _rule_of(node)
+    return None if rule is None else rule(node.graph, *node.args, **node.kwargs)
 
 
 def _rule_of(node: Node) -> _Rule | None:

@@ -1,6 +1,16 @@
 """Training methods; each folder here is one, found through :data:`methods`."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from zoexport.core.config import parse
 from zoexport.core.registry import Registry
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Method
 
 methods: Registry[Method] = Registry("method", __name__, "method")
+
+
+def config_of(manifest: Mapping[str, Any]) -> TrainingSettings:
+    """The settings of a bundle."""
+    return parse(methods.get(manifest["method"]).config, manifest["settings"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.types import Pass
+from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
+    from zoexport.core.settings import TrainingSettings
     from zoexport.core.types import TrainingGraph
-    from zoexport.methods.settings import LoraSettings, TrainingSettings
 
 _LOGITS = 5 << 20
 """Elements of the logits of one call of the output head, beside as many of their gradient."""
@@ -17,49 +17,12 @@ _LABEL_ROWS = (8, 64)
 """Least and most label rows of one call: a product of few rows spends its time on reading weights."""
 
 
-def lora_passes(config: LoraSettings, targets: list[str], *, first_order: bool) -> list[Pass]:
-    """The rewrites of a method over adapters, in order.
-
-    Args:
-        config: the method's settings.
-        targets: modules to adapt.
-        first_order: whether both matrices of an adapter are trained, by their gradients.
-    """
-    from zoexport.passes.lora_inject import lora_inject
-
-    def inject(graph: TrainingGraph) -> TrainingGraph:
-        return lora_inject(
-            graph,
-            targets,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            seed=config.seed,
-            train_a=first_order,
-        )
-
-    train = Pass("lora_inject", inject, "finds weights by the model's names, which stages rename")
-    return split_passes(config, [train], first_order=first_order)
-
-
-def split_passes(
-    config: TrainingSettings,
-    train: Sequence[Pass],
-    *,
-    whole: Sequence[Pass] = (),
-    quantized: Sequence[Pass] = (),
-    int8: Sequence[str] = (),
-    first_order: bool,
-    copies: int = 1,
-) -> list[Pass]:
+def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 1) -> list[Pass]:
     """The rewrites, in order.
 
     Args:
         config: the method's settings.
-        train: put what is trained beside the weights into the programs.
-        whole, quantized: what is done once for a family of programs, with weights that are not quantized yet, and
-            with those that are.
-        int8: see ``quantize_stages``.
-        first_order: whether it is trained by its gradients.
+        targets: modules of which something is trained.
         copies: perturbed copies of a batch that a call of the programs holds.
     """
     from zoexport.ir.lengths import row_lengths
@@ -75,6 +38,8 @@ def split_passes(
     from zoexport.passes.score_labels import score_labels
     from zoexport.passes.split_layers import HEAD, split_layers
 
+    insertion = kind_of(config).insertion(config, targets)
+
     def size(graph: TrainingGraph) -> TrainingGraph:
         made = row_lengths(config.seq_len, close=copies > 1)
         lengths = made if graph.any_length else [config.seq_len]
@@ -85,7 +50,7 @@ def split_passes(
     order = [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
         Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
-        *train,
+        *insertion.captured,
         Pass(
             "bind_rows",
             lambda graph: bind_rows(graph, _marker_rows(graph, copies * config.batch)),
@@ -104,20 +69,20 @@ def split_passes(
             "check_stages", check_stages, "runs programs at the captured length", reads_values=True
         ),
     ]
-    order += whole
+    order += insertion.families
     if config.weights != "fp32":
         order.append(
             Pass(
                 "quantize_stages",
                 lambda graph: quantize_stages(
-                    graph, weights=config.weights, group_size=config.group_size, int8=int8
+                    graph, weights=config.weights, group_size=config.group_size, int8=insertion.int8
                 ),
                 "once for a family, so before there is one program for each length",
             )
         )
-    order += quantized
+    order += insertion.quantized
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
-    if first_order:
+    if config.first_order:
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
     order.append(Pass("score_labels", score_labels, "takes the logits away"))
     return order

@@ -6,6 +6,7 @@ except the noise, which is a specification of its own (``core.rng``).
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from zoexport.core import rng
 from zoexport.methods.adapted import AdaptedModel, Added
 
 
-class ZerothOrderReference:
+class ZerothOrderReference(abc.ABC):
     """SPSA with q queries over some master tensors, and the update of a step at the start of the next.
 
     A subclass says what the masters do in the model (:meth:`added`), and how they are kept (:meth:`kept`).
@@ -35,9 +36,9 @@ class ZerothOrderReference:
         self.step_number = 0
         self.pending: tuple[list[float], float] | None = None
 
+    @abc.abstractmethod
     def added(self, values: Mapping[str, Tensor]) -> Added:
         """What is added to the model's layers under these values of the masters, float32."""
-        raise NotImplementedError
 
     def kept(self, value: Tensor) -> Tensor:
         """A master after an update, as the device keeps it."""

@@ -283,6 +283,10 @@ def from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) -
             expected="the weights of a whole language model",
             fix="Use the complete model; a body without its output head cannot be trained.",
         )
+    for parameter in model.parameters():
+        # Some modules say bfloat16 themselves, whatever is asked for (xIELU).
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            parameter.data = parameter.data.float()
     return model
 
 

@@ -22,17 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from zoexport.adapters.integers import scales_of
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
-from zoexport.core.config import parse
 from zoexport.core.files import atomic_folder
-from zoexport.methods import methods
+from zoexport.methods import config_of, methods
 from zoexport.parity import resolution
 from zoexport.parity.batches import make_batch
 from zoexport.parity.dump import dump_step
 from zoexport.parity.session_side import SessionSide
-from zoexport.sensitivity.places import places_of
+from zoexport.trained import kind_of
 
 _LABELS_TO_AVERAGE = 256
 """Labels of a step whose losses differ by roundings."""
@@ -122,25 +120,22 @@ def parity(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
         settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]
-        rounds = tolerances.rounds(settings)
+        config = config_of(manifest)
+        rounds = tolerances.rounds(config)
         if rounds:
             settings["loss"] = "full"
         reference = load_reference(manifest, bundle, model, progress)
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
         first_order = not session.session.info.queries
-        integers = "grid" in manifest
         compared = _Comparison()
         divisor = 1.0 if first_order else _divisor(manifest)
-        arithmetic = None if first_order else tolerances.arithmetic(settings)
+        arithmetic = None if first_order else tolerances.arithmetic(config)
         gradients: Any = []
         for step in range(steps):
             progress("comparing", step / steps)
             batch = make_batch(settings, vocabulary, step, _LABELS_TO_AVERAGE if rounds else 0)
             if first_order:
                 reference.follow(session.tensors())
-            elif integers:
-                if step:
-                    reference.take(gradients, settings["lr"])
             else:
                 reference.follow(session.tensors(), gradients, settings["lr"])
             ours = session.step(batch)
@@ -160,14 +155,12 @@ def parity(
                     "reference": (theirs, _noise(reference, session, step)),
                 }
                 dump_step(folder, step, batch, sides, settings)
-        if integers:
-            reference.take(gradients, settings["lr"])
-        elif not first_order:
+        if not first_order:
             reference.follow(session.tensors(), gradients, settings["lr"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
-    bounds = tolerances.bounds(settings)
+    bounds = tolerances.bounds(config)
     return {
         "passed": compared.within(bounds),
         "steps": steps,
@@ -208,21 +201,15 @@ def load_reference(
 
     progress("loading the original model", None)
     loaded = models.load_original(manifest, model)
-    chosen = places_of(bundle, manifest)
-    for name, places in chosen.items():
-        loaded.model.get_parameter(name).data.view(-1)[places] = 0
+    config = config_of(manifest)
+    beside = kind_of(config).for_reference(loaded.model, bundle, manifest)
     quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
     round_inputs(loaded.model, formats_in(bundle, manifest))
-    method = methods.get(manifest["method"])
-    config: Any = parse(method.config, manifest["settings"])
     initial = load_file(str(bundle / INITIAL_STATE))
     # The file sorts its names; the noise numbers the slots in the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
-    slots |= {f"places.{name}": places for name, places in chosen.items()}
-    if "grid" in manifest:
-        scales = scales_of(bundle, manifest)
-        slots |= {f"scales.{name}": tensor for name, tensor in scales.items()}
-    return method.reference(loaded.model, config, slots)
+    method = methods.get(manifest["method"])
+    return method.reference(loaded.model, config, {**slots, **beside})
 
 
 def _in_arrays(step: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from zoexport.core import manifest
+from zoexport.core import int4, manifest
 from zoexport.data import Example
 from zoexport.session import Dataset, Session, SlotInfo
 from zoexport.session import normals as runtime_normals
@@ -113,5 +114,4 @@ def _values(slot: SlotInfo, read: Any) -> np.ndarray:
     values = np.frombuffer(read, slot.passed).reshape(slot.shape)
     if slot.dtype != "uint8":
         return values
-    pairs = np.stack([values & 15, values >> 4], axis=-1).astype(np.int8) - 8
-    return pairs.reshape(len(values), -1)
+    return int4.unpack_int4(torch.from_numpy(values.copy())).numpy()

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoexport.core.config import as_dict, with_values
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Problem
 
 _LABELS_A_ROW = 8
 
 
-def filled(config: Any, preferred: Mapping[str, Any]) -> Any:
+def filled(config: TrainingSettings, preferred: Mapping[str, Any]) -> TrainingSettings:
     """``config`` with what a target prefers where the user said nothing; keys that a method lacks are left out."""
     settings = as_dict(config)
     return with_values(
@@ -47,7 +48,7 @@ def needs_executorch(target: str, delegate: str = "") -> list[Problem]:
     return []
 
 
-def few_labels(config: Any) -> int:
+def few_labels(config: TrainingSettings) -> int:
     """``labels`` where the user does not say, for programs whose number of labels is fixed.
 
     Prompts with completions of a few tokens fit, and the logits of all copies stay some tens of MB. Rows with more

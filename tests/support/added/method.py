@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from zoexport.core.config import setting
+from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Pass
 from zoexport.methods import methods
-from zoexport.methods.settings import LoraSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +24,12 @@ class ForwardMethod:
     config: type = ForwardConfig
 
     def passes(self, config: ForwardConfig, targets: list[str]) -> list[Pass]:
-        from zoexport.methods.split import lora_passes
+        from zoexport.methods.split import split_passes
         from zoexport.steps.blocks import blocks
 
         counts = config.directions, config.directions
         step = blocks("last:1", lambda layers: layers - 1, counts, "forward")
-        return [*lora_passes(config, targets, first_order=False), step]
+        return [*split_passes(config, targets), step]
 
     def reference(self, model: Any, config: ForwardConfig, slots: Any) -> Any:
         from tests.support.added.reference import ForwardReference

@@ -23,7 +23,7 @@ from zoexport.core.types import Pass, TrainingGraph
 from zoexport.ir.frozen import bound_weights, materialize
 from zoexport.ir.graphs import placeholders
 from zoexport.ir.interpret import Stages
-from zoexport.methods.mebp.method import MebpMethod
+from zoexport.methods.prge.method import ZerothOrderMethod
 from zoexport.methods.split import split_passes
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
@@ -115,7 +115,7 @@ def test_part_of_a_programs_stages_is_one_clear_error() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounding(MebpMethod):
+class Rounding(ZerothOrderMethod):
     """Nothing trained, inputs rounded."""
 
     formats: Mapping[str, Format] = dataclasses.field(default_factory=dict)
@@ -125,13 +125,16 @@ class Rounding(MebpMethod):
         step = Pass(
             "round_activations", lambda graph: round_activations(graph, targets, self.formats), ""
         )
-        return split_passes(config, [], whole=[step], first_order=False)
+        order = [one for one in split_passes(config, targets) if one.name != "lora_inject"]
+        place = next(n for n, one in enumerate(order) if one.name == "quantize_stages")
+        return [*order[:place], step, *order[place:]]
 
 
 def rounded_graph(model: Any, formats: Mapping[str, Format]) -> TrainingGraph:
     """The int4 programs of ``model``, with their values."""
     values = {"seq_len": str(SEQ), "batch": str(BATCH), "lora.targets": "all-linear"}
-    planned = dataclasses.replace(plan("mebp", "host", values), method=Rounding(formats=formats))
+    planned = plan("prge", "host", {**values, "split": "layers"})
+    planned = dataclasses.replace(planned, method=Rounding("rounding", "", formats=formats))
     graph = training_graph(planned, model, lambda *_: None)
     materialize(graph, LoadedWeights(model))
     return graph

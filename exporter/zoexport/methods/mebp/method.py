@@ -26,9 +26,9 @@ class MebpMethod:
 
     def passes(self, config: MebpConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
-        from zoexport.methods.split import lora_passes
+        from zoexport.methods.split import split_passes
 
-        return lora_passes(config, targets, first_order=True)
+        return split_passes(config, targets)
 
     def reference(
         self, model: torch.nn.Module, config: MebpConfig, slots: Mapping[str, torch.Tensor]

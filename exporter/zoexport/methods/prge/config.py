@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
-from zoexport.methods.settings import LoraSettings
+from zoexport.core.settings import LoraSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from zoexport.core.types import Pass
 from zoexport.methods import methods
 from zoexport.methods.prge.config import MezoConfig, PrgeConfig
+from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
     import torch
@@ -30,16 +31,12 @@ class ZerothOrderMethod:
 
     def passes(self, config: PrgeConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
-        from zoexport.methods.split import lora_passes
+        from zoexport.methods.split import split_passes
         from zoexport.steps.spsa import spsa
 
         difference = config.difference if isinstance(config, MezoConfig) else "central"
         staged = config.staged
-        order = (
-            lora_passes(config, targets, first_order=False)
-            if staged
-            else self._whole(config, targets)
-        )
+        order = split_passes(config, targets) if staged else self._whole(config, targets)
         copies: Copies = "one"
         if config.together:
             copies = "stage" if staged else "call"
@@ -55,7 +52,6 @@ class ZerothOrderMethod:
         from zoexport.passes.fold_constants import fold_constants
         from zoexport.passes.group_queries import group_queries
         from zoexport.passes.label_logprobs import label_logprobs
-        from zoexport.passes.lora_inject import lora_inject
         from zoexport.passes.quantize_weights import quantize_weights
         from zoexport.passes.rotate_inputs import rotate_inputs
 
@@ -65,17 +61,7 @@ class ZerothOrderMethod:
         order = [
             Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
             Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
-            Pass(
-                "lora_inject",
-                lambda graph: lora_inject(
-                    graph,
-                    targets,
-                    rank=config.lora_rank,
-                    alpha=config.lora_alpha,
-                    seed=config.seed,
-                ),
-                "adapters are found by weight name, so before weights are quantized",
-            ),
+            *kind_of(config).insertion(config, targets).captured,
             Pass(
                 copy_adapters.__name__,
                 lambda graph: copy_adapters(graph, config.queries),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.config import setting
-from zoexport.core.features import Feature
+from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Problem
-from zoexport.methods.settings import LoraSettings
 
 ESTIMATORS = ("q-rge2", "q-rge1")
 _MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
@@ -66,9 +65,19 @@ class QuzoConfig(LoraSettings):
         object.__setattr__(self, "lr", _LR[given] if self.lr is None else self.lr)
 
     @property
-    def needs(self) -> dict[Feature, str]:
-        """A product whose integers are perturbed as it reads them."""
-        return {**super().needs, Feature.INTEGER_PRODUCTS: "method quzo"}
+    def trained(self) -> str:
+        """The integers of the linear weights, or of adapters."""
+        return "codes" if self.train == "full" else "adapter codes"
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """As the setting says."""
+        return self.activation_bits == 8
+
+    @property
+    def rounding(self) -> str:
+        """That of integers, which both sides have alike, and of calibrated activations."""
+        return "integers, int8" if self.rounds_inputs else "integers"
 
     @property
     def perturbs_weights(self) -> bool:

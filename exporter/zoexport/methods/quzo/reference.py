@@ -67,9 +67,11 @@ class QuzoReference:
         self.step_number += 1
         return {"losses": losses, "gradients": gradients, "before": before, "after": after}
 
-    def take(self, gradients: Sequence[float], learning_rate: float) -> None:
-        """Let the pending update be that of another run's gradients."""
-        self.pending = (list(gradients), learning_rate)
+    def follow(
+        self, masters: Mapping[str, Tensor], gradients: Sequence[float], learning_rate: float
+    ) -> None:
+        """Let the pending update be that of another run's gradients; its integers are these ones already."""
+        self.pending = (list(gradients), learning_rate) if gradients else None
 
     def values(self) -> dict[str, Tensor]:
         """Every slot's integers, (N, K)."""

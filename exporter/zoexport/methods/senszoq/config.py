@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.config import setting
-from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Problem
-from zoexport.methods.settings import TrainingSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +25,9 @@ class SenszoqConfig(TrainingSettings):
     lr: float = setting(2e-4, above=0, runtime=True, help="learning rate")
 
     @property
-    def needs(self) -> dict[Feature, str]:
-        """A product of the chosen weights, beside that of the frozen ones."""
-        return {**super().needs, Feature.SPARSE_PRODUCTS: "setting mask"}
+    def trained(self) -> str:
+        """Chosen elements of the weights."""
+        return "sparse"
 
     @property
     def perturbs_weights(self) -> bool:

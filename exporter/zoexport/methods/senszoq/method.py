@@ -27,19 +27,11 @@ class SenszoqMethod:
     def passes(self, config: SenszoqConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules whose weights are chosen from."""
         from zoexport.methods.split import split_passes
-        from zoexport.passes.sparse_split import sparse_split
         from zoexport.passes.update_program import update_program
         from zoexport.steps.spsa import spsa
 
-        train = Pass(
-            "sparse_split",
-            lambda graph: sparse_split(
-                graph, targets, queries=config.queries, density=config.density
-            ),
-            "finds weights by the model's names, which stages rename, and takes from them before they are quantized",
-        )
         return [
-            *split_passes(config, [train], first_order=False, copies=2 * config.queries),
+            *split_passes(config, targets, copies=2 * config.queries),
             Pass(
                 "update_program",
                 lambda graph: update_program(graph, config.queries),

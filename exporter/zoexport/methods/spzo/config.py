@@ -6,9 +6,8 @@ import dataclasses
 import re
 
 from zoexport.core.config import setting
-from zoexport.core.features import Feature
+from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Problem
-from zoexport.methods.settings import LoraSettings
 
 _SPLIT = re.compile(r"head|(layer|last):([1-9]\d*)")
 _PERTURBATIONS = re.compile(r"([1-9]\d{0,2}),([1-9]\d{0,2})")
@@ -40,10 +39,9 @@ class SpzoConfig(LoraSettings):
         object.__setattr__(self, "split", self.split or ("head" if full else "last:1"))
 
     @property
-    def needs(self) -> dict[Feature, str]:
-        """Weights that are trained are inputs of their products."""
-        full = {Feature.TWO_INPUT_PRODUCTS: "setting train=full"} if self.train == "full" else {}
-        return {**super().needs, **full}
+    def trained(self) -> str:
+        """Adapters, or all weights."""
+        return "weights" if self.train == "full" else "lora"
 
     @property
     def directions(self) -> tuple[int, int]:

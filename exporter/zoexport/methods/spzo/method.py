@@ -26,18 +26,11 @@ class SpzoMethod:
 
     def passes(self, config: SpzoConfig, targets: list[str]) -> list[Pass]:
         """The rewrites, in order. ``targets`` are the modules to adapt."""
-        from zoexport.methods.split import lora_passes, split_passes
-        from zoexport.passes.train_weights import train_weights
+        from zoexport.methods.split import split_passes
         from zoexport.steps.blocks import blocks
 
-        if config.train == "full":
-            train = Pass(
-                "train_weights", train_weights, "trains what stages bind, before sizes are chosen"
-            )
-            order = split_passes(config, [], whole=[train], first_order=False)
-        else:
-            order = lora_passes(config, targets, first_order=False)
-        return [*order, blocks(config.split, config.first_layers, config.directions)]
+        step = blocks(config.split, config.first_layers, config.directions)
+        return [*split_passes(config, targets), step]
 
     def reference(
         self, model: torch.nn.Module, config: SpzoConfig, slots: Mapping[str, torch.Tensor]

@@ -17,6 +17,7 @@ from zoexport.targets.coreml import elementwise, products, shapes
 from zoexport.targets.coreml.values import FP16, FP32, cast, constant
 from zoexport.targets.coreml.weights import Packed, Place, Weights
 from zoexport.targets.rules import Rule, apply_rule
+from zoexport.targets.slot_gradients import LEAST
 
 _FLOATS = {
     **elementwise.elementwise(),
@@ -24,7 +25,6 @@ _FLOATS = {
     **shapes.reductions(),
     zo.label_logprobs: products.label_logprobs,
 }
-_LEAST = 1e-30
 
 
 class FunctionBuilder:
@@ -143,7 +143,7 @@ def _largest(gradients: list[Var]) -> Var:
     most = found[0]
     for one in found[1:]:
         most = mb.maximum(x=most, y=one)
-    return mb.maximum(x=most, y=_LEAST)
+    return mb.maximum(x=most, y=LEAST)
 
 
 def _taken(value: Value) -> Any:

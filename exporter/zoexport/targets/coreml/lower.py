@@ -14,9 +14,10 @@ from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
-from zoexport.ir.graphs import aten, identifier, is_call
+from zoexport.ir.graphs import aten, copy_program, identifier, is_call
 from zoexport.targets.coreml.filling import Converted, PackageFiller
 from zoexport.targets.coreml.functions import FunctionBuilder
+from zoexport.targets.coreml.small_slots import scale_small_slots
 from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
 from zoexport.targets.coreml_parts import MINIMUM_OS, Part, packing_of, parts_of
@@ -77,7 +78,10 @@ def _convert(
     for number, (like, part) in enumerate(first.items()):
         progress("building functions", number / len(first))
         weights = _weights(part, narrow[like])
-        builder = FunctionBuilder(part.program, weights)
+        program = copy_program(part.program, part.program.name)
+        if narrow[like]:
+            scale_small_slots(program)
+        builder = FunctionBuilder(program, weights)
         name = identifier(part.program.name)
         functions[name] = builder.build()
         identities = {place.weight: weights.identity(place.weight) for place in builder.places}

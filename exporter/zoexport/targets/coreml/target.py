@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
 from zoexport.targets.settings import (
@@ -41,7 +42,7 @@ class CoremlTarget:
         """Whether coremltools is installed."""
         return needs_package(self.name, "coremltools")
 
-    def defaults(self, config: Any) -> Any:
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Arithmetic is fp16 unless the user says fp32; the number of labels of a whole program is fixed."""
         preferred = {
             "engine": self.engine,
@@ -51,15 +52,17 @@ class CoremlTarget:
         }
         return filled(config, preferred)
 
-    def programs_config(self, config: Any) -> Any:
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """Quantization is the passes' work."""
         return config
 
-    def supports(self, config: Any) -> list[Problem]:
+    def supports(self, config: TrainingSettings) -> list[Problem]:
         """Nothing but its features and choices."""
         return []
 
-    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """One multifunction package."""
         from zoexport.targets.coreml.lower import lower_coreml
 

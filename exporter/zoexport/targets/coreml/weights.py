@@ -12,6 +12,7 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 from numpy.typing import NDArray
 
+from zoexport.core import int4
 from zoexport.targets.coreml.values import FP16, numbers
 
 
@@ -104,5 +105,4 @@ def _unpacked(codes: torch.Tensor) -> NDArray[Any]:
     """int8 (N, K) as it is; uint8 (N, K/2), two codes of int4 in each byte, as (N, K)."""
     if codes.dtype == torch.int8:
         return codes.numpy()
-    pairs = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
-    return (pairs.to(torch.int8) - 8).numpy().astype(types.np_int4_dtype)
+    return int4.unpack_int4(codes).numpy().astype(types.np_int4_dtype)

@@ -25,6 +25,7 @@ import torch
 import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's operators)
 from torch.fx import Graph, Node
 
+from zoexport.core import int4
 from zoexport.core.types import Program
 from zoexport.ir.graphs import (
     arguments,
@@ -36,6 +37,7 @@ from zoexport.ir.graphs import (
     weight_input,
     zo,
 )
+from zoexport.ir.rewrite import Replaced, rewrite
 from zoexport.targets.executorch.gelu import tanh_gelu
 from zoexport.targets.rules import packet_of
 
@@ -69,31 +71,25 @@ class _CoremlRules:
     def run(self) -> None:
         """Apply every rule to every node that it names."""
         self.inputs_first()
-        rules: dict[Any, Callable[..., Node | None]] = {
+        rules: dict[Any, Callable[..., Replaced]] = {
             **dict.fromkeys((zo.dequantize_int4, zo.dequantize_int8), self.dequantized),
             **dict.fromkeys((zo.linear_int4, zo.linear_int8), self.linear),
             **dict.fromkeys(
                 (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient), self.input_gradient
             ),
             zo.embedding_int4: self.embedding,
-            aten.gelu: self.gelu,
-            aten.layer_norm: self.trained_layer_norm,
-            aten.index_put: self.index_put,
-        }
-        parts: dict[Any, Callable[..., tuple[Node, ...]]] = {
-            aten.native_layer_norm: self.layer_norm,
             zo.label_gradient: self.label_gradient,
             zo.label_logprobs: self.label_logprobs,
+            aten.gelu: self.gelu,
+            aten.layer_norm: self.trained_layer_norm,
+            aten.native_layer_norm: self.layer_norm,
+            aten.index_put: self.index_put,
         }
-        for node in list(self.nodes.nodes):
-            packet = packet_of(node)
-            if packet not in rules and packet not in parts:
-                continue
-            with self.nodes.inserting_before(node):
-                if packet in parts:
-                    self.replace_parts(node, parts[packet](*arguments(node)))
-                elif made := rules[packet](*arguments(node), **node.kwargs):
-                    node.replace_all_uses_with(made)
+
+        def rule(node: Node) -> Replaced:
+            return rules[packet_of(node)](*arguments(node), **node.kwargs)
+
+        rewrite(self.program, [(tuple(rules), rule)])
         remove_unused_weights(self.program)
         self.program.module.recompile()
 
@@ -103,13 +99,6 @@ class _CoremlRules:
         for node in self.names:
             first.prepend(node)
 
-    def replace_parts(self, node: Node, made: tuple[Node, ...]) -> None:
-        """Replace the results of a call, by a node for each."""
-        for part in list(node.users):
-            index: Any = part.args[1]
-            part.replace_all_uses_with(made[index])
-            self.nodes.erase_node(part)
-
     def dequantized(self, codes: Node, scales: Node) -> Node:
         """A quantized weight as numbers (N, K), one call for all that read it."""
         if codes not in self.numbers:
@@ -117,7 +106,7 @@ class _CoremlRules:
             stored, numbers = self.weights[name], self.weights[self.names[scales]].float()
             whole = stored.dtype == torch.int8
             limits = (-128, 127) if whole else (-8, 7)
-            stored = stored if whole else _unpacked(stored)
+            stored = stored if whole else int4.unpack_int4(stored)
             numbers = numbers[:, None].contiguous() if whole else numbers
             first = next(node for node in self.nodes.nodes if node.op != "placeholder")
             with self.nodes.inserting_before(first):
@@ -144,11 +133,9 @@ class _CoremlRules:
         """embedding_int4: rows of numbers."""
         return self.call(aten.embedding.default, self.dequantized(codes, scales), indices)
 
-    def gelu(self, x: Node, approximate: str = "none") -> Node:
+    def gelu(self, x: Node, approximate: str = "none") -> Node | None:
         """gelu: that by tanh in operators on elements."""
-        if approximate == "none":
-            return self.call(aten.gelu.default, x)
-        return tanh_gelu(self.call, x)
+        return None if approximate == "none" else tanh_gelu(self.call, x)
 
     def index_put(
         self, x: Node, indices: list[Node | None], values: Node, accumulate: bool = False
@@ -230,8 +217,3 @@ class _CoremlRules:
         """A weight input that holds ``tensor``."""
         self.weights[name] = tensor
         return weight_input(self.program, name, tensor)
-
-
-def _unpacked(codes: torch.Tensor) -> torch.Tensor:
-    """int4 codes, two in a byte, as one int8 each."""
-    return torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1).to(torch.int8) - 8

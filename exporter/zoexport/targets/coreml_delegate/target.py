@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import engines
 from zoexport.targets.settings import (
@@ -40,16 +41,16 @@ class CoremlDelegateTarget:
         delegate = "executorch.backends.apple.coreml.executorchcoreml"
         return [*needs_package(self.name, "coremltools"), *needs_executorch(self.name, delegate)]
 
-    def defaults(self, config: Any) -> Any:
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Arithmetic and activations are fp32; the number of labels of a whole program is fixed."""
         preferred = {"activations": "fp32", "compute": "fp32", "labels": few_labels(config)}
         return filled(config, preferred)
 
-    def programs_config(self, config: Any) -> Any:
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """Quantization is the passes' work."""
         return config
 
-    def supports(self, config: Any) -> list[Problem]:
+    def supports(self, config: TrainingSettings) -> list[Problem]:
         """What the delegate would do to every operation alike."""
         settings = as_dict(config)
         problems = []
@@ -64,7 +65,9 @@ class CoremlDelegateTarget:
             )
         return problems
 
-    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """One .pte with every program as a method."""
         from zoexport.targets.coreml_delegate.lower import lower_coreml_delegate
 

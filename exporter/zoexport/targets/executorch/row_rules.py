@@ -29,6 +29,7 @@ from zoexport.ir.graphs import (
     remove_unused_weights,
     shape_of,
 )
+from zoexport.ir.rewrite import Rule, rewrite
 from zoexport.ir.shapes import fake_inputs, record_shapes
 
 _SHORT = 16
@@ -50,8 +51,7 @@ def decompose(program: Program) -> None:
             *fake_inputs(program.inputs, mode)
         )
     program.module = GraphModule(torch.nn.Module(), traced.graph)
-    nodes = program.module.graph
-    rules = (
+    rules: tuple[Rule, ...] = (
         _split,
         _select,
         _sum_of_parts,
@@ -59,12 +59,7 @@ def decompose(program: Program) -> None:
         _sum_of_views,
         _scaled_where_it_is_read,
     )
-    for rule, node in itertools.product(rules, list(nodes.nodes)):
-        with nodes.inserting_before(node):
-            made = rule(node)
-        if made is not None:
-            node.replace_all_uses_with(made)
-            nodes.erase_node(node)
+    rewrite(program, [((), rule) for rule in rules])
     remove_unused_weights(program)
     program.module.recompile()
     record_shapes(program)
@@ -89,25 +84,22 @@ def _layer_norm(
     return y if bias is None else y + bias, mean, rstd
 
 
-def _split(node: Node) -> None:
-    """split, unbind: a slice for each part that is read."""
+def _split(node: Node) -> tuple[Node, ...] | None:
+    """split, unbind: a slice for each part."""
     if not is_call(node, aten.split_with_sizes, aten.split, aten.unbind):
-        return
+        return None
     source, *given = arguments(node)
-    place = 0 if is_call(node, aten.unbind) else 1
+    single = is_call(node, aten.unbind)
+    place = 0 if single else 1
     dim = (given[place] if len(given) > place else 0) % len(shape_of(source))
-    parts = node.meta["val"]
-    sizes = [1 if is_call(node, aten.unbind) else part.shape[dim] for part in parts]
-    ends = list(itertools.accumulate(sizes))
-    for part in list(node.users):
-        index: Any = part.args[1]
-        piece = call(
-            node.graph, aten.slice.Tensor, source, dim, ends[index] - sizes[index], ends[index]
-        )
-        if is_call(node, aten.unbind):
-            piece = call(node.graph, aten.squeeze.dims, piece, [dim])
-        part.replace_all_uses_with(piece)
-        node.graph.erase_node(part)
+    sizes = [1 if single else part.shape[dim] for part in node.meta["val"]]
+    pieces = [
+        call(node.graph, aten.slice.Tensor, source, dim, begin, end)
+        for begin, end in itertools.pairwise([0, *itertools.accumulate(sizes)])
+    ]
+    if not single:
+        return tuple(pieces)
+    return tuple(call(node.graph, aten.squeeze.dims, piece, [dim]) for piece in pieces)
 
 
 def _select(node: Node) -> Node | None:

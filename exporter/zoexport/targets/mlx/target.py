@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
 from zoexport.targets.settings import (
@@ -40,20 +41,22 @@ class MlxTarget:
         """Whether MLX is installed."""
         return needs_package(self.name, "mlx")
 
-    def defaults(self, config: Any) -> Any:
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Arithmetic and activations are fp32; the number of labels of a whole program is fixed."""
         preferred = {"activations": "fp32", "compute": "fp32", "labels": few_labels(config)}
         return filled(config, preferred)
 
-    def programs_config(self, config: Any) -> Any:
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """Quantization is the passes' work."""
         return config
 
-    def supports(self, config: Any) -> list[Problem]:
+    def supports(self, config: TrainingSettings) -> list[Problem]:
         """Nothing but its features and choices."""
         return []
 
-    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """A file of functions for each family of programs, or each whole program."""
         from zoexport.targets.mlx.lower import lower_mlx
 

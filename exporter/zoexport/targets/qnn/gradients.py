@@ -1,8 +1,8 @@
-"""scale_gradients: gradients in the range of fp16, whatever their size.
+"""Gradients in the range of fp16, whatever their size.
 
-Gradients of a mean loss are small: at some thousand labels and layers they leave the range of fp16 (6e-8 and up). A
-backward program is linear in what it is given, so it is given dy / s and its results are multiplied by s, both on the
-CPU in float32, with s the largest element of dy. Before::
+``scale_gradients``. Gradients of a mean loss are small: at some thousand labels and layers they leave the range of
+fp16 (6e-8 and up). A backward program is linear in what it is given, so it is given dy / s and its results are
+multiplied by s, both on the CPU in float32, with s the largest element of dy. Before::
 
     dx, dA = backward(h, A, B, dy)
 
@@ -14,6 +14,17 @@ After::
 
 The head's backward program does so with the gradient of its logits. Nothing has to be passed from stage to stage, and
 no factor has to be chosen for a model.
+
+``scale_small_slots``. A trained matrix B that a gradient is multiplied by is divided by its norm m in the same way
+(why, and which norm: ``targets.slot_gradients``). Before, after ``scale_gradients``::
+
+    d = dy @ B^T;   dA = zoexport.rows_1([x @ d, s], <mul>);   dx = ... + d @ A^T
+
+After::
+
+    m = zoexport.rows_1([zoexport.rows_1([B], <abs, sum>)], <max>)
+    d = dy @ zoexport.rows_1([B, m], <div>)^T
+    dA = zoexport.rows_1([zoexport.rows_1([x @ d, s], <mul>), m], <mul>);   dx = ... + d @ A^T * m
 """
 
 from __future__ import annotations
@@ -23,11 +34,9 @@ import math
 from torch.fx import Graph, Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import call, is_call, output_node, outputs, placeholders, shape_of, zo
+from zoexport.ir.graphs import aten, call, is_call, output_node, outputs, placeholders, shape_of, zo
 from zoexport.ir.row_ops import Op, Read, RowProgram
-
-_LEAST = 1e-30
-"""Taken for s where every element is smaller: 0 / s is 0."""
+from zoexport.targets.slot_gradients import LEAST, small_products
 
 
 def scale_gradients(program: Program) -> None:
@@ -36,7 +45,7 @@ def scale_gradients(program: Program) -> None:
     given = _given(program)
     order = {node: number for number, node in enumerate(nodes.nodes)}
     with nodes.inserting_before(max(given, key=order.__getitem__).next):
-        scale = _largest(nodes, given)
+        scale = _largest(nodes, given, Op.MAXIMUM)
         for node in given:
             readers = [user for user in node.users if user in order]
             scaled = _by_scale(nodes, Op.DIV, node, scale)
@@ -50,6 +59,29 @@ def scale_gradients(program: Program) -> None:
             for value, node in zip(program.outputs, returned.values(), strict=True)
         ]
     result.args = (tuple(found),)
+    program.module.recompile()
+
+
+def scale_small_slots(program: Program) -> None:
+    """Rewrite the products of gradients with trained matrices in a program of :func:`scale_gradients`."""
+    nodes = program.module.graph
+    for small in small_products(program):
+        with nodes.inserting_before(small.turned):
+            norm = _largest(nodes, [small.slot], Op.SUM)
+            scaled = _by_scale(nodes, Op.DIV, small.slot, norm)
+        small.turned.replace_input_with(small.slot, scaled)
+        for product in small.behind:
+            readers = list(product.users)
+            returned = all(is_call(reader, zo.rows_1) for reader in readers)
+            for place in readers if returned else [product]:
+                others = list(place.users)
+                with nodes.inserting_after(place):
+                    if returned:
+                        back = _by_scale(nodes, Op.MUL, place, norm)
+                    else:
+                        back = call(nodes, aten.mul.Tensor, place, norm)
+                for other in others:
+                    other.replace_input_with(place, back)
     program.module.recompile()
 
 
@@ -68,16 +100,16 @@ def _given(program: Program) -> list[Node]:
     ]
 
 
-def _largest(nodes: Graph, given: list[Node]) -> Node:
-    """The largest element without its sign of all values, at least :data:`_LEAST`: (1, 1)."""
+def _largest(nodes: Graph, given: list[Node], of_row: Op) -> Node:
+    """The largest of what ``of_row`` makes of the magnitudes of each row of all values, at least LEAST: (1, 1)."""
     count = len(given)
     largest = []
-    whole = RowProgram((1,), constants=[_LEAST])
+    whole = RowProgram((1,), constants=[LEAST])
     for number, node in enumerate(given):
         *lead, width = shape_of(node)
         rows = math.prod(lead)
         of_rows = RowProgram((rows,), [Read(width, 0, (width,))], [width, width, 1], [2])
-        of_rows.code = [(Op.ABS, 1, 0, 0, 0), (Op.MAXIMUM, 2, 1, 0, 0)]
+        of_rows.code = [(Op.ABS, 1, 0, 0, 0), (of_row, 2, 1, 0, 0)]
         largest.append(_rows(nodes, [node], of_rows))
         whole.reads.append(Read(rows, 0, (0,)))
         whole.widths.append(rows)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.config import as_dict
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.targets.executorch.exported import (
@@ -29,7 +31,9 @@ from zoexport.targets.qnn.quantize import quantize, soften_masks
 OURS = "zoexport's own, computed on the CPU"
 
 
-def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+def lower_qnn(
+    graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+) -> Lowered:
     """Lower every program of ``graph`` into ``folder/model.pte``.
 
     Args:
@@ -41,7 +45,8 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
         LoweringError: ExecuTorch or QNN refused a program.
         ZoExportError: QNN's libraries cannot be loaded.
     """
-    soc = config.soc
+    settings = as_dict(config)
+    soc = settings["soc"]
     quantized = config.activations != "fp32"
     exported = {}
     programs = {name: for_htp(graph, name) for name in graph.programs}
@@ -57,7 +62,7 @@ def lower_qnn(graph: TrainingGraph, config: Any, folder: Path, progress: Progres
                         exported[name],
                         graph,
                         program,
-                        activations=config.activations,
+                        activations=settings["activations"],
                         weights=config.weights,
                         soc=soc,
                         progress=progress,
@@ -134,9 +139,9 @@ def to_edge(
         manager = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)()
         legal = manager.transform_for_export_pipeline(program)
         jobs = manager.get_capture_program_passes()
-        # It would cast every 64-bit input, the seed among them; htp_form casts those that index.
+        # It would cast every 64-bit input, the seed among them; form casts those that index.
         jobs[I64toI32][QCOM_PASS_ACTIVATE_KEY] = False
-        # It would recompose those norms too that htp_norms leaves alone.
+        # It would recompose those norms too that norms leaves alone.
         jobs[RecomposeRmsNorm][QCOM_PASS_ACTIVATE_KEY] = False
         passes = manager.get_to_edge_transform_passes(legal, passes_job=jobs, compiler_specs=spec)
         partitioner = ExplainingPartitioner(spec, decomposed)

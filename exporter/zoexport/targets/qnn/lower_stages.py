@@ -3,7 +3,7 @@
 What takes tokens (the embedding) stays on the CPU, as ``lower_stages`` has it, over the file of weights. Every other
 program is one .pte of its own, so that no more than one stage's weights are ever in memory here; its delegate holds
 them in fp16. On the CPU remain the labels' log-probabilities and their gradient, and the scaling of gradients
-(``htp_gradients``).
+(``gradients``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""htp_parts: operators that the HTP has not, computes element by element, or gives wrong numbers for.
+"""Operators that the HTP has not, computes element by element, or gives wrong numbers for.
 
 Parts of a gradient among zeros::
 
@@ -34,6 +34,7 @@ from torch.fx import Graph, Node
 
 from zoexport.core.types import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, placeholders, shape_of
+from zoexport.ir.rewrite import rewrite
 from zoexport.targets.executorch.gelu import tanh_gelu
 
 _MOST_PLACES = 8
@@ -46,32 +47,29 @@ def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
     """Rewrite a program, whose recorded shapes are numbers."""
     nodes = program.module.graph
     names = {node: name for name, node in placeholders(program).items()}
-    for node in list(nodes.nodes):
-        with nodes.inserting_before(node):
-            if is_call(node, aten.erf):
-                made: Node | None = _erf(nodes, operand(node))
-            elif is_call(node, aten.gelu):
-                made = tanh_gelu(functools.partial(call, nodes), operand(node))
-            elif is_call(node, aten.index_put):
-                made = _put(nodes, node, names, weights)
-            elif is_call(node, aten.index):
-                made = _index(nodes, node, names, weights)
-            else:
-                made = _side_by_side(nodes, node)
-                _share_nothing(nodes, node)
-        if made is not None:
-            node.replace_all_uses_with(made)
+    rewrite(
+        program,
+        [
+            ((aten.erf,), lambda node: _erf(nodes, operand(node))),
+            ((aten.gelu,), lambda node: tanh_gelu(functools.partial(call, nodes), operand(node))),
+            ((aten.index_put,), lambda node: _put(nodes, node, names, weights)),
+            ((aten.index,), lambda node: _index(nodes, node, names, weights)),
+            ((aten.add,), lambda node: _side_by_side(nodes, node)),
+            ((aten.matmul,), lambda node: _share_nothing(nodes, node)),
+        ],
+    )
     nodes.eliminate_dead_code()
-    for node in list(nodes.nodes):
-        found = _part(node)
-        if found is not None:
-            part, axis, begin, end = found
-            with nodes.inserting_before(node):
-                pieces = [(part, begin, end)]
-                made = _among_zeros(nodes, operand(node), axis, pieces)
-            node.replace_all_uses_with(made)
+    rewrite(program, [((aten.slice_scatter,), lambda node: _alone(nodes, node))])
     nodes.eliminate_dead_code()
     program.module.recompile()
+
+
+def _alone(nodes: Graph, node: Node) -> Node | None:
+    found = _part(node)
+    if found is None:
+        return None
+    part, axis, begin, end = found
+    return _among_zeros(nodes, operand(node), axis, [(part, begin, end)])
 
 
 def _erf(nodes: Graph, z: Node) -> Node:

@@ -50,7 +50,7 @@ def quantize(
 
     Args:
         exported: ``program`` with its weights inside. graph: what it is of.
-        program: in the form of ``htp_form``.
+        program: in the form of ``form``.
         activations: int8 or int16. weights: int4 or int8.
         soc: the chip, which decides what can be quantized. progress: see ``core.types.Progress``.
 

@@ -42,7 +42,7 @@ from zoexport.targets.qnn.backward import (
     softmax_gradients,
 )
 from zoexport.targets.qnn.form import for_htp
-from zoexport.targets.qnn.gradients import scale_gradients
+from zoexport.targets.qnn.gradients import scale_gradients, scale_small_slots
 
 _FORWARD = (zo.linear_int4, zo.linear_int8)
 _BACKWARD = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
@@ -90,6 +90,7 @@ def _for_stage(
     made = for_htp(alone, name)
     if backward:
         scale_gradients(made)
+        scale_small_slots(made)
     made.module.recompile()
     return made, weights
 

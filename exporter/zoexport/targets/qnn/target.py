@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
     InnerValue,
@@ -43,7 +44,7 @@ class QnnTarget:
         found = library.find()
         return [found] if isinstance(found, Problem) else []
 
-    def defaults(self, config: Any) -> Any:
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """fp16 arithmetic on floating-point activations, for the chip of most phones that have one."""
         preferred = {
             "activations": "fp32",
@@ -53,7 +54,7 @@ class QnnTarget:
         }
         return filled(config, preferred)
 
-    def supports(self, config: Any) -> list[Problem]:
+    def supports(self, config: TrainingSettings) -> list[Problem]:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
         settings = as_dict(config)
         problems = self._wrong_chip(settings["soc"], settings["activations"])
@@ -107,18 +108,20 @@ class QnnTarget:
             )
         ]
 
-    def programs_config(self, config: Any) -> Any:
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """Where activations are quantized, QNN's quantizer takes programs of floating-point numbers."""
         if config.activations == "fp32":
             return config
         return with_values(config, {"activations": "fp32", "weights": "fp32"})
 
-    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """One .pte with every whole program as a method, or one for each program of a stage."""
         if graph.stages:
             from zoexport.targets.qnn.lower_stages import lower_qnn_stages
 
-            return lower_qnn_stages(graph, config.soc, folder, progress)
+            return lower_qnn_stages(graph, as_dict(config)["soc"], folder, progress)
         from zoexport.targets.qnn.lower import lower_qnn
 
         return lower_qnn(graph, config, folder, progress)
@@ -129,7 +132,9 @@ class QnnTarget:
 
         return {name: whole_footprint(program) for name, program in graph.programs.items()}
 
-    def inner_values(self, graph: TrainingGraph, config: Any, program: str) -> list[InnerValue]:
+    def inner_values(
+        self, graph: TrainingGraph, config: TrainingSettings, program: str
+    ) -> list[InnerValue]:
         """What a whole program computes on the way, in QNN's emulation, in fp16.
 
         Raises:
@@ -144,7 +149,8 @@ class QnnTarget:
             )
         from zoexport.targets.qnn.inner import inner_values
 
-        return inner_values(graph, program, config.soc, config.eps)
+        settings = as_dict(config)
+        return inner_values(graph, program, settings["soc"], settings["eps"])
 
 
 targets.register("android-npu", QnnTarget())

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier, is_call, operand, shape_of, zo
@@ -52,7 +53,9 @@ _OF_THE_CPU = {
 }
 
 
-def lower_vulkan(graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+def lower_vulkan(
+    graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+) -> Lowered:
     """Lower every program of ``graph`` into ``folder/model.pte``.
 
     Programs of a whole model take as many labels in a call as fit; ``graph.max_labels`` says so afterwards.
@@ -110,7 +113,7 @@ class Delegated:
         return self.manager.exported_program(identifier(name))
 
 
-def delegated(graph: TrainingGraph, config: Any, progress: Progress) -> Delegated:
+def delegated(graph: TrainingGraph, config: TrainingSettings, progress: Progress) -> Delegated:
     """Rewrite, export and partition every program.
 
     Raises:

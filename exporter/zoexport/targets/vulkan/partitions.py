@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import TrainingGraph
 from zoexport.targets.executorch.exported import is_product
 
@@ -18,7 +19,7 @@ _BOUND = "reads a table that stages bind, of which the delegate takes constants 
 _ALONE = "computed on the CPU, between kernels of ours: no matrix product is beside it"
 
 
-def partitioner_of(config: Any, graph: TrainingGraph, skipped: dict[str, str]) -> Any:
+def partitioner_of(config: TrainingSettings, graph: TrainingGraph, skipped: dict[str, str]) -> Any:
     """ExecuTorch's partitioner, which leaves parts without a product alone.
 
     Args:

@@ -26,6 +26,7 @@ from collections.abc import Callable
 import torch
 from torch.fx import Graph, Node
 
+from zoexport.core import int4
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import (
     RESHAPES,
@@ -40,6 +41,7 @@ from zoexport.ir.graphs import (
     weight_input,
     zo,
 )
+from zoexport.ir.rewrite import Rule, merge_reshapes, reshaped, rewrite
 from zoexport.targets.executorch.row_rules import decompose
 
 
@@ -51,7 +53,7 @@ def write_for_vulkan(graph: TrainingGraph, program: Program) -> dict[str, torch.
     """
     register_operators()
     rules = VulkanRules(graph, program)
-    rules.apply((aten.linear,), rules.quantized_linear)
+    rewrite(program, [((aten.linear,), rules.quantized_linear)])
     remove_unused_weights(program)
     program.module.recompile()
     decompose(program)
@@ -89,7 +91,7 @@ class VulkanRules:
 
     def run(self) -> None:
         """Apply every rule to every node that it names."""
-        rules: list[tuple[tuple[object, ...], Callable[[Node], Node | None]]] = [
+        rules: list[tuple[tuple[object, ...], Rule]] = [
             ((zo.linear_int4,), self.linear_int4),
             ((zo.linear_int8,), self.linear_int8),
             ((zo.linear_int4_input_gradient,), self.int4_gradient),
@@ -100,36 +102,13 @@ class VulkanRules:
             ((aten.index,), self.index),
             ((aten.slice_scatter,), self.slice_scatter),
         ]
-        for targets, rule in rules:
-            self.apply(targets, rule)
-        self.merge_reshapes()
+        rewrite(self.program, rules)
+        merge_reshapes(self.program)
+        for node in self.nodes.nodes:
+            if is_call(node, *RESHAPES):
+                node.target = aten.reshape.default
         remove_unused_weights(self.program)
         self.program.module.recompile()
-
-    def apply(self, targets: tuple[object, ...], rule: Callable[[Node], Node | None]) -> None:
-        """Replace what ``rule`` replaces of the calls of ``targets``."""
-        for node in list(self.nodes.nodes):
-            if not is_call(node, *targets):
-                continue
-            with self.nodes.inserting_before(node):
-                made = rule(node)
-            if made is not None:
-                node.replace_all_uses_with(made)
-                self.nodes.erase_node(node)
-
-    def merge_reshapes(self) -> None:
-        """A reshape of a reshape reads the first one's source; one that changes nothing goes, and so does an expand."""
-        for node in list(self.nodes.nodes):
-            if is_call(node, *RESHAPES):
-                source = operand(node)
-                while is_call(source, *RESHAPES):
-                    source = operand(source)
-                node.update_arg(0, source)
-                node.target = aten.reshape.default
-            elif not is_call(node, aten.expand):
-                continue
-            if shape_of(operand(node)) == shape_of(node):
-                node.replace_all_uses_with(operand(node))
 
     def quantized_linear(self, node: Node) -> Node | None:
         """linear over dequantize_int4 or dequantize_int8: one operator, which decomposing leaves whole."""
@@ -153,7 +132,7 @@ class VulkanRules:
         numbers = call(
             self.nodes,
             torch.ops.torchao.dequantize_affine.default,
-            self._constant(codes, "int8", _unpacked),
+            self._constant(codes, "int8", int4.unpack_int4),
             [1, width // groups],
             self._constant(scales, "fp32", lambda tensor: tensor.float()),
             self._input(f"zeros.{count}x{groups}", torch.zeros(count, groups, dtype=torch.int8)),
@@ -265,17 +244,17 @@ class VulkanRules:
     def _times(self, x: Node, matrix: Node) -> Node:
         """x (..., n) times matrix (n, m), by three dimensions."""
         sizes = shape_of(x)
-        left = self._reshaped(x, (1, math.prod(sizes[:-1]), sizes[-1]))
-        right = self._reshaped(matrix, (1, *shape_of(matrix)))
+        left = reshaped(x, (1, math.prod(sizes[:-1]), sizes[-1]))
+        right = reshaped(matrix, (1, *shape_of(matrix)))
         made = call(self.nodes, aten.bmm.default, left, right)
-        return self._reshaped(made, (*sizes[:-1], shape_of(matrix)[1]))
+        return reshaped(made, (*sizes[:-1], shape_of(matrix)[1]))
 
     def _times_turned(self, x: Node, matrix: Node) -> Node:
         """x (..., n) times the transpose of matrix (m, n): the smaller of the two is turned."""
         sizes, (columns, width) = shape_of(x), shape_of(matrix)
         count = math.prod(sizes[:-1])
-        rows = self._reshaped(x, (1, count, width))
-        whole = self._reshaped(matrix, (1, columns, width))
+        rows = reshaped(x, (1, count, width))
+        whole = reshaped(matrix, (1, columns, width))
         if count < columns:
             turned = call(self.nodes, aten.permute.default, rows, [0, 2, 1])
             made = call(self.nodes, aten.bmm.default, whole, turned)
@@ -283,21 +262,16 @@ class VulkanRules:
         else:
             turned = call(self.nodes, aten.permute.default, whole, [0, 2, 1])
             made = call(self.nodes, aten.bmm.default, rows, turned)
-        return self._reshaped(made, (*sizes[:-1], columns))
+        return reshaped(made, (*sizes[:-1], columns))
 
     def _biased(self, product: Node, bias: Node | None, like: Node) -> Node:
         made = product if bias is None else call(self.nodes, aten.add.Tensor, product, bias)
-        return self._reshaped(made, shape_of(like))
+        return reshaped(made, shape_of(like))
 
     def _rows(self, x: Node) -> Node:
         """x (..., n) as (rows, n)."""
         sizes = shape_of(x)
-        return self._reshaped(x, (math.prod(sizes[:-1]), sizes[-1]))
-
-    def _reshaped(self, source: Node, shape: tuple[int, ...]) -> Node:
-        if shape_of(source) == tuple(shape):
-            return source
-        return call(self.nodes, aten.reshape.default, source, list(shape))
+        return reshaped(x, (math.prod(sizes[:-1]), sizes[-1]))
 
     def _value(self, node: Node) -> Value:
         named = zip(self.program.inputs, placeholders(self.program).values(), strict=True)
@@ -317,8 +291,3 @@ class VulkanRules:
         if name not in placeholders(self.program):
             self.constants[name] = tensor
         return weight_input(self.program, name, tensor)
-
-
-def _unpacked(codes: torch.Tensor) -> torch.Tensor:
-    """int4 codes as one int8 each."""
-    return torch.stack([codes & 0xF, codes >> 4], dim=-1).flatten(1).to(torch.int8) - 8

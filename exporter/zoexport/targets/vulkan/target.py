@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
 from zoexport.targets.settings import filled, needs_executorch
@@ -36,15 +37,15 @@ class VulkanTarget:
         """Whether ExecuTorch is installed with its Vulkan partitioner."""
         return needs_executorch(self.name, "executorch.backends.vulkan")
 
-    def defaults(self, config: Any) -> Any:
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Activations are fp32, and so is arithmetic unless the user says fp16."""
         return filled(config, {"activations": "fp32", "compute": "fp32"})
 
-    def programs_config(self, config: Any) -> Any:
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """Quantization is the passes' work."""
         return config
 
-    def supports(self, config: Any) -> list[Problem]:
+    def supports(self, config: TrainingSettings) -> list[Problem]:
         """Combinations that Vulkan's partitioner takes only in part."""
         settings = as_dict(config)
         problems = []
@@ -59,7 +60,9 @@ class VulkanTarget:
             )
         return problems
 
-    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """One .pte with every program as a method."""
         from zoexport.targets.vulkan.lower import lower_vulkan
 

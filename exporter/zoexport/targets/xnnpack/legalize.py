@@ -10,8 +10,6 @@ import functools
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's operators)
@@ -21,7 +19,6 @@ from zoexport.core import hadamard, int4
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.core.untouched import untouched_zeros
 from zoexport.ir.graphs import (
-    RESHAPES,
     add_input,
     arguments,
     aten,
@@ -33,6 +30,7 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.ir.lengths import follows
+from zoexport.ir.rewrite import Rule, merge_reshapes, reshaped, rewrite
 from zoexport.targets.executorch.gelu import tanh_gelu
 
 _torchao = torch.ops.torchao
@@ -51,7 +49,7 @@ class Legalizer:
 
     def run(self) -> None:
         """Apply every rule to every node that it names."""
-        rules: list[tuple[tuple[object, ...], Callable[[Node], Node | None]]] = [
+        rules: list[tuple[tuple[object, ...], Rule]] = [
             ((aten.linear,), self.quantized_linear),
             ((zo.rotate_rows,), self.rotate_rows),
             ((aten.split, aten.split_with_sizes, aten.chunk), self.split),
@@ -67,31 +65,11 @@ class Legalizer:
             ((aten.rsub,), self.reversed_subtraction),
             ((aten.gelu,), self.gelu),
         ]
-        for targets, rule in rules:
-            for node in list(self.nodes.nodes):
-                if not is_call(node, *targets):
-                    continue
-                with self.nodes.inserting_before(node):
-                    replacement = rule(node)
-                if replacement is not None:
-                    node.replace_all_uses_with(replacement)
-                    self.nodes.erase_node(node)
-        self.merge_reshapes()
+        rewrite(self.program, rules)
+        merge_reshapes(self.program)
         self.nodes.eliminate_dead_code()
         remove_unused_weights(self.program)
         self.program.module.recompile()
-
-    def merge_reshapes(self) -> None:
-        """A reshape of a reshape reads the first one's source; one that changes nothing goes."""
-        for node in list(self.nodes.nodes):
-            if not is_call(node, *RESHAPES):
-                continue
-            source = operand(node)
-            while is_call(source, *RESHAPES):
-                source = operand(source)
-            node.update_arg(0, source)
-            if shape_of(source) == shape_of(node) and -1 not in arguments(node)[1]:
-                node.replace_all_uses_with(source)
 
     def constant(self, name: str, value: torch.Tensor) -> Node:
         """A weight input holding ``value``, shared by name."""
@@ -201,22 +179,20 @@ class Legalizer:
         rotation = self.constant("hadamard", hadamard.matrix())
         # -1: of chosen rows it is the number of labels.
         rows = (*shape[:-2], -1)
-        blocks = self._reshaped(source, (*rows, shape[-1] // block, block))
+        blocks = reshaped(source, (*rows, shape[-1] // block, block))
         turned = call(self.nodes, aten.linear.default, blocks, rotation)
-        return self._reshaped(turned, (*rows, shape[-1]))
+        return reshaped(turned, (*rows, shape[-1]))
 
-    def split(self, node: Node) -> None:
-        """split, chunk: one slice for each part that is read."""
+    def split(self, node: Node) -> tuple[Node, ...]:
+        """split, chunk: one slice for each part."""
         given = arguments(node)
         source = given[0]
         dim = given[2] if len(given) > 2 else node.kwargs.get("dim", 0)
-        ends = list(itertools.accumulate(part.shape[dim] for part in node.meta["val"]))
-        for part in list(node.users):
-            index: Any = part.args[1]
-            start = ends[index - 1] if index else 0
-            piece = call(self.nodes, aten.slice.Tensor, source, dim, start, ends[index])
-            part.replace_all_uses_with(piece)
-            self.nodes.erase_node(part)
+        ends = [0, *itertools.accumulate(part.shape[dim] for part in node.meta["val"])]
+        return tuple(
+            call(self.nodes, aten.slice.Tensor, source, dim, begin, end)
+            for begin, end in itertools.pairwise(ends)
+        )
 
     def cat(self, node: Node) -> Node | None:
         """cat with parts of no elements (a rotary embedding of whole heads): without them."""
@@ -280,7 +256,7 @@ class Legalizer:
         if node.kwargs or dims not in ([-1], [len(shape) - 1], -1):
             return None
         kept = self._mean(source)
-        return kept if rest and rest[0] else self._reshaped(kept, shape[:-1])
+        return kept if rest and rest[0] else reshaped(kept, shape[:-1])
 
     def _mean(self, source: Node) -> Node:
         width = shape_of(source)[-1]
@@ -313,8 +289,8 @@ class Legalizer:
             return None
         times = int(factors[0])
         ones = self.constant(f"ones.{times}", torch.ones(times, 1))
-        flat = self._reshaped(source, (1, source.meta["val"].numel()))
-        return self._reshaped(call(self.nodes, aten.mul.Tensor, ones, flat), shape_of(node))
+        flat = reshaped(source, (1, source.meta["val"].numel()))
+        return reshaped(call(self.nodes, aten.mul.Tensor, ones, flat), shape_of(node))
 
     def matmul(self, node: Node) -> Node | None:
         """matmul of equal batch dimensions: reshape, bmm, reshape. Of a matrix: bmm with a batch of one."""
@@ -324,30 +300,25 @@ class Legalizer:
             product = call(
                 self.nodes,
                 aten.bmm.default,
-                self._reshaped(left, (1, -1, a[-1])),
-                self._reshaped(right, (1, *b)),
+                reshaped(left, (1, -1, a[-1])),
+                reshaped(right, (1, *b)),
             )
         elif len(a) == len(b) and a[:-2] == b[:-2]:
             product = call(
                 self.nodes,
                 aten.bmm.default,
-                self._reshaped(left, (-1, *a[-2:])),
-                self._reshaped(right, (-1, *b[-2:])),
+                reshaped(left, (-1, *a[-2:])),
+                reshaped(right, (-1, *b[-2:])),
             )
         else:
             return None
         *outer, _, columns = shape_of(node)
         # -1: of chosen rows it is the number of labels.
-        return self._reshaped(product, (*outer, -1, columns))
+        return reshaped(product, (*outer, -1, columns))
 
     def reshape(self, node: Node) -> Node:
         """unsqueeze and squeeze: reshape."""
-        return self._reshaped(operand(node), shape_of(node))
-
-    def _reshaped(self, source: Node, shape: tuple[int, ...]) -> Node:
-        if shape_of(source) == tuple(shape):
-            return source
-        return call(self.nodes, aten.reshape.default, source, list(shape))
+        return reshaped(operand(node), shape_of(node))
 
     def power(self, node: Node) -> Node | None:
         """pow by 2 and 3: products."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
 from zoexport.targets import targets
 from zoexport.targets.settings import needs_executorch
@@ -37,7 +38,7 @@ class XnnpackTarget:
         """Whether ExecuTorch is installed."""
         return needs_executorch(self.name)
 
-    def defaults(self, config: Any) -> Any:
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Activations of whole programs follow the weights, those of layers are fp32; arithmetic is fp32."""
         settings = as_dict(config)
         changes = {}
@@ -48,11 +49,11 @@ class XnnpackTarget:
             changes["compute"] = "fp32"
         return with_values(config, changes)
 
-    def programs_config(self, config: Any) -> Any:
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """Quantization is the passes' work."""
         return config
 
-    def supports(self, config: Any) -> list[Problem]:
+    def supports(self, config: TrainingSettings) -> list[Problem]:
         """Combinations of weights, activations and compute that XNNPACK cannot run."""
         settings = as_dict(config)
         pair = settings["weights"], settings["activations"]
@@ -83,7 +84,9 @@ class XnnpackTarget:
             )
         return problems
 
-    def lower(self, graph: TrainingGraph, config: Any, folder: Path, progress: Progress) -> Lowered:
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """One .pte with every program as a method."""
         if graph.stages:
             from zoexport.targets.executorch.lower_stages import lower_stages

@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.adapters.files import refuse, write_json
-from zoexport.adapters.trained_weights import (
+from zoexport.core.files import atomic_folder
+from zoexport.core.mask import ranges
+from zoexport.trained.model_files import (
     check_model,
     model_of,
     read_description,
     read_tensors,
     save_model,
 )
-from zoexport.core.files import atomic_folder
-from zoexport.core.mask import ranges
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel

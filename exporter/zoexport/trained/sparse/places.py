@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError
 from zoexport.core.mask import Mask, read_mask
 
@@ -14,14 +13,12 @@ if TYPE_CHECKING:
     import torch
 
 
-def mask_of(config: Any) -> Mask | None:
-    """The mask that settings name; None where the method has none.
+def mask_of(config: Any) -> Mask:
+    """The mask that the setting ``mask`` names.
 
     Raises:
         ConfigError: the settings name none, or a file that is no mask.
     """
-    if "mask" not in as_dict(config):
-        return None
     if config.mask is None:
         raise ConfigError(
             "setting 'mask'",
@@ -50,35 +47,12 @@ def check_mask(mask: Mask, loaded: Any) -> None:
         )
 
 
-def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[int]:
-    """How many elements of each linear weight are chosen, and of all together; nothing of other methods.
-
-    Args:
-        chosen: places by parameter; None where only sizes are asked for, which the density then decides.
-    """
-    if "mask" not in as_dict(config):
-        return []
-    if chosen is None:
-        from zoexport import models
-        from zoexport.passes.sparse_split import spread_count
-
-        names = models.adapter_targets(model, *config.modules)
-        found = [
-            spread_count(model.get_submodule(name).weight.numel(), config.density) for name in names
-        ]
-    else:
-        found = [len(places) for places in chosen.values()]
-    return [*found, sum(found)]
-
-
-def places_of(bundle: Path, manifest: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """By parameter, the chosen elements of a bundle: int64 (k), in the order of its slot; empty of other methods."""
+def places_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """By parameter, the chosen elements of a bundle: int64 (k), in the order of its slot."""
     from safetensors import safe_open
 
     from zoexport.passes.sparse_split import PLACES
 
-    if "chosen" not in manifest:
-        return {}
     with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
         places = file.get_tensor(PLACES).long()
     named = sorted(manifest["chosen"].items(), key=lambda item: item[1])

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from zoexport.adapters.files import refuse, write_json
-from zoexport.adapters.trained_weights import (
+from zoexport.core import int4
+from zoexport.core.files import atomic_folder
+from zoexport.trained.model_files import (
     check_model,
     model_of,
     read_description,
     read_tensors,
     save_model,
 )
-from zoexport.core import int4
-from zoexport.core.files import atomic_folder
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.adapters.files import refuse
-from zoexport.adapters.trained_weights import save_model
+from zoexport.trained.model_files import save_model
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from zoexport.core.types import Problem
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(abc.ABC):
     """What ``--set`` and recipes take whatever the method."""
 
     seq_len: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
@@ -56,13 +57,31 @@ class TrainingSettings:
     """Whether all perturbed copies pass a program before the next one runs, and are in memory at once."""
 
     @property
+    @abc.abstractmethod
+    def trained(self) -> str:
+        """What the method trains, the name of a kind of ``zoexport.trained``."""
+
+    @property
     def staged(self) -> bool:
         """Whether programs are those of layers, over mapped weights, and not of the whole model."""
         return True
 
     @property
+    def rounds_inputs(self) -> bool:
+        """Whether linear layers read inputs on grids that are calibrated on the model's own activations."""
+        return False
+
+    @property
+    def rounding(self) -> str:
+        """What the two sides of parity may differ by: a row of ``core.tolerances``."""
+        if self.activations not in (None, "fp32"):
+            return str(self.activations)
+        # Bundles written before this setting was recorded compute in fp32.
+        return self.compute or "fp32"
+
+    @property
     def needs(self) -> dict[Feature, str]:
-        """What programs with these settings ask of a target, and the setting that asks."""
+        """What programs with these settings ask of a target whatever is trained, and the setting that asks."""
         chosen = "split" in {field.name for field in dataclasses.fields(self)}
         feature = Feature.STAGES if self.staged else Feature.WHOLE
         return {feature: "setting split" if chosen else "the method"}
@@ -85,6 +104,11 @@ class TrainingSettings:
 @dataclasses.dataclass(frozen=True)
 class LoraSettings(TrainingSettings):
     """What methods over LoRA adapters take."""
+
+    @property
+    def trained(self) -> str:
+        """Adapters."""
+        return "lora"
 
     lora_rank: int = setting(16, key="lora.rank", at_least=1, help="inner size of an adapter")
     lora_alpha: float = setting(

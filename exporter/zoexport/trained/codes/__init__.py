@@ -1,0 +1,1 @@
+"""The integers of quantized weights, or of quantized adapters, a slot for each."""

@@ -1,0 +1,154 @@
+"""The integers of quantized weights (docs/integers.md): those of linear layers, or of adapters beside them.
+
+Settings have ``queries``, ``eps``, and those of the perturbations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.adapters import FORMATS, adapter_format, read_settings
+from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import Pass
+from zoexport.trained import kinds
+from zoexport.trained.kind import Bundle, Insertion, Slots, Trained
+
+if TYPE_CHECKING:
+    import torch
+
+
+def needs(_: TrainingSettings) -> dict[Feature, str]:
+    """A product whose integers are perturbed as it reads them."""
+    return {Feature.INTEGER_PRODUCTS: "the method"}
+
+
+def of_layers(config: Any, targets: list[str]) -> Insertion:
+    """The codes of the linear layers ``targets``."""
+    return Insertion(families=_rounding(config, targets), quantized=(_training(config, targets),))
+
+
+def of_adapters(config: Any, targets: list[str]) -> Insertion:
+    """Adapters beside the linear layers ``targets``, as linear layers of their own, whose codes are int8."""
+    from zoexport.passes.lora_linears import HALVES, lora_linears
+
+    inject = Pass(
+        "lora_linears",
+        lambda graph: lora_linears(
+            graph, targets, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed
+        ),
+        "finds weights by the model's names, which stages rename",
+    )
+    matrices = [f"{module}.{half}" for module in targets for half in HALVES]
+    return Insertion(
+        captured=(inject,),
+        families=_rounding(config, targets),
+        quantized=(_training(config, matrices),),
+        int8=HALVES,
+    )
+
+
+def _rounding(config: Any, targets: list[str]) -> tuple[Pass, ...]:
+    from zoexport.passes.round_activations import round_activations
+
+    rounding = Pass(
+        "round_activations",
+        lambda graph: round_activations(
+            graph, list(graph.activations or targets), graph.activations
+        ),
+        "finds layers by their weights, which stages bind",
+    )
+    return (rounding,) if config.rounds_inputs else ()
+
+
+def _training(config: Any, modules: list[str]) -> Pass:
+    from zoexport.passes.train_grid import train_grid
+
+    return Pass(
+        "train_grid",
+        lambda graph: train_grid(
+            graph,
+            modules,
+            queries=config.queries,
+            eps=config.eps,
+            bits=config.perturbation_bits,
+            estimator=config.estimator,
+        ),
+        "trains codes, which quantized stages bind",
+    )
+
+
+def for_reference(
+    _: torch.nn.Module, bundle: Path, manifest: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """``scales.<parameter>``, (N, groups) or (N)."""
+    from zoexport.trained.codes.files import scales_of
+
+    return {f"scales.{name}": scales for name, scales in scales_of(bundle, manifest).items()}
+
+
+def write(
+    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
+) -> None:
+    """Codes and scales, or the original model with what they stand for."""
+    from zoexport.models import load_original
+    from zoexport.trained.codes.files import write_dequantized, write_quantized
+
+    parts = _parts(bundle, slots)
+    if kind == "quantized":
+        write_quantized(output, parts, bundle.manifest, replace=replace)
+    else:
+        write_dequantized(output, parts, load_original(bundle.manifest), replace=replace)
+
+
+def write_adapters(
+    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
+) -> None:
+    """Codes and scales, or an adapter for PEFT or mlx-lm."""
+    from zoexport.trained.codes.files import adapters_of
+
+    if kind == "quantized":
+        write(kind, slots, initial, bundle, output, replace)
+        return
+    adapters, settings = adapters_of(_parts(bundle, slots)), read_settings(bundle.folder)
+    adapter_format(kind).write(adapters, settings, output, replace=replace)
+
+
+def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
+    """The codes of a folder of ``quantized``."""
+    from zoexport.trained.codes.files import CODES, read_quantized
+
+    codes = read_quantized(folder, _parts(bundle, own), bundle.manifest)
+    return {f"{name}{CODES}": values.numpy() for name, values in codes.items()}
+
+
+def _parts(bundle: Bundle, slots: Slots) -> Any:
+    from zoexport.trained.codes.files import parts_of, scales_of
+
+    return parts_of(scales_of(bundle.folder, bundle.manifest), slots)
+
+
+_CODES = Trained(
+    words="quantized weights",
+    formats=("quantized", "hf"),
+    readable=("quantized",),
+    insertion=of_layers,
+    write=write,
+    read=read,
+    needs=needs,
+    for_reference=for_reference,
+)
+kinds.register("codes", _CODES)
+kinds.register(
+    "adapter codes",
+    dataclasses.replace(
+        _CODES,
+        words="quantized adapters",
+        formats=(*FORMATS, "quantized"),
+        insertion=of_adapters,
+        write=write_adapters,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Chosen elements of the weights, one slot for all."""

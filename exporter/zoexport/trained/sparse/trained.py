@@ -1,0 +1,107 @@
+"""Chosen elements of the weights, one slot for all of them; the others are frozen, and zero at their places.
+
+Settings have ``mask``, ``queries`` and ``density``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import Pass
+from zoexport.trained import kinds
+from zoexport.trained.kind import Bundle, Insertion, Slots, Trained
+from zoexport.trained.sparse.places import mask_of, places_of
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+def needs(_: TrainingSettings) -> dict[Feature, str]:
+    """A product of the chosen weights, beside that of the frozen ones."""
+    return {Feature.SPARSE_PRODUCTS: "setting mask"}
+
+
+def insertion(config: Any, targets: list[str]) -> Insertion:
+    """The chosen elements of the weights of ``targets``."""
+    from zoexport.passes.sparse_split import sparse_split
+
+    split = Pass(
+        "sparse_split",
+        lambda graph: sparse_split(graph, targets, queries=config.queries, density=config.density),
+        "finds weights by the model's names, which stages rename, and takes from them before they are quantized",
+    )
+    return Insertion(captured=(split,))
+
+
+def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[int]:
+    """How many elements of each weight are chosen, and of all together."""
+    if chosen is None:
+        from zoexport.models import adapter_targets
+        from zoexport.passes.sparse_split import spread_count
+
+        names = adapter_targets(model, *config.modules)
+        sizes = [model.get_submodule(name).weight.numel() for name in names]
+        found = [spread_count(size, config.density) for size in sizes]
+    else:
+        found = [len(places) for places in chosen.values()]
+    return [*found, sum(found)]
+
+
+def for_reference(
+    model: torch.nn.Module, bundle: Path, manifest: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """``places.<parameter>``, int64 (k), where the model's weights become zero."""
+    chosen = places_of(bundle, manifest)
+    for name, places in chosen.items():
+        model.get_parameter(name).data.view(-1)[places] = 0
+    return {f"places.{name}": places for name, places in chosen.items()}
+
+
+def write(
+    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
+) -> None:
+    """The elements alone, or the original model with them."""
+    from zoexport.models import load_original
+    from zoexport.trained.sparse.files import write_merged, write_sparse
+
+    ((name, values),) = slots.items()
+    manifest, places = bundle.manifest, _places(bundle)
+    if kind == "sparse":
+        write_sparse(output, places, values, initial[name], manifest, replace=replace)
+    else:
+        write_merged(output, places, values, load_original(manifest), replace=replace)
+
+
+def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
+    """The elements of a folder of ``sparse``."""
+    from zoexport.trained.sparse.files import read_sparse
+
+    (name,) = own
+    return {name: read_sparse(folder, _places(bundle), bundle.manifest)}
+
+
+def _places(bundle: Bundle) -> dict[str, NDArray[Any]]:
+    found = places_of(bundle.folder, bundle.manifest)
+    return {name: places.numpy() for name, places in found.items()}
+
+
+kinds.register(
+    "sparse",
+    Trained(
+        words="chosen weights",
+        formats=("sparse", "hf"),
+        readable=("sparse",),
+        insertion=insertion,
+        write=write,
+        read=read,
+        needs=needs,
+        mask=mask_of,
+        counts=counts,
+        for_reference=for_reference,
+    ),
+)

@@ -1,0 +1,1 @@
+"""All of the model's weights, a slot for each parameter."""

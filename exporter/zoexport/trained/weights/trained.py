@@ -1,0 +1,56 @@
+"""All of the model's weights, a slot for each parameter, in fp32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import Pass
+from zoexport.trained import kinds
+from zoexport.trained.kind import Bundle, Insertion, Slots, Trained
+
+
+def needs(_: TrainingSettings) -> dict[Feature, str]:
+    """Weights that are trained are inputs of their products."""
+    return {Feature.TWO_INPUT_PRODUCTS: "setting train=full"}
+
+
+def insertion(_: Any, __: list[str]) -> Insertion:
+    """Every parameter of the model."""
+    from zoexport.passes.train_weights import train_weights
+
+    train = Pass("train_weights", train_weights, "trains what stages bind, before sizes are chosen")
+    return Insertion(families=(train,))
+
+
+def write(
+    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
+) -> None:
+    """A folder that transformers loads."""
+    from zoexport.models import load_original
+    from zoexport.trained.weights.files import write_weights
+
+    write_weights(output, slots, load_original(bundle.manifest), replace=replace)
+
+
+def read(_: str, folder: Path, own: Slots, __: Bundle) -> Slots:
+    """The parameters of such a folder."""
+    from zoexport.trained.weights.files import read_weights
+
+    return read_weights(folder, {name: values.shape for name, values in own.items()})
+
+
+kinds.register(
+    "weights",
+    Trained(
+        words="the model's weights",
+        formats=("hf",),
+        readable=("hf",),
+        insertion=insertion,
+        write=write,
+        read=read,
+        needs=needs,
+    ),
+)

@@ -1,0 +1,117 @@
+"""``adapter export`` and ``adapter import``: between a session's slots and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zoexport.adapters import adapter_format
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ConfigError
+from zoexport.core.files import atomic_folder
+from zoexport.methods import config_of
+from zoexport.session import Session
+from zoexport.trained import kind_of, kinds
+from zoexport.trained.kind import Bundle, Trained
+
+
+def export_adapter(
+    bundle: Path, *, state: Path | None, kind: str | None, output: Path, force: bool
+) -> dict[str, Any]:
+    """Write what a state has trained, the pending update applied, or the bundle's initial values.
+
+    Args:
+        bundle: the bundle's folder.
+        state: the state's folder.
+        kind: the name of a format; None: peft of adapters, sparse of chosen weights, quantized of integers, hf of all
+            weights.
+        output: the folder to create.
+        force: replace ``output`` where it exists.
+
+    Returns:
+        The keys of ``adapter export --json``: adapter, format, steps, tensors, bytes.
+
+    Raises:
+        ZoExportError: something cannot be used; nothing is written.
+    """
+    manifest = manifests.read(bundle)
+    trained = kind_of(config_of(manifest))
+    kind = _format(manifest, trained, kind)
+    with Session.open(bundle) as session:
+        initial = _values(session) if kind == "sparse" else {}
+        if state is not None:
+            session.attach(state, read_only=True)
+        slots = _values(session)
+        steps = session.info.steps
+    trained.write(kind, slots, initial, Bundle(bundle, manifest), output, force)
+    return {
+        "adapter": str(output),
+        "format": kind,
+        "steps": steps,
+        "tensors": len(slots),
+        "bytes": sum(path.stat().st_size for path in output.iterdir()),
+    }
+
+
+def import_adapter(
+    bundle: Path, *, adapter: Path, kind: str | None, state: Path, force: bool
+) -> dict[str, Any]:
+    """Create a state that starts from what :func:`export_adapter` wrote, or from another tool's adapter.
+
+    Args:
+        bundle: the bundle's folder.
+        adapter: the adapter's folder.
+        kind: the name of its format; None: see :func:`export_adapter`.
+        state: the state's folder to create.
+        force: replace ``state`` where it exists.
+
+    Returns:
+        The keys of ``adapter import --json``: state, format, tensors.
+
+    Raises:
+        ZoExportError: the adapter does not fit, or ``state`` exists; nothing is written.
+    """
+    manifest = manifests.read(bundle)
+    trained = kind_of(config_of(manifest))
+    kind = _format(manifest, trained, kind)
+    if kind not in trained.readable:
+        raise ConfigError(
+            f"adapter format {kind!r}",
+            found="a whole model",
+            expected=f"the {trained.words} alone",
+            fix=f"Import what `zoexport adapter export --format {trained.formats[0]}` wrote.",
+        )
+    with atomic_folder(state, replace=force) as folder, Session.open(bundle) as session:
+        session.attach(folder)
+        own = _values(session)
+        for name, values in trained.read(kind, adapter, own, Bundle(bundle, manifest)).items():
+            session.write_slot(name, values)
+        session.save()
+    return {"state": str(state), "format": kind, "tensors": len(own)}
+
+
+def _format(manifest: Mapping[str, Any], trained: Trained, kind: str | None) -> str:
+    if kind is None or kind in trained.formats:
+        return kind or trained.formats[0]
+    known = {name for other in kinds.names() for name in kinds.get(other).formats}
+    if kind not in known:
+        adapter_format(kind)  # says which there are, before anything is opened
+    raise ConfigError(
+        f"adapter format {kind!r}",
+        found=f"a bundle of {manifest['method']}, which trains {trained.words}",
+        expected="one of " + ", ".join(trained.formats),
+        fix="Choose one of them.",
+    )
+
+
+def _values(session: Session) -> dict[str, NDArray[Any]]:
+    """Every slot but tables: float32, or the slot's integers as they are packed."""
+    return {
+        slot.name: np.frombuffer(session.read_slot(slot.name), slot.passed).reshape(slot.shape)
+        for slot in session.slots()
+        if slot.role == "trainable" or slot.passed == "float32"
+    }
