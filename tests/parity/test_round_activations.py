@@ -30,6 +30,16 @@ class RoundingConfig(PrgeConfig):
     outliers: float = setting(0.0, at_least=0, help="")
     datatypes: str = setting("int", choices=("int", "search"), help="")
 
+    @property
+    def rounds_inputs(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def rounding(self) -> str:
+        """That of calibrated activations."""
+        return "int8"
+
 
 @dataclasses.dataclass(frozen=True)
 class RoundingMethod(ZerothOrderMethod):
