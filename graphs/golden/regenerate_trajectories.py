@@ -22,6 +22,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core import rng, tolerances
 from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
+from zoexport.methods.prge.config import PrgeConfig
 from zoexport.parity.compare import load_reference
 
 OUTPUT = Path(__file__).parent / "trajectories.json"
@@ -160,7 +161,7 @@ def trajectories() -> dict[str, Any]:
         trajectory(compiler.bundle(MODEL, method, **settings), method, examples)
         for method, settings in SETTINGS.items()
     ]
-    bounds = tolerances.bounds({"activations": "fp32"})
+    bounds = tolerances.bounds(PrgeConfig(activations="fp32"))
     return {
         "tolerances": {key: bounds[key] for key in (tolerances.LOSS, tolerances.STATE)},
         "examples": [example.as_dict() for example in examples],
