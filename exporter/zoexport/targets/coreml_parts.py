@@ -13,6 +13,7 @@ from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import close_sizes, longest_rows_alone
 from zoexport.ir.noise import take_noise
+from zoexport.targets.chosen_products import write_chosen_products
 
 MINIMUM_OS = {"ios": "18.0", "macos": "15.0"}
 
@@ -40,7 +41,7 @@ class Part:
 
 
 def parts_of(graph: TrainingGraph) -> list[Part]:
-    """The functions that ``graph`` becomes, a stage's one after the other; rows have the longest length.
+    """The functions that ``graph`` becomes, a stage's one after the other and what is of no stage; rows have the longest length.
 
     Zeroth-order programs take noise as inputs. ``graph`` becomes what the bundle says: its stages name their own
     programs and bind slots alone.
@@ -68,6 +69,9 @@ def _whole(graph: TrainingGraph) -> list[Part]:
 def _stages(graph: TrainingGraph) -> list[Part]:
     """Parts whose values are read when they are asked for, and those of one stage kept alone."""
     longest_rows_alone(graph)
+    for program in graph.programs.values():
+        take_noise(graph, program)
+    write_chosen_products(graph)
     programs = {program.family: program for program in graph.programs.values()}
     slots = {slot.name for slot in graph.slots}
     stages = list(graph.stages)
@@ -92,4 +96,7 @@ def _stages(graph: TrainingGraph) -> list[Part]:
                 read = functools.partial(values, number)
                 parts.append(Part(made, program.name, stage.bind, read))
         graph.stages[number] = own
+    parts += [
+        Part(program, program.name, {}, dict) for program in programs.values() if not program.family
+    ]
     return parts
