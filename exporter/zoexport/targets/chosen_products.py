@@ -1,4 +1,4 @@
-"""write_chosen_products: products with chosen weights in torch's operators, for programs that hold weights as constants.
+"""write_chosen_products: products with chosen weights in torch's operators, where programs hold weights as constants.
 
 Before, for any layer of one shape, with all chosen weights of the model and the range of the layer's own::
 
@@ -11,8 +11,8 @@ After, for m of the layer's chosen weights at a time::
     w  = [v + z[0], v - z[0], v + z[1], ...] * inside                # (2q, 1, m)
     y' = aten.index_add(y, 2, rows, aten.index_select(x, 2, columns) * w)      # y (2q, R, N), x (2q, R, K)
 
-``entries``, ``rows`` and ``columns`` (int64) and ``inside`` (float32, 1 or 0) are weights (m), which each stage binds for
-itself: constants that the range and the places say. A layer with fewer chosen weights than another of its shape adds zeros.
+``entries``, ``rows`` and ``columns`` (int64) and ``inside`` (float32, 1 or 0) are weights (m) made of the range and the
+places, of which each stage binds its own. A layer with fewer chosen weights than another of its shape adds zeros.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def write_chosen_products(graph: TrainingGraph) -> None:
 
 @dataclasses.dataclass
 class _Products:
-    """Writes the products of one program.
+    """Writes the products of one program, which ``stages`` run.
 
     Attributes:
         replaced: the names of the inputs whose place the new weights take.
@@ -94,22 +94,23 @@ class _Products:
     def _most(self, span: str) -> int:
         """The most chosen weights that a stage has there, and at least one: an empty constant is none."""
         ranges = [self.graph.weights[stage.bind[span]].tolist() for stage in self.stages]
-        return max(1, *(end - begin for begin, end in ranges))
+        return max([1, *(end - begin for begin, end in ranges)])
 
     def _constants(self, places: str, span: str, first: int, width: int) -> list[Node]:
         """entries, rows, columns and inside, of at most :data:`_TOGETHER` chosen weights from ``first`` on."""
         last = min(first + _TOGETHER, self._most(span))
+        made: dict[str, torch.Tensor] = {}
         for stage in self.stages:
             owner = stage.bind[span]
             begin, end = self.graph.weights[owner].tolist()
             every = self.graph.weights[stage.bind[places]]
             found = constants_of(every, range(begin + first, begin + last), end, width)
-            for part, tensor in found.items():
-                self.graph.weights[f"{owner}.{part}.{first}"] = tensor
-                stage.bind[f"{span}.{part}.{first}"] = f"{owner}.{part}.{first}"
+            made = {f"{part}.{first}": tensor for part, tensor in found.items()}
+            for part, tensor in made.items():
+                self.graph.weights[f"{owner}.{part}"] = tensor
+                stage.bind[f"{span}.{part}"] = f"{owner}.{part}"
         return [
-            weight_input(self.program, f"{span}.{part}.{first}", tensor)
-            for part, tensor in found.items()
+            weight_input(self.program, f"{span}.{part}", tensor) for part, tensor in made.items()
         ]
 
     def _call(self, operator: object, *args: object) -> Node:

@@ -41,7 +41,7 @@ class Part:
 
 
 def parts_of(graph: TrainingGraph) -> list[Part]:
-    """The functions that ``graph`` becomes, a stage's one after the other and what is of no stage; rows have the longest length.
+    """The functions that ``graph`` becomes, a stage's one after the other; rows have the longest length.
 
     Zeroth-order programs take noise as inputs. ``graph`` becomes what the bundle says: its stages name their own
     programs and bind slots alone.
