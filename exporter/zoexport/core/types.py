@@ -161,7 +161,7 @@ class TrainingGraph:
             columns + column``. Frozen weights have zeros there.
         activations: by path of a linear layer, how its input is rounded; None where nothing is, or only sizes count.
         rounded: by parameter of a linear layer, the weight that holds the format of its input.
-        grid: where integers are trained, what the session is told of their perturbations: the slot of the ``table``,
+        grid: where integers are trained, what the session needs for their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/integers.md).
         step: how the session probes the loss; None where it computes gradients.
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.

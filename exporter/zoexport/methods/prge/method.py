@@ -70,7 +70,7 @@ def _whole(config: PrgeConfig, targets: list[str]) -> list[Pass]:
         Pass(
             "choose_rows_early",
             choose_rows_early,
-            "tells rows by their number, which bind_rows fixes",
+            "detects rows by their number, which bind_rows fixes",
         ),
         Pass(
             "check_lengths",
