@@ -200,7 +200,7 @@ def training_graph(
 def capture_length(
     planned: Plan, model: Any, chosen: Mapping[str, Any] | None = None
 ) -> int | None:
-    """The tokens of a row by which sizes that follow the sequence are told; None where the model has too few."""
+    """The tokens of a row by which sizes that follow the sequence are detected; None where the model has too few."""
     from zoexport.ir.capture import position_limit
     from zoexport.ir.lengths import marker_prime
 
@@ -228,7 +228,7 @@ def sized_graph(
 ) -> TrainingGraph:
     """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
 
-    Programs are those of :func:`training_graph` at seq_len, but for what only values tell. ``graph`` stays as it is.
+    Programs are those of :func:`training_graph` at seq_len, but for what only values decide. ``graph`` stays as it is.
     """
     from zoexport.ir.graphs import copy_program
     from zoexport.ir.lengths import set_length

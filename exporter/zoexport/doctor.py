@@ -137,7 +137,7 @@ def _targets() -> Iterator[Check]:
 
 def _places() -> Iterator[Check]:
     cache = cache_dir()
-    # The nearest folder that exists tells whether the cache can be made.
+    # The nearest folder that exists decides whether the cache can be made.
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     if os.access(place, os.W_OK | os.X_OK):
         yield Check("model cache", "ok", str(cache))

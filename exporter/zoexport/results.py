@@ -25,7 +25,7 @@ class Trained(_Result):
     Attributes:
         steps: that the state has. losses: of each of them.
         step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None where it took no step, or the system
-            does not tell.
+            does not say.
         state: the state's folder.
         packed_problem: why packed weights are not kept in a file; empty where they are.
         examples: in the data. shortened: those of them longer than a row.
@@ -66,7 +66,7 @@ class Parity(_Result):
     Attributes:
         passed: whether every error is within its bound. steps: compared.
         max_relative_*: the largest errors; None of what the method has not.
-        difference_resolution: what the bundle's arithmetic can tell of a difference of losses.
+        difference_resolution: the smallest difference of losses that the bundle's arithmetic resolves.
         bounds: by error. runner: what ran the session's side.
     """
 

@@ -29,7 +29,7 @@ MARK = "report-activations"
 MODEL = "smollm2-135m"
 SEQ_LEN = 128
 RATIO = 0.01
-"""Of outliers: what the paper calls normal (appendix B.3)."""
+"""The share of outliers that the paper calls normal (appendix B.3)."""
 WAYS = ("int8", "int8, outliers", "fp8", "search int8, fp8", "search with outliers")
 KINDS = {
     "q, k, v": ("q_proj", "k_proj", "v_proj"),
@@ -45,10 +45,10 @@ Errors = Mapping[str, Mapping[str, float]]
 
 def ways(x: Tensor) -> dict[str, Format]:
     """The format of each of :data:`WAYS` for calibration inputs."""
-    plain, told = (grids.fit(x, outliers=ratio, search=False) for ratio in (0.0, RATIO))
+    plain, apart = (grids.fit(x, outliers=ratio, search=False) for ratio in (0.0, RATIO))
     floats = grids.fp8(float(x.abs().max()))
-    chosen = [grids.best(x, pair) for pair in ((plain, floats), (told, floats))]
-    return dict(zip(WAYS, (plain, told, floats, *chosen), strict=True))
+    chosen = [grids.best(x, pair) for pair in ((plain, floats), (apart, floats))]
+    return dict(zip(WAYS, (plain, apart, floats, *chosen), strict=True))
 
 
 def calibrated(loaded: Any, modules: Sequence[str], rows: Sequence[Sequence[int]]) -> Formats:

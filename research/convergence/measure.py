@@ -24,7 +24,7 @@ from research.convergence import page
 from research.support.command import Clock, add_places, exit_status
 from zoexport import models
 from zoexport.bench import bundles, conditions, products, runner
-from zoexport.bench.grid import Shape, Variant, first_order
+from zoexport.bench.matrix import Shape, Variant, first_order
 from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.files import atomic_file
@@ -258,7 +258,7 @@ class _Run:
 
 
 def flops_of_step(calls: Mapping[str, float], found: Mapping[str, products.Content]) -> float:
-    """Of all products of a step that calls programs so often."""
+    """Floating-point operations of all products of a step that calls programs so often."""
     return sum(count * found[name].flops for name, count in calls.items())
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 FRACTIONS = tuple(10 ** (exponent / 4) for exponent in range(-20, 1))
-"""Of a layer's weights, where its curve is told: from one in 100,000 to all."""
+"""Shares of a layer's weights at which its curve is stated: from one in 100,000 to all."""
 
 
 def sizes(shapes: Shapes) -> dict[str, int]:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from zoexport.models import LoadedModel
 
 TEXTS = ("corpus", "held-out text", "task", "held-out task")
-"""Of the first and third the masks are made; the others choose nothing."""
+"""Masks are made of the first and the third; the others choose nothing."""
 TIMES = ("before", "after")
-"""Fine-tuning."""
+"""Whether the model is measured before or after fine-tuning."""
 MASKS = ("corpus", "task", "grasp", "smallest", "largest", "random")
 """By the text whose squared gradients choose, or by the kind; all chosen before fine-tuning."""
 OVERLAPS = (
@@ -64,7 +64,7 @@ class Sizes:
 
 
 class Gradients:
-    """Of one model on some texts; squares and rankings are kept as files, 4 bytes a linear weight and pass.
+    """Gradients of one model on some texts; squares and rankings are kept as files, 4 bytes a linear weight and pass.
 
     Args:
         model: a MODEL argument.
@@ -89,7 +89,7 @@ class Gradients:
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Of every linear weight."""
+        """The shape of every linear weight."""
         return shapes(linear_weights(models.load(self.source, lazy=True).model))
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class Gradients:
         return sums.counts(self.shapes, self.sizes.densities)
 
     def result(self) -> dict[str, Any]:
-        """All that is told of gradients.
+        """All that is reported of gradients.
 
         Returns:
             ``tuning`` (see :meth:`tuning`); ``coverage``: for each mask, text and time the ``shares`` by density, the

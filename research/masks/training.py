@@ -23,7 +23,7 @@ from zoexport.sensitivity import MaskConfig, choose_mask
 from zoexport.transfer import export_adapter
 
 ORDER = ("corpus", "random", "task", "smallest", "largest", "grasp")
-"""Of the masks; what matters most is trained first."""
+"""The order of the masks; what matters most is trained first."""
 DYNAMIC = ("task", "random")
 """The masks that are also chosen anew during training (figure 6b)."""
 
@@ -64,7 +64,7 @@ class Case:
 
 
 def cases(plan: Plan) -> Iterator[Case]:
-    """Of a plan, in the order in which they are run."""
+    """The cases of a plan, in the order in which they are run."""
     for number, density in enumerate(plan.densities):
         yield from (Case(mask, density) for mask in ORDER)
         if number == 0:
@@ -135,7 +135,7 @@ class Trainings:
         return {**dataclasses.asdict(case), "untrained": untrained, "runs": runs}
 
     def rates(self, case: Case) -> list[float]:
-        """Of the case's runs."""
+        """The rate of each promise at the case's share of trained weights."""
         share = self._share(case.mask, case.density)
         return [rate_of(promise, share) for promise in self._plan.promises]
 

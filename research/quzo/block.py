@@ -45,7 +45,7 @@ class Block:
         )
 
     def matrices(self, vector: Tensor) -> list[Tensor]:
-        """Of a vector (d,) the matrices."""
+        """The matrices that a vector (d,) holds."""
         shapes = self.shapes()
         parts = vector.split([math.prod(shape) for shape in shapes])
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -59,7 +59,7 @@ class Block:
         return torch.cat(maxima)
 
     def outputs(self, vector: Tensor, inputs: Tensor) -> Tensor:
-        """Of weights (d,) and inputs (..., tokens, width), (..., tokens, width)."""
+        """What the block gives for weights (d,) and inputs (..., tokens, width): (..., tokens, width)."""
         query, key, value, out, up, down = self.matrices(vector)
         each = self.width // self.heads
         normed = layer_norm(inputs, (self.width,))

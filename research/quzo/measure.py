@@ -119,7 +119,7 @@ def sample(
 
 
 def name_of(estimator: str, bits: int) -> str:
-    """Of an estimator with perturbations of so many bits."""
+    """The name of an estimator with perturbations of so many bits."""
     return f"{estimator} INT{bits}"
 
 

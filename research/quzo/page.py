@@ -133,7 +133,7 @@ def _interval(middle: float, half: float) -> str:
 
 
 def _root(square: float) -> float:
-    """Of an estimate of a square, which may lie below zero."""
+    """The root of an estimated square, which may lie below zero."""
     return math.sqrt(max(square, 0))
 
 

@@ -21,7 +21,7 @@ from zoexport.core.grid import pair_probabilities
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Of one coordinate's two factors, the perturbation p and the direction q.
+    """Moments of one coordinate's two factors, the perturbation p and the direction q.
 
     Attributes:
         mean: E[p q], the estimator's mean over the gradient.

@@ -30,7 +30,7 @@ def trained(
     Args:
         data, test: examples with choices, as JSON Lines.
         rate: the learning rate. seed: of noise and order.
-        label: what ``progress`` is told beside the loss.
+        label: what ``progress`` gets beside the loss.
         settings: others of ``train --set``.
 
     Returns:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.support.compiled import Compiler
 from zoexport import models
 from zoexport.bench.eager import EagerZerothOrder
-from zoexport.bench.grid import Shape
+from zoexport.bench.matrix import Shape
 from zoexport.bench.workload import examples
 from zoexport.build import INITIAL_STATE
 from zoexport.cli.main import run

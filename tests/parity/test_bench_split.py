@@ -14,8 +14,8 @@ from tests.support.compiled import Compiler
 from zoexport import models
 from zoexport.bench import kernels, products
 from zoexport.bench.autograd import EagerFirstOrder
-from zoexport.bench.grid import Shape
 from zoexport.bench.kernel_process import OURS, PLAIN, TORCH, XNNPACK
+from zoexport.bench.matrix import Shape
 from zoexport.bench.products import Product
 from zoexport.bench.workload import examples
 from zoexport.build import INITIAL_STATE

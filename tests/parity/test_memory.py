@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import VOCAB_SIZE
-from zoexport.bench.grid import Shape
+from zoexport.bench.matrix import Shape
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 

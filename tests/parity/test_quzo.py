@@ -125,7 +125,7 @@ def exported(bundle: Path, state: Path | None, output: Path) -> dict[str, torch.
 def test_the_loss_falls_by_half_in_two_hundred_steps(
     compiler: Compiler, settings: dict[str, Any]
 ) -> None:
-    """Of a choice between two tokens, after two prompts."""
+    """The loss is that of a choice between two tokens, after two prompts."""
     given = {"queries": 8, "batch": 2, "seq_len": 16, "loss": "choices", **settings}
     bundle = compiler.bundle("llama_tied", "quzo", **given)
     with Session.open(bundle) as session, Dataset() as dataset:

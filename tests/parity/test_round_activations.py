@@ -17,7 +17,7 @@ from zoexport.core.config import setting
 from zoexport.core.types import Pass
 from zoexport.methods import methods
 from zoexport.methods.prge.config import PrgeConfig
-from zoexport.methods.prge.method import ZerothOrderMethod
+from zoexport.methods.prge.method import passes
 from zoexport.parity import parity
 from zoexport.passes.round_activations import FORMAT, round_activations
 
@@ -41,20 +41,16 @@ class RoundingConfig(PrgeConfig):
         return "int8"
 
 
-@dataclasses.dataclass(frozen=True)
-class RoundingMethod(ZerothOrderMethod):
-    """P-RGE over layers whose inputs are rounded."""
-
-    def passes(self, config: RoundingConfig, targets: list[str]) -> list[Pass]:
-        """P-RGE's, and the rounding before weights are quantized."""
-        order = super().passes(config, targets)
-        place = [step.name for step in order].index("quantize_stages")
-        step = Pass(
-            "round_activations",
-            lambda graph: round_activations(graph, targets, graph.activations),
-            "",
-        )
-        return [*order[:place], step, *order[place:]]
+def rounding_passes(config: RoundingConfig, targets: list[str]) -> list[Pass]:
+    """P-RGE's, and the rounding of layers' inputs before weights are quantized."""
+    order = passes(config, targets)
+    place = [step.name for step in order].index("quantize_stages")
+    step = Pass(
+        "round_activations",
+        lambda graph: round_activations(graph, targets, graph.activations),
+        "",
+    )
+    return [*order[:place], step, *order[place:]]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +61,9 @@ class RoundingMethod(ZerothOrderMethod):
 def test_a_bundle_trains_as_the_model_with_rounded_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
-    methods.names()
-    rounding = RoundingMethod("prge", "", config=RoundingConfig)
+    rounding = dataclasses.replace(
+        methods.get("prge"), config=RoundingConfig, passes=rounding_passes
+    )
     monkeypatch.setitem(methods._entries, "prge", rounding)
     folder = save_tiny("llama_tied", tmp_path / "model")
     data = tmp_path / "data.jsonl"

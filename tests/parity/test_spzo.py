@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import SEQ, Compiler
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
-from zoexport.bench.grid import Shape
+from zoexport.bench.matrix import Shape
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests

@@ -50,7 +50,7 @@ def takes_shorter_rows(bundle: Path) -> bool:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_fp32(compiler: Compiler, name: str) -> None:
     result = compiler.result(name)
-    # Of each program, what precedes the choice of label rows and what follows it; a head that shares its weight with
+    # Each program has what precedes the choice of label rows and what follows it; a head that shares its weight with
     # the embedding stands alone. (Falcon shares keys by a broadcast that XNNPACK does not have.)
     most = 3 if tiny(name).config.tie_word_embeddings else 2
     assert result["delegates"] <= (18 if name == "falcon" else 2 * most)

@@ -184,7 +184,7 @@ def test_gradients_of_a_tiny_model(
             expected = coverage(mask, squares)
             assert shares[name, "held-out task", "before"][1] == pytest.approx(expected, rel=1e-5)
             file = read_mask(gradients.mask_file(name, 1e-2))
-            # Of the corpus the public function knows the file's name alone.
+            # The public function knows the name of the corpus's file alone.
             assert file.facts == mask.facts
             assert all(torch.equal(file.places[one], mask.places[one]) for one in mask.places)
 

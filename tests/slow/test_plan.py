@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from tests.support.masks import write_random_mask
 from tests.support.tiny_models import from_config, tiny_config
 from zoexport import models
-from zoexport.bench.grid import Shape
+from zoexport.bench.matrix import Shape
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.build import compile_bundle

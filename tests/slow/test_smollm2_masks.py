@@ -34,7 +34,7 @@ def test_a_corpus_mask_covers_other_texts(folder: Path, samples: Samples) -> Non
         masks[kind] = read_mask(folder / kind)
         assert masks[kind].count() == round(0.001 * 106_168_320)
     assert masks["sensitive"].facts.corpus == "brown"
-    # Of the sentences only the label is predicted: this is the task's gradient.
+    # Only the label of each sentence is predicted: this is the task's gradient.
     for text in (corpus.rows(CONFIG.seq_len).test, samples.test):
         with averaged_squares(loaded, text, CONFIG, folder, progress=quiet) as squares:
             share = {kind: coverage(mask, squares) for kind, mask in masks.items()}

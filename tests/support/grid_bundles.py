@@ -82,7 +82,7 @@ def layer(x: NDArray[np.float64], matrices: list[NDArray[np.float64]]) -> NDArra
 def matrices(
     name: str, codes: NDArray[Any], scales: NDArray[Any], step: int, eps: float
 ) -> list[NDArray[np.float64]]:
-    """Of every copy: perturbed along Q1, and once each where nothing is perturbed."""
+    """The weight of every copy, perturbed along Q1; the same one in all where nothing is perturbed."""
     whole = integers(name, codes)
     found = []
     for query in range(QUERIES):
@@ -142,7 +142,7 @@ def _array(tensor: Tensor) -> NDArray[Any]:
 def losses(
     state: Mapping[str, NDArray[Any]], step: int, examples: list[tuple[list[Any], int]]
 ) -> list[float]:
-    """Of every copy, the mean over examples of one candidate each; by the definition, with no batches."""
+    """The loss of every copy, the mean over examples of one candidate each; by the definition, with no batches."""
     sums = np.zeros(2 * QUERIES)
     for candidates, target in examples:
         tokens, labels = candidates[target]

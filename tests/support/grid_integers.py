@@ -25,7 +25,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @functools.cache
 def probabilities() -> dict[tuple[int, int], float]:
-    """Of each pair (Q1, Q2): two roundings of eps u, u standard normal, cut at 2^(bits-1) - 1."""
+    """The probability of each pair (Q1, Q2): two roundings of eps u, u standard normal, cut at 2^(bits-1) - 1."""
     u = np.linspace(-9, 9, 20001)
     density = np.exp(-u * u / 2) / math.sqrt(2 * math.pi) * (u[1] - u[0])
     low = np.floor(EPS * u)
@@ -106,7 +106,7 @@ def clamped(name: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def initial_integers() -> Arrays:
-    """Of the trained slots, in their dtypes; some integers lie at the ends of the grid."""
+    """The integers of the trained slots, in their dtypes; some integers lie at the ends of the grid."""
     generator = np.random.default_rng(14)
     found: Arrays = {}
     for name in TRAINED:

@@ -26,7 +26,7 @@ from zoexport.passes.pipeline import run_passes
 LENGTH = 13
 """Tokens of a row of a small model: a prime that divides none of its sizes."""
 LONGEST, ROWS = 48, 2
-"""Of the tiny models: programs are made for 32 and 48 tokens."""
+"""Tokens of a row and rows of a call of the tiny models: programs are made for 32 and 48 tokens."""
 POSITIONS = (0, 5, 31, 32 + 3, 32 + 7, 63)
 """Label positions of two rows of 32 tokens; valid for 48 too."""
 LABELS = torch.tensor([0, VOCAB_SIZE - 1, 5, 7, 100, 200])

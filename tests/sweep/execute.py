@@ -93,7 +93,7 @@ def _of_the_model(case: Case, scratch: Path) -> dict[str, str]:
 
 
 def _raised(error: Exception, doing: str) -> Outcome:
-    """A failure told by its type and by the last line of ours that it passed."""
+    """A failure identified by its type and by the last line of ours that it passed."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "/zoexport/" in frame.filename]
     place = f"{Path(ours[-1].filename).name}:{ours[-1].name}" if ours else "outside"

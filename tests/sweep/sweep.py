@@ -77,7 +77,7 @@ class Swept:
 
 
 class _Failed(Exception):
-    """Tells hypothesis that a case failed."""
+    """Raised so that hypothesis knows that a case failed."""
 
 
 class Sweep:
@@ -108,7 +108,7 @@ class Sweep:
         self._outcomes: dict[Case, Outcome] = {}
         self._seen: set[tuple[str, str]] = set()
         self._failing: list[Case] = []
-        """Of the failure that is being shrunk: the first case, and each that failed in the same way."""
+        """The cases of the failure that is being shrunk: the first, and each that failed in the same way."""
         self._shrunk_by = 0.0
 
     def run(self, *, count: int | None = None, seconds: float | None = None) -> Swept:

@@ -18,7 +18,7 @@ from tests.sweep.worker import Worker
 pytestmark = pytest.mark.parity
 
 SEED = 22
-"""Of the cases of each run: the same ones everywhere."""
+"""The seed of every run, so that its cases are the same everywhere."""
 ON_THE_CPU = tuple(target for target in TARGETS if target != "android-npu")
 
 
@@ -87,7 +87,7 @@ def test_few_copies_on_the_npu(case: Case) -> None:
 
 
 def sweep(outcome: Callable[[Case], Outcome], count: int = 60, start: int = 1) -> Swept:
-    """Of cases that are not compiled."""
+    """A sweep over cases that are not compiled."""
     return Sweep("host", outcome, start=start).run(count=count)
 
 
@@ -121,7 +121,7 @@ def test_a_seed_gives_the_same_cases() -> None:
 
 
 def test_every_kind_of_failure_is_shrunk_and_the_sweep_goes_on() -> None:
-    """Two faults, told apart by their kinds: each ends at its smallest case, and the rest is still tried."""
+    """Two faults, distinguished by their kinds: each ends at its smallest case, and the rest is still tried."""
 
     def faulty(case: Case) -> Outcome:
         if case.layers > 1 and case.vocabulary % 8:

@@ -130,5 +130,5 @@ def test_the_error_is_the_mean_square() -> None:
 def test_a_few_outliers_make_int8_worse_than_telling_them_apart() -> None:
     x = values(10_000)
     x[:50] *= 40
-    plain, told = grids.int8(float(x.abs().max())), grids.with_outliers(x, 0.01)
-    assert grids.squared_error(x, told) < grids.squared_error(x, plain) / 2
+    plain, apart = grids.int8(float(x.abs().max())), grids.with_outliers(x, 0.01)
+    assert grids.squared_error(x, apart) < grids.squared_error(x, plain) / 2

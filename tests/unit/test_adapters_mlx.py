@@ -104,7 +104,7 @@ def test_blocks_may_differ(tmp_path: Path) -> None:
 
 
 def test_mlx_lm_refuses_blocks_that_are_not_the_last(tmp_path: Path) -> None:
-    """Slots do not tell how many blocks the model has; a wrong guess must not load."""
+    """Slots do not state how many blocks the model has; a wrong guess must not load."""
     model = tiny("llama")
     MLX.write(_slots(model, ["model.layers.0.self_attn.q_proj"]), SETTINGS, tmp_path / "adapter")
     folder = save_tiny("llama", tmp_path / "model", tokenizer=False)

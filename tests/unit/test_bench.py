@@ -1,4 +1,4 @@
-"""The benchmark's grid, rounds, figures and files, on made-up samples; the command's messages."""
+"""The benchmark's matrix, rounds, figures and files, on made-up samples; the command's messages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport.bench import grid, output, summary
-from zoexport.bench.grid import EAGER, Axes, Shape, Variant
+from zoexport.bench import matrix, output, summary
+from zoexport.bench.matrix import EAGER, Axes, Shape, Variant
 from zoexport.bench.rounds import Plan, measure
 from zoexport.bench.runner import Sample, sample
 from zoexport.bench.workload import examples
@@ -36,39 +36,39 @@ def taken(seconds: float, **changes: Any) -> Sample:
     return dataclasses.replace(made, **changes)
 
 
-# The grid.
+# The matrix.
 
 
-@pytest.mark.parametrize("name", list(grid.PRESETS))
+@pytest.mark.parametrize("name", list(matrix.PRESETS))
 def test_every_preset_has_variants_of_their_own_names(name: str) -> None:
-    found = grid.variants(grid.preset(name), {})
+    found = matrix.variants(matrix.preset(name), {})
     assert len({str(variant) for variant in found}) == len(found) > 1
 
 
 def test_what_the_presets_promise() -> None:
-    quick = grid.variants(grid.preset("quick"), {})
+    quick = matrix.variants(matrix.preset("quick"), {})
     assert {(v.method, v.weights) for v in quick} == {
         ("prge", "int4"), ("prge", "fp32"), ("mezo", "int4"), ("mezo", "fp32"), (EAGER, "fp32"),
     }  # fmt: skip
     assert {(v.shape.seq_len, v.shape.queries, v.shape.batch) for v in quick} == {(64, 1, 1)}
-    queries = grid.variants(grid.preset("queries"), {})
+    queries = matrix.variants(matrix.preset("queries"), {})
     assert {v.shape.queries for v in queries} == {1, 2, 4, 8, 16}
     assert {v.shape.queries * v.shape.batch for v in queries} == {16}
-    layers = grid.variants(grid.preset("layers"), {})
+    layers = matrix.variants(matrix.preset("layers"), {})
     assert [(v.shape.layers, v.shape.labels, v.shape.queries) for v in layers] == [
         ("all", "last", 4),
         ("last:8", "last", 4),
     ]
-    full = grid.variants(grid.preset("full"), {})
+    full = matrix.variants(matrix.preset("full"), {})
     assert set(full) == {*quick, *queries, *layers}
 
 
 def test_options_replace_axes() -> None:
     changes = {"methods": ("prge",), "weights": ("int8",), "batch": (2, 3), "eager": False}
-    found = grid.variants([Axes(rows=16, labels=("all",))], changes)
+    found = matrix.variants([Axes(rows=16, labels=("all",))], changes)
     assert found == [Variant("prge", "int8", Shape(64, batch, 1)) for batch in (2, 3)]
     # The baseline is measured once a shape, whatever the methods and weights.
-    both = grid.variants([Axes(weights=("int4", "fp32"), labels=("all",))], {})
+    both = matrix.variants([Axes(weights=("int4", "fp32"), labels=("all",))], {})
     assert [v.method for v in both] == ["prge", "prge", EAGER]
 
 
@@ -81,7 +81,7 @@ def test_options_replace_axes() -> None:
 )
 def test_axes_that_do_not_fit_together(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        grid.variants([Axes()], changes)
+        matrix.variants([Axes()], changes)
 
 
 def test_the_examples_of_a_shape() -> None:

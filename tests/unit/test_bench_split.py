@@ -1,4 +1,4 @@
-"""First-order and split variants of the benchmark: grid, ratios, programs, products and pages, on made-up samples."""
+"""First-order and split variants of the benchmark: matrix, ratios, programs, products and pages, on made-up samples."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport.bench import grid, kernels, output, programs, sections, summary
-from zoexport.bench.grid import AUTOGRAD, EAGER, Axes, Shape, Variant
+from zoexport.bench import kernels, matrix, output, programs, sections, summary
 from zoexport.bench.kernel_process import OURS, PLAIN, TORCH, XNNPACK
+from zoexport.bench.matrix import AUTOGRAD, EAGER, Axes, Shape, Variant
 from zoexport.bench.products import Content, Product, product_of
 from zoexport.bench.runner import Sample, sample
 
@@ -24,11 +24,11 @@ LINEAR = Product("linear_int4", 1, 256, 576, 1536, 32)
 BACK = Product("linear_int4_input_gradient", 1, 256, 1536, 576, 32)
 
 
-# The grid.
+# The matrix.
 
 
-def test_the_mebp_grid() -> None:
-    found = grid.variants(grid.preset("mebp"), {})
+def test_the_mebp_matrix() -> None:
+    found = matrix.variants(matrix.preset("mebp"), {})
     assert {variant.shape.seq_len for variant in found} == {128, 256, 512, 1024}
     of_256 = [variant for variant in found if variant.shape.seq_len == 256]
     assert of_256 == [MEBP, MEZO, BASELINE]
@@ -48,7 +48,7 @@ def test_settings_are_those_that_the_method_has() -> None:
 
 def test_a_first_order_method_has_no_queries_and_its_own_baseline() -> None:
     axes = Axes(methods=("mebp",), queries=(1, 2), rows=4, labels=("all",))
-    found = grid.variants([axes], {})
+    found = matrix.variants([axes], {})
     shapes = [Shape(64, batch, 1) for batch in (4, 2)]
     assert found == [
         variant
@@ -58,7 +58,7 @@ def test_a_first_order_method_has_no_queries_and_its_own_baseline() -> None:
             Variant(AUTOGRAD, "fp32", shape),
         )
     ]
-    both = grid.variants([Axes(methods=("prge",), labels=("all",))], {})
+    both = matrix.variants([Axes(methods=("prge",), labels=("all",))], {})
     assert [variant.method for variant in both] == ["prge", EAGER]
 
 
@@ -319,13 +319,13 @@ def test_variants_of_given_split_bundles() -> None:
             "lora.targets": "all-linear",
         },
     }
-    found = grid.of_bundle(Path("b"), manifest, ["all"], True)
+    found = matrix.of_bundle(Path("b"), manifest, ["all"], True)
     shape = Shape(32, 2, 1, targets="all-linear")
     assert found == [
         Variant("mebp", "int8", shape, Path("b"), "layers"),
         Variant(AUTOGRAD, "fp32", shape, Path("b")),
     ]
     zeroth = {**manifest, "method": "mezo", "settings": {**manifest["settings"], "queries": 4}}
-    assert grid.of_bundle(Path("b"), zeroth, ["all"], True)[1] == dataclasses.replace(
+    assert matrix.of_bundle(Path("b"), zeroth, ["all"], True)[1] == dataclasses.replace(
         found[1], method=EAGER, shape=dataclasses.replace(shape, queries=4)
     )

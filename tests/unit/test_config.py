@@ -9,6 +9,7 @@ import pytest
 from zoexport.build import plan
 from zoexport.core.config import as_dict, parse, parse_assignments, read_recipe
 from zoexport.core.errors import ConfigError
+from zoexport.methods import methods
 from zoexport.methods.prge.config import PrgeConfig
 
 ZEROTH_ORDER = {
@@ -28,7 +29,6 @@ ZEROTH_ORDER = {
     "eps": 1e-2,
     "labels": None,
     "split": "whole",
-    "optimizer": "sgd",
     "accumulate": 1,
     "lr": 5e-3,
     "lr_schedule": "constant",
@@ -154,3 +154,49 @@ def test_recipes(tmp_path: Path) -> None:
             read_recipe(recipe)
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         read_recipe(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "means"),
+    [
+        ("prge", {"optimizer": "sgd"}, {}),
+        ("spzo", {"optimizer": "sgd"}, {}),
+        ("senszoq", {"optimizer": "sgd", "master": "fp16"}, {}),
+        ("quzo", {"weight_bits": 8, "optimizer": "sgd"}, {"weights": "int8"}),
+        # Both, as manifests had them.
+        ("quzo", {"weight_bits": 4, "weights": "int4"}, {"weights": "int4"}),
+    ],
+)
+def test_what_recipes_and_bundles_of_before_say_is_understood(
+    method: str, said: dict[str, object], means: dict[str, object]
+) -> None:
+    config = methods.get(method).config
+    assert parse(config, said) == parse(config, means)
+    assert set(as_dict(parse(config, said))) & {"optimizer", "master", "weight_bits"} == set()
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "message"),
+    [
+        ("prge", {"optimizer": "adamw"}, r"'optimizer': found 'adamw'; expected one of sgd"),
+        ("senszoq", {"master": "bf16"}, r"'master': found 'bf16'; expected one of fp16"),
+        ("quzo", {"weight_bits": "3"}, r"'weight_bits': found '3'; expected one of 8, 4"),
+        (
+            "quzo",
+            {"weights": "int4", "weight_bits": "8"},
+            r"weights=int4: found weight_bits=8 says int8",
+        ),
+        ("quzo", {"weight_bit": "8"}, "Did you mean 'weight_bits'"),
+        ("mebp", {"weight_bits": "8"}, "no such setting"),
+    ],
+)
+def test_a_synonym_has_the_values_that_it_had(
+    method: str, said: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(methods.get(method).config, said)
+
+
+def test_a_synonym_is_compiled_in_too() -> None:
+    with pytest.raises(ConfigError, match="Compile again with --set weight_bits=8"):
+        parse(methods.get("quzo").config, {"weight_bits": "8"}, runtime_only=True)

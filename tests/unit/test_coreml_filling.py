@@ -34,7 +34,7 @@ SHARED = torch.linspace(-1, 1, 4 * K).view(4, K)
 
 
 def weights(layer: str, kind: Any) -> Weights:
-    """Of every type that a package stores, in its file or (fewer than ten elements) beside it."""
+    """Weights of every type that a package stores, in its file or (fewer than ten elements) beside it."""
     generator = torch.Generator().manual_seed(len(layer) + ord(layer[-1]))
 
     def integers(low: int, high: int, *shape: int) -> torch.Tensor:

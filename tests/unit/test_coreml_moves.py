@@ -232,7 +232,7 @@ INDICES = [
         (2, 1, 4),
         axis=1,
     ),
-    # Of an index that is there twice, both are added.
+    # Where an index is there twice, both updates are added.
     case(
         op("scatter_along_axis", "data", "indices", "updates", axis=0, mode="add"),
         lambda data, at, updates: data + torch.stack([updates[0] + updates[1], updates[2]]),

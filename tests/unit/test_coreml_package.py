@@ -98,7 +98,7 @@ def test_functions_share_a_quantized_weight(package: Package, path: Path) -> Non
     np.testing.assert_allclose(dx, DY @ WEIGHT, rtol=1e-6, atol=1e-5)
     rows = package.run("embedded", {"tokens": np.array([5, 0, 63], np.int32)})["rows"]
     np.testing.assert_array_equal(rows, WEIGHT[[5, 0, 63]])
-    # Of the codes (4 bits each) the file has one copy for these three functions and one for `halves`.
+    # The file has one copy of the codes (4 bits each) for these three functions and one for `halves`.
     assert (path / WEIGHT_FILE).stat().st_size < 3 * CODES.size // 2
 
 

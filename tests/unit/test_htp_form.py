@@ -80,7 +80,7 @@ def test_indices_have_32_bits_and_the_seed_64() -> None:
 
 
 def test_norms_are_one_operator_where_rows_have_64_elements() -> None:
-    """Of shorter rows QNN's operator gives wrong numbers: the queries' and keys' norms here, of 16."""
+    """QNN's operator gives wrong numbers for shorter rows: the queries' and keys' norms here, of 16."""
     nodes = for_htp(graph_of("gemma3", "fp32"), "evaluate").module.graph.nodes
     norms = [node for node in nodes if is_call(node, aten.rms_norm)]
     written_out = [node for node in nodes if is_call(node, aten.rsqrt)]

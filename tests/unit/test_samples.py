@@ -67,7 +67,7 @@ def test_other_content_is_refused(tmp_path: Path, lines: bytes) -> None:
 
 def test_split_is_balanced_disjoint_and_fixed() -> None:
     scores = _scores(900, 700)
-    train, test = samples.split(scores)
+    train, test = samples.train_and_test(scores)
     assert _kinds(test) == [300, 300]
     assert _kinds(train) == [400, 400]
     prompts = [example["prompt"] for example in [*train, *test]]
@@ -78,7 +78,7 @@ def test_split_is_balanced_disjoint_and_fixed() -> None:
         assert example["completion"] == (" great" if praise else " terrible")
         assert example["choices"] == [" great", " terrible"]
     # The order depends on the texts only.
-    assert samples.split(scores[::-1]) == (train, test)
+    assert samples.train_and_test(scores[::-1]) == (train, test)
     # Both kinds are mixed: the first hundred are not all of one.
     assert 30 < _kinds(train[:100])[0] < 70
 
@@ -86,7 +86,7 @@ def test_split_is_balanced_disjoint_and_fixed() -> None:
 def test_weak_and_repeated_sentences_are_left_out() -> None:
     scores = [*_scores(400, 400), *[(0.49, f"weak {i}") for i in range(50)]]
     repeated = [*scores, *[(1.0, "A good film, number 7.")] * 9]
-    assert samples.split(repeated) == samples.split(_scores(400, 400))
+    assert samples.train_and_test(repeated) == samples.train_and_test(_scores(400, 400))
 
 
 def test_set_is_fetched_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def load(folder: Path, *, lazy: bool = False) -> models.LoadedModel:
 
 
 def losses(model: Any) -> list[torch.Tensor]:
-    """Of each row of ROWS: the mean of minus the log-probabilities of what is predicted."""
+    """For each row of ROWS, the mean of minus the log-probabilities of what is predicted."""
     tokenizer = tiny_tokenizer()
     found = []
     for row in ROWS:
@@ -203,7 +203,7 @@ def test_the_text_is_drawn_with_the_seed(llama: Path, data: Path, tmp_path: Path
     ]
     assert all(len(pair) == 2 and all(one in every.sequences for one in pair) for pair in drawn)
     assert len({str(pair) for pair in drawn}) > 1
-    # Of choices the right one.
+    # An example with choices ends with the right one.
     assert every.sequences[3].tokens[-1] == tiny_tokenizer()(" great")["input_ids"][-1]
 
     text = tmp_path / "text.txt"

@@ -102,7 +102,7 @@ def test_programs_are_the_reference(name: str, weights: str) -> None:
 
 
 def test_counts_that_look_like_lengths_are_none() -> None:
-    """Programs are captured at a length that tells what follows the sequence; no count may be a multiple of it."""
+    """Programs are captured at a length that marks what follows the sequence; no count may be a multiple of it."""
     name = "model.layers.{}.mlp.up_proj.weight"
     chosen = {name.format(layer): torch.arange(0, 6 * SEQ, 3 - layer) for layer in (0, 1)}
     assert {len(places) % SEQ for places in chosen.values()} == {0}

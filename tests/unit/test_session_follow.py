@@ -202,7 +202,7 @@ def test_forward_differences_share_one_loss(tmp_path: Path, dataset: Dataset) ->
 
 
 def session_loss(bundle: Path, dataset: Dataset, index: int) -> float:
-    """Of one example, from the model's own definition."""
+    """The loss of one example, from the model's own definition."""
     candidates, target = bundles.text_examples()[index]
     start = bundles.initial_values()
     total, count, _ = bundles.score(

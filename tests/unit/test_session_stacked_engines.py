@@ -50,7 +50,7 @@ def export(program: dict[str, Any]) -> Any:
 
 
 def mlx_program(**v: Any) -> list[Any]:
-    """The same programs in MLX, told apart by their inputs."""
+    """The same programs in MLX, distinguished by their inputs."""
     if "tokens" in v:
         return [v["weight"][v["tokens"]]]
     if "labels" in v:

@@ -29,7 +29,7 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
     """The settings that stand for a LoraConfig.
 
     Args:
-        lora: a ``peft.LoraConfig``. count_layers: tells how many decoder layers the model has.
+        lora: a ``peft.LoraConfig``. count_layers: gives how many decoder layers the model has.
 
     Raises:
         ConfigError: it is no LoraConfig, or asks for what adapters of a bundle cannot do; each such field is named.

@@ -136,7 +136,7 @@ def write_peft_config(
         settings: of the compile, by key.
         loaded: the :class:`~zoexport.models.LoadedModel`.
     """
-    # Of quantized adapters a slot's module is the half of an adapter.
+    # The module of a quantized adapter's slot is one half of the adapter.
     halves = [slot.module.removesuffix(".lora_B") for slot in slots if _is_half(slot)]
     if not halves:
         return

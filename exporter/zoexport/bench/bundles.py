@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from zoexport import __version__
-from zoexport.bench.grid import Variant
+from zoexport.bench.matrix import Variant
 from zoexport.build import plan
 from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
@@ -48,7 +48,7 @@ def check(variants: Sequence[Variant], target: str, settings: Mapping[str, str])
     """Plan every bundle before anything heavy begins.
 
     Raises:
-        ConfigError: a setting that the grid has an option for, or one that cannot be used.
+        ConfigError: a setting that the matrix has an option for, or one that cannot be used.
     """
     for key in settings:
         if key in _OF_THE_GRID:
@@ -78,7 +78,7 @@ def bundle_of(
         model: a MODEL argument. model_sha256: of its weights.
         target, settings: for ``compile``.
         folder: where bundles are kept.
-        progress: told that a compilation runs; it takes minutes.
+        progress: called while a compilation runs; it takes minutes.
 
     Raises:
         ZoExportError: what ``compile`` said.

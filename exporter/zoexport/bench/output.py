@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench import sections
-from zoexport.bench.grid import first_order
+from zoexport.bench.matrix import first_order
 from zoexport.report import check_can_draw as _check_can_draw
 from zoexport.report import new_figure, save_png, table
 

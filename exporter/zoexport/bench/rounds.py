@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from zoexport.bench.grid import Variant
+from zoexport.bench.matrix import Variant
 from zoexport.bench.runner import Sample
 from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress

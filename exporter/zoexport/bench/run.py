@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench import bundles as compiled
-from zoexport.bench import conditions, grid, kernels, output, programs, summary
+from zoexport.bench import conditions, kernels, matrix, output, programs, summary
 from zoexport.bench.eager_process import Baseline, baseline
-from zoexport.bench.grid import BASELINES, Variant, first_order
+from zoexport.bench.matrix import BASELINES, Variant, first_order
 from zoexport.bench.rounds import Plan, measure
 from zoexport.bench.runner import LEARNING_RATE, Sample, run_steps
 from zoexport.bench.workload import examples_file
@@ -42,12 +42,12 @@ def bench(
     force: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure a grid of variants of one model, or bundles that exist.
+    """Measure a matrix of variants of one model, or bundles that exist.
 
     Args:
         subjects: one MODEL, or folders of bundles of one model.
         name: of the preset.
-        changes: axes given by the user, by field of ``grid.Axes``; for bundles only ``labels`` and ``eager``.
+        changes: axes given by the user, by field of ``matrix.Axes``; for bundles only ``labels`` and ``eager``.
         products: whether the products of split bundles are timed alone too; by the preset where None.
         target, settings: for ``compile``.
         threads: of the engine and of PyTorch; as many as there are cores where None.
@@ -74,7 +74,7 @@ def bench(
             written = stack.enter_context(atomic_folder(folder, replace=force))
         given = _given(subjects, changes)
         if given is None:
-            variants = grid.variants(grid.preset(name), changes)
+            variants = matrix.variants(matrix.preset(name), changes)
             source = subjects[0]
             if (
                 len({variant.shape.seq_len for variant in variants}) > 1
@@ -82,7 +82,7 @@ def bench(
             ):
                 variants = _within_positions(variants, source)
             bundles, model = _compile(variants, source, target, settings, work, progress)
-            products = name in grid.WITH_KERNELS if products is None else products
+            products = name in matrix.WITH_KERNELS if products is None else products
         else:
             variants, bundles, model = given
         measured = {
@@ -191,8 +191,8 @@ def _given(subjects: Sequence[str], changes: Mapping[str, Any]) -> _Given | None
     for path in paths:
         manifest = manifests.read(path)
         models[manifest["model"]["sha256"]] = manifest["model"]
-        labels = changes.get("labels", grid.LABELS)
-        for variant in grid.of_bundle(path, manifest, labels, changes.get("eager", False)):
+        labels = changes.get("labels", matrix.LABELS)
+        for variant in matrix.of_bundle(path, manifest, labels, changes.get("eager", False)):
             found[variant] = path
     if len(models) > 1:
         raise ConfigError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench import programs
-from zoexport.bench.grid import AUTOGRAD, BASELINES, EAGER, Variant, first_order
+from zoexport.bench.matrix import AUTOGRAD, BASELINES, EAGER, Variant, first_order
 from zoexport.bench.rounds import Round
 from zoexport.bench.runner import Sample
 from zoexport.core import manifest as manifests

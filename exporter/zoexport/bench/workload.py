@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoexport.bench.grid import Shape
+from zoexport.bench.matrix import Shape
 from zoexport.core import rng
 from zoexport.data import Candidate, Example
 from zoexport.data.examples import write_examples

@@ -15,10 +15,10 @@ from zoexport.core.errors import ConfigError
 
 
 def _values(kind: click.ParamType[Any] | type) -> Callable[..., tuple[Any, ...] | None]:
-    """Splits an option's value at commas and converts each part; None stays None."""
+    """Cuts an option's value at commas and converts each part; None stays None."""
     converted = click.types.convert_type(kind)
 
-    def split(
+    def values(
         context: click.Context, option: click.Parameter, value: str | None
     ) -> tuple[Any, ...] | None:
         if value is None:
@@ -26,7 +26,7 @@ def _values(kind: click.ParamType[Any] | type) -> Callable[..., tuple[Any, ...] 
         parts = [part.strip() for part in value.split(",")]
         return tuple(dict.fromkeys(converted.convert(part, option, context) for part in parts))
 
-    return split
+    return values
 
 
 _SIZES = _values(click.IntRange(min=1))

@@ -115,7 +115,7 @@ def simulate(
     """
     from zoexport.federated.simulate import simulate as run
 
-    _federate(run, bundle, data=data, clients=clients, split=split, state=state, **common)
+    _federate(run, bundle, data=data, clients=clients, division=split, state=state, **common)
 
 
 @federate.command()

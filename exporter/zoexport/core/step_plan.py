@@ -49,7 +49,7 @@ class StepPlan:
 
     @property
     def losses(self) -> int:
-        """Of a step."""
+        """How many losses a step evaluates."""
         return math.prod(level.probes for level in self.levels)
 
     def as_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -160,7 +161,7 @@ class TrainingGraph:
             columns + column``. Frozen weights have zeros there.
         activations: by path of a linear layer, how its input is rounded; None where nothing is, or only sizes count.
         rounded: by parameter of a linear layer, the weight that holds the format of its input.
-        grid: where integers are trained, what the session is told of their perturbations: the slot of the ``table``,
+        grid: where integers are trained, what the session needs for their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/integers.md).
         step: how the session probes the loss; None where it computes gradients.
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
@@ -295,29 +296,30 @@ class LoweringMemory:
 Progress = Callable[[str, "float | None"], None]
 
 
-class Method(Protocol):
-    """A way to train: settings, passes and a reference. Found by the registry in ``methods/<folder>/method.py``.
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to train. Found by the registry in ``methods/<folder>/method.py``.
 
-    Its passes and its reference take settings of its own class, ``config``.
+    Attributes:
+        name: the name in ``--method``.
+        summary: one line for ``zoexport methods``.
+        config: the dataclass of the settings.
+        passes: settings and the modules that these name -> the rewrites that turn the captured ``forward`` program into
+            the method's programs, in order.
+        reference_class: "module:class" of the method in plain PyTorch, which is imported where it is used, as training
+            looks a method's settings up without torch.
     """
 
-    @property
-    def name(self) -> str:
-        """The name in ``--method``."""
-
-    @property
-    def summary(self) -> str:
-        """One line for ``zoexport methods``."""
-
-    @property
-    def config(self) -> type:
-        """The dataclass of the settings."""
-
-    def passes(self, config: Any, targets: list[str]) -> list[Pass]:
-        """The rewrites that turn the captured ``forward`` program into the method's programs, in order."""
+    name: str
+    summary: str
+    config: type
+    passes: Callable[[Any, list[str]], list[Pass]]
+    reference_class: str
 
     def reference(self, model: torch.nn.Module, config: Any, slots: Mapping[str, Any]) -> Any:
-        """The method in plain PyTorch, see ``methods/zeroth_order.py``."""
+        """The method in plain PyTorch on a model, from the first values of its slots."""
+        module, _, name = self.reference_class.partition(":")
+        return getattr(importlib.import_module(module), name)(model, config, slots)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,7 @@ def sentences(folder: Path | None = None) -> Samples:
             fix="Choose another folder.",
         )
     with downloaded(PACKAGE, DataError) as archive:
-        train, test = split(read_scores(archive))
+        train, test = train_and_test(read_scores(archive))
     with atomic_folder(folder, replace=True) as output:
         write(output / "train.jsonl", train)
         write(output / "test.jsonl", test)
@@ -111,7 +111,7 @@ def _is_scores(name: str) -> bool:
     return name.rpartition("/")[2] == _FILE
 
 
-def split(
+def train_and_test(
     scores: Sequence[tuple[float, str]],
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Train and test examples, both with as many praising as blaming sentences, in a fixed order.

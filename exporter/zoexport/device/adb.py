@@ -72,7 +72,7 @@ def choose_phone(serial: str | None) -> Phone:
         raise DeviceError(
             "adb devices",
             found=f"{len(connected)} phones: {known}",
-            expected="one, or to be told which",
+            expected="one, or the serial of one",
             fix="Pass --serial with one of these.",
         )
     chosen = serial or next(iter(connected))

@@ -5,7 +5,7 @@
 * Zeroth order: this machine takes each step from the phone's own state, which its log gives to the last bit, so that
   losses are compared at one state. And the phone's slots must be those that its log gives here, bit for bit: that is
   the noise and the updates.
-* First order: records do not tell the state. Both run freely, and losses and final slots are compared.
+* First order: records do not have the state. Both run freely, and losses and final slots are compared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The apps of real processes: what Flower's ServerApp and ClientApp processes run.
 
-Which files they read is told by the ``job`` of the run's configuration (server), and by the node's (client): the
+Which files they read is stated by the ``job`` of the run's configuration (server), and by the node's (client): the
 commands ``federate server`` and ``federate client`` write both (``deploy``).
 """
 
@@ -56,13 +56,13 @@ def run_job(job: Path, grid: Any) -> None:
         job: ``job.json`` in the federation's folder.
         grid: Flower's.
     """
-    state, told = job.parent, json.loads(job.read_text("utf-8"))
+    state, options = job.parent, json.loads(job.read_text("utf-8"))
     # Flower's processes between the server and this one do not end it: it would keep the folder's lock.
-    die_with(told["server"])
-    write_json(state / RUNNING, {"token": told["token"], "pid": os.getpid()})
+    die_with(options["server"])
+    write_json(state / RUNNING, {"token": options["token"], "pid": os.getpid()})
     error: dict[str, str] | None = None
     try:
-        _run(state, told, grid)
+        _run(state, options, grid)
     except ZoExportError as failure:
         error = failure.with_type()
     except Exception as failure:
@@ -74,22 +74,22 @@ def run_job(job: Path, grid: Any) -> None:
         ).with_type()
         raise
     finally:
-        write_json(state / ENDED, {"token": told["token"], "error": error})
+        write_json(state / ENDED, {"token": options["token"], "error": error})
 
 
-def _run(state: Path, told: Mapping[str, Any], grid: Any) -> None:
+def _run(state: Path, options: Mapping[str, Any], grid: Any) -> None:
     content = dict(read_federation(state)["terms"])
     sample = content.pop("sample")
     terms = Terms.of(content)
-    bundle = Path(told["bundle"])
-    patience = Patience(**told["patience"])
+    bundle = Path(options["bundle"])
+    patience = Patience(**options["patience"])
     with Store.opened(state, terms, sample) as store:
         transport = flower.FlowerTransport(grid, nodes_of(grid, state, sample, patience.seconds))
         with contextlib.ExitStack() as stack:
             evaluator = None
-            if told["test"] is not None:
+            if options["test"] is not None:
                 evaluator = stack.enter_context(
-                    Evaluator.over(bundle, Path(told["test"]), terms.loss, lambda *_: None)
+                    Evaluator.over(bundle, Path(options["test"]), terms.loss, lambda *_: None)
                 )
             Coordinator(
                 store,
@@ -97,9 +97,9 @@ def _run(state: Path, told: Mapping[str, Any], grid: Any) -> None:
                 transport,
                 patience=patience,
                 evaluate=evaluator,
-                flops=told["flops"],
+                flops=options["flops"],
                 report=lambda _: None,  # who started this process reads the folder
-            ).run(told["rounds"])
+            ).run(options["rounds"])
 
 
 def nodes_of(grid: Any, state: Path, least: int, seconds: float) -> Callable[[], Mapping[int, int]]:

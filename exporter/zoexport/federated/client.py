@@ -105,9 +105,9 @@ class Client:
     def _trained(self, request: Request, terms: Terms, model: Model) -> Reply:
         """The steps of the round. Killed and asked again, it goes on from its log and answers the same."""
         seed = terms.client_seed(request.round, request.client)
-        # Of other terms or another version nothing is resumed.
-        told = [request.federation, request.version, seed, request.terms]
-        key = json.dumps(told, sort_keys=True).encode()
+        # What was begun under other terms or another version is not resumed.
+        under = [request.federation, request.version, seed, request.terms]
+        key = json.dumps(under, sort_keys=True).encode()
         state = self._folder / f"round-{hashlib.sha256(key).hexdigest()[:16]}"
         for other in self._folder.glob("round-*"):
             if other != state:

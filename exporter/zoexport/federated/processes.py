@@ -1,4 +1,4 @@
-"""Flower's programs as children of this process: where they are, what they are told, and that they end with it."""
+"""Flower's programs as children of this process: where they are, what they are given, and that they end with it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def flwr_command(home: Path, *arguments: str) -> dict[str, Any]:
 
 
 def register(home: Path, keys: list[Path], link: subprocess.Popen[bytes], state: Path) -> None:
-    """Tell the SuperLink which keys may take part, under which names; waits until it answers."""
+    """Register with the SuperLink which keys may take part, under which names; waits until it answers."""
     end = time.monotonic() + START_SECONDS
     for key in keys:
         path = str(key.resolve())

@@ -41,7 +41,7 @@ def simulate(
     steps: int,
     algorithm: str | None,
     settings: Mapping[str, str],
-    split: str,
+    division: str,
     state: Path | None,
     test: Path | None,
     patience: Patience,
@@ -53,7 +53,7 @@ def simulate(
 
     Args:
         bundle: the bundle's folder.
-        data: examples as JSON Lines, divided over ``clients`` as ``split`` says (:func:`shards.divided`).
+        data: examples as JSON Lines, divided over ``clients`` as ``division`` says (:func:`shards.divided`).
         sample: clients that a round asks.
         steps: of a client in a round.
         algorithm: a key of :data:`terms.ALGORITHMS`, or None for the one of the bundle's kind.
@@ -75,7 +75,7 @@ def simulate(
     manifest = manifests.read(bundle)
     terms = terms_of(bundle, manifest, algorithm, steps, settings)
     progress("dividing the data", None)
-    divided = shards.divided(data, clients, split, terms.seed)
+    divided = shards.divided(data, clients, division, terms.seed)
     with contextlib.ExitStack() as stack:
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoexport-")))
         store = stack.enter_context(Store.opened(folder, terms, sample))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeGuard
 
 import torch
@@ -78,6 +78,42 @@ def remove_unused_weights(program: Program) -> None:
         if value.role == "weight" and not node.users:
             program.module.graph.erase_node(node)
             program.inputs.remove(value)
+
+
+def constant_nodes(
+    program: Program, names: Container[str], leave: Callable[[Node], bool] = lambda _: False
+) -> dict[Node, str]:
+    """The inputs of these names and the calls that depend on them alone, in order.
+
+    Args:
+        names: of weights.
+        leave: whether a call is not among them whatever it reads.
+
+    Returns:
+        The name of each input; "" for a call.
+    """
+    found = {node: name for name, node in placeholders(program).items() if name in names}
+    for node in program.module.graph.nodes:
+        alone = node.op == "call_function" and found.keys() >= {*node.all_input_nodes}
+        if alone and not leave(node):
+            found[node] = ""
+    return found
+
+
+def constant_values(
+    program: Program, weights: Mapping[str, torch.Tensor], leave: Callable[[Node], bool]
+) -> dict[Node, Any]:
+    """What :func:`constant_nodes` gives, computed: tensors, and lists of them where an operator has several results."""
+    values: dict[Node, Any] = {}
+    for node, name in constant_nodes(program, weights, leave).items():
+        if name:
+            values[node] = weights[name]
+            continue
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        operator: Any = node.target
+        with torch.no_grad():
+            values[node] = operator(*args, **kwargs)
+    return values
 
 
 def copy_program(program: Program, name: str) -> Program:

@@ -1,4 +1,4 @@
-"""Segments: the nodes of a captured model by decoder layer, told by the module paths that export records.
+"""Segments: the nodes of a captured model by decoder layer, found by the module paths that export records.
 
 Segment 0 is what comes before the first layer, segment i the layer that runs as the i-th, the last one what follows
 the layers.

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.core.encoders import model_inputs
+from zoexport.core.settings import LoraSettings
 
+LORA_B = "lora_B."
+"""Begins the names of adapters' second matrices."""
 Added = Mapping[str, Callable[[Tensor], Tensor]]
 """By module, what is added to its output as a function of its input."""
 
@@ -18,6 +21,16 @@ Added = Mapping[str, Callable[[Tensor], Tensor]]
 def low_rank(a: Tensor, b: Tensor, scaling: float) -> Callable[[Tensor], Tensor]:
     """What LoRA adds: scaling * x A B, with A (in, rank), B (rank, out), and alpha / rank for scaling."""
     return lambda x: scaling * (x @ a @ b)
+
+
+def lora(slots: Mapping[str, Tensor], config: LoraSettings) -> Added:
+    """The adapter of every layer that has an ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out)."""
+    modules = [name.removeprefix(LORA_B) for name in slots if name.startswith(LORA_B)]
+    scaling = config.lora_alpha / config.lora_rank
+    return {
+        module: low_rank(slots[f"lora_A.{module}"], slots[f"{LORA_B}{module}"], scaling)
+        for module in modules
+    }
 
 
 class AdaptedModel:

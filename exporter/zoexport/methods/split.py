@@ -54,7 +54,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
         Pass(
             "bind_rows",
             lambda graph: bind_rows(graph, _marker_rows(graph, copies * config.batch)),
-            "shapes must be numbers to be compared; the rows tell themselves apart until they are chosen",
+            "shapes must be numbers to be compared; a prime number of rows marks their sizes until they are chosen",
         ),
         Pass(
             "fold_constants",

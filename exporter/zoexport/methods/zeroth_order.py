@@ -20,7 +20,8 @@ from zoexport.methods.adapted import AdaptedModel, Added
 class ZerothOrderReference(abc.ABC):
     """SPSA with q queries over some master tensors, and the update of a step at the start of the next.
 
-    A subclass says what the masters do in the model (:meth:`added`), and how they are kept (:meth:`kept`).
+    A subclass says what the masters do in the model (:meth:`added`), and of the equations below the ones in which its
+    method differs.
 
     Args:
         model: the Hugging Face model with the weights to be trained over, already quantized and dequantized where the
@@ -40,16 +41,12 @@ class ZerothOrderReference(abc.ABC):
     def added(self, values: Mapping[str, Tensor]) -> Added:
         """What is added to the model's layers under these values of the masters, float32."""
 
-    def kept(self, value: Tensor) -> Tensor:
-        """A master after an update, as the device keeps it."""
-        return value
-
     def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
         """One step on a batch of examples (objects with ``candidates`` and ``target``).
 
         Returns:
-            ``losses`` (2q, in the order +1, -1, +2, ...), ``gradients`` (q projected gradients), and every master
-            ``before`` and ``after`` the update that was pending from the step before.
+            ``losses`` and projected ``gradients`` (:meth:`differences`), and every master ``before`` and ``after`` the
+            update that was pending from the step before.
         """
         before = self.values()
         self.finish()
@@ -60,7 +57,7 @@ class ZerothOrderReference(abc.ABC):
         return {"losses": losses, "gradients": gradients, "before": before, "after": after}
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
-        """The losses of a step, and g_j = (l(w + eps z_j) - l(w - eps z_j)) / (2 eps)."""
+        """The 2q losses of a step (+1, -1, +2, ...), and g_j = (l(w + eps z_j) - l(w - eps z_j)) / (2 eps)."""
         losses = [
             self.loss(batch, self.perturbed(query, sign))
             for query in range(self.config.queries)
@@ -97,16 +94,20 @@ class ZerothOrderReference(abc.ABC):
         return self.values()
 
     def finish(self) -> None:
-        """Apply the pending update: w <- w - lr/q * sum over queries of g_j z_j."""
+        """Apply the pending update."""
         if self.pending is None:
             return
-        gradients, learning_rate = self.pending
-        for name, value in self.masters.items():
-            total = torch.zeros_like(value)
-            for query, gradient in enumerate(gradients):
-                total += gradient * self.noise(name, query, self.step_number - 1)
-            self.masters[name] = self.kept(value - learning_rate / self.config.queries * total)
+        for name in self.masters:
+            self.masters[name] = self.updated(name, *self.pending)
         self.pending = None
+
+    def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
+        """A master after a step of these gradients: w - lr/q * sum over queries of g_j z_j."""
+        value = self.masters[name]
+        total = torch.zeros_like(value)
+        for query, gradient in enumerate(gradients):
+            total += gradient * self.noise(name, query, self.step_number - 1)
+        return value - learning_rate / len(gradients) * total
 
     def noise(self, name: str, query: int, step: int) -> Tensor:
         """z of one master, query and step."""

@@ -1,6 +1,6 @@
 """MODEL arguments to loaded models, and which of a model's layers are adapted.
 
-Nothing here keeps a table of architectures: optimum tells what a model is for, transformers loads it.
+Nothing here keeps a table of architectures: optimum knows what a model is for, transformers loads it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether a model is a language model, causal or masked, and how transformers loads it.
 
-optimum's ``TasksManager`` tells the library that a folder is of, the task of a model's class, and the class that loads
+optimum's ``TasksManager`` gives the library that a folder is of, the task of a model's class, and the class that loads
 a task's models. It is asked about folders and classes only, never about names of the hub, so it needs no network.
 """
 

@@ -94,7 +94,7 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
         source: of :func:`~zoexport.models.resolve`.
         lazy: leave the weights in their files, for a caller that reads them one by one. Where the files hold other
             tensors than the model does (GGUF, pickled weights, GPT-2's transposed matrices, experts that
-            transformers fuses) the model is loaded as without it; ``LoadedModel.lazy`` tells.
+            transformers fuses) the model is loaded as without it; ``LoadedModel.lazy`` says whether it was.
         verbose: let transformers show warnings and progress bars.
 
     Raises:

@@ -1,7 +1,7 @@
 """Stand-ins: a model of the right shapes that holds no weights, and where in the files each of them lies.
 
 transformers' own loader gets a stand-in for each tensor of the files: zeros of its shape, fresh from the system, which
-take memory only once they are written. Where a parameter's memory lies then tells which tensor the loader made it of,
+take memory only once they are written. Where a parameter's memory lies then shows which tensor the loader made it of,
 so prefixes, renamed and tied weights need no rules here. A loader that computes with a tensor (fused experts) makes
 other memory of it, and such a model is loaded as a whole.
 """

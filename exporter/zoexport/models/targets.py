@@ -44,7 +44,7 @@ def adapter_targets(model: nn.Module, targets: str, layers: str = "all") -> list
         layers: ``all``, or ``last:K`` for the K last decoder layers.
 
     Raises:
-        ConfigError: a name matches nothing, attention projections cannot be told by their names, or there are
+        ConfigError: a name matches nothing, attention projections are not recognizable by their names, or there are
             fewer than K layers.
     """
     linears = linear_names(model)
@@ -84,7 +84,7 @@ def _leaves(linears: list[str]) -> list[str]:
 
 
 def _attention(linears: list[str]) -> list[str]:
-    """Query and value projections, told by what their names mean.
+    """Query and value projections, recognized by what their names mean.
 
     ``self_attn.q_proj``, ``attn.to_q``, ``attention.self.query`` and ``attention.wq`` are queries, ``attn.Wqkv``,
     ``attn.c_attn`` and ``self_attention.query_key_value`` are fused.
@@ -106,7 +106,7 @@ def _attention(linears: list[str]) -> list[str]:
         place = f"in {unclear[0]!r} only {sorted(found[unclear[0]])}" if unclear else "none"
         raise ConfigError(
             "setting 'lora.targets=attention'",
-            found=f"no query and value projections that can be told by their names ({place})",
+            found=f"no query and value projections that their names show ({place})",
             expected="names of linear layers: " + ", ".join(_leaves(linears)),
             fix="Give names instead, such as --set lora.targets=NAME,NAME.",
         )

@@ -7,7 +7,7 @@ With activations that are rounded a step's losses are over the whole vocabulary,
 roundings to average out.
 
 Of a zeroth-order method each projected gradient is compared too, as a difference of two losses, beyond what the
-bundle's arithmetic can tell (``parity.resolution``): where losses are right to a hundredth, differences may be noise.
+bundle's arithmetic resolves (``parity.resolution``): where losses are right to a hundredth, differences may be noise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resolution: how small a difference of two losses the arithmetic of a bundle can tell.
+"""Resolution: the smallest difference of two losses that the arithmetic of a bundle resolves.
 
 A projected gradient is a difference of two losses that nearly cancel. What is left of it is compared with the
 reference's up to the roundings that the bundle's arithmetic cannot avoid. These are measured and not assumed: the

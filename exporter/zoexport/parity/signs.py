@@ -1,4 +1,4 @@
-"""Signs of projected gradients: whether a target that rounds what it computes still tells downhill from uphill.
+"""Signs of projected gradients: whether a target that rounds what it computes still distinguishes downhill from uphill.
 
 A query's projected gradient is (l+ - l-) / 2 eps. Rounding moves both losses, mostly by the same amount; where the rest
 is larger than their difference, the sign is a coin's. Both sides take the same queries at the same states.

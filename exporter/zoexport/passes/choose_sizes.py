@@ -1,6 +1,6 @@
 """choose_sizes: programs of a split graph for the rows and lengths that a session calls.
 
-Before, captured at 13 rows of 257 tokens (numbers that tell themselves apart, see ``ir.lengths``)::
+Before, captured at 13 rows of 257 tokens (primes that mark sizes, see ``ir.lengths``)::
 
     layer.0(hidden (13, 257, 64)) -> hidden (13, 257, 64)
     head(hidden (13, 257, 64)) -> logits (13, 257, 320)

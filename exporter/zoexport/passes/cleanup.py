@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import arguments, aten, is_call, operand, remove_unused_weights
+from zoexport.ir.rewrite import rewrite
 
 _CHECKS = (
     aten._assert_tensor_metadata,
@@ -43,19 +44,14 @@ def cleanup(graph: TrainingGraph) -> TrainingGraph:
     for program in graph.programs.values():
         nodes = program.module.graph
         for node in list(nodes.nodes):
-            if node.op != "call_function":
-                continue
             if is_call(node, *_CHECKS):
                 nodes.erase_node(node)
-                continue
-            if is_call(node, aten.view):
+            elif is_call(node, aten.view):
                 # A view of what was contiguous only through a call removed here would not be legal.
                 node.target = aten.reshape.default
             elif is_call(node, aten.broadcast_to):
                 node.target = aten.expand.default
-            if _does_nothing(node):
-                node.replace_all_uses_with(operand(node))
-                nodes.erase_node(node)
+        rewrite(program, [((), lambda node: operand(node) if _does_nothing(node) else None)])
         remove_unused_weights(program)
         program.module.recompile()
     return graph

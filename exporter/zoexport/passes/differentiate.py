@@ -30,8 +30,9 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir.graphs import aten, is_call, operand, remove_unused_weights, zo
+from zoexport.ir.graphs import aten, operand, remove_unused_weights, zo
 from zoexport.ir.normalize import normalize
+from zoexport.ir.rewrite import rewrite
 from zoexport.ir.shapes import fake_inputs, record_shapes
 from zoexport.passes.split_layers import HEAD
 
@@ -157,7 +158,4 @@ def _of_labels(program: Program) -> tuple[list[Value], list[Value], _Cotangents]
 
 
 def _without_detach(program: Program) -> None:
-    for node in list(program.module.graph.nodes):
-        if is_call(node, aten.detach, aten.alias):
-            node.replace_all_uses_with(operand(node))
-            program.module.graph.erase_node(node)
+    rewrite(program, [((aten.detach, aten.alias), operand)])

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from typing import Any
 
 import torch
 from torch.fx import Node
 
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir.graphs import add_input, placeholders, remove_unused_weights
+from zoexport.ir.graphs import add_input, constant_values, placeholders, remove_unused_weights
 
 _LARGEST = 1 << 22
 
@@ -45,23 +44,11 @@ def fold_constants(graph: TrainingGraph, keep: Collection[str] = ()) -> Training
 
 
 def _fold(graph: TrainingGraph, program: Program, keep: Collection[str]) -> None:
-    names = {
-        node: value.name
-        for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
-        if value.role == "weight" and value.name not in keep
-    }
-    values: dict[Node, Any] = {node: graph.weights[name] for node, name in names.items()}
-    stored: dict[str, Node] = placeholders(program)
-    for node in list(program.module.graph.nodes):
-        if node.op != "call_function" or any(arg not in values for arg in node.all_input_nodes):
-            continue
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: values[arg])
-        if _too_large(node):
-            continue
-        with torch.no_grad():
-            values[node] = node.target(*args, **kwargs)
+    names = [value.name for value in program.weights() if value.name not in keep]
+    values = constant_values(program, {name: graph.weights[name] for name in names}, _too_large)
+    stored = placeholders(program)
     for node, value in values.items():
-        if node in names or not isinstance(value, torch.Tensor):
+        if node.op == "placeholder" or not isinstance(value, torch.Tensor):
             continue
         if all(user in values for user in node.users):
             continue

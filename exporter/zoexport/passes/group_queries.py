@@ -17,25 +17,25 @@ product, and models in which every query head has its own key-value head.
 
 from __future__ import annotations
 
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, shape_of
+from zoexport.ir.rewrite import rewrite
 
 
 def group_queries(graph: TrainingGraph) -> TrainingGraph:
     """Apply the rewrite to every program."""
     for program in graph.programs.values():
-        nodes = program.module.graph
-        for product in list(nodes.nodes):
-            if is_call(product, aten.matmul) and len(shape_of(product)) == 4:
-                _rewrite(nodes, product)
-        nodes.eliminate_dead_code()
+        rewrite(program, [((aten.matmul,), _grouped)])
+        program.module.graph.eliminate_dead_code()
         program.module.recompile()
     return graph
 
 
-def _rewrite(nodes: Graph, product: Node) -> None:
+def _grouped(product: Node) -> Node | None:
+    if len(shape_of(product)) != 4:
+        return None
     left = operand(product)
     times, right = _unrepeated(operand(product, 1))
     transposed = is_call(right, aten.transpose) and {
@@ -44,21 +44,18 @@ def _rewrite(nodes: Graph, product: Node) -> None:
     again, heads_of = _unrepeated(operand(right) if transposed else right)
     shared = _shared_heads(heads_of)
     if shared is None:
-        return
+        return None
+    nodes = product.graph
     batch, heads, length, width = shape_of(left)
     groups = shape_of(shared)[1]
-    with nodes.inserting_before(product):
-        if times * again > 1:
-            shared = call(nodes, aten.repeat.default, shared, [times * again, 1, 1, 1])
-        stacked = call(
-            nodes, aten.reshape.default, left, [batch, groups, heads // groups * length, width]
-        )
-        if transposed:
-            shared = call(nodes, aten.transpose.int, shared, 2, 3)
-        grouped = call(nodes, aten.matmul.default, stacked, shared)
-        result = call(nodes, aten.reshape.default, grouped, list(shape_of(product)))
-    product.replace_all_uses_with(result)
-    nodes.erase_node(product)
+    if times * again > 1:
+        shared = call(nodes, aten.repeat.default, shared, [times * again, 1, 1, 1])
+    rows = heads // groups * length
+    stacked = call(nodes, aten.reshape.default, left, [batch, groups, rows, width])
+    if transposed:
+        shared = call(nodes, aten.transpose.int, shared, 2, 3)
+    grouped = call(nodes, aten.matmul.default, stacked, shared)
+    return call(nodes, aten.reshape.default, grouped, list(shape_of(product)))
 
 
 def _unrepeated(node: Node) -> tuple[int, Node]:

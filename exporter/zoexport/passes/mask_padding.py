@@ -12,7 +12,7 @@ After::
     mask    = aten.expand(aten.view(numbers, [R, 1, 1, n]), [R, 1, n, n])
     s       = aten.add(aten.matmul(q, k), mask)
 
-Nothing of n x n is computed or kept then: an ``expand`` is only another way to read. A mask is told by its values on
+Nothing of n x n is computed or kept then: an ``expand`` is only another way to read. A mask is found by its values on
 trial tokens, not by how it is written. Left alone: causal models, and values that depend on more than tokens.
 """
 

@@ -6,7 +6,7 @@ tokenizer's of one of 1.1 billion. Files that are mapped (libraries, weights whi
 them.
 
 Programs of layers are compiled with the weights left in their files. Where transformers must load a model whole (GGUF,
-pickled weights, GPT-2), its weights come on top, which a configuration does not tell. Whole programs have their weights
+pickled weights, GPT-2), its weights come on top, which a configuration leaves open. Whole programs have their weights
 in memory, several times while they are packed: their constants are of models of which few weights are rotated.
 """
 

@@ -54,8 +54,8 @@ def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
 
 
 def _keys() -> list[set[str]]:
-    """Keys of each method's settings, without those whose values mean something of its own."""
-    return [set(fields(methods.get(name).config)) - {"optimizer", "lr"} for name in methods.names()]
+    """Keys of each method's settings, without the learning rate, which is another for each."""
+    return [set(fields(methods.get(name).config)) - {"lr"} for name in methods.names()]
 
 
 def _by_preference(planned: build.Plan) -> list[str]:

@@ -171,7 +171,7 @@ def pieces(shapes: Shapes, score: Score) -> Iterator[tuple[str, int, torch.Tenso
                     fix="Check the model's weights.",
                 )
             bits = scores.view(torch.int32)
-            # Of negative numbers, the larger has the smaller bits.
+            # The larger of two negative numbers has the smaller bits.
             yield name, begin * columns, torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 

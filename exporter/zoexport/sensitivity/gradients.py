@@ -176,7 +176,7 @@ Collect = Callable[[_Tap, torch.Tensor, torch.Tensor], None]
 
 
 class _Layer:
-    """A linear layer whose products tell of their gradients."""
+    """A linear layer whose products report their gradients."""
 
     def __init__(self, module: torch.nn.Linear, tap: _Tap, collect: Collect) -> None:
         self._module = module

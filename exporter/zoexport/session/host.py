@@ -298,7 +298,7 @@ class Session:
         """A slot as the initial values and the first ``updates`` records alone give it.
 
         Raises:
-            ConfigError: more updates than the run has, or a first-order method, whose records do not tell.
+            ConfigError: more updates than the run has, or a first-order method, whose records do not have them.
         """
         form, values, count = self._buffer(name)
         abi.call(

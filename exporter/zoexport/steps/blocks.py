@@ -19,7 +19,7 @@ from zoexport.core.types import Pass, TrainingGraph
 
 
 def blocks(
-    split: str,
+    cut: str,
     first_layers: Callable[[int], int],
     perturbations: tuple[int, int],
     difference: str = "central",
@@ -27,21 +27,21 @@ def blocks(
     """The plan of two nested levels.
 
     Args:
-        split: the setting, for messages.
+        cut: the setting ``split``, for messages.
         first_layers: of how many layers there are, how many the first block has.
         perturbations: P1 directions of the first block; P2 of the second for each of its probes.
         difference: of both, see :class:`ProbeLevel`.
     """
     return Pass(
         "blocks",
-        lambda graph: _planned(graph, split, first_layers, perturbations, difference),
+        lambda graph: _planned(graph, cut, first_layers, perturbations, difference),
         "counts stages, and what is trained in them",
     )
 
 
 def _planned(
     graph: TrainingGraph,
-    split: str,
+    cut: str,
     first_layers: Callable[[int], int],
     perturbations: tuple[int, int],
     difference: str,
@@ -53,12 +53,12 @@ def _planned(
     """
     layers = len(graph.stages) - 2
     first = first_layers(layers)
-    if not 0 < first <= layers or (first == layers and split != "head"):
+    if not 0 < first <= layers or (first == layers and cut != "head"):
         raise ConfigError(
-            f"setting split={split}",
+            f"setting split={cut}",
             found=f"a model of {layers} layers",
             expected=f"head, or layer:K or last:K with K from 1 to {layers - 1}",
-            fix="Choose another place to split the model.",
+            fix="Choose another place to cut the model.",
         )
     begin = first + 1  # the embedding is a stage too
     trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
@@ -66,10 +66,10 @@ def _planned(
     for slots, place in ((trainable - second, "before"), (second, "after")):
         if not slots:
             raise ConfigError(
-                f"setting split={split}",
+                f"setting split={cut}",
                 found=f"nothing to train {place} it, so that block has no directions to be perturbed along",
                 expected="adapters, or weights of its own, in both blocks",
-                fix="Split elsewhere (split=layer:K), adapt other layers (lora.targets, lora.layers), or train the "
+                fix="Cut elsewhere (split=layer:K), adapt other layers (lora.targets, lora.layers), or train the "
                 "weights themselves (train=full).",
             )
     levels = zip((0, begin), perturbations, strict=True)

@@ -1,7 +1,7 @@
 """What a method trains: adapters, chosen weights, the integers of quantized weights, or all weights.
 
 Each kind is a folder whose ``trained.py`` registers a :class:`~zoexport.trained.kind.Trained`. A method's settings name
-theirs (``TrainingSettings.trained``), and nothing else tells kinds apart.
+theirs (``TrainingSettings.trained``), and nothing else distinguishes kinds.
 """
 
 from zoexport.core.features import Feature

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from zoexport.core.config import setting
 from zoexport.core.settings import LoraSettings
-from zoexport.core.types import Pass
+from zoexport.core.types import Method, Pass
 from zoexport.methods import methods
 
 
@@ -17,24 +16,15 @@ class ForwardConfig(LoraSettings):
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
 
 
-@dataclasses.dataclass(frozen=True)
-class ForwardMethod:
-    name: str = "forward"
-    summary: str = "forward differences, over the last layer and over those before it"
-    config: type = ForwardConfig
+def passes(config: ForwardConfig, targets: list[str]) -> list[Pass]:
+    from zoexport.methods.split import split_passes
+    from zoexport.steps.blocks import blocks
 
-    def passes(self, config: ForwardConfig, targets: list[str]) -> list[Pass]:
-        from zoexport.methods.split import split_passes
-        from zoexport.steps.blocks import blocks
-
-        counts = config.directions, config.directions
-        step = blocks("last:1", lambda layers: layers - 1, counts, "forward")
-        return [*split_passes(config, targets), step]
-
-    def reference(self, model: Any, config: ForwardConfig, slots: Any) -> Any:
-        from tests.support.added.reference import ForwardReference
-
-        return ForwardReference(model, config, slots)
+    counts = config.directions, config.directions
+    step = blocks("last:1", lambda layers: layers - 1, counts, "forward")
+    return [*split_passes(config, targets), step]
 
 
-methods.register("forward", ForwardMethod())
+summary = "forward differences, over the last layer and over those before it"
+reference = "tests.support.added.reference:ForwardReference"
+methods.register("forward", Method("forward", summary, ForwardConfig, passes, reference))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from zoexport.core.sizes import sizes
@@ -15,10 +14,7 @@ from zoexport.methods.prge.reference import PrgeReference
 class ForwardReference(PrgeReference):
     """B of every adapter; those of the last layer are the second group."""
 
-    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
-        before = self.values()
-        self.finish()
-        after = self.values()
+    def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
         count, eps = self.config.directions, self.config.eps
         means, losses, second = [], [], []
         for outer in range(count + 1):
@@ -30,23 +26,12 @@ class ForwardReference(PrgeReference):
             means.append(sum(found) / len(found))
             losses += found
             second += [(loss - found[0]) / eps for loss in found[1:]]
-        gradients = [(mean - means[0]) / eps for mean in means[1:]] + second
-        self.pending = gradients, learning_rate
-        self.step_number += 1
-        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+        return losses, [(mean - means[0]) / eps for mean in means[1:]] + second
 
-    def finish(self) -> None:
-        if self.pending is None:
-            return
-        gradients, learning_rate = self.pending
+    def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
         count = self.config.directions
-        for name, value in self.masters.items():
-            own = gradients[count:] if self._in_second(name) else gradients[:count]
-            total = torch.zeros_like(value)
-            for along, gradient in enumerate(own):
-                total += gradient * self.noise(name, along, self.step_number - 1)
-            self.masters[name] = value - learning_rate / len(own) * total
-        self.pending = None
+        own = gradients[count:] if self._in_second(name) else gradients[:count]
+        return super().updated(name, own, learning_rate)
 
     def _moved(self, second: bool, along: int | None) -> dict[str, Tensor]:
         return {

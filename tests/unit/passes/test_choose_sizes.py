@@ -150,7 +150,7 @@ class _TabledByRow(Layer):
 
 @pytest.mark.parametrize("rows", [1, 30])
 def test_a_table_with_a_part_for_every_row_has_enough(rows: int) -> None:
-    """The rows that tell themselves apart are as many as run, or more: a table can be cut, but not continued."""
+    """The rows that mark sizes are as many as run, or more: a table can be cut, but not continued."""
     model, graph = small([_TabledByRow()], "choose_sizes", batch=rows)
     layer = next(program for name, program in graph.programs.items() if name.startswith("layer"))
     assert any(value.role == "weight" and len(value.shape) == 3 for value in layer.inputs)

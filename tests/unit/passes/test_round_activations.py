@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,6 @@ from zoexport.core.types import Pass, TrainingGraph
 from zoexport.ir.frozen import bound_weights, materialize
 from zoexport.ir.graphs import placeholders
 from zoexport.ir.interpret import Stages
-from zoexport.methods.prge.method import ZerothOrderMethod
 from zoexport.methods.split import split_passes
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
@@ -114,27 +114,20 @@ def test_part_of_a_programs_stages_is_one_clear_error() -> None:
 # --- whole models ---------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Rounding(ZerothOrderMethod):
-    """Nothing trained, inputs rounded."""
-
-    formats: Mapping[str, Format] = dataclasses.field(default_factory=dict)
-
-    def passes(self, config: Any, targets: list[str]) -> list[Pass]:
-        """Those of split programs, and the rounding before weights are quantized."""
-        step = Pass(
-            "round_activations", lambda graph: round_activations(graph, targets, self.formats), ""
-        )
-        order = [one for one in split_passes(config, targets) if one.name != "lora_inject"]
-        place = next(n for n, one in enumerate(order) if one.name == "quantize_stages")
-        return [*order[:place], step, *order[place:]]
+def rounding_passes(formats: Mapping[str, Format], config: Any, targets: list[str]) -> list[Pass]:
+    """Those of split programs with nothing trained, and the rounding before weights are quantized."""
+    step = Pass("round_activations", lambda graph: round_activations(graph, targets, formats), "")
+    order = [one for one in split_passes(config, targets) if one.name != "lora_inject"]
+    place = next(n for n, one in enumerate(order) if one.name == "quantize_stages")
+    return [*order[:place], step, *order[place:]]
 
 
 def rounded_graph(model: Any, formats: Mapping[str, Format]) -> TrainingGraph:
     """The int4 programs of ``model``, with their values."""
     values = {"seq_len": str(SEQ), "batch": str(BATCH), "lora.targets": "all-linear"}
     planned = plan("prge", "host", {**values, "split": "layers"})
-    planned = dataclasses.replace(planned, method=Rounding("rounding", "", formats=formats))
+    method = dataclasses.replace(planned.method, passes=functools.partial(rounding_passes, formats))
+    planned = dataclasses.replace(planned, method=method)
     graph = training_graph(planned, model, lambda *_: None)
     materialize(graph, LoadedWeights(model))
     return graph

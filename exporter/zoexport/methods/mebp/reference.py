@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoexport.methods.adapted import AdaptedModel, Added, low_rank
+from zoexport.methods.adapted import AdaptedModel, Added, lora
 from zoexport.methods.mebp.config import MebpConfig
 
 
@@ -34,9 +34,6 @@ class FirstOrderReference:
             name: value.detach().to(torch.float64, copy=True).requires_grad_()
             for name, value in slots.items()
         }
-        self.modules = [
-            name.removeprefix("lora_A.") for name in slots if name.startswith("lora_A.")
-        ]
         values = list(self.slots.values())
         options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
         self.optimizer: torch.optim.Optimizer = (
@@ -102,11 +99,7 @@ class FirstOrderReference:
 
     def added(self) -> Added:
         """The adapter of every layer."""
-        scaling = self.config.lora_alpha / self.config.lora_rank
-        return {
-            name: low_rank(self.slots[f"lora_A.{name}"], self.slots[f"lora_B.{name}"], scaling)
-            for name in self.modules
-        }
+        return lora(self.slots, self.config)
 
 
 def _gradient(value: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ class PrgeConfig(LoraSettings):
 
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
-    optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
     labels: int | None = setting(
         None,
         at_least=1,

@@ -7,11 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from zoexport.methods.adapted import Added, low_rank
+from zoexport.methods.adapted import LORA_B, Added, lora
 from zoexport.methods.prge.config import PrgeConfig
 from zoexport.methods.zeroth_order import ZerothOrderReference
-
-_B = "lora_B."
 
 
 class PrgeReference(ZerothOrderReference):
@@ -24,26 +22,22 @@ class PrgeReference(ZerothOrderReference):
     """
 
     def __init__(self, model: nn.Module, config: PrgeConfig, slots: Mapping[str, Tensor]) -> None:
-        super().__init__(
-            model, config, {name: value for name, value in slots.items() if name.startswith(_B)}
-        )
-        self.a = {name: value.clone() for name, value in slots.items() if name not in self.masters}
+        masters = {name: value for name, value in slots.items() if name.startswith(LORA_B)}
+        super().__init__(model, config, masters)
+        self.frozen = {name: value.clone() for name, value in slots.items() if name not in masters}
 
     def added(self, values: Mapping[str, Tensor]) -> Added:
         """The adapter of every layer, A frozen."""
-        scaling = self.config.lora_alpha / self.config.lora_rank
-        modules = [name.removeprefix(_B) for name in values]
-        return {
-            module: low_rank(self.a[f"lora_A.{module}"], values[f"{_B}{module}"], scaling)
-            for module in modules
-        }
+        return lora({**self.frozen, **values}, self.config)
 
 
-class ForwardDifferences(PrgeReference):
-    """MeZO with forward differences, whose unperturbed loss serves all queries of a step."""
+class MezoReference(PrgeReference):
+    """MeZO, which differs from P-RGE in schedule alone, not in numbers, but for forward differences."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
-        """The losses, the unperturbed one first, and g_j = (l(w + eps z_j) - l(w)) / eps."""
+        """With ``difference=forward`` the unperturbed loss and q others, and g_j = (l(w + eps z_j) - l(w)) / eps."""
+        if self.config.difference == "central":
+            return super().differences(batch)
         unperturbed = self.loss(batch, self.masters)
         moved = [
             self.loss(batch, self.perturbed(query, 1.0)) for query in range(self.config.queries)

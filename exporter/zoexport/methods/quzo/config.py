@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
-from zoexport.core.config import setting
+from zoexport.core.config import Synonyms, setting
 from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Problem
 
@@ -12,20 +13,26 @@ ESTIMATORS = ("q-rge2", "q-rge1")
 _MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
 """By perturbation bits: half of the largest level, beyond which more than a twentieth of the perturbation is cut."""
 
-_EPS = {4: 0.5, 8: 1.0}
-_LR = {4: 3e-3, 8: 1.0}
-"""By weight bits: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
+_EPS = {"int4": 0.5, "int8": 1.0}
+_LR = {"int4": 3e-3, "int8": 1.0}
+"""By weights: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
 
 
 @dataclasses.dataclass(frozen=True)
 class QuzoConfig(LoraSettings):
     """What ``--set`` and recipes take for ``quzo``, with the defaults."""
 
+    synonyms: ClassVar[Synonyms] = {
+        **LoraSettings.synonyms,
+        "weight_bits": {"8": {"weights": "int8"}, "4": {"weights": "int4"}},
+    }
+
     train: str = setting(
         "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
     )
-    weights: str = setting("", choices=("int8", "int4"), help="the same as weight_bits, in words")
-    weight_bits: int | None = setting(None, choices=("8", "4"), help="of trained weights (4)")
+    weights: str = setting(
+        "int4", choices=("int8", "int4"), help="trained weights; weight_bits=8 or 4 says the same"
+    )
     activation_bits: int = setting(
         32,
         choices=("32", "8"),
@@ -47,7 +54,6 @@ class QuzoConfig(LoraSettings):
     eps: float = setting(
         None, above=0, help="perturbation scale, in steps of the weights' grid (int4: 0.5, int8: 1)"
     )
-    optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
     lr: float = setting(
         None,
         above=0,
@@ -56,13 +62,9 @@ class QuzoConfig(LoraSettings):
     )
 
     def __post_init__(self) -> None:
-        bits = {"int4": 4, "int8": 8}
-        given = self.weight_bits or bits.get(self.weights, 4)
-        object.__setattr__(self, "weight_bits", given)
-        object.__setattr__(self, "weights", self.weights or f"int{given}")
-        eps = min(_EPS[given], _MOST_EPS[self.perturbation_bits])
+        eps = min(_EPS[self.weights], _MOST_EPS[self.perturbation_bits])
         object.__setattr__(self, "eps", eps if self.eps is None else self.eps)
-        object.__setattr__(self, "lr", _LR[given] if self.lr is None else self.lr)
+        object.__setattr__(self, "lr", _LR[self.weights] if self.lr is None else self.lr)
 
     @property
     def trained(self) -> str:
@@ -92,14 +94,6 @@ class QuzoConfig(LoraSettings):
     def problems(self) -> list[Problem]:
         """Combinations that do not belong together."""
         found = []
-        if self.weights != f"int{self.weight_bits}":
-            found.append(
-                Problem(
-                    f"setting weights={self.weights}",
-                    f"weight_bits={self.weight_bits} says int{self.weight_bits}",
-                    "Give one of the two.",
-                )
-            )
         most = _MOST_EPS[self.perturbation_bits]
         if not self.eps <= most:
             found.append(

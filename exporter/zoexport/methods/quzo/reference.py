@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zoexport.core import grid, int4
-from zoexport.methods.adapted import AdaptedModel, Added, low_rank
+from zoexport.methods.adapted import Added, lora
 from zoexport.methods.quzo.config import QuzoConfig
+from zoexport.methods.zeroth_order import ZerothOrderReference
 
 _CODES = ".codes"
 _LIMITS = {torch.uint8: (-8, 7), torch.int8: (-127, 127)}
 
 
-class QuzoReference:
-    """Zeroth-order training of the integers of linear weights.
+class QuzoReference(ZerothOrderReference):
+    """Zeroth-order training of the integers of linear weights; the masters are int8 (N, K).
 
     Args:
         model: the Hugging Face model with the bundle's weights, quantized and dequantized; its layers get the integers
@@ -31,120 +29,73 @@ class QuzoReference:
     """
 
     def __init__(self, model: nn.Module, config: QuzoConfig, slots: Mapping[str, Tensor]) -> None:
-        self.adapted = AdaptedModel(model)
-        self.config = config
-        self.table = slots["quzo.table"].numpy()
         codes = {name: value for name, value in slots.items() if name.endswith(_CODES)}
-        self.integers = {name: _integers(value) for name, value in codes.items()}
+        super().__init__(model, config, {name: _integers(value) for name, value in codes.items()})
+        self.table = slots["quzo.table"].numpy()
         self.limits = {name: _LIMITS[value.dtype] for name, value in codes.items()}
         self.scales = {
             name: slots[f"scales.{name.removesuffix(_CODES)}"].float().view(len(value), -1)
             for name, value in codes.items()
         }
-        self.step_number = 0
-        self.pending: tuple[list[float], float] | None = None
 
-    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
-        """One step on a batch of examples (objects with ``candidates`` and ``target``).
-
-        Returns:
-            ``losses`` (2q, in the order +1, -1, +2, ...), ``gradients`` (q, equation 14), and every slot's integers
-            ``before`` and ``after`` the update that was pending from the step before.
-        """
-        before = self.values()
-        self.finish()
-        after = self.values()
-        losses = [
-            self._loss(batch, query, sign)
-            for query in range(self.config.queries)
-            for sign in (1, -1)
-        ]
-        gradients = [
-            (losses[2 * query] - losses[2 * query + 1]) / (2 * self.config.eps)
-            for query in range(self.config.queries)
-        ]
-        self.pending = (gradients, learning_rate)
-        self.step_number += 1
-        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
-
-    def follow(
-        self, masters: Mapping[str, Tensor], gradients: Sequence[float], learning_rate: float
-    ) -> None:
-        """Let the pending update be that of another run's gradients; its integers are these ones already."""
-        self.pending = (list(gradients), learning_rate) if gradients else None
-
-    def values(self) -> dict[str, Tensor]:
-        """Every slot's integers, (N, K)."""
-        return {name: torch.from_numpy(value.copy()) for name, value in self.integers.items()}
-
-    def finished(self) -> dict[str, Tensor]:
-        """Every slot's integers, nothing pending."""
-        self.finish()
-        return self.values()
-
-    def finish(self) -> None:
-        """Apply the pending update: w <- clamp(w - sum over queries of S(c_i Q2(u_i))) (equation 15)."""
-        if self.pending is None:
-            return
-        gradients, learning_rate = self.pending
-        for number, (name, value) in enumerate(self.integers.items()):
-            self.integers[name] = grid.update_codes(
-                value,
-                *self.limits[name],
-                gradients=gradients,
-                lr=learning_rate,
-                eps=self.config.eps,
-                table=self.table,
-                seed=self.config.seed,
-                tensor_id=number,
-                step=self.step_number - 1,
-                second=self.config.estimator == "q-rge2",
-            )
-        self.pending = None
-
-    def noise(self, name: str, query: int, step: int) -> Tensor:
-        """Q1(u) of one slot, query and step: (N, K)."""
-        value = self.integers[name]
-        number = list(self.integers).index(name)
-        first, _ = grid.draw_pairs(self.table, self.config.seed, number, query, step, value.size)
-        return torch.from_numpy(first.reshape(value.shape))
-
-    def _loss(self, batch: Sequence[Any], query: int, sign: int) -> float:
-        """The mean loss of a batch with every weight moved along one direction."""
-        weights = {}
-        for name, value in self.integers.items():
-            moved = value + sign * self.noise(name, query, self.step_number).numpy().astype(int)
-            weights[name.removesuffix(_CODES)] = self._weight(name, moved.clip(*self.limits[name]))
-        added = self._placed(weights)
-        with torch.no_grad():
-            losses = [
-                float(self.adapted.loss(example, self.config.loss, added)) for example in batch
-            ]
-        return sum(losses) / len(batch)
-
-    def _placed(self, weights: Mapping[str, Tensor]) -> Added:
-        """Put trained weights where the model reads them; those of adapters are added to what layers give."""
-        if self.config.train == "full":
-            for name, weight in weights.items():
-                self.adapted.model.get_parameter(name).data = weight
-            return {}
-        scaling = self.config.lora_alpha / self.config.lora_rank
+    def perturbed(self, query: int, sign: float) -> dict[str, Tensor]:
+        """Every slot's integers moved along one direction: clamp(w + sign * Q1(u)) (equation 8)."""
         return {
-            module: low_rank(a.T, weights[f"{module}.lora_B.weight"].T, scaling)
-            for module, a in _of_half(weights, "lora_A")
+            name: (value + int(sign) * self.noise(name, query, self.step_number).int()).clamp(
+                *self.limits[name]
+            )
+            for name, value in self.masters.items()
         }
 
-    def _weight(self, name: str, integers: NDArray[Any]) -> Tensor:
+    def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
+        """A slot's integers after a step: clamp(w - sum over queries of S(c_i Q2(u_i))) (equation 15)."""
+        codes = grid.update_codes(
+            self.masters[name].numpy(),
+            *self.limits[name],
+            gradients=gradients,
+            lr=learning_rate,
+            eps=self.config.eps,
+            table=self.table,
+            seed=self.config.seed,
+            tensor_id=list(self.masters).index(name),
+            step=self.step_number - 1,
+            second=self.config.estimator == "q-rge2",
+        )
+        return torch.from_numpy(codes)
+
+    def noise(self, name: str, query: int, step: int) -> Tensor:
+        """Q1(u) of one slot, query and step: int8 (N, K) (equation 5)."""
+        value = self.masters[name]
+        number = list(self.masters).index(name)
+        seed = self.config.seed
+        first, _ = grid.draw_pairs(self.table, seed, number, query, step, value.numel())
+        return torch.from_numpy(first).view_as(value)
+
+    def added(self, values: Mapping[str, Tensor]) -> Added:
+        """Put trained weights where the model reads them; those of adapters are added to what layers give."""
+        weights = {
+            name.removesuffix(_CODES): self._weight(name, value) for name, value in values.items()
+        }
+        if self.config.train == "lora":
+            return lora(
+                {_lora_name(name): weight.T for name, weight in weights.items()}, self.config
+            )
+        for name, weight in weights.items():
+            self.adapted.model.get_parameter(name).data = weight
+        return {}
+
+    def _weight(self, name: str, integers: Tensor) -> Tensor:
+        """The integers times their scales, float32 (N, K)."""
         scale = self.scales[name]
-        rows = torch.from_numpy(integers).float().view(len(integers), scale.shape[1], -1)
-        return (rows * scale[:, :, None]).view(integers.shape)
+        groups = integers.float().view(len(integers), scale.shape[1], -1)
+        return (groups * scale[:, :, None]).view(integers.shape)
 
 
-def _integers(codes: Tensor) -> NDArray[np.int8]:
-    return (codes if codes.dtype == torch.int8 else int4.unpack_int4(codes)).numpy().copy()
+def _integers(codes: Tensor) -> Tensor:
+    return codes if codes.dtype == torch.int8 else int4.unpack_int4(codes)
 
 
-def _of_half(weights: Mapping[str, Tensor], half: str) -> list[tuple[str, Tensor]]:
-    """Modules and matrices of one half of adapters."""
-    end = f".{half}.weight"
-    return [(name.removesuffix(end), w) for name, w in weights.items() if name.endswith(end)]
+def _lora_name(parameter: str) -> str:
+    """``lora_A.<module>`` of ``<module>.lora_A.weight``."""
+    module, half, _ = parameter.rsplit(".", 2)
+    return f"{half}.{module}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,6 @@ class SenszoqReference(ZerothOrderReference):
             found[module] = lambda x, sparse=sparse: nn.functional.linear(x, sparse)
         return found
 
-    def kept(self, value: Tensor) -> Tensor:
-        """Rounded to fp16."""
-        return value.half().float()
+    def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
+        """The values after a step, rounded to fp16."""
+        return super().updated(name, gradients, learning_rate).half().float()

@@ -31,7 +31,6 @@ class SpzoConfig(LoraSettings):
         "1,4", help="P1,P2: directions of the first block, and of the second for each sign of one"
     )
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
-    optimizer: str = setting("sgd", choices=("sgd",), help="the update rule")
 
     def __post_init__(self) -> None:
         full = self.train == "full"

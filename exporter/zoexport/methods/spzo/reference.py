@@ -11,11 +11,9 @@ from torch.func import functional_call
 
 from zoexport.core.encoders import model_inputs
 from zoexport.core.sizes import sizes
-from zoexport.methods.adapted import AdaptedModel, Added, low_rank
+from zoexport.methods.adapted import LORA_B, AdaptedModel, Added, lora
 from zoexport.methods.spzo.config import SpzoConfig
 from zoexport.methods.zeroth_order import ZerothOrderReference
-
-_B = "lora_B."
 
 
 class SpzoReference(ZerothOrderReference):
@@ -31,9 +29,9 @@ class SpzoReference(ZerothOrderReference):
 
     def __init__(self, model: nn.Module, config: SpzoConfig, slots: Mapping[str, Tensor]) -> None:
         full = config.train == "full"
-        masters = {name: v for name, v in slots.items() if full or name.startswith(_B)}
+        masters = {name: v for name, v in slots.items() if full or name.startswith(LORA_B)}
         super().__init__(model, config, masters)
-        self.a = {name: value.clone() for name, value in slots.items() if name not in masters}
+        self.frozen = {name: value.clone() for name, value in slots.items() if name not in masters}
         self.late = _read_by_second_block(model, config)
         if full:
             self.weights = _Weights(model)
@@ -45,18 +43,15 @@ class SpzoReference(ZerothOrderReference):
             # What both blocks read is perturbed in the second alone.
             self.second = {name for key, name in self.keys.items() if _module(key) in self.late}
         else:
-            self.second = {name for name in masters if name.removeprefix(_B) in self.late}
+            self.second = {name for name in masters if name.removeprefix(LORA_B) in self.late}
 
-    def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
-        """One step on a batch of examples (objects with ``candidates`` and ``target``).
+    def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
+        """The losses of a step and its projected gradients.
 
         Returns:
-            ``losses`` (4 P1 P2: of every direction of the second block, plus and minus), ``gradients`` (P1 of the first
-            block, then 2 P1 P2 of the second), and every master ``before`` and ``after`` the update that was pending.
+            4 P1 P2 losses, of every direction of the second block, plus and minus; and P1 gradients of the first block,
+            then 2 P1 P2 of the second.
         """
-        before = self.values()
-        self.finish()
-        after = self.values()
         eps = self.config.eps
         first, second = self.config.directions
         means: list[float] = []
@@ -76,9 +71,7 @@ class SpzoReference(ZerothOrderReference):
             *((plus - minus) / (2 * eps) for plus, minus in _pairs(means)),
             *((plus - minus) / (2 * eps) for plus, minus in _pairs(losses)),
         ]
-        self.pending = (gradients, learning_rate)
-        self.step_number += 1
-        return {"losses": losses, "gradients": gradients, "before": before, "after": after}
+        return losses, gradients
 
     def moved(self, *, early: float = 0.0, late: float = 0.0, along: int) -> dict[str, Tensor]:
         """The masters of one block, moved along a direction of its own: w + sign * eps * z."""
@@ -89,19 +82,11 @@ class SpzoReference(ZerothOrderReference):
             if (name in self.second) == (late != 0.0)
         }
 
-    def finish(self) -> None:
-        """Apply the pending update: each block moves by the mean of g z over its own directions."""
-        if self.pending is None:
-            return
-        gradients, learning_rate = self.pending
+    def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
+        """A master after a step: each block moves by the mean of g z over its own directions."""
         first = self.config.directions[0]
-        for name, value in self.masters.items():
-            own = gradients[first:] if name in self.second else gradients[:first]
-            total = torch.zeros_like(value)
-            for along, gradient in enumerate(own):
-                total += gradient * self.noise(name, along, self.step_number - 1)
-            self.masters[name] = value - learning_rate / len(own) * total
-        self.pending = None
+        own = gradients[first:] if name in self.second else gradients[:first]
+        return super().updated(name, own, learning_rate)
 
     def added(self, values: Mapping[str, Tensor]) -> Added:
         """The adapter of every layer, A frozen; nothing where the weights themselves are trained."""
@@ -113,12 +98,7 @@ class SpzoReference(ZerothOrderReference):
                 for key, name in self.keys.items()
             }
             return {}
-        scaling = self.config.lora_alpha / self.config.lora_rank
-        modules = [name.removeprefix(_B) for name in values]
-        return {
-            module: low_rank(self.a[f"lora_A.{module}"], values[f"{_B}{module}"], scaling)
-            for module in modules
-        }
+        return lora({**self.frozen, **values}, self.config)
 
 
 class _Weights(nn.Module):

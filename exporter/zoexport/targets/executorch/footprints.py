@@ -22,7 +22,7 @@ from zoexport.targets.executorch.layouts import is_layout
 from zoexport.targets.executorch.lower_stages import fused_program
 
 _ALIGNMENT = 16
-# Of runtime_ops/kernels/products.cpp: a panel of B, and rows of A beside it.
+# A panel of B, and rows of A beside it, in runtime_ops/kernels/products.cpp.
 _PANEL_WIDTH, _MOST_ROWS, _MOST_DEPTH = 32, 280, 384
 _INT4_AND_INT8 = (
     zo.grid_linear_int4,

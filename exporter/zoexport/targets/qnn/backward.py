@@ -25,12 +25,13 @@ x sigmoid(x), which is another operator of it::
 
 from __future__ import annotations
 
-import operator
+from typing import Any
 
 from torch.fx import Graph, Node
 
 from zoexport.core.types import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, shape_of
+from zoexport.ir.rewrite import Rule, rewrite
 from zoexport.targets.qnn.norms import LEAST_WIDTH
 
 _LEAST_NORMAL = 2.0**-14
@@ -39,18 +40,22 @@ _LEAST_NORMAL = 2.0**-14
 
 def norm_gradients(program: Program) -> None:
     """Rewrite the gradients of norms in a backward program, whose recorded shapes are numbers."""
-    nodes = program.module.graph
-    for node in list(nodes.nodes):
-        found = _of_norm(node)
-        if found is not None:
-            made = _gradient(nodes, node, *found)
-            node.replace_all_uses_with(made)
-    nodes.eliminate_dead_code()
+    _apply(program, ((aten.mul,), _norm_gradient))
+
+
+def _apply(program: Program, *rules: tuple[tuple[Any, ...], Rule]) -> None:
+    rewrite(program, rules)
+    program.module.graph.eliminate_dead_code()
     program.module.recompile()
 
 
-def _gradient(nodes: Graph, term: Node, x: Node, root: Node, dn: Node) -> Node:
+def _norm_gradient(term: Node) -> Node | None:
     """The second term of dx; the first, r dn, reads the new r too."""
+    found = _of_norm(term)
+    if found is None:
+        return None
+    x, root, dn = found
+    nodes = term.graph
     with nodes.inserting_before(root.next):
         normed = call(nodes, aten.mul.Tensor, x, root)
         ratio = _ratio(nodes, normed, x) if shape_of(x)[-1] >= LEAST_WIDTH else root
@@ -60,16 +65,15 @@ def _gradient(nodes: Graph, term: Node, x: Node, root: Node, dn: Node) -> Node:
                 user.replace_all_uses_with(normed)
             else:
                 user.replace_input_with(root, ratio)
-    with nodes.inserting_before(term):
-        common = call(nodes, aten.mul.Tensor, dn, normed)
-        common = _mean(nodes, common)
-        common = call(nodes, aten.mul.Tensor, common, ratio)
-        return call(nodes, aten.neg.default, call(nodes, aten.mul.Tensor, normed, common))
+    common = call(nodes, aten.mul.Tensor, dn, normed)
+    common = _mean(nodes, common)
+    common = call(nodes, aten.mul.Tensor, common, ratio)
+    return call(nodes, aten.neg.default, call(nodes, aten.mul.Tensor, normed, common))
 
 
 def _of_norm(node: Node) -> tuple[Node, Node, Node] | None:
     """x, r and dn where ``node`` is expand(sum(dn x) * -0.5 * r^3) / d * (2 * x)."""
-    if not is_call(node, aten.mul) or len(node.all_input_nodes) != 2:
+    if len(node.all_input_nodes) != 2:
         return None
     chain, twice = node.all_input_nodes
     if not (is_call(twice, aten.mul) and twice.args[1] == 2.0 and is_call(chain, aten.div)):
@@ -95,44 +99,37 @@ def _of_norm(node: Node) -> tuple[Node, Node, Node] | None:
 
 def layer_norm_gradients(program: Program) -> None:
     """Rewrite the layer norms of a backward program, and their gradients."""
-    nodes = program.module.graph
-    for node in list(nodes.nodes):
-        if is_call(node, aten.native_layer_norm):
-            _statistics(nodes, node)
-    for node in list(nodes.nodes):
-        found = _of_layer_norm(node)
-        if found is not None:
-            root, dn, normed = found
-            with nodes.inserting_before(node):
-                common = _mean(nodes, call(nodes, aten.mul.Tensor, dn, normed))
-                rest = call(nodes, aten.sub.Tensor, dn, _mean(nodes, dn))
-                rest = call(
-                    nodes, aten.sub.Tensor, rest, call(nodes, aten.mul.Tensor, normed, common)
-                )
-                made = call(nodes, aten.mul.Tensor, rest, root)
-            node.replace_all_uses_with(made)
-    nodes.eliminate_dead_code()
-    program.module.recompile()
+    _apply(
+        program, ((aten.native_layer_norm,), _with_statistics), ((aten.mul,), _layer_norm_gradient)
+    )
 
 
-def _statistics(nodes: Graph, norm: Node) -> None:
+def _with_statistics(norm: Node) -> tuple[Node, ...] | None:
     x, shape, weight, bias, eps = arguments(norm)
     if len(shape) != 1:
-        return
-    with nodes.inserting_before(norm):
-        result = call(nodes, aten.layer_norm.default, x, shape, weight, bias, eps)
-        mean = _mean(nodes, x)
-        plain = call(nodes, aten.layer_norm.default, x, shape, None, None, eps)
-        root = _ratio(nodes, plain, call(nodes, aten.sub.Tensor, x, mean))
-    for part in list(norm.users):
-        if part.target is operator.getitem:
-            part.replace_all_uses_with((result, mean, root)[int(str(part.args[1]))])
-            nodes.erase_node(part)
+        return None
+    nodes = norm.graph
+    result = call(nodes, aten.layer_norm.default, x, shape, weight, bias, eps)
+    mean = _mean(nodes, x)
+    plain = call(nodes, aten.layer_norm.default, x, shape, None, None, eps)
+    return result, mean, _ratio(nodes, plain, call(nodes, aten.sub.Tensor, x, mean))
+
+
+def _layer_norm_gradient(node: Node) -> Node | None:
+    found = _of_layer_norm(node)
+    if found is None:
+        return None
+    root, dn, normed = found
+    nodes = node.graph
+    common = _mean(nodes, call(nodes, aten.mul.Tensor, dn, normed))
+    rest = call(nodes, aten.sub.Tensor, dn, _mean(nodes, dn))
+    rest = call(nodes, aten.sub.Tensor, rest, call(nodes, aten.mul.Tensor, normed, common))
+    return call(nodes, aten.mul.Tensor, rest, root)
 
 
 def _of_layer_norm(node: Node) -> tuple[Node, Node, Node] | None:
     """r, dn and n where ``node`` is (r / d) (dn d - sum(dn) - n sum(dn n))."""
-    if not is_call(node, aten.mul) or len(node.all_input_nodes) != 2:
+    if len(node.all_input_nodes) != 2:
         return None
     share, rest = node.all_input_nodes
     if not (
@@ -168,24 +165,23 @@ def _mean_size(nodes: Graph, node: Node) -> Node:
 
 def softmax_gradients(program: Program) -> None:
     """Rewrite the gradients of softmaxes in a backward program."""
-    nodes = program.module.graph
-    for node in list(nodes.nodes):
-        if not is_call(node, aten.sub) or node.kwargs or len(node.all_input_nodes) != 2:
+    _apply(program, ((aten.sub,), _softmax_gradient))
+
+
+def _softmax_gradient(node: Node) -> Node | None:
+    if node.kwargs or len(node.all_input_nodes) != 2:
+        return None
+    product, other = arguments(node)
+    if not (is_call(product, aten.mul) and is_call(other, aten.mul)):
+        return None
+    for dp, p in (arguments(product), arguments(product)[::-1]):
+        total = [arg for arg in other.args if arg is not p]
+        if not is_call(p, aten._softmax) or len(total) != 1 or not is_call(total[0], aten.sum):
             continue
-        product, other = arguments(node)
-        if not (is_call(product, aten.mul) and is_call(other, aten.mul)):
-            continue
-        for dp, p in (arguments(product), arguments(product)[::-1]):
-            total = [arg for arg in other.args if arg is not p]
-            if not is_call(p, aten._softmax) or len(total) != 1 or not is_call(total[0], aten.sum):
-                continue
-            if operand(total[0]) is product:
-                with nodes.inserting_before(node):
-                    rest = call(nodes, aten.sub.Tensor, dp, total[0])
-                    made = call(nodes, aten.mul.Tensor, p, rest)
-                node.replace_all_uses_with(made)
-    nodes.eliminate_dead_code()
-    program.module.recompile()
+        if operand(total[0]) is product:
+            rest = call(node.graph, aten.sub.Tensor, dp, total[0])
+            return call(node.graph, aten.mul.Tensor, p, rest)
+    return None
 
 
 def sigmoid_gradients(program: Program) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from torch.fx import Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import aten, call, is_call, placeholders, shape_of
+from zoexport.ir.graphs import aten, call, constant_nodes, is_call, shape_of
 
 _ELEMENTWISE = (
     aten.add,
@@ -42,7 +42,7 @@ _ROWS = 3
 
 def repeat_broadcasts(program: Program) -> None:
     """Rewrite a program, whose recorded shapes are numbers."""
-    constant = _constants(program)
+    constant = constant_nodes(program, {value.name for value in program.weights()})
     repeated: dict[tuple[Node, tuple[int, ...]], Node] = {}
     for node in list(program.module.graph.nodes):
         if not is_call(node, *_ELEMENTWISE):
@@ -67,13 +67,3 @@ def _times(have: tuple[int, ...], want: tuple[int, ...]) -> tuple[int, ...]:
         return ()
     have = (1,) * (len(want) - len(have)) + have
     return (*(size // own for own, size in zip(have[:-1], want[:-1], strict=True)), 1)
-
-
-def _constants(program: Program) -> set[Node]:
-    """What depends on weights alone."""
-    weights = {value.name for value in program.weights()}
-    found = {node for name, node in placeholders(program).items() if name in weights}
-    for node in program.module.graph.nodes:
-        if node.op == "call_function" and found.issuperset(node.all_input_nodes):
-            found.add(node)
-    return found

@@ -8,15 +8,17 @@ depends on weights alone is computed here, as QNN gathers from constants only.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.fx import Node
 
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import (
-    arguments,
     aten,
     call,
+    constant_values,
     copy_program,
     is_call,
     operand,
@@ -26,6 +28,7 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.ir.lengths import close_sizes
+from zoexport.ir.rewrite import rewrite
 from zoexport.targets.qnn.broadcasts import repeat_broadcasts
 from zoexport.targets.qnn.norms import rms_norms
 from zoexport.targets.qnn.parts import lacking_operators
@@ -33,7 +36,6 @@ from zoexport.targets.qnn.parts import lacking_operators
 _INDEX = {aten.embedding: 1, aten.index_select: 2}
 """The place of the indices among an operator's arguments."""
 _LARGER = (aten.expand, aten.repeat)
-"""Not computed beforehand: their results take more room than what they are made of."""
 
 
 def for_htp(graph: TrainingGraph, name: str) -> Program:
@@ -53,34 +55,30 @@ def for_htp(graph: TrainingGraph, name: str) -> Program:
 def _dequantize(graph: TrainingGraph, program: Program) -> None:
     """Weights that are read as codes and scales: read as the numbers that these stand for."""
     names = {node: name for name, node in placeholders(program).items()}
-    for node in list(program.module.graph.nodes):
+
+    def read(node: Node) -> Node | None:
         if is_call(node, zo.dequantize_int4, zo.dequantize_int8):
-            node.replace_all_uses_with(_values(graph, program, names, node, arguments(node)[:2]))
-        elif is_call(node, zo.embedding_int4):
-            codes, scales, tokens = arguments(node)
-            table = _values(graph, program, names, node, (codes, scales))
-            with program.module.graph.inserting_before(node):
-                rows = call(program.module.graph, aten.embedding.default, table, tokens)
-            node.replace_all_uses_with(rows)
-        elif is_call(node, aten.embedding) and operand(node).meta["val"].dtype == torch.int8:
-            # Codes of int8, whose rows are cast and scaled next: integers that fp16 holds too.
-            name = names[operand(node)]
-            graph.weights.setdefault(f"{name}.float", graph.weights[name].float())
-            node.update_arg(
-                0, weight_input(program, f"{name}.float", graph.weights[f"{name}.float"])
-            )
-            node.meta["val"] = node.meta["val"].float()
+            return _values(graph, program, names, node)
+        if is_call(node, zo.embedding_int4):
+            table = _values(graph, program, names, node)
+            return call(node.graph, aten.embedding.default, table, operand(node, 2))
+        if operand(node).meta["val"].dtype != torch.int8:
+            return None
+        # Codes of int8, whose rows are cast and scaled next: integers that fp16 holds too.
+        name = f"{names[operand(node)]}.float"
+        codes = graph.weights.setdefault(name, graph.weights[names[operand(node)]].float())
+        table = weight_input(program, name, codes)
+        return call(node.graph, aten.embedding.default, table, *node.args[1:])
+
+    # One rule for all, so that weights are inputs in the order in which they are read.
+    readers = (zo.dequantize_int4, zo.dequantize_int8, zo.embedding_int4, aten.embedding)
+    rewrite(program, [(readers, read)])
 
 
-def _values(
-    graph: TrainingGraph,
-    program: Program,
-    names: dict[Node, str],
-    read: Node,
-    stored: tuple[Node, ...],
-) -> Node:
-    codes, scales = (graph.weights[names[node]] for node in stored)
-    name = names[stored[0]].removesuffix(".codes")
+def _values(graph: TrainingGraph, program: Program, names: dict[Node, str], read: Node) -> Node:
+    """The weight whose codes and scales a call reads."""
+    codes, scales = (graph.weights[names[operand(read, place)]] for place in (0, 1))
+    name = names[operand(read)].removesuffix(".codes")
     if name not in graph.weights:
         four_bits = is_call(read, zo.dequantize_int4, zo.embedding_int4)
         dequantize = zo.dequantize_int4 if four_bits else zo.dequantize_int8
@@ -89,38 +87,32 @@ def _values(
 
 
 def _index_with_32_bits(graph: TrainingGraph, program: Program) -> None:
-    nodes = program.module.graph
     constants = {node: name for name, node in placeholders(program).items()}
-    for node in list(nodes.nodes):
-        for operator, place in _INDEX.items():
-            if not is_call(node, operator):
-                continue
-            indices = operand(node, place)
-            if indices.meta["val"].dtype != torch.int64:
-                continue
-            with nodes.inserting_before(node):
-                name = constants.get(indices, "")
-                if name in graph.weights:
-                    short = f"{name}.int32"
-                    graph.weights[short] = graph.weights[name].int()
-                    narrow = weight_input(program, short, graph.weights[short])
-                else:
-                    narrow = call(nodes, aten._to_copy.default, indices, dtype=torch.int32)
-            node.update_arg(place, narrow)
+
+    def narrow(node: Node, place: int) -> Node | None:
+        indices = operand(node, place)
+        if indices.meta["val"].dtype != torch.int64:
+            return None
+        name = constants.get(indices, "")
+        if name in graph.weights:
+            short = f"{name}.int32"
+            graph.weights[short] = graph.weights[name].int()
+            cast = weight_input(program, short, graph.weights[short])
+        else:
+            cast = call(node.graph, aten._to_copy.default, indices, dtype=torch.int32)
+        given = [*node.args]
+        given[place] = cast
+        return call(node.graph, node.target, *given, **node.kwargs)
+
+    rewrite(
+        program,
+        [((operator,), partial(narrow, place=place)) for operator, place in _INDEX.items()],
+    )
 
 
 def _fold(program: Program, weights: dict[str, Tensor]) -> None:
     """Compute what depends on weights alone, and is no larger than these."""
-    nodes = program.module.graph
-    known = {node: weights[name] for name, node in placeholders(program).items() if name in weights}
-    for node in list(nodes.nodes):
-        alone = node.op == "call_function" and node.all_input_nodes
-        if not alone or is_call(node, *_LARGER) or not known.keys() >= {*node.all_input_nodes}:
-            continue
-        given = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: known[arg])
-        value = node.target(*given[0], **given[1])
-        if isinstance(value, Tensor):
-            known[node] = value
+    known = constant_values(program, weights, _is_larger)
     for node, value in known.items():
         if node.op == "placeholder" or all(user in known for user in node.users):
             continue
@@ -128,3 +120,9 @@ def _fold(program: Program, weights: dict[str, Tensor]) -> None:
         weights[name] = value.contiguous()
         node.replace_all_uses_with(weight_input(program, name, weights[name]))
     remove_unused_weights(program)
+
+
+def _is_larger(node: Node) -> bool:
+    """Whether a result takes more room than what it is made of, or is not one tensor."""
+    several = not isinstance(node.meta["val"], Tensor)
+    return several or not node.all_input_nodes or is_call(node, *_LARGER)

@@ -35,7 +35,7 @@ _CXX_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6")
 _LIBRARIES = ("libQnnHtp.so", "libQnnSystem.so")
 _HOST = Path("lib") / "x86_64-linux-clang"
 _REAL_LIBRARY = "ZOEXPORT_QNN_HTP"
-# Of QnnInterface_t, whose functions begin after 40 bytes: the fifth gives the build's id.
+# The functions of QnnInterface_t begin after 40 bytes; the fifth gives the build's id.
 _FUNCTIONS, _GET_BUILD_ID = 40, 4
 
 

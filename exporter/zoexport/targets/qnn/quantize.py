@@ -6,7 +6,7 @@ is cut off on the device, and two things would be shown wrongly:
 
 - Adapters start at zero and grow. They are calibrated at values up to ``ADAPTER_RANGE``.
 - A causal mask of -3e38 would take the whole range of a sum. ``MASKED`` does as well: e^-128 is 0 even in float32 next
-  to the scores of a row, and 16 bits still tell scores apart by 0.002.
+  to the scores of a row, and 16 bits still distinguish scores that differ by 0.002.
 """
 
 from __future__ import annotations

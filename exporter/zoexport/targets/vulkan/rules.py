@@ -1,7 +1,7 @@
 """vulkan_rules: say the same with operators that ExecuTorch's Vulkan delegate has, in the forms that it computes.
 
-Its partitioner looks at operators and types. What the delegate needs besides is in its sources, and only a phone would
-tell otherwise: ``aten.linear``, ``et_vk.linear_q4gsw`` and ``et_vk.embedding_q4gsw`` take constant weights alone, and
+Its partitioner looks at operators and types. What the delegate needs besides is in its sources, and otherwise shows
+only on a phone: ``aten.linear``, ``et_vk.linear_q4gsw`` and ``et_vk.embedding_q4gsw`` take constant weights alone, and
 rows in two dimensions; so do the weights of a fused norm, and of layer_norm, have to be constants. Products of two
 computed matrices are ``aten.bmm``, of three dimensions.
 

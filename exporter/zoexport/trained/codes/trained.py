@@ -65,11 +65,11 @@ def _rounding(config: Any, targets: list[str]) -> tuple[Pass, ...]:
 
 
 def _training(config: Any, modules: list[str]) -> Pass:
-    from zoexport.passes.train_grid import train_grid
+    from zoexport.passes.perturb_codes import perturb_codes
 
     return Pass(
-        "train_grid",
-        lambda graph: train_grid(
+        "perturb_codes",
+        lambda graph: perturb_codes(
             graph,
             modules,
             queries=config.queries,

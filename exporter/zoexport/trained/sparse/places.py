@@ -51,7 +51,7 @@ def places_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, torch.Tens
     """By parameter, the chosen elements of a bundle: int64 (k), in the order of its slot."""
     from safetensors import safe_open
 
-    from zoexport.passes.sparse_split import PLACES
+    from zoexport.passes.separate_chosen import PLACES
 
     with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
         places = file.get_tensor(PLACES).long()

@@ -28,21 +28,23 @@ def needs(_: TrainingSettings) -> dict[Feature, str]:
 
 def insertion(config: Any, targets: list[str]) -> Insertion:
     """The chosen elements of the weights of ``targets``."""
-    from zoexport.passes.sparse_split import sparse_split
+    from zoexport.passes.separate_chosen import separate_chosen
 
-    split = Pass(
-        "sparse_split",
-        lambda graph: sparse_split(graph, targets, queries=config.queries, density=config.density),
+    separation = Pass(
+        "separate_chosen",
+        lambda graph: separate_chosen(
+            graph, targets, queries=config.queries, density=config.density
+        ),
         "finds weights by the model's names, which stages rename, and takes from them before they are quantized",
     )
-    return Insertion(captured=(split,))
+    return Insertion(captured=(separation,))
 
 
 def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[int]:
     """How many elements of each weight are chosen, and of all together."""
     if chosen is None:
         from zoexport.models import adapter_targets
-        from zoexport.passes.sparse_split import spread_count
+        from zoexport.passes.separate_chosen import spread_count
 
         names = adapter_targets(model, *config.modules)
         sizes = [model.get_submodule(name).weight.numel() for name in names]

@@ -19,10 +19,10 @@ def needs(_: TrainingSettings) -> dict[Feature, str]:
 
 def insertion(_: Any, __: list[str]) -> Insertion:
     """Every parameter of the model."""
-    from zoexport.passes.train_weights import train_weights
+    from zoexport.passes.weights_as_state import weights_as_state
 
-    train = Pass("train_weights", train_weights, "trains what stages bind, before sizes are chosen")
-    return Insertion(families=(train,))
+    place = "trains what stages bind, before sizes are chosen"
+    return Insertion(families=(Pass("weights_as_state", weights_as_state, place),))
 
 
 def write(

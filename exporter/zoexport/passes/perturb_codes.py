@@ -1,4 +1,4 @@
-"""train_grid: the integers of quantized linear weights are trained, perturbed inside their products (QuZO).
+"""perturb_codes: the integers of quantized linear weights are trained, perturbed inside their products (QuZO).
 
 Before, each stage binding frozen codes and scales::
 
@@ -48,7 +48,7 @@ _SCALARS = (
 _PRODUCTS = {zo.linear_int4: zo.grid_linear_int4, zo.linear_int8: zo.grid_linear_int8}
 
 
-def train_grid(
+def perturb_codes(
     graph: TrainingGraph,
     modules: Sequence[str],
     *,
@@ -122,7 +122,7 @@ def _part_stages(graph: TrainingGraph, trained: Collection[str]) -> None:
 
 def _not_alone(name: str) -> VerifyError:
     return VerifyError(
-        f"[train_grid] {name}",
+        f"[perturb_codes] {name}",
         found="no quantized linear layer that reads it and nothing else",
         expected="a linear layer's own weight",
         fix="Train other layers, or adapters: train=lora.",

@@ -1,4 +1,4 @@
-"""sparse_split: chosen elements of the linear weights are trained, the others frozen (SensZOQ, equations 7 and 21).
+"""separate_chosen: chosen elements of the linear weights are trained, the others frozen (SensZOQ, equations 7 and 21).
 
 Before::
 
@@ -37,7 +37,7 @@ _SCALARS = (
 _MOST = (1 << 31) - 1
 
 
-def sparse_split(
+def separate_chosen(
     graph: TrainingGraph, modules: list[str], *, queries: int, density: float
 ) -> TrainingGraph:
     """Train the elements of ``graph.chosen`` in every program.
@@ -126,7 +126,7 @@ def _rewrite(
         calls = [user for user in _users(weights.get(name)) if user.args[1] is weights[name]]
         if not calls:
             raise VerifyError(
-                f"[sparse_split] {name}",
+                f"[separate_chosen] {name}",
                 found=f"no linear call with it in program {program.name}",
                 expected="a layer that the model calls",
                 fix="Report the model's architecture.",

@@ -1,4 +1,4 @@
-"""train_weights: the model's own parameters are trained, in float32 (MeZO; FedSPZO without adapters).
+"""weights_as_state: the model's own parameters are trained, in float32 (MeZO; FedSPZO without adapters).
 
 Before, each stage binding frozen tensors::
 
@@ -21,7 +21,7 @@ from zoexport.core.types import Program, Slot, TrainingGraph
 from zoexport.ir.frozen import values
 
 
-def train_weights(graph: TrainingGraph) -> TrainingGraph:
+def weights_as_state(graph: TrainingGraph) -> TrainingGraph:
     """Make every parameter that a stage reads a trainable slot.
 
     Args:
@@ -58,7 +58,7 @@ def _as_state(graph: TrainingGraph, program: Program) -> set[str]:
         parameters = bound & graph.parameters
         if parameters and parameters != bound:
             raise VerifyError(
-                f"[train_weights] {program.name}, {value.name}",
+                f"[weights_as_state] {program.name}, {value.name}",
                 found=f"the parameter {min(parameters)}, and in another layer the table {min(bound - parameters)}",
                 expected="layers that read a value of one kind",
                 fix="Report the model's architecture, or train adapters (train=lora).",

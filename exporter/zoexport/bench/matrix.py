@@ -1,4 +1,4 @@
-"""What is measured: variants, each a way to take a step (method, weights) and the size of a step (shape)."""
+"""The matrix of variants that are measured: each a way to take a step (method, weights) and its size (shape)."""
 
 from __future__ import annotations
 
@@ -179,11 +179,11 @@ def preset(name: str) -> tuple[Axes, ...]:
     return PRESETS[name]
 
 
-def variants(grid: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]:
-    """The variants of a grid, each once, with the axes that the user gave in place of the grid's own.
+def variants(parts: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]:
+    """The variants of a matrix, each once, with the axes that the user gave in place of its own.
 
     Args:
-        grid: of :func:`preset`.
+        parts: of :func:`preset`.
         changes: values of :class:`Axes` by field.
 
     Raises:
@@ -199,7 +199,7 @@ def variants(grid: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]:
     if "batch" in changes:
         changes = {**changes, "rows": None}
     found: dict[Variant, None] = {}
-    for axes in grid:
+    for axes in parts:
         chosen = dataclasses.replace(axes, **changes)
         for shape in chosen.shapes():
             for method, weights, split in itertools.product(

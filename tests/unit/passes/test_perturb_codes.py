@@ -1,4 +1,4 @@
-"""train_grid: which layers perturb their integers, and which keep what they had."""
+"""perturb_codes: which layers perturb their integers, and which keep what they had."""
 
 from __future__ import annotations
 
