@@ -22,7 +22,7 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.federated.terms import ALGORITHMS
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_decomfl_averages_the_scalars_of_one_seed(mezo: Path, tmp_path: Path) ->
     found = [Trajectory.unpack(reply.body, 3, terms.scalars) for reply in replies]
     gradients = np.mean([one.gradients.astype(np.float64) for one in found], axis=0)
     # One update a step with the averaged scalars, from the definition.
-    with Session.open(mezo, engine=models.no_programs) as session:
+    with Session.open(mezo, engine=no_programs) as session:
         models.write(session, start)
         session.configure(seed=seed)
         losses = np.mean([one.losses.astype(np.float64) for one in found], axis=0)

@@ -22,7 +22,7 @@ from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.store import Store, read_federation
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_clients_are_replayed_bit_for_bit(
                 )
                 trajectory = Trajectory.unpack(reply.body, terms.steps, terms.scalars)
                 replayed = replayer.model(before, seed, trajectory, terms)
-                with Session.open(bundle, engine=models.no_programs, verify=False) as session:
+                with Session.open(bundle, engine=no_programs, verify=False) as session:
                     session.attach(state, read_only=True)
                     assert session.info.seed == seed and session.info.steps == terms.steps
                     for name, values in replayed.items():
