@@ -19,7 +19,6 @@ TARGETS = ("host", "android-cpu", "ios-mlx", "ios-coreml", "android-npu")
 
 METHODS = ("prge", "mezo", "mebp", "spzo", "senszoq", "quzo")
 _REFUSED = {
-    "ios-mlx": {"quzo"},
     "ios-coreml": {"quzo"},
     "android-npu": {"senszoq", "quzo"},
 }
