@@ -12,6 +12,7 @@ from tests.support.mlx_arrays import assert_rule, by_rule, case, covered, to_mlx
 from tests.support.tiny_models import fixed
 from zoexport.core import activation_grids, grid, int4, rng
 from zoexport.ir.graphs import zo
+from zoexport.targets.mlx import packing
 from zoexport.targets.mlx.grid import grids, words
 
 N, K, QUERIES = 37, 96, 3
@@ -80,6 +81,15 @@ def test_words_are_those_of_the_noise_specification(
     found = words(given[0], given[1], query, given[2], count)
     expected = rng.words(seed % 2**64, 2**31 - 2, query, step, count)
     np.testing.assert_array_equal(np.array(found), expected)
+
+
+@pytest.mark.parametrize("operator", CODES)
+def test_a_weight_in_parts(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one is shorter, and each begins where its words do."""
+    monkeypatch.setattr(packing, "_PANEL", 9 * K)
+    assert [part.start for part in packing.panels(N, K)] == [0, 12, 24, 36]
+    args = (X, *CODES[operator], BIAS, *noise(), QUERIES)
+    assert_rule(operator, args, {}, rounding=3e-6)
 
 
 def test_rows_need_be_no_copies_without_epsilon() -> None:

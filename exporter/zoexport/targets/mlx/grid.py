@@ -6,6 +6,7 @@ it is that of ``ir.grid_ops``, and no input of a function.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from zoexport.core.activation_grids import (
     ROUNDS_TO_3_BITS,
 )
 from zoexport.ir.graphs import zo
-from zoexport.targets.mlx.packing import matmul
+from zoexport.targets.mlx.packing import matmul, panels
 from zoexport.targets.rules import Rule
 
 
@@ -35,30 +36,48 @@ def grids() -> dict[Any, Rule]:
 
 def _linear_int4(x: mx.array, codes: mx.array, scales: mx.array, *rest: Any) -> mx.array:
     """codes uint8 (N, K/2), scales (N, K/group)."""
-    nibbles = mx.stack([codes & 15, codes >> 4], axis=-1)
-    integers = mx.flatten(nibbles, -2, -1).astype(mx.int32) - 8
 
-    def weight(moved: mx.array) -> mx.array:
+    def integers(rows: slice) -> mx.array:
+        nibbles = mx.stack([codes[rows] & 15, codes[rows] >> 4], axis=-1)
+        return mx.flatten(nibbles, -2, -1).astype(mx.int32) - 8
+
+    def values(moved: mx.array, rows: slice) -> mx.array:
         groups = mx.unflatten(moved.astype(mx.float32), 1, (scales.shape[1], -1))
-        return mx.flatten(groups * scales.astype(mx.float32)[..., None], 1, 2)
+        return mx.flatten(groups * scales[rows].astype(mx.float32)[..., None], 1, 2)
 
-    return _product(x, integers, (-8, 7), weight, *rest)
+    return _product(x, _Weight(len(codes), integers, (-8, 7), values), *rest)
 
 
 def _linear_int8(x: mx.array, codes: mx.array, scales: mx.array, *rest: Any) -> mx.array:
     """codes int8 (N, K), scales float32 (N)."""
 
-    def weight(moved: mx.array) -> mx.array:
-        return moved.astype(mx.float32) * scales[:, None]
+    def integers(rows: slice) -> mx.array:
+        return codes[rows].astype(mx.int32)
 
-    return _product(x, codes.astype(mx.int32), (-127, 127), weight, *rest)
+    def values(moved: mx.array, rows: slice) -> mx.array:
+        return moved.astype(mx.float32) * scales[rows, None]
+
+    return _product(x, _Weight(len(codes), integers, (-127, 127), values), *rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weight:
+    """A weight that is read a few of its ``size`` rows at a time.
+
+    Attributes:
+        integers: of rows, int32. limits: the least and the largest one.
+        values: what integers of rows stand for, float32.
+    """
+
+    size: int
+    integers: Callable[[slice], mx.array]
+    limits: tuple[int, int]
+    values: Callable[[mx.array, slice], mx.array]
 
 
 def _product(
     x: mx.array,
-    integers: mx.array,
-    limits: tuple[int, int],
-    weight: Callable[[mx.array], mx.array],
+    weight: _Weight,
     bias: mx.array | None,
     table: mx.array,
     number: mx.array,
@@ -67,18 +86,26 @@ def _product(
     step: mx.array,
     queries: int,
 ) -> mx.array:
-    """As ``ir.grid_ops`` has it; with epsilon zero nothing is added."""
-    results = []
-    parts = mx.split(mx.reshape(x, (-1, x.shape[-1])), 2 * queries)
-    for copy, part in enumerate(parts):
-        if copy % 2 == 0:
-            drawn = words(seed, number, copy // 2, step, integers.size)
+    """As ``ir.grid_ops`` has it; with epsilon zero nothing is added.
+
+    Some rows of the weight and a query at a time, each behind the one before: MLX would hold the noise of all.
+    """
+    width = x.shape[-1]
+    parts = mx.split(mx.reshape(x, (-1, width)), 2 * queries)
+    columns: list[list[mx.array]] = [[] for _ in parts]
+    for rows in panels(weight.size, width):
+        for query in range(queries):
+            integers = weight.integers(rows)
+            drawn = words(seed, number, query, step, integers.size, start=rows.start * width)
             first = mx.reshape(_first_rounding(table, drawn), integers.shape)
             move = mx.where(epsilon == 0, 0, first)
-        moved = mx.clip(integers + move if copy % 2 == 0 else integers - move, *limits)
-        made = matmul(part, weight(moved).T)
-        results.append(made if bias is None else made + bias)
-    return mx.reshape(mx.concatenate(results), (*x.shape[:-1], -1))
+            for copy, moved in ((2 * query, integers + move), (2 * query + 1, integers - move)):
+                panel = weight.values(mx.clip(moved, *weight.limits), rows)
+                made = matmul(parts[copy], panel.T)
+                columns[copy].append(made if bias is None else made + bias[rows])
+                (seed,) = mx.depends([seed], [made])
+    copies = [mx.concatenate(parts, axis=-1) for parts in columns]
+    return mx.reshape(mx.concatenate(copies), (*x.shape[:-1], -1))
 
 
 def _first_rounding(table: mx.array, drawn: mx.array) -> mx.array:
@@ -91,11 +118,13 @@ def _first_rounding(table: mx.array, drawn: mx.array) -> mx.array:
     return mx.view(packed.astype(mx.uint8), mx.int8).astype(mx.int32)
 
 
-def words(seed: mx.array, tensor_id: mx.array, query: int, step: mx.array, count: int) -> mx.array:
-    """The words of the elements 0 to ``count`` (``core.rng.words``): uint32 (count).
+def words(
+    seed: mx.array, tensor_id: mx.array, query: int, step: mx.array, count: int, start: int = 0
+) -> mx.array:
+    """The words of ``count`` elements from ``start`` on (``core.rng.words``): uint32 (count).
 
     Args:
-        seed, tensor_id, step: int64 (1).
+        seed, tensor_id, step: int64 (1). start: a multiple of four.
     """
 
     def wide(value: int) -> mx.array:
@@ -104,7 +133,7 @@ def words(seed: mx.array, tensor_id: mx.array, query: int, step: mx.array, count
     low, half = wide(0xFFFFFFFF), wide(32)
     key = mx.view(seed, mx.uint64)
     k0, k1 = key & low, key >> half
-    c0 = mx.arange(-(-count // 4)).astype(mx.uint64)
+    c0 = mx.arange(start // 4, -(-(start + count) // 4)).astype(mx.uint64)
     c1, c2, c3 = tensor_id.astype(mx.uint64), wide(query), step.astype(mx.uint64)
     for _ in range(rng.ROUNDS):
         first, second = c0 * wide(rng.MULTIPLIERS[0]), c2 * wide(rng.MULTIPLIERS[1])
