@@ -23,7 +23,7 @@ from zoexport.parity import session_side, state_error
 from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session, Tensor
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = bundles.text_examples()
 RECORD = 20 + 4 * QUERIES
 
@@ -222,7 +222,7 @@ def test_killed_again_and_again(bundle: Path, tmp_path: Path) -> None:
     # In a process of its own, which has no threads when it forks.
     code = f"""
 from pathlib import Path
-from tests.unit.test_session_grid import kill_again_and_again
+from tests.unit.session.test_grid import kill_again_and_again
 kill_again_and_again(Path({str(bundle)!r}), Path({str(tmp_path / "state")!r}))
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.support.graphs import VOCAB, SmallModel
 from tests.support.tiny_models import fixed_tokens
-from tests.unit.test_methods_interpreted import build
+from tests.unit.methods.test_methods_interpreted import build
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import TrainingGraph, Value
 from zoexport.ir.capture import capture

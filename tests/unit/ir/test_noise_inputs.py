@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.programs import same
-from tests.unit.test_methods_interpreted import PENDING, QUERIES, STEP, build
+from tests.unit.methods.test_methods_interpreted import PENDING, QUERIES, STEP, build
 from zoexport.core import rng
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import (

@@ -10,7 +10,7 @@ from scipy import stats
 from zoexport.core import rng
 
 GOLDEN = json.loads(
-    (Path(__file__).parents[2] / "graphs" / "golden" / "rng.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[3] / "graphs" / "golden" / "rng.json").read_text(encoding="utf-8")
 )
 N = 1 << 18
 

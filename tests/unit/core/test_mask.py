@@ -54,13 +54,13 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def test_equal_masks_have_equal_bytes_in_every_process(tmp_path: Path) -> None:
     probe = (
-        "import sys; from pathlib import Path; from tests.unit.test_masks import *\n"
+        "import sys; from pathlib import Path; from tests.unit.core.test_mask import *\n"
         "write_mask(Path(sys.argv[1]), Mask(FACTS, PLACES))\n"
     )
     paths = [tmp_path / f"{number}.mask" for number in range(3)]
     for path in paths:
         subprocess.run(
-            [sys.executable, "-c", probe, path], check=True, cwd=Path(__file__).parents[2]
+            [sys.executable, "-c", probe, path], check=True, cwd=Path(__file__).parents[3]
         )
     assert len({path.read_bytes() for path in paths}) == 1
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tests.support import bundles
 from tests.support.bundles import SLOT, LinearModel
 from tests.support.sessions import make_dataset
-from tests.unit.test_session_split_manifest import rewrite, value
+from tests.unit.session.test_split_manifest import rewrite, value
 from zoexport.session import Session, Tensor
 
 EXAMPLES = bundles.text_examples()

@@ -11,7 +11,7 @@ from scipy import stats
 from zoexport.core import grid, rng
 
 GOLDEN = json.loads(
-    (Path(__file__).parents[2] / "graphs" / "golden" / "grid.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[3] / "graphs" / "golden" / "grid.json").read_text(encoding="utf-8")
 )
 SETTINGS = [(0.02, 2), (0.1, 2), (0.25, 2), (0.5, 2), (0.25, 4), (1.0, 4), (3.0, 4), (10.0, 8)]
 N = 1 << 18

@@ -13,7 +13,7 @@ import pytest
 from tests.support import bundles, split_bundles
 from tests.support.bundles import SLOT, LinearModel
 from tests.support.sessions import open_session, state_bytes, values
-from tests.unit.test_session_split_manifest import rewrite
+from tests.unit.session.test_split_manifest import rewrite
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.session import Dataset, Record, Session, abi
 

@@ -75,7 +75,7 @@ def test_a_terminal_gets_a_live_bar() -> None:
     pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
     leader, follower = pty.openpty()
     probe = (
-        "from tests.unit.test_cli_output import _step\n"
+        "from tests.unit.cli.test_output import _step\n"
         "from zoexport.cli.progress import Steps\n"
         "with Steps(as_json=True) as steps:\n"
         "    for step in (1, 2): steps(_step(step, 2))\n"
@@ -85,7 +85,7 @@ def test_a_terminal_gets_a_live_bar() -> None:
         [sys.executable, "-c", probe],
         stderr=follower,
         env=environment,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     os.close(follower)
     shown = b""

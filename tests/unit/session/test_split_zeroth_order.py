@@ -12,8 +12,8 @@ import torch
 from tests.support import bundles, split_bundles
 from tests.support.sessions import make_dataset
 from tests.support.split_bundles import SplitModel
-from tests.unit.test_session_first_order import expected_loss
-from tests.unit.test_session_split_manifest import rewrite
+from tests.unit.session.test_first_order import expected_loss
+from tests.unit.session.test_split_manifest import rewrite
 from zoexport.core import rng
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.session import Session

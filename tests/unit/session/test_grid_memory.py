@@ -15,7 +15,7 @@ from tests.support import grid_bundles
 from tests.support.grid_bundles import LENGTHS, initial_values
 from tests.support.grid_integers import TRAINED
 from tests.support.sessions import make_dataset
-from tests.unit.test_session_split_manifest import rewrite
+from tests.unit.session.test_split_manifest import rewrite
 from zoexport.session import Session, Tensor, memory_usage
 
 #: Of each slot's integers.

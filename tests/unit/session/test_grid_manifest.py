@@ -11,7 +11,7 @@ from tests.support import grid_bundles, stacked_bundles
 from tests.support.grid_bundles import BIAS, GridModel
 from tests.support.grid_integers import TABLE
 from tests.support.stacked_bundles import StackedModel
-from tests.unit.test_session_split_manifest import Change, Manifest, program, rewrite, value
+from tests.unit.session.test_split_manifest import Change, Manifest, program, rewrite, value
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError
 from zoexport.session import Session

@@ -27,7 +27,7 @@ from zoexport.core.errors import (
 )
 from zoexport.session import Dataset, Session, memory_usage
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Diverging(LinearModel):
@@ -89,7 +89,7 @@ def test_full_disk_keeps_the_last_good_state(
 import resource
 from pathlib import Path
 from zoexport.core.errors import StateError
-from tests.unit.test_session import bundles, make_dataset, open_session, state_bytes
+from tests.unit.session.test_session import bundles, make_dataset, open_session, state_bytes
 dataset = make_dataset(bundles.text_examples())
 with open_session(Path({str(bundle)!r}), Path({str(state)!r})) as session:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))

@@ -10,7 +10,7 @@ import pytest
 from tests.support import split_bundles, stacked_bundles
 from tests.support.split_bundles import SplitModel
 from tests.support.stacked_bundles import SHIFT, VALUES, StackedModel
-from tests.unit.test_session_split_manifest import (
+from tests.unit.session.test_split_manifest import (
     Change,
     Manifest,
     program,

@@ -21,7 +21,7 @@ from zoexport.core.errors import (
 )
 from zoexport.session import Dataset, Session, StepProgress
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_describes_the_bundle(bundle: Path) -> None:
@@ -268,7 +268,7 @@ def test_killed_run_resumes(bundle: Path, tmp_path: Path, dataset: Dataset) -> N
     code = f"""
 import sys
 from pathlib import Path
-from tests.unit.test_session import bundles, make_dataset, open_session
+from tests.unit.session.test_session import bundles, make_dataset, open_session
 dataset = make_dataset(bundles.text_examples())
 with open_session(Path({str(bundle)!r}), Path({str(tmp_path / "killed")!r})) as session:
     session.train(dataset, 40, lambda p: print(p.step, flush=True) or p.step > 39)

@@ -19,7 +19,7 @@ from tests.support.split_bundles import SplitModel
 from zoexport.core.errors import DivergedError, StateError
 from zoexport.session import Dataset, Session
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SLOTS = [n for n, (role, _) in split_bundles.slots().items() if role == "trainable"]
 FLOATS = sum(int(np.prod(split_bundles.slots()[name][1])) for name in SLOTS)
 RECORD = 20
@@ -103,7 +103,7 @@ def test_killed_again_and_again(bundle: Path, tmp_path: Path, dataset: Dataset) 
     state = tmp_path / "state"
     code = f"""
 from pathlib import Path
-from tests.unit.test_session_work_file import bundles, make_dataset, open_session
+from tests.unit.session.test_work_file import bundles, make_dataset, open_session
 dataset = make_dataset(bundles.text_examples())
 with open_session(Path({str(bundle)!r}), Path({str(state)!r})) as session:
     print("begins", session.info.steps, flush=True)
@@ -319,7 +319,7 @@ def test_full_disk(bundle: Path, tmp_path: Path, dataset: Dataset) -> None:
     code = f"""
 import resource, sys
 from pathlib import Path
-from tests.unit.test_session_work_file import *
+from tests.unit.session.test_work_file import *
 bundle, state = Path({str(bundle)!r}), Path({str(state)!r})
 dataset = make_dataset(bundles.text_examples())
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
