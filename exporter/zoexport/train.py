@@ -153,20 +153,18 @@ def tokenized(
     bundle: Path, manifest: Mapping[str, Any], data: Path, loss: str, phase: Progress
 ) -> Iterator[tuple[Dataset, dict[str, int]]]:
     """A data file as the session takes it, and how many examples there are and were shortened."""
-    from zoexport.data import tokenize_to_file
+    from zoexport.data import tokenize_for
 
     phase("tokenizing", None)
     with Dataset() as dataset:
         with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
             examples = Path(folder) / "examples.jsonl"
-            count, shortened = tokenize_to_file(
-                data,
+            count, shortened = tokenize_for(
                 bundle,
-                manifest["settings"]["seq_len"],
-                manifest["model"]["vocab_size"],
+                manifest,
+                data,
                 examples,
-                choices=loss == "choices",
-                masked="bidirectional" in manifest,
+                loss=loss,
                 progress=lambda share: phase("tokenizing", share),
             )
             dataset.load(examples)

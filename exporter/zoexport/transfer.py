@@ -14,7 +14,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.methods import config_of
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 from zoexport.trained import kind_of, kinds
 from zoexport.trained.kind import Bundle, Trained
 
@@ -41,7 +41,7 @@ def export_adapter(
     manifest = manifests.read(bundle)
     trained = kind_of(config_of(manifest))
     kind = _format(manifest, trained, kind)
-    with Session.open(bundle) as session:
+    with Session.open(bundle, engine=no_programs) as session:
         initial = _values(session) if kind == "sparse" else {}
         if state is not None:
             session.attach(state, read_only=True)
@@ -85,7 +85,10 @@ def import_adapter(
             expected=f"the {trained.words} alone",
             fix=f"Import what `zoexport adapter export --format {trained.formats[0]}` wrote.",
         )
-    with atomic_folder(state, replace=force) as folder, Session.open(bundle) as session:
+    with (
+        atomic_folder(state, replace=force) as folder,
+        Session.open(bundle, engine=no_programs) as session,
+    ):
         session.attach(folder)
         own = _values(session)
         for name, values in trained.read(kind, adapter, own, Bundle(bundle, manifest)).items():

@@ -29,7 +29,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
-from zoexport.data import corpus, tokenize_to_file
+from zoexport.data import corpus, tokenize_for
 from zoexport.data.samples import Samples
 from zoexport.fetch import cache_dir
 from zoexport.report import check_can_draw
@@ -242,11 +242,7 @@ class _Run:
     def _tokenized(self, path: Path) -> Path:
         examples = self._folder / f"{path.stem}-examples.jsonl"
         if not examples.exists():
-            length, vocabulary = (
-                self.manifest["settings"]["seq_len"],
-                self.manifest["model"]["vocab_size"],
-            )
-            tokenize_to_file(path, self._bundle, length, vocabulary, examples)
+            tokenize_for(self._bundle, self.manifest, path, examples)
         return examples
 
     def _read(self) -> dict[int, dict[str, Any]]:

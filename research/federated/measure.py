@@ -32,7 +32,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, StateError
 from zoexport.core.files import sha256
 from zoexport.core.types import Progress
-from zoexport.data import samples, tokenize_to_file
+from zoexport.data import samples, tokenize_for
 from zoexport.federated import shards
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
@@ -311,10 +311,7 @@ class _Run:
 
     def _write_shards(self, folder: Path, seed: int) -> None:
         tokens = folder / "tokens.jsonl"
-        settings, model = self._manifest["settings"], self._manifest["model"]
-        tokenize_to_file(
-            self._data, self.bundle, settings["seq_len"], model["vocab_size"], tokens, choices=True
-        )
+        tokenize_for(self.bundle, self._manifest, self._data, tokens, loss="choices")
         divided = shards.divided(self._data, self._scale.clients, shards.IID, seed)
         shards.write(tokens, divided, folder / "shards")
 

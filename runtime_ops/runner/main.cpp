@@ -90,6 +90,7 @@ zo_status open_session(const Options& options, SessionHandle& session, zo_error&
   run.checkpoint_every = options.checkpoint_every.value_or(run.checkpoint_every);
   run.schedule = options.schedule.value_or(run.schedule);
   run.loss = options.loss.value_or(run.loss);
+  run.difference = options.difference.value_or(run.difference);
   return zo_session_configure(opened, &run, &error);
 }
 

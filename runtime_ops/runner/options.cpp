@@ -91,6 +91,7 @@ const std::map<std::string, Setter>& setters() {
       {"--checkpoint-every", whole<uint32_t>("--checkpoint-every", &Options::checkpoint_every, 1)},
       {"--schedule", word("--schedule", &Options::schedule, schedule_from_text, "constant, linear or cosine")},
       {"--loss", word("--loss", &Options::loss, loss_from_text, "full or choices")},
+      {"--difference", word("--difference", &Options::difference, difference_from_text, "central or forward")},
   };
   return table;
 }
@@ -125,6 +126,7 @@ const char* const kUsage =
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
     "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
     "  --schedule constant|linear|cosine  --loss full|choices\n"
+    "  --difference central|forward     the same, of a zeroth-order method\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"

@@ -32,6 +32,7 @@ struct Options {
   std::optional<uint32_t> checkpoint_every;
   std::optional<int32_t> schedule;
   std::optional<int32_t> loss;
+  std::optional<int32_t> difference;
 };
 
 extern const char* const kUsage;

@@ -5,6 +5,7 @@ import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import zoexport.session.Dataset
+import zoexport.session.Difference
 import zoexport.session.Dtype
 import zoexport.session.SlotValues
 import zoexport.session.TrainingSession
@@ -84,10 +85,20 @@ class SlotTest(private val case: File, golden: Any?) {
         assertEquals(run, session.run)
     }
 
+    fun differencesReachTheSession() = open("prge").use { session ->
+        assertEquals(Difference.CENTRAL, session.run.difference)
+        session.configure(session.run)
+        // Which refuses them where a call scores all copies at once.
+        assertFailsWith<ZoException.InvalidArgument> {
+            session.configure(session.run.copy(difference = Difference.FORWARD))
+        }
+    }
+
     fun tests() = mapOf(
         "slots: bytes are the values" to ::bytesAreTheValues,
         "slots: written values are where the run begins" to ::writtenValuesAreWhereTheRunBegins,
         "slots: gradients of a first-order method" to ::gradientsOfAFirstOrderMethod,
         "settings of a first-order method are kept" to ::settingsOfAFirstOrderMethodAreKept,
+        "settings of a zeroth-order method reach the session" to ::differencesReachTheSession,
     )
 }

@@ -54,6 +54,23 @@ def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("llama_tied", {"compute": "fp32"}),
+        ("gpt2", {}),
+        ("gemma3", {"engine": "executorch"}),
+    ],
+)
+def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
+    """Noise is an input, and the places are constants."""
+    report = compare(
+        compiler.bundle(name, "senszoq", "ios-coreml", queries=2, **INT4, **settings), steps=6
+    )
+    assert report["max_relative_loss_error"] <= (1e-4 if settings else 5e-3)
+    assert report["max_relative_state_error"] == 0
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         {"weights": "fp32"},
@@ -182,6 +199,19 @@ def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
     assert changed
 
 
+def test_what_core_ml_trained_leaves_too(compiler: Compiler, tmp_path: Path) -> None:
+    """Programs have the places inside, and the weights' file of the bundle has nothing else."""
+    bundle = compiler.bundle("llama_tied", "senszoq", "ios-coreml", queries=2, **INT4)
+    other = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    assert [*load_file(bundle / "weights.safetensors")] == ["sparse.places"]
+    files = []
+    for number, one in enumerate((bundle, other)):
+        output = tmp_path / str(number)
+        export_adapter(one, state=None, kind="sparse", output=output, force=False)
+        files.append((output / "sparse_model.safetensors").read_bytes())
+    assert files[0] == files[1]
+
+
 def test_what_cannot_come_in(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
     out = tmp_path / "out"
@@ -221,7 +251,7 @@ def test_what_cannot_be_compiled(
         compiler.bundle("llama", "senszoq", **settings)
 
 
-@pytest.mark.parametrize("target", ["android-npu", "android-gpu", "ios-coreml"])
+@pytest.mark.parametrize("target", ["android-npu", "android-gpu"])
 def test_targets_without_sparse_products_say_so(compiler: Compiler, target: str) -> None:
     with pytest.raises(ConfigError, match=f"target {target} has no sparse product"):
         compiler.bundle("llama", "senszoq", target)

@@ -25,7 +25,7 @@ from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Trajectory
 from zoexport.federated.store import read_federation
 from zoexport.federated.terms import Terms
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.federation]
 ROOT = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ class Federation:
             trajectory = Trajectory.unpack(reply.body, terms.steps, terms.scalars)
             seed = terms.client_seed(number, client)
             replayed = Replayer(self.bundle).model(before, seed, trajectory, terms)
-            with Session.open(self.bundle, engine=models.no_programs, verify=False) as session:
+            with Session.open(self.bundle, engine=no_programs, verify=False) as session:
                 session.attach(state, read_only=True)
                 assert session.info.steps == terms.steps
                 for slot, values in replayed.items():

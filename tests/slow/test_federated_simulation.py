@@ -15,7 +15,7 @@ from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Trajectory
 from zoexport.federated.store import read_federation
 from zoexport.federated.terms import Terms
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.federation]
 
@@ -77,7 +77,7 @@ def test_twenty_simulated_clients_are_replayed_bit_for_bit(
             seed = terms.client_seed(number, client)
             replayed = replayer.model(before, seed, trajectory, terms)
             (folder,) = (state / "clients" / str(client)).glob("round-*")
-            with Session.open(bundle, engine=models.no_programs, verify=False) as session:
+            with Session.open(bundle, engine=no_programs, verify=False) as session:
                 session.attach(folder, read_only=True)
                 for name, values in replayed.items():
                     assert session.read_slot(name).tobytes() == values.tobytes()

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from zoexport.federated import models
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.local import LocalTransport
 from zoexport.federated.store import Store
 from zoexport.federated.terms import ALGORITHMS, Terms
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, no_programs
 
 EXAMPLES = 6
 LONGEST = 12
@@ -52,7 +51,7 @@ def write_choices(path: Path) -> Path:
 
 def terms_of(bundle: Path, algorithm: str = "replay", **changes: Any) -> Terms:
     """Terms of a bundle's own settings, but three steps a round."""
-    with Session.open(bundle, engine=models.no_programs) as session:
+    with Session.open(bundle, engine=no_programs) as session:
         run, info = session.run, session.info
     values: dict[str, Any] = {
         "bundle": info.bundle_id,

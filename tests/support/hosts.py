@@ -46,7 +46,7 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
 
     Beside a Core ML package also what its functions computed (tests.support.coreml_recording).
     """
-    settings = {"weights": "int4", "batch": 2, **({"queries": 2} if method == "prge" else {})}
+    settings = {"weights": "int4", "batch": 2, **({} if method == "mebp" else {"queries": 2})}
     compiled = Compiler().bundle("llama_tied", method, target, **settings)
     shutil.copytree(compiled, folder / "bundle")
     _write_examples(folder / "examples.jsonl")

@@ -19,8 +19,7 @@ TARGETS = ("host", "android-cpu", "ios-mlx", "ios-coreml", "android-npu")
 
 METHODS = ("prge", "mezo", "mebp", "spzo", "senszoq", "quzo")
 _REFUSED = {
-    "ios-mlx": {"quzo"},
-    "ios-coreml": {"senszoq", "quzo"},
+    "ios-coreml": {"quzo"},
     "android-npu": {"senszoq", "quzo"},
 }
 """Methods that a target refuses whatever the settings: drawing them would try nothing."""

@@ -145,7 +145,7 @@ def test_refused_cases_are_counted_apart() -> None:
 
 def test_a_crash_is_a_failing_case_and_the_next_one_runs() -> None:
     with Worker() as worker:
-        case = Case(target="ios-mlx", method="quzo")
+        case = Case(target="ios-coreml", method="quzo")
         assert worker.run(case).status == REFUSED
         assert worker._process is not None
         os.kill(worker._process.pid, signal.SIGSEGV)

@@ -58,7 +58,7 @@ def cases(host_case: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     folder = tmp_path_factory.mktemp("cases")
     made = {
         name: make_case(folder / name, *name.replace("-", " ios-").split())
-        for name in ("mebp", "mebp-mlx", "prge-mlx", "mebp-coreml", "prge-coreml")
+        for name in ("mebp", "mebp-mlx", "prge-mlx", "mebp-coreml", "prge-coreml", "senszoq-coreml")
     }
     return {"prge": host_case, **made}
 

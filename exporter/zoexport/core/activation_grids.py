@@ -23,11 +23,11 @@ INT8, FP8, HYBRID = "int8", "fp8", "int8+fp8"
 LARGEST_STEP = 127
 """-128 is no value: QuZO, appendix B.3, marks outliers with it."""
 LARGEST_FLOAT = 448.0
-_LEAST_NORMAL = 2.0**-6
+LEAST_NORMAL = 2.0**-6
 _LEAST_SCALE = 2.0**-100
 """The scale of inputs that are (nearly) zero everywhere, so that no quotient overflows before it is clamped."""
-_EXPONENT = 0x7F800000
-_ROUNDS_TO_3_BITS = 2.0**20
+EXPONENT = 0x7F800000
+ROUNDS_TO_3_BITS = 2.0**20
 """2^e times this has the last place 2^(e-3): what is added to it is rounded to 3 bits of mantissa below 2^e's."""
 
 
@@ -130,8 +130,8 @@ def rounded(x: Tensor, format: Tensor) -> Tensor:
 def e4m3(x: Tensor) -> Tensor:
     """The nearest E4M3 numbers, as float32."""
     magnitude = x.abs().clamp_(max=LARGEST_FLOAT)
-    power = (magnitude.view(torch.int32) & _EXPONENT).view(torch.float32)
-    shift = power.clamp_(min=_LEAST_NORMAL).mul_(_ROUNDS_TO_3_BITS)
+    power = (magnitude.view(torch.int32) & EXPONENT).view(torch.float32)
+    shift = power.clamp_(min=LEAST_NORMAL).mul_(ROUNDS_TO_3_BITS)
     return magnitude.add_(shift).sub_(shift).copysign_(x)
 
 

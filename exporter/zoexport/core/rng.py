@@ -17,6 +17,11 @@ ROUNDING = 0x80000000
 #: The tensor id of the shuffle; slots use ids below ``SHUFFLE - ROUNDING``.
 SHUFFLE = 0xFFFFFFFF
 
+#: Philox4x32-10: its rounds, what counter words 0 and 2 are multiplied by, and what is added to the key after a round.
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+
 _U32 = 0xFFFFFFFF
 _CHUNK = 1 << 16  # blocks at a time: temporaries stay below 20 MB
 
@@ -80,17 +85,17 @@ def philox_rounds(counter: Words, key: tuple[int, int]) -> Words:
     c0, c1, c2, c3 = (counter[:, i].astype(np.uint64) for i in range(4))
     mask, shift = np.uint64(_U32), np.uint64(32)
     k0, k1 = key
-    for _ in range(10):
-        product0 = c0 * np.uint64(0xD2511F53)
-        product1 = c2 * np.uint64(0xCD9E8D57)
+    for _ in range(ROUNDS):
+        product0 = c0 * np.uint64(MULTIPLIERS[0])
+        product1 = c2 * np.uint64(MULTIPLIERS[1])
         c0, c1, c2, c3 = (
             (product1 >> shift) ^ c1 ^ np.uint64(k0),
             product1 & mask,
             (product0 >> shift) ^ c3 ^ np.uint64(k1),
             product0 & mask,
         )
-        k0 = (k0 + 0x9E3779B9) & _U32
-        k1 = (k1 + 0xBB67AE85) & _U32
+        k0 = (k0 + KEY_STEPS[0]) & _U32
+        k1 = (k1 + KEY_STEPS[1]) & _U32
     return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32)
 
 

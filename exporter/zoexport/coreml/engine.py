@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from zoexport.session import Tensor  # not at run time: a session brings its library
 
 #: What a package takes for what a session holds, by the format of :class:`zoexport.session.Tensor`: Core ML has no
-#: integers of 64 bits.
-_TAKEN = {"f": ("fp32", "fp16"), "q": ("int32",), "B": ("uint8",), "b": ("int8",)}
+#: integers of 64 bits, and 16 bits of a float are those of fp16, as it has no bfloat16.
+_TAKEN = {"f": ("fp32", "fp16"), "H": ("fp16",), "q": ("int32",), "B": ("uint8",), "b": ("int8",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +139,8 @@ def _array(where: str, tensor: Tensor, declared: str) -> NDArray[Any]:
     array = np.asarray(tensor.data).reshape(tensor.shape)
     if declared not in _TAKEN.get(tensor.data.format, ()):
         return array
+    if tensor.data.format == "H":
+        return array.view(np.float16)
     taken = array.astype(BY_NAME[declared].numpy_dtype)
     if tensor.data.format == "q" and not np.array_equal(taken, array):
         raise BundleError(
@@ -152,6 +154,8 @@ def _array(where: str, tensor: Tensor, declared: str) -> NDArray[Any]:
 
 def _fill(where: str, tensor: Tensor, values: NDArray[Any]) -> None:
     target = np.asarray(tensor.data)
+    if tensor.data.format == "H":
+        target = target.view(np.float16)
     if values.shape != tensor.shape or not np.can_cast(values.dtype, target.dtype, "safe"):
         raise BundleError(
             where,

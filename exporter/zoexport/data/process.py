@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,33 @@ def tokenize_to_file(
             else:
                 return count, message["shortened"]
     raise AssertionError("the child's messages end with a result or an error")
+
+
+def tokenize_for(
+    bundle: Path,
+    manifest: Mapping[str, Any],
+    data: Path,
+    output: Path,
+    *,
+    loss: str = "full",
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """:func:`tokenize_to_file` for a bundle: its tokenizer, length of rows and vocabulary, masks of an encoder.
+
+    Args:
+        bundle: its folder. manifest: of it.
+        loss: ``choices`` where every example must have them.
+    """
+    return tokenize_to_file(
+        data,
+        bundle,
+        manifest["settings"]["seq_len"],
+        manifest["model"]["vocab_size"],
+        output,
+        choices=loss == "choices",
+        masked="bidirectional" in manifest,
+        progress=progress,
+    )
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ APP_BUNDLES = PurePosixPath(f"/sdcard/Android/data/{APP}/files/bundles")
 _ERRORS: Mapping[int, type[ZoExportError]] = {2: ConfigError, 3: DivergedError, 130: Cancelled}
 """The runner's exit codes that are not those of every failure."""
 
-_OPTIONS = {
+OPTIONS = {
     "lr": "--lr",
     "lr_schedule": "--schedule",
     "eps": "--eps",
@@ -51,6 +51,7 @@ _OPTIONS = {
     "clip": "--clip",
     "checkpoint_every": "--checkpoint-every",
     "loss": "--loss",
+    "difference": "--difference",
 }
 """Settings of a run, as the runner's options."""
 
@@ -149,7 +150,7 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    from zoexport.data import tokenize_to_file
+    from zoexport.data import tokenize_for
     from zoexport.train import runtime_settings
 
     manifest = manifests.read(bundle)
@@ -158,13 +159,12 @@ def train(
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         examples = Path(folder) / "examples.jsonl"
         progress("tokenizing", None)
-        count, shortened = tokenize_to_file(
-            data,
+        count, shortened = tokenize_for(
             bundle,
-            manifest["settings"]["seq_len"],
-            manifest["model"]["vocab_size"],
+            manifest,
+            data,
             examples,
-            choices=chosen.get("loss", manifest["settings"]["loss"]) == "choices",
+            loss=chosen.get("loss", manifest["settings"]["loss"]),
             progress=lambda share: progress("tokenizing", share),
         )
         pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
@@ -199,7 +199,7 @@ def run_there(
     arguments += ["--examples", place.examples, "--state", place.state, "--steps", steps]
     arguments += ["--cache", FOLDER / "packed", "--json"]
     for key, value in settings.items():
-        arguments += [_OPTIONS[key], value]
+        arguments += [OPTIONS[key], value]
     line = shlex.join(map(str, arguments))
     code, output = phone.stream(f"LD_LIBRARY_PATH={runner} {line}", on_line)
     return _answer(code, output, phone)

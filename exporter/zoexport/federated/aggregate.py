@@ -12,7 +12,7 @@ from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.federated.protocol import RoundScalars, Trajectory
 from zoexport.federated.terms import Terms
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 
 
 class Replayer:
@@ -20,7 +20,7 @@ class Replayer:
 
     def __init__(self, bundle: Path) -> None:
         self._bundle = bundle
-        with Session.open(bundle, engine=models.no_programs) as session:
+        with Session.open(bundle, engine=no_programs) as session:
             self._slots = models.trained_slots(session)
         self._halves = {slot.name for slot in self._slots if slot.dtype == "float16"}
 
@@ -31,7 +31,7 @@ class Replayer:
             ConfigError: a trajectory that training cannot have made.
         """
         # The files were hashed when this object was made.
-        with Session.open(self._bundle, engine=models.no_programs, verify=False) as session:
+        with Session.open(self._bundle, engine=no_programs, verify=False) as session:
             models.write(session, model)
             session.configure(seed=seed)
             session.follow(trajectory.records(terms.lr, terms.eps))

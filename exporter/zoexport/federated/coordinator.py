@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zoexport.core.errors import DataError, StateError, ZoExportError
+from zoexport.core.errors import DataError, DivergedError, StateError, ZoExportError
 from zoexport.federated import checks, models
 from zoexport.federated.aggregate import Replayer, mean, mean_trajectory
 from zoexport.federated.checks import Accepted, Refusal
@@ -124,7 +124,7 @@ class Coordinator:
         traffic = _Traffic()
         found = self._collected(number, plan["clients"], traffic)
         counted = self._checked(number, plan["clients"], found)
-        model = self._aggregated(number, counted)
+        model = self._aggregated(number, plan["clients"], counted)
         digest = models.digest(model)
         content = {
             "round": number,
@@ -179,7 +179,10 @@ class Coordinator:
         """The replies whose form is right, from disk and then from the clients."""
         found: dict[int, Accepted] = {}
         for client, content in self._store.replies(number).items():
-            found[client] = self._looked_at(number, client, content)
+            try:
+                found[client] = self._looked_at(number, client, content)
+            except Refusal:
+                continue  # damaged on disk since it was kept: the client is asked again
             traffic.up += len(content)
         final = {entry["client"] for entry in self._store.refused(number) if entry["final"]}
         done = final | set(found)
@@ -254,6 +257,10 @@ class Coordinator:
         for client, reason in checks.too_large(found, history).items():
             self._refuse_once(number, client, reason)
             del found[client]
+        self._enough(number, asked, found)
+        return dict(sorted(found.items()))
+
+    def _enough(self, number: int, asked: Sequence[int], found: Mapping[int, Accepted]) -> None:
         least = max(1, math.ceil(self._patience.least * len(asked)))
         if len(found) < least:
             raise StateError(
@@ -262,7 +269,6 @@ class Coordinator:
                 expected=f"at least {least}",
                 fix=f"See {self._store.folder}/rounds/{number:06d}/refused.jsonl; run again to go on.",
             )
-        return dict(sorted(found.items()))
 
     def _refuse_once(self, number: int, client: int, reason: str) -> None:
         """Refuse a kept reply: a server that was started again finds the same reason again."""
@@ -272,17 +278,36 @@ class Coordinator:
 
     # ---- the next version --------------------------------------------------------------------------------------
 
-    def _aggregated(self, number: int, counted: dict[int, Accepted]) -> Model:
+    def _aggregated(self, number: int, asked: Sequence[int], counted: dict[int, Accepted]) -> Model:
+        """The next version; replies that turn out not to count are refused and leave ``counted``."""
         if not self._scalars:
             return self._plain_mean(
                 [one.model for one in counted.values() if one.model is not None]
             )
         assert self._replayer is not None
         if self._terms.how.averages == "scalars":
+            for _ in self._replayed(number, counted):
+                pass
+            return self._of_mean_scalars(number, asked, counted)
+        model = mean(self._replayed(number, counted))
+        self._enough(number, asked, counted)
+        return self._replayer.rounded(model)
+
+    def _of_mean_scalars(
+        self, number: int, asked: Sequence[int], counted: dict[int, Accepted]
+    ) -> Model:
+        """The replay of averaged scalars. Where that diverges the reply of the largest magnitude does not count."""
+        assert self._replayer is not None
+        while True:
+            self._enough(number, asked, counted)
             found = {client: one.trajectory for client, one in counted.items() if one.trajectory}
             averaged = RoundScalars(number, {0: mean_trajectory(found)})
-            return self._replayer.next_model(self._model, averaged, self._terms)
-        return self._replayer.rounded(mean(self._replayed(number, counted)))
+            try:
+                return self._replayer.next_model(self._model, averaged, self._terms)
+            except DivergedError as error:
+                largest = max(counted, key=lambda client: (counted[client].magnitude, client))
+                self._refuse_once(number, largest, f"the round's mean with it diverges: {error}")
+                del counted[largest]
 
     def _plain_mean(self, found: Sequence[Model]) -> Model:
         return {name: values.astype(np.float32) for name, values in mean(found).items()}
@@ -304,13 +329,6 @@ class Coordinator:
                 del counted[client]
             else:
                 yield model
-        if not counted:
-            raise StateError(
-                f"round {number}",
-                found="no reply whose replay is the client's state",
-                expected="at least one",
-                fix="Use the same bundle and zoexport on all sides.",
-            )
 
     def _synchronize(self, number: int, clients: Sequence[int], digest: str) -> dict[str, Any]:
         """Give the round's participants its scalars, and see that they now have the same model."""

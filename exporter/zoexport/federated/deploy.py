@@ -22,7 +22,7 @@ from zoexport.core.children import runs
 from zoexport.core.errors import StateError, ZoExportError, rebuilt
 from zoexport.core.files import atomic_file, write_json
 from zoexport.core.types import Progress
-from zoexport.data import tokenize_to_file
+from zoexport.data import tokenize_for
 from zoexport.federated import apps, flower
 from zoexport.federated import report as pages
 from zoexport.federated.coordinator import Patience
@@ -169,11 +169,10 @@ def take_part(
     manifest = manifests.read(bundle)
     state.mkdir(parents=True, exist_ok=True)
     examples = state / "examples.jsonl"
-    tokenize_to_file(
-        data,
+    tokenize_for(
         bundle,
-        manifest["settings"]["seq_len"],
-        manifest["model"]["vocab_size"],
+        manifest,
+        data,
         examples,
         progress=lambda share: progress("tokenizing", share),
     )

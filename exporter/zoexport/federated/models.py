@@ -13,15 +13,10 @@ from safetensors.numpy import load, save
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError, first_line
 from zoexport.core.files import atomic_file
-from zoexport.session import Session, SlotInfo
+from zoexport.session import Session, SlotInfo, no_programs
 
 #: float32, exact also where a slot is float16, and flat.
 Model = dict[str, NDArray[np.float32]]
-
-
-def no_programs(*_: object) -> None:
-    """An engine for sessions that only replay: none of a bundle's programs is loaded, whatever runs them elsewhere."""
-    raise AssertionError("replaying runs no program")
 
 
 def trained_slots(session: Session) -> list[SlotInfo]:

@@ -234,7 +234,7 @@ def _unpack(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
         if header["protocol"] != PROTOCOL:
             raise _malformed(f"protocol {header['protocol']}", f"protocol {PROTOCOL}")
         sizes = [_number(size) for size in header["parts"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _malformed("no line of JSON with protocol and parts", "a message") from error
     at, parts = end + 1, []
     for size in sizes:

@@ -10,7 +10,7 @@ from zoexport.core.errors import ConfigError
 from zoexport.federated import models
 from zoexport.federated.terms import ALGORITHMS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 from zoexport.train import runtime_settings
 
 
@@ -40,7 +40,7 @@ def terms_of(
             fix="Leave it out.",
         )
     given = runtime_settings(manifest, settings)
-    with Session.open(bundle, engine=models.no_programs) as session:
+    with Session.open(bundle, engine=no_programs) as session:
         models.trained_slots(session)
         scalars = session.info.queries
         name = chosen_algorithm(algorithm, first_order=scalars == 0)

@@ -16,7 +16,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ZoExportError
 from zoexport.core.types import Progress
-from zoexport.data import tokenize_to_file
+from zoexport.data import tokenize_for
 from zoexport.federated import flower, shards
 from zoexport.federated import report as pages
 from zoexport.federated.client import Client
@@ -144,13 +144,12 @@ def _write_shards(
     """Each client's tokens, as ``folder/shards/<client>.jsonl``."""
     with tempfile.TemporaryDirectory(prefix="zoexport-") as temporary:
         tokens = Path(temporary) / "examples.jsonl"
-        tokenize_to_file(
-            data,
+        tokenize_for(
             bundle,
-            manifest["settings"]["seq_len"],
-            manifest["model"]["vocab_size"],
+            manifest,
+            data,
             tokens,
-            choices=loss == "choices",
+            loss=loss,
             progress=lambda share: progress("tokenizing", share),
         )
         shards.write(tokens, divided, folder / "shards")

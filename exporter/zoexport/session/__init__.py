@@ -20,6 +20,7 @@ from zoexport.session.types import (
     Step,
     StepProgress,
     Tensor,
+    no_programs,
 )
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "Tensor",
     "abi_version",
     "memory_usage",
+    "no_programs",
     "normals",
 ]

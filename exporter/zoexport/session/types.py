@@ -158,6 +158,13 @@ class Tensor:
 
 #: Runs a program: reads the inputs by name and fills the outputs by name. Unwanted outputs are left out.
 Engine = Callable[[str, Mapping[str, Tensor], Mapping[str, Tensor]], None]
+
+
+def no_programs(*_: object) -> None:
+    """An engine for sessions that read, write or replay slots: no program is loaded, whatever runs them elsewhere."""
+    raise AssertionError("such a session runs no program")
+
+
 #: Called after every step; True stops the run after saving.
 OnProgress = Callable[[StepProgress], "bool | None"]
 

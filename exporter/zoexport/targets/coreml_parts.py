@@ -13,6 +13,7 @@ from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import close_sizes, longest_rows_alone
 from zoexport.ir.noise import take_noise
+from zoexport.targets.chosen_products import write_chosen_products
 
 MINIMUM_OS = {"ios": "18.0", "macos": "15.0"}
 
@@ -68,6 +69,9 @@ def _whole(graph: TrainingGraph) -> list[Part]:
 def _stages(graph: TrainingGraph) -> list[Part]:
     """Parts whose values are read when they are asked for, and those of one stage kept alone."""
     longest_rows_alone(graph)
+    for program in graph.programs.values():
+        take_noise(graph, program)
+    write_chosen_products(graph)
     programs = {program.family: program for program in graph.programs.values()}
     slots = {slot.name for slot in graph.slots}
     stages = list(graph.stages)
@@ -92,4 +96,7 @@ def _stages(graph: TrainingGraph) -> list[Part]:
                 read = functools.partial(values, number)
                 parts.append(Part(made, program.name, stage.bind, read))
         graph.stages[number] = own
+    parts += [
+        Part(program, program.name, {}, dict) for program in programs.values() if not program.family
+    ]
     return parts

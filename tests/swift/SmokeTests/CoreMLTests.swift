@@ -7,7 +7,7 @@ import XCTest
 
 /// The engine for Core ML packages, with a double where Core ML would be.
 final class CoreMLTests: XCTestCase {
-    private let cases = ["mebp-coreml", "prge-coreml"]
+    private let cases = ["mebp-coreml", "prge-coreml", "senszoq-coreml"]
 
     func testASessionTrainsWithThePackagesFunctions() throws {
         for name in cases {
@@ -34,7 +34,7 @@ final class CoreMLTests: XCTestCase {
             let declared = try Replay(test).declared
             let manifest = try BundleManifest.read(test.bundle)
             XCTAssertEqual(Set(manifest.programs.map(\.method)), Set(declared.keys))
-            let types = ["int64": "int32", "float32": "fp32"]
+            let types = ["int64": "int32", "float32": "fp32", "float16": "fp16"]
             for program in manifest.programs {
                 let function = try XCTUnwrap(declared[program.method])
                 XCTAssertEqual(program.package, "model.mlpackage")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import bundles
 from tests.support.bundles import FROZEN, HIDDEN, RANK, SLOT, VOCAB, LinearModel
-from tests.support.coreml_packages import FP32, INT32, mb, save
+from tests.support.coreml_packages import FP16, FP32, INT32, mb, save
 from tests.support.sessions import make_dataset
 from zoexport.core import manifest as manifests
 from zoexport.core.coreml_names import feature_name, result_name
@@ -144,6 +144,35 @@ def test_an_output_of_another_shape_is_refused(packaged: Path) -> None:
     wanted = tensor("logprobs", [0.0], (1, 1), "f")
     with pytest.raises(BundleError, match=r"output 'out_logprobs': found float32 \(1, 10\)"):
         PackageEngine(packaged)("evaluate", program_inputs(), {"logprobs": wanted})
+
+
+@pytest.mark.parametrize("kind", [FP16, FP32], ids=["fp16", "fp32"])
+def test_slots_of_fp16_pass_by_their_bits(tmp_path: Path, kind: Any) -> None:
+    """What a function takes as fp32 is refused: the bits are no numbers."""
+    bundle = bundles.write_bundle(tmp_path / "bundle", min_labels=ENTRIES)
+    specs = {"slot": ((3,), kind)}
+    doubled = {
+        "scores": (specs, lambda given: {"out_slot": mb.add(x=given["slot"], y=given["slot"])})
+    }
+    save(bundle / "model.mlpackage", doubled)
+    content = manifests.read(bundle)
+    program = next(one for one in content["programs"] if one["name"] == "evaluate")
+    program.update(file="model.mlpackage", method="scores")
+    del content["bundle_id"]
+    listed = [bundle / name for name in content.pop("files")]
+    manifests.write(bundle, content, listed)
+    values = np.array([1.5, -2e-7, 6e4], np.float16)
+    slot = tensor("slot", values.view(np.uint16), (3,), "H")
+    doubles = tensor("slot", [0, 0, 0], (3,), "H")
+    engine = PackageEngine(bundle)
+    if kind == FP32:
+        with pytest.raises(BundleError, match=r"input 'slot': found uint16 \(3\,\); expected fp32"):
+            engine("evaluate", {"slot": slot}, {"slot": doubles})
+        return
+    engine("evaluate", {"slot": slot}, {"slot": doubles})
+    found = np.asarray(doubles.data).view(np.float16)
+    np.testing.assert_array_equal(found[:2], 2 * values[:2])
+    assert np.isinf(found[2])
 
 
 def test_a_program_that_is_none_of_the_bundle_is_refused(packaged: Path) -> None:

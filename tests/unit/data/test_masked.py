@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer, tiny_tokenizer
 from zoexport.core.errors import DataError, ModelError
-from zoexport.data import IGNORED, Candidate, tokenize_file, tokenize_in_subprocess
+from zoexport.data import IGNORED, Candidate, tokenize_file, tokenize_for, tokenize_in_subprocess
 from zoexport.data.examples import tokenize_records
 from zoexport.data.records import parse_line
 
@@ -108,6 +108,17 @@ def test_the_child_process_gives_the_same(tmp_path: Path) -> None:
     here = tokenize_file(*arguments, masked=True)
     assert here.shortened == 1 and len(here.examples) == 1
     assert tokenize_in_subprocess(*arguments, masked=True) == here
+    # An encoder's bundle, which has its tokenizer: every verb goes this way.
+    manifest = {
+        "settings": {"seq_len": 16},
+        "model": {"vocab_size": VOCAB_SIZE},
+        "bidirectional": {"pad_token": 0},
+    }
+    output = tmp_path / "examples.jsonl"
+    assert tokenize_for(tmp_path / "tokenizer", manifest, path, output) == (1, 1)
+    assert [json.loads(text) for text in output.read_text().splitlines()] == [
+        example.as_dict() for example in here.examples
+    ]
     path.write_text('{"text": "It was great"}\n')
     with pytest.raises(DataError, match="without a prompt"):
         tokenize_in_subprocess(*arguments, masked=True)

@@ -17,7 +17,8 @@ import pytest
 
 from tests.support.tiny_models import VOCAB_SIZE, tiny_tokenizer
 from zoexport.core.errors import DataError, ZoExportError
-from zoexport.data import tokenize_file, tokenize_in_subprocess, tokenize_to_file, write_examples
+from zoexport.data import tokenize_file, tokenize_in_subprocess, write_examples
+from zoexport.data.process import tokenize_to_file
 
 
 @pytest.fixture(scope="module")

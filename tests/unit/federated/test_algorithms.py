@@ -22,7 +22,7 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.federated.terms import ALGORITHMS
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_decomfl_averages_the_scalars_of_one_seed(mezo: Path, tmp_path: Path) ->
     found = [Trajectory.unpack(reply.body, 3, terms.scalars) for reply in replies]
     gradients = np.mean([one.gradients.astype(np.float64) for one in found], axis=0)
     # One update a step with the averaged scalars, from the definition.
-    with Session.open(mezo, engine=models.no_programs) as session:
+    with Session.open(mezo, engine=no_programs) as session:
         models.write(session, start)
         session.configure(seed=seed)
         losses = np.mean([one.losses.astype(np.float64) for one in found], axis=0)
@@ -257,6 +257,52 @@ def test_a_bad_reply_is_logged_and_does_not_enter(
     with federation(tmp_path / "good", mezo, terms_of(mezo), Network(honest), sample=2) as server:
         server.run(1)
         assert models.digest(server.model) == digest
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [b"losses", b"gradients"],
+    ids=["losses that diverge", "scalars that its state does not follow from"],
+)
+def test_forged_scalars_of_a_shared_seed_do_not_end_the_server(
+    mezo: Path, tmp_path: Path, tampering: bytes
+) -> None:
+    """Averaged with the others' they would make a trajectory that no server can replay, in every later run too."""
+    terms = terms_of(mezo, "decomfl", steps=8)
+
+    def tamper(client: int, content: bytes) -> list[tuple[int, bytes | str]]:
+        reply = Reply.unpack(content)
+        if client == 1 and reply.body:
+            forged = Trajectory.unpack(reply.body, terms.steps, terms.scalars)
+            if tampering == b"losses":
+                forged.losses[2:] = 1e30
+            else:
+                forged.gradients[:] *= 1.5
+            content = dataclasses.replace(reply, body=forged.pack()).pack()
+        return [(client, content)]
+
+    network = Network(clients_of(mezo, tmp_path, 3), tamper=tamper)
+    with federation(tmp_path, mezo, terms, network, sample=3) as server:
+        found = server.run_round(0)
+    assert found["clients"] == [0, 2]
+    assert [entry["client"] for entry in found["refused"]] == [1]
+
+
+def test_too_few_replies_after_replays_are_no_round(mezo: Path, tmp_path: Path) -> None:
+    """The share of replies that a round needs is of those that count in the end."""
+
+    def tamper(client: int, content: bytes) -> list[tuple[int, bytes | str]]:
+        reply = Reply.unpack(content)
+        if client > 0 and reply.body:
+            content = dataclasses.replace(reply, digest="0" * 64).pack()
+        return [(client, content)]
+
+    network = Network(clients_of(mezo, tmp_path, 3), tamper=tamper)
+    with (
+        federation(tmp_path, mezo, terms_of(mezo), network, sample=3) as server,
+        pytest.raises(StateError, match="found 1 replies that count, of 3 clients asked"),
+    ):
+        server.run_round(0)
 
 
 def test_second_replies_strangers_and_silence(mezo: Path, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_requests_and_replies_come_back_as_they_were() -> None:
         b"[]\n",
         b'{"protocol":2,"parts":[]}\n',
         b'{"protocol":1,"parts":[-1]}\n',
+        b'{"protocol":1,"parts":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
         b'{"protocol":1,"parts":[4]}\nabc',
         reply().pack()[:-1],
         reply().pack() + b"x",

@@ -22,7 +22,7 @@ from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.store import Store, read_federation
-from zoexport.session import Session
+from zoexport.session import Session, no_programs
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_clients_are_replayed_bit_for_bit(
                 )
                 trajectory = Trajectory.unpack(reply.body, terms.steps, terms.scalars)
                 replayed = replayer.model(before, seed, trajectory, terms)
-                with Session.open(bundle, engine=models.no_programs, verify=False) as session:
+                with Session.open(bundle, engine=no_programs, verify=False) as session:
                     session.attach(state, read_only=True)
                     assert session.info.seed == seed and session.info.steps == terms.steps
                     for name, values in replayed.items():
@@ -140,8 +140,9 @@ class Killed(BaseException):
     """Ends a server where a signal would."""
 
 
+@pytest.mark.parametrize("damaged", [False, True])
 def test_a_server_killed_between_replies_goes_on(
-    bundle: Path, tmp_path: Path, undisturbed: dict[str, object]
+    bundle: Path, tmp_path: Path, undisturbed: dict[str, object], damaged: bool
 ) -> None:
     clients = clients_of(bundle, tmp_path, 3)
     seen = 0
@@ -160,11 +161,14 @@ def test_a_server_killed_between_replies_goes_on(
         pytest.raises(Killed),
     ):
         server.run(3)
+    if damaged:
+        kept = min((tmp_path / "server" / "rounds" / "000001").glob("reply-*.bin"))
+        kept.write_bytes(kept.read_bytes()[:-1])
     network = Network(clients)
     with federation(tmp_path, bundle, terms_of(bundle), network, sample=3) as server:
         server.run(3)
         assert models.digest(server.model) == undisturbed["digest"]
-    assert len(network.asked[0]) == 1, "only the client whose reply was lost is asked again"
+    assert len(network.asked[0]) == 1 + damaged, "only clients whose replies were lost"
 
 
 def test_a_server_killed_after_aggregation_goes_on(

@@ -88,7 +88,7 @@ class FunctionBuilder:
             result = cast(values[node], FP32)
             if self.scale is not None and value.role.endswith("_gradient"):
                 result = mb.mul(x=result, y=self.scale)
-            found.append(mb.reshape(x=result, shape=list(value.sizes())))
+            found.append(mb.reshape(x=cast(result, _taken(value)), shape=list(value.sizes())))
         return found
 
     def _weight(self, name: str) -> Any:
@@ -147,4 +147,4 @@ def _largest(gradients: list[Var]) -> Var:
 
 
 def _taken(value: Value) -> Any:
-    return types.int32 if value.dtype == "int64" else FP32
+    return {"int64": types.int32, "float16": FP16}.get(value.dtype, FP32)

@@ -28,6 +28,7 @@ def shapes() -> dict[Any, Rule]:
         aten.flatten: _flatten,
         aten.full: lambda sizes, value, **_: _full(sizes, value),
         aten.index: _index,
+        aten.index_add: _index_add,
         aten.index_put: _index_put,
         aten.index_select: lambda x, dim, index: _gather(x, index, dim),
         aten.permute: lambda x, dims: mb.transpose(x=x, perm=[dim % x.rank for dim in dims]),
@@ -202,6 +203,14 @@ def _only_index(indices: Sequence[Var | None]) -> tuple[int, Var]:
 def _index(x: Var, indices: Sequence[Var | None]) -> Var:
     dim, index = _only_index(indices)
     return _gather(x, index, dim)
+
+
+def _index_add(x: Var, dim: int, index: Var, values: Var) -> Var:
+    """``values`` added to the slices of an axis that ``index`` numbers, which it may name twice."""
+    data, updates = together(x, values)
+    return mb.scatter(
+        data=data, indices=index, updates=updates, axis=dim, mode="add", validate_indices=False
+    )
 
 
 def _index_put(x: Var, indices: Sequence[Var | None], values: Var, accumulate: bool = False) -> Var:

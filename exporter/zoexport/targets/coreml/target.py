@@ -29,7 +29,7 @@ class CoremlTarget:
     engine: str = "coreml"
     notice: str = ""
     has: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS}
+        {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS, Feature.SPARSE_PRODUCTS}
     )
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "engine": ("coreml",),

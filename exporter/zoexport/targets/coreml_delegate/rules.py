@@ -12,8 +12,9 @@ after::
 
 Log-probabilities of labels are by the logarithm of a sum of exponentials, in fp32. Three operators the converter
 (coremltools 9.0) takes and does not have whole: it drops ``approximate`` of ``aten.gelu``, gives no mean of
-``aten.native_layer_norm``, and adds up nothing in ``aten.index_put``. They become operators on elements, means and a
-product; and so does ``aten.layer_norm`` with a weight that is trained, as the converter's has constants alone.
+``aten.native_layer_norm``, and adds up nothing in ``aten.index_put`` but along first axes. They become operators on
+elements, means and a product; and so does ``aten.layer_norm`` with a weight that is trained, as the converter's has
+constants alone. ``aten.index_add``, which it has not, is ``aten.index_put`` along the first axis.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class _CoremlRules:
             aten.gelu: self.gelu,
             aten.layer_norm: self.trained_layer_norm,
             aten.native_layer_norm: self.layer_norm,
+            aten.index_add: self.index_add,
             aten.index_put: self.index_put,
         }
 
@@ -136,6 +138,13 @@ class _CoremlRules:
     def gelu(self, x: Node, approximate: str = "none") -> Node | None:
         """gelu: that by tanh in operators on elements."""
         return None if approximate == "none" else tanh_gelu(self.call, x)
+
+    def index_add(self, x: Node, dim: int, index: Node, values: Node) -> Node:
+        """index_add: index_put over the first axis, where the converter has one that adds up."""
+        first = self.call(aten.transpose.int, x, 0, dim)
+        given = self.call(aten.transpose.int, values, 0, dim)
+        added = self.call(aten.index_put.default, first, [index], given, True)
+        return self.call(aten.transpose.int, added, 0, dim)
 
     def index_put(
         self, x: Node, indices: list[Node | None], values: Node, accumulate: bool = False

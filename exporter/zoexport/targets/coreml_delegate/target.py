@@ -31,7 +31,7 @@ class CoremlDelegateTarget:
     engine: str = "executorch"
     notice: str = ""
     has: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS}
+        {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS, Feature.SPARSE_PRODUCTS}
     )
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {"soc": (), "activations": ("fp32",)}
     lowering_memory: ClassVar[LoweringMemory | None] = None

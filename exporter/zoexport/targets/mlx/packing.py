@@ -22,6 +22,7 @@ GROUPS = (128, 64, 32)
 """The group sizes of MLX, the largest first."""
 _WORD = torch.uint32
 _DEPTH = 2048
+_PANEL, _PANELS = 1 << 18, 16
 
 
 def mlx_group(size: int) -> int | None:
@@ -60,6 +61,16 @@ def _required(size: int) -> int:
     if group is None:
         raise ValueError(f"a group of {size}; expected a multiple of {GROUPS[-1]}")
     return group
+
+
+def panels(rows: int, width: int) -> list[slice]:
+    """The rows of a trained weight (rows, width) that are perturbed at a time: from a multiple of four on.
+
+    About :data:`_PANEL` integers, or more where there would be more than :data:`_PANELS` parts: each is there once more
+    in a function's file, for every query.
+    """
+    size = max(_PANEL // width, -(-rows // _PANELS)) // 4 * 4 + 4
+    return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 
 def matmul(a: mx.array, b: mx.array) -> mx.array:

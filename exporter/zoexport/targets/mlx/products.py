@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from zoexport.ir.graphs import aten, zo
-from zoexport.targets.mlx import axes, operators
+from zoexport.targets.mlx import axes, grid, operators
 from zoexport.targets.mlx.packing import Packed, matmul
 from zoexport.targets.rules import Rule
 
@@ -59,6 +59,7 @@ def rules() -> dict[Any, Rule]:
         **axes.indexing(),
         **products(),
         **labels(),
+        **grid.grids(),
         operator.getitem: operator.getitem,
     }
 

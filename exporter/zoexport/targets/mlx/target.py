@@ -26,7 +26,7 @@ class MlxTarget:
     summary: str = "Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too"
     engine: str = "mlx"
     notice: str = ""
-    has: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.INTEGER_PRODUCTS}
+    has: ClassVar[frozenset[Feature]] = frozenset(Feature)
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "engine": ("mlx",),
         "soc": (),

@@ -28,6 +28,7 @@ from zoexport.targets.slot_gradients import small_products
 
 X, Y = fixed("x", (2, 3, 8)), fixed("y", (2, 3, 8))
 POSITIVE = X.abs() + 0.5
+PLACES = torch.tensor([1, 0, 1, 7])
 CASES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     (lambda x, y: aten.add.Tensor(x, y, alpha=0.5), (X, Y)),
     (lambda x, y: aten.sub.Tensor(x, y, alpha=2), (X, Y)),
@@ -63,6 +64,7 @@ CASES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
         (X[:, :, :3], Y),
     ),
     (lambda x, y: aten.linear.default(x, y), (X, Y[0])),
+    (lambda x, i, y: aten.index_add.default(x, 2, i, y), (X, PLACES, Y[:, :, :4])),
 ]
 
 
@@ -82,7 +84,7 @@ def test_rules_give_what_torch_gives(tmp_path: Path) -> None:
     package = Package(path)
     for (name, one), (function, inputs) in zip(made.items(), CASES, strict=True):
         given = {
-            feature.name: tensor.numpy()
+            feature.name: (tensor if tensor.is_floating_point() else tensor.int()).numpy()
             for feature, tensor in zip(package.inputs(name), inputs, strict=True)
         }
         (found,) = package.run(name, given).values()
@@ -115,6 +117,25 @@ def test_what_fp16_does_not_hold_is_computed_in_fp32(tmp_path: Path) -> None:
     (feature,) = package.inputs("norm")
     (found,) = package.run("norm", {feature.name: large.numpy()}).values()
     np.testing.assert_allclose(found, norm(large).numpy(), rtol=1e-3)
+
+
+def test_state_of_fp16_goes_in_and_out_as_it_is(tmp_path: Path) -> None:
+    """What is computed in between is fp32: the sum is rounded once."""
+    master, move = X.half(), Y * 1e-3
+
+    def update(master: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
+        wide = aten.to.dtype(master, torch.float32)
+        return aten.to.dtype(aten.sub.Tensor(wide, aten.mul.Tensor(move, 0.3)), torch.float16)
+
+    function = build(update, master, move, half=True)
+    path = coreml_packages.save_functions(tmp_path / "package.mlpackage", {"update": function})
+    package = Package(path)
+    features = package.inputs("update")
+    assert [feature.dtype for feature in features] == ["fp16", "fp32"]
+    given = zip(features, (master, move), strict=True)
+    (found,) = package.run("update", {one.name: value.numpy() for one, value in given}).values()
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, update(master, move).numpy())
 
 
 def test_gradients_that_pass_a_small_matrix_are_the_same() -> None:

@@ -15,7 +15,7 @@ from tests.support.splits import difference
 from tests.support.tiny_models import fixed
 from zoexport.core import int4
 from zoexport.core.types import Program
-from zoexport.ir.graphs import aten, zo
+from zoexport.ir.graphs import aten, is_call, zo
 from zoexport.targets.coreml_delegate.rules import write_for_coreml
 
 X, DY = fixed("x", (2, 3, 64)), fixed("dy", (2, 3, 8))
@@ -85,6 +85,21 @@ def test_the_same_numbers_by_operators_of_torch(
     ):
         assert ours.dtype == theirs.dtype
         assert difference(ours, theirs) < 2e-6
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_at_places_are_over_the_first_axis(dim: int) -> None:
+    """The converter's index_put adds up there and nowhere else."""
+
+    def added(x: torch.Tensor, v: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return aten.index_add.default(x, dim, i, v)
+
+    places = PLACES % X.shape[dim]
+    inputs = (X, X.index_select(dim, places), places)
+    made, given = rewritten(added, *inputs)
+    put = next(node for node in made.module.graph.nodes if is_call(node, aten.index_put))
+    assert len(put.args[1]) == 1 and "aten.index_add.default" not in operators(made)
+    assert difference(*made.module(*given), added(*inputs)) < 2e-6
 
 
 def test_both_directions_read_one_constant() -> None:

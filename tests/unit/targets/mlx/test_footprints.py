@@ -108,3 +108,23 @@ def test_weights_of_a_whole_program_are_counted_apart() -> None:
     made.family = "layer.0"
     assert footprint(made).planned == 2 * SIZE + 16 * 16 * 4
     assert not footprint(made).copies_weights
+
+
+@pytest.mark.parametrize("rows", [8, 40_000])
+def test_integers_are_perturbed_a_few_rows_at_a_time(rows: int) -> None:
+    """Beside the inputs and the result, what 2**18 integers or some more take."""
+    inputs = (
+        X,
+        torch.zeros(rows, 16, dtype=torch.int8),
+        torch.ones(rows),
+        torch.zeros(8, 2, dtype=torch.int32),
+        *(torch.zeros(1, dtype=torch.int64), torch.ones(1)),
+        *(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)),
+    )
+
+    def function(x: torch.Tensor, c: torch.Tensor, s: torch.Tensor, *noise: Any) -> torch.Tensor:
+        return zo.grid_linear_int8(x, c, s, None, *noise, 1)
+
+    around = sum(tensor.nbytes for tensor in inputs) + 4 * 8 * rows
+    perturbed = 16 * min(rows, (1 << 18) // 16 + 4)
+    assert of(function, *inputs).planned == around + 80 * perturbed

@@ -131,15 +131,17 @@ ZO_NATIVE(jobject, TrainingSession, nativeRun)(JNIEnv* env, jclass, jlong sessio
     zo_run run = {};
     run.struct_size = sizeof(run);
     call(env, zo_session_run, session_of(session), &run);
-    return make(env, "Run", "(IIIIDDJJDDDI)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
+    return make(env, "Run", "(IIIIDDJJDDDII)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
                 bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps),
-                run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every));
+                run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every),
+                static_cast<jint>(run.difference));
   });
 }
 
 ZO_NATIVE(void, TrainingSession, nativeConfigure)
 (JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
- jlong seed, jlong total_steps, jdouble momentum, jdouble weight_decay, jdouble clip, jint checkpoint_every) {
+ jlong seed, jlong total_steps, jdouble momentum, jdouble weight_decay, jdouble clip, jint checkpoint_every,
+ jint difference) {
   guarded(env, [&] {
     auto run = sized<zo_run>();
     run.schedule = schedule;
@@ -154,6 +156,7 @@ ZO_NATIVE(void, TrainingSession, nativeConfigure)
     run.weight_decay = weight_decay;
     run.clip = clip;
     run.checkpoint_every = static_cast<uint32_t>(checkpoint_every);
+    run.difference = difference;
     call(env, zo_session_configure, session_of(session), &run);
   });
 }

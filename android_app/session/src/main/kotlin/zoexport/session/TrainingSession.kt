@@ -48,6 +48,7 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             run.weightDecay,
             run.clip,
             run.checkpointEvery.toLong().notNegative("checkpointEvery").toInt(),
+            run.difference.ordinal,
         )
     }
 
@@ -207,6 +208,7 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             weightDecay: Double,
             clip: Double,
             checkpointEvery: Int,
+            difference: Int,
         )
 
         @JvmStatic

@@ -55,9 +55,12 @@ enum class Schedule { CONSTANT, LINEAR, COSINE }
 /** What is minimized; in the order of the ABI's numbers. */
 enum class Loss { FULL, CHOICES }
 
+/** The losses that a projected gradient is the difference of; in the order of the ABI's numbers. */
+enum class Difference { CENTRAL, FORWARD }
+
 /**
  * How a run trains. [totalSteps] is the schedule's length for [TrainingSession.step]. [momentum], [weightDecay], [clip]
- * (0: none) and [checkpointEvery] are of first-order methods.
+ * (0: none) and [checkpointEvery] are of first-order methods, [difference] is of zeroth-order ones.
  */
 data class Run(
     val schedule: Schedule,
@@ -72,6 +75,7 @@ data class Run(
     val weightDecay: Double,
     val clip: Double,
     val checkpointEvery: Int,
+    val difference: Difference,
 ) {
     internal constructor(
         schedule: Int,
@@ -86,9 +90,10 @@ data class Run(
         weightDecay: Double,
         clip: Double,
         checkpointEvery: Int,
+        difference: Int,
     ) : this(
         Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps, momentum,
-        weightDecay, clip, checkpointEvery,
+        weightDecay, clip, checkpointEvery, Difference.entries[difference],
     )
 }
 
