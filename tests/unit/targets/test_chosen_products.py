@@ -17,7 +17,7 @@ from zoexport.targets.chosen_products import constants_of, write_chosen_products
 N, K, QUERIES = 50, 40, 2
 X, Y = fixed("x", (4 * QUERIES, 3, K)), fixed("y", (4 * QUERIES, 3, N))
 RANGES = {"first": (0, 1400), "second": (1400, 1407), "none": (1407, 1407), "last": (1407, 1500)}
-"""Of four layers of one shape: more than are computed together, few, none, and those at the end of all."""
+"""Weights of four layers of one shape: more than are computed together, few, none, and those at the end of all."""
 VALUES, NOISE = fixed("values", (1500,)).half(), fixed("noise", (QUERIES, 1500))
 PLACES = torch.cat(
     [
