@@ -325,7 +325,7 @@ def _fill(
 def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
     """The frozen tensors that programs take as inputs, and the places of chosen elements, which exports read."""
     from zoexport.ir import frozen
-    from zoexport.passes.sparse_split import PLACES
+    from zoexport.passes.separate_chosen import PLACES
 
     names = frozen.bound_weights(graph) if graph.stages else lowered.weights
     return list(dict.fromkeys([*names, *([] if graph.chosen is None else [PLACES])]))

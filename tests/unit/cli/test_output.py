@@ -1,0 +1,116 @@
+"""What the command line prints: results, progress, and what libraries say in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zoexport.cli.console import output_of_libraries, size, table
+from zoexport.cli.progress import Phases, Steps
+from zoexport.session import StepProgress
+
+
+def test_what_libraries_print_goes_to_standard_error() -> None:
+    probe = (
+        "import ctypes, os\n"
+        "from zoexport.cli.console import emit, output_of_libraries\n"
+        "with output_of_libraries():\n"
+        "    print('from Python')\n"
+        "    os.write(1, b'from C\\n')\n"
+        "    os.system('echo from a child')\n"
+        "emit({'x': float('nan'), 'y': [1.5]}, [], as_json=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.stdout == '{"x": null, "y": [1.5]}\n'
+    assert sorted(done.stderr.splitlines()) == ["from C", "from Python", "from a child"]
+
+
+def test_standard_output_comes_back_after_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        with output_of_libraries():
+            sys.stdout.write("noise\n")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    sys.stdout.write("result\n")
+    assert capfd.readouterr() == ("result\n", "noise\n")
+
+
+def test_phases_are_plain_lines_off_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with Phases("compile", as_json=False) as phases:
+        for share in (None, 0.5, 1.0):
+            phases("lowering", share)
+        phases("hashing", None)
+    assert capfd.readouterr() == ("", "compile: lowering\ncompile: hashing\n")
+    with Phases("compile", as_json=True) as phases:
+        phases("lowering", None)
+    assert capfd.readouterr() == ("", "")
+
+
+def _step(step: int, total: int) -> StepProgress:
+    return StepProgress(step, total, 0.5, 1e-3, 0.25, 300_000_000, 157_000_000)
+
+
+def test_steps_show_loss_rate_memory_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("zoexport.cli.progress.time.monotonic", lambda: now[0])
+    with Steps(as_json=False) as steps:
+        for step in range(31, 101):
+            now[0] += 0.25
+            steps(_step(step, 100))
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "train: step 31/100  loss 0.5000  4.00 steps/s  157 MB  0:00:17 left"
+    assert lines[-1] == "train: step 100/100  loss 0.5000  4.00 steps/s  157 MB  0:00:00 left"
+    assert len(lines) == 1 + 17 + 1, "one a second, and the last"
+
+
+def test_a_terminal_gets_a_live_bar() -> None:
+    pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
+    leader, follower = pty.openpty()
+    probe = (
+        "from tests.unit.cli.test_output import _step\n"
+        "from zoexport.cli.progress import Steps\n"
+        "with Steps(as_json=True) as steps:\n"
+        "    for step in (1, 2): steps(_step(step, 2))\n"
+    )
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", probe],
+        stderr=follower,
+        env=environment,
+        cwd=Path(__file__).parents[3],
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            block = os.read(leader, 4096)
+        except OSError:  # how Linux says that the last writer has closed
+            break
+        if not block:
+            break
+        shown += block
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "2/2" in text
+    assert "loss 0.5000" in text
+    assert "157 MB" in text
+    assert "\x1b[" in text
+
+
+def test_tables_and_sizes() -> None:
+    assert table([("a", "one"), ("long", 2)]) == ["  a     one", "  long  2"]
+    assert table([]) == []
+    assert [size(n) for n in (12, 1_200, 84_100_000, 2.5e9)] == [
+        "12 bytes",
+        "1.2 kB",
+        "84.1 MB",
+        "2.50 GB",
+    ]
