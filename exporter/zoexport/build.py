@@ -326,7 +326,10 @@ def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
     """The frozen tensors that programs take as inputs."""
     from zoexport.ir import frozen
 
-    return frozen.bound_weights(graph) if graph.stages else lowered.weights
+    if graph.stages:
+        return frozen.bound_weights(graph)
+    values = (value for entry in lowered.programs for value in entry["inputs"])
+    return list(dict.fromkeys(value["name"] for value in values if value["role"] == "weight"))
 
 
 def _description(
