@@ -327,7 +327,11 @@ def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
     from zoexport.ir import frozen
     from zoexport.passes.separate_chosen import PLACES
 
-    names = frozen.bound_weights(graph) if graph.stages else lowered.weights
+    if graph.stages:
+        names = frozen.bound_weights(graph)
+    else:
+        values = [value for entry in lowered.programs for value in entry["inputs"]]
+        names = [value["name"] for value in values if value["role"] == "weight"]
     return list(dict.fromkeys([*names, *([] if graph.chosen is None else [PLACES])]))
 
 

@@ -262,10 +262,10 @@ class ExecutorchEngine : public Engine {
   // Loads a program with its packed weights mapped from a file. False where that cannot be: they are then packed into
   // this process's own memory, which always works.
   bool load_with_file(Module& module, const ProgramSpec& program, PlannedMemory& memory) {
-    // The weights of a split bundle are inputs: its programs have none to pack. Other backends have files of their own.
+    // Single stages are given their weights: they have none to pack. Other backends have files of their own.
     const auto& used = manifest_.backends;
     const bool packs = used.empty() || std::find(used.begin(), used.end(), kBackend) != used.end();
-    if (packed_.empty() || !use_.problem.empty() || manifest_.split() || !packs) {
+    if (packed_.empty() || !use_.problem.empty() || !manifest_.whole() || !packs) {
       return false;
     }
     if (!manifest_.distinct_weights) {

@@ -10,10 +10,8 @@
 #include "rng/philox.h"
 #include "session/data/loss.h"
 #include "session/memory.h"
-#include "session/programs/program_runner.h"
 #include "session/state/slot_values.h"
 #include "session/train/optimizer.h"
-#include "session/train/split_scorer.h"
 
 namespace zoexport {
 namespace {
@@ -98,22 +96,15 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   session->programs_ = std::make_unique<Programs>(known, *session->engine_, std::move(prepare));
   session->weights_ = std::make_unique<FrozenWeights>(
       known, bundle, [raw = session.get()](const std::string& file) { return raw->verify(file); });
-  if (known.split()) {
-    session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
-                                                session->scratch_folder_);
-    session->evaluator_ = std::make_unique<SplitScorer>(*session->stages_);
+  session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
+                                              session->scratch_folder_);
+  session->evaluator_ = std::make_unique<StageScorer>(*session->stages_);
+  if (first_order) {
+    ZO_ASSIGN(trainer, make_first_order(*session->stages_));
+    session->trainer_ = std::move(trainer);
   } else {
-    ZO_ASSIGN(evaluator, ProgramRunner::create(known, "evaluate", *session->programs_, *session->weights_));
-    if (evaluator.copies() != 1 || evaluator.spec().output("label_is_argmax") == nullptr) {
-      return Failure{ZO_BUNDLE_ERROR, "manifest.json, program evaluate", "other outputs",
-                     "label_logprobs (1, M) and label_is_argmax (1, M)", "Compile the bundle again."};
-    }
-    session->evaluator_ = std::make_unique<ProgramRunner>(std::move(evaluator));
+    session->trainer_ = make_zeroth_order(*session->stages_);
   }
-  ZO_ASSIGN(trainer, first_order
-                         ? make_first_order(known, *session->stages_)
-                         : make_zeroth_order(known, session->stages_.get(), *session->programs_, *session->weights_));
-  session->trainer_ = std::move(trainer);
   if (known.settings.difference == ZO_DIFFERENCE_FORWARD && !session->trainer_->takes_forward_differences()) {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "difference forward of the method " + known.method,
                    "central, or a method that takes one copy through the model at a time", "Compile the bundle again."};

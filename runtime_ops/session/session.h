@@ -16,6 +16,7 @@
 #include "session/state/slots.h"
 #include "session/state/state_folder.h"
 #include "session/train/divergence.h"
+#include "session/train/stage_scorer.h"
 #include "session/train/trainer.h"
 
 namespace zoexport {
@@ -95,7 +96,7 @@ class Session {
   // Whether the slots' copies lie in a mapped file, made when they are first needed: those of first-order methods, and
   // whatever is as long as a model. Others are a few megabytes in the heap, from the start.
   bool in_file() const { return first_order() || slots_->trainable_bytes() > kMostInHeap; }
-  bool first_order() const { return manifest_.split() && !manifest_.step.probes_loss(); }
+  bool first_order() const { return !manifest_.step.probes_loss(); }
   // Makes the current values those after `updates` updates, from the newest snapshot that serves or the initial values.
   // Where records do not tell how to repeat an update, those after fewer updates, applied_.
   Status restore(uint64_t updates);
@@ -123,9 +124,9 @@ class Session {
   std::string scratch_folder_;  // empty: the folder for temporary files
   std::unique_ptr<Programs> programs_;
   std::unique_ptr<FrozenWeights> weights_;
-  std::unique_ptr<Stages> stages_;  // of a split bundle
+  std::unique_ptr<Stages> stages_;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<CallRunner> evaluator_;
+  std::unique_ptr<StageScorer> evaluator_;
 
   RunSettings run_;
   std::optional<StateFolder> state_;

@@ -206,6 +206,16 @@ void test_safetensors() {
   CHECK(sum > 0);
 }
 
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+const char* const kNextB = R"(,{"name":"b","role":"state","dtype":"float32","shape":[2,3]}]}],"rng")";
+const char* const kGradients = R"(,{"name":"g","role":"projected_gradients","dtype":"float32","shape":[1]})";
+
 // A manifest with one program pair, without its id.
 std::string manifest_body() {
   const std::string rows =
@@ -213,12 +223,21 @@ std::string manifest_body() {
       R"({"name":"positions","role":"label_positions","dtype":"int64","shape":[{"name":"m","min":1,"max":16}]},)"
       R"({"name":"labels","role":"label_tokens","dtype":"int64","shape":[{"name":"m","min":1,"max":16}]},)"
       R"({"name":"b","role":"state","dtype":"float32","shape":[2,3]})";
+  std::string step = kGradients;
+  for (const char* role : {"seed", "step", "query"}) {
+    step += replaced(R"(,{"name":"?","role":"?","dtype":"int64","shape":[1]})", "?", role);
+  }
+  for (const char* role : {"sign", "learning_rate", "epsilon"}) {
+    step += replaced(R"(,{"name":"?","role":"?","dtype":"float32","shape":[1]})", "?", role);
+  }
   const std::string logprobs =
       R"({"name":"l","role":"label_logprobs","dtype":"float32","shape":[1,{"name":"m","min":1,"max":16}]})";
   return R"("copies":1,"engine":"executorch","files":{"model.pte":{"bytes":3,"sha256":"00"}},"max_labels":16,)"
          R"("method":"prge","programs":[{"name":"evaluate","file":"model.pte","method":"evaluate","inputs":[)" +
-         rows + R"(],"outputs":[)" + logprobs +
-         R"(]}],"rng":"zoexport-philox4x32-10/1","rows":2,"schema_version":1,)"
+         rows + R"(],"outputs":[)" + logprobs + "," + replaced(logprobs, "label_logprobs", "label_is_argmax") +
+         R"(]},{"name":"train","file":"model.pte","method":"train","inputs":[)" + rows + step + R"(],"outputs":[)" +
+         logprobs + kNextB +
+         R"(:"zoexport-philox4x32-10/1","rows":2,"schema_version":1,)"
          R"("settings":{"lr":0.005,"eps":0.01,"seed":18446744073709551615,"batch":4},)"
          R"("state":[{"name":"b","role":"trainable","dtype":"float32","shape":[2,3],"tensor_id":9,"module":"m"}],)"
          R"("target":"android-cpu")";
@@ -237,7 +256,10 @@ void test_manifest() {
   }
   CHECK(manifest->seq_len == 8 && manifest->rows == 2 && manifest->settings.seed == UINT64_MAX);
   CHECK(manifest->slots.size() == 1 && manifest->slots[0].elements == 6 && manifest->slots[0].tensor_id == 9);
-  CHECK(manifest->program("evaluate") != nullptr && manifest->program("train") == nullptr);
+  // A whole model is one stage, which is first and head at once.
+  CHECK(manifest->whole() && manifest->queries() == 1 && manifest->stages[0].bind.at("b") == "b");
+  CHECK(manifest->program("evaluate", 8) == manifest->program(manifest->stages[0].family(Pass::kEvaluate), 8));
+  CHECK(manifest->program(manifest->stages[0].family(Pass::kForward), 8) == manifest->program("train"));
 
   const struct {
     const char* from;
@@ -260,6 +282,16 @@ void test_manifest() {
        "manifest, state[0].dtype"},
       {R"("dtype":"int64","shape":[2,8])", R"("dtype":"int65","shape":[2,8])", "manifest, programs[0].inputs[0].dtype"},
       {R"("dtype":"float32","shape":[1)", R"("dtype":"int64","shape":[1)", "manifest, program evaluate"},
+      {R"("role":"label_is_argmax")", R"("role":"label_logprobs")", "manifest, program evaluate"},
+      {R"("name":"evaluate")", R"("name":"other")", "manifest, programs"},
+      {R"("name":"train")", R"("name":"other")", "manifest, programs"},
+      {kGradients, "", "manifest, program train"},
+      {R"("role":"sign")", R"("role":"signs")", "manifest, program train"},
+      {R"("role":"query")", R"("role":"seed")", "manifest, program train"},
+      {R"("name":"step","role":"step","dtype":"int64")", R"("name":"step","role":"step","dtype":"float32")",
+       "manifest, program train"},
+      {kNextB, R"(]}],"rng")", "manifest, program train"},
+      {R"("role":"trainable")", R"("role":"frozen")", "manifest, program train"},
       {R"("schema_version":1)", R"("schema_version":7)", "manifest"},
       {R"("target":"android-cpu")", R"("target":["android-cpu"])", "manifest, target"},
   };
@@ -282,12 +314,9 @@ void test_manifest() {
 // A slot of integers is trained with a grid, and a grid over stages alone.
 void test_integer_slots() {
   const auto refused = [](const std::string& role, const std::string& dtype, const std::string& more) {
-    std::string body = manifest_body();
-    for (size_t at = body.find(R"("float32","shape":[2,3])"); at != std::string::npos;
-         at = body.find(R"("float32","shape":[2,3])", at)) {
-      body.replace(at, 9, '"' + dtype + '"');
-    }
-    body.replace(body.find("\"trainable\""), 11, '"' + role + '"');
+    std::string body = role == "trainable" ? manifest_body() : replaced(manifest_body(), kNextB, R"(]}],"rng")");
+    body = replaced(body, R"("float32","shape":[2,3])", '"' + dtype + R"(","shape":[2,3])");
+    body = replaced(body, "\"trainable\"", '"' + role + '"');
     const auto manifest = parse_manifest(with_id(more + body), "manifest");
     return manifest.ok() ? std::string() : manifest.failure().where + ": " + manifest.failure().found;
   };
@@ -309,16 +338,12 @@ void test_snapshots() {
 
 // A slot of halves, which programs read as such; no first-order method keeps them.
 void test_half_slots() {
-  std::string body = manifest_body();
-  for (size_t at = body.find(R"("float32","shape":[2,3])"); at != std::string::npos;
-       at = body.find(R"("float32","shape":[2,3])", at)) {
-    body.replace(at, 9, R"("float16")");
-  }
+  std::string body = replaced(manifest_body(), R"("float32","shape":[2,3])", R"("float16","shape":[2,3])");
   const auto manifest = parse_manifest(with_id(body), "manifest");
   CHECK(manifest.ok() && manifest->slots[0].dtype == ZO_FLOAT16 && manifest->slots[0].bytes() == 12);
-  const std::string settings = R"("settings":{)";
-  const auto refused = parse_manifest(
-      with_id(body.replace(body.find(settings), settings.size(), settings + R"("optimizer":"sgd",)")), "manifest");
+  body = replaced(body, kGradients, "");
+  const auto refused =
+      parse_manifest(with_id(replaced(body, R"("settings":{)", R"("settings":{"optimizer":"sgd",)")), "manifest");
   CHECK(!refused.ok() && refused.failure().where == "manifest, state");
   CHECK(!refused.ok() && refused.failure().found == "the float16 slot b with settings.optimizer and no queries");
 }

@@ -131,6 +131,19 @@ void test_memory_and_files() {
   CHECK(!Slots::load(wide, path, 0).ok());
 }
 
+// Lends threads that do the ranges out of order, and counts them.
+struct Ranges : Engine {
+  Status load(const ProgramSpec&) override { return {}; }
+  Status run(const ProgramSpec&, const std::vector<Tensor>&, const std::vector<Tensor>&) override { return {}; }
+  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
+    for (size_t begin = (count - 1) / grain * grain; begin < count; begin -= grain) {
+      body(begin, std::min(begin + grain, count));
+      ++calls;
+    }
+  }
+  size_t calls = 0;
+};
+
 // The update of a half is that of its float, rounded once.
 void test_updates() {
   constexpr size_t kElements = 37;
@@ -141,7 +154,15 @@ void test_updates() {
   write_values(half, values.data(), halves.data());
   read_values(half, halves.data(), values.data());
   const std::vector<float> gradients = {0.5f, -1.25f};
-  const SlotUpdates updates;
+  const Folder folder;
+  const std::string path = join(folder.path, "adapter.safetensors");
+  CHECK(write_safetensors(path, {{"h", ZO_FLOAT16, {kElements}, halves.data(), 2 * kElements}}, {}).ok());
+  const auto slots = Slots::load({half}, path, 0);
+  if (!CHECK(slots.ok())) {
+    return;
+  }
+  Ranges engine;
+  const SlotUpdates updates({}, *slots, engine);
   const SlotUpdate update{gradients.data(), 2, 0.3f, 77, 5};
   CHECK(updates.apply(full, update, values.data(), updated.data()));
   write_values(half, updated.data(), expected.data());
@@ -195,19 +216,6 @@ void test_integers_in_memory_and_files() {
   CHECK(read.ok() && slots.set_from(*read, SlotKind::kTrainable, snapshot).ok());
   CHECK(std::memcmp(slots.current(0), other, 3) == 0);
 }
-
-// Lends threads that do the ranges out of order, and counts them.
-struct Ranges : Engine {
-  Status load(const ProgramSpec&) override { return {}; }
-  Status run(const ProgramSpec&, const std::vector<Tensor>&, const std::vector<Tensor>&) override { return {}; }
-  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
-    for (size_t begin = (count - 1) / grain * grain; begin < count; begin -= grain) {
-      body(begin, std::min(begin + grain, count));
-      ++calls;
-    }
-  }
-  size_t calls = 0;
-};
 
 // The session deals integers over threads; the result is that of the kernel over all of them.
 void test_updates_of_integers() {

@@ -240,7 +240,6 @@ class Lowered:
         notes: what a user must know of these programs, one sentence each.
         minimum_os: the least version, by system, on which the programs run: {"ios": "18.0"}.
         tools: packages, beside those of every target, whose versions the programs depend on.
-        weights: names of the frozen tensors that whole programs take as inputs, which are then in a file of their own.
         pack: codes and scales of a quantized weight -> its parts as the programs read them; None: codes and scales.
     """
 
@@ -257,7 +256,6 @@ class Lowered:
     notes: list[str] = dataclasses.field(default_factory=list)
     minimum_os: dict[str, str] = dataclasses.field(default_factory=dict)
     tools: tuple[str, ...] = ()
-    weights: list[str] = dataclasses.field(default_factory=list)
     pack: Pack | None = None
 
 

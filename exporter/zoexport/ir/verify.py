@@ -34,13 +34,12 @@ def _names_are_unique(_: TrainingGraph, program: Program) -> Iterator[str]:
 
 
 def _named(graph: TrainingGraph, program: Program, value: Value) -> list[str]:
-    """The tensors that a value stands for: in a split graph one for each stage."""
-    if not graph.stages:
-        return [value.name]
-    families = [
-        stage for stage in graph.stages if program.family in (stage.forward, stage.backward)
-    ]
-    return [stage.bind.get(value.name, f"{stage.name}: {value.name}") for stage in families]
+    """The tensors that a value stands for: one for each stage, or that of its own name where no stage runs it."""
+    return [
+        stage.bind.get(value.name, f"{stage.name}: {value.name}")
+        for stage in graph.stages
+        if program.family in (stage.forward, stage.backward)
+    ] or [value.name]
 
 
 def _weights_exist(graph: TrainingGraph, program: Program) -> Iterator[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from zoexport.core.types import Footprint, TrainingGraph
+from zoexport.core.types import Footprint, Stage, TrainingGraph
 from zoexport.ir.counts import product_flops
+from zoexport.ir.frozen import bound_weights
 
 _FLOAT = 4
 
@@ -92,11 +93,15 @@ def estimate(
         tokenizer: bytes of its files. threads: that compute.
         labels: tokens of a batch that are predicted, which a split graph's head is called for; None: all.
     """
-    one = _Split if graph.stages else _Whole
-    return one(graph, footprints, settings, tokenizer, threads, labels).estimate()
+    return _Parts(graph, footprints, settings, tokenizer, threads, labels).estimate()
 
 
 class _Parts:
+    """A graph's stages, which the session runs one by one.
+
+    A whole model is one, which binds nothing: its programs have the weights inside and perturb by themselves.
+    """
+
     def __init__(
         self,
         graph: TrainingGraph,
@@ -107,6 +112,7 @@ class _Parts:
         labels: int | None,
     ) -> None:
         self.graph = graph
+        self.stages = graph.stages or [Stage("model", "train", None, {})]
         self.footprints = footprints
         self.settings = settings
         self.step = graph.step
@@ -132,53 +138,17 @@ class _Parts:
         programs = _PROGRAM * len(self.graph.programs)
         return weights + self.adapter + programs + _MANIFEST + self.tokenizer
 
-
-class _Whole(_Parts):
-    """Programs of the whole model, delegated to XNNPACK."""
-
-    def estimate(self) -> Estimate:
-        weights = self._weights()
-        calls = self.settings["accumulate"] * self.losses // self.copies
-        anonymous = {"programs": self.programs(), "adapters": 2 * self.values}
-        if any(found.copies_weights for found in self.footprints.values()):
-            anonymous["weights"] = weights
-        return Estimate(
-            anonymous,
-            {"weights": weights, "adapter file": self.adapter},
-            self.bundle(weights),
-            _SNAPSHOTS * self.values,
-            0,
-            calls * product_flops(self.graph.programs["train"]),
-            calls * (self.footprints["train"].moved + weights),
-        )
-
-    def _weights(self) -> int:
-        """Bytes of the frozen weights once quantized: matrices, that is, and nothing else is."""
-        kind, group = self.settings["weights"], self.settings["group_size"]
-        total = 0
-        for name, tensor in self.graph.weights.items():
-            matrix = name in self.graph.parameters and tensor.dim() == 2
-            if kind == "fp32" or not matrix:
-                total += tensor.nbytes
-            elif kind == "int8":
-                total += tensor.numel() + _FLOAT * tensor.shape[0]
-            else:
-                total += tensor.numel() // 2 + 2 * tensor.numel() // group
-        return total
-
-
-class _Split(_Parts):
-    """Programs of single layers, run by the session stage by stage."""
-
     def estimate(self) -> Estimate:
         first_order = self.step is None
-        weights = sum(self.graph.weights[name].nbytes for name in self._bound())
+        weights = self._weights()
         activations = self._activations()
         scratch = activations
         anonymous = {"programs": self.programs(), "kernels": self.kernels()}
         anonymous["label rows"] = (1 + first_order) * _FLOAT * self._head_elements()
         mapped = {"weights": weights, "adapter file": self.adapter, "activations": activations}
-        most = max(sum(self._stage_slots(stage.bind)) for stage in self.graph.stages)
+        if any(found.copies_weights for found in self.footprints.values()):
+            anonymous["weights"] = weights
+        most = max(sum(self._stage_slots(stage.bind)) for stage in self.stages)
         if first_order:
             scratch += self.values + most
             kept = self.values * (1 + _moments(self.settings))
@@ -199,38 +169,56 @@ class _Split(_Parts):
             else:
                 anonymous["adapters"] = 2 * self.values
             state = _SNAPSHOTS * self.values
-        flops, moved = self._step(first_order)
-        return Estimate(anonymous, mapped, self.bundle(weights), state, scratch, flops, moved)
+        flops, moved = self._step(first_order, 0 if self.graph.stages else weights)
+        return Estimate(
+            {name: size for name, size in anonymous.items() if size},
+            {name: size for name, size in mapped.items() if size},
+            self.bundle(weights),
+            state,
+            scratch,
+            flops,
+            moved,
+        )
 
-    def _bound(self) -> set[str]:
-        names = {name for stage in self.graph.stages for name in stage.bind.values()}
-        return names - self.sizes.keys()
+    def _weights(self) -> int:
+        """Bytes of the frozen weights; those of whole programs are quantized with their values, not yet: matrices."""
+        if self.graph.stages:
+            return sum(self.graph.weights[name].nbytes for name in bound_weights(self.graph))
+        kind, group = self.settings["weights"], self.settings["group_size"]
+        total = 0
+        for name, tensor in self.graph.weights.items():
+            matrix = name in self.graph.parameters and tensor.dim() == 2
+            if kind == "fp32" or not matrix:
+                total += tensor.nbytes
+            elif kind == "int8":
+                total += tensor.numel() + _FLOAT * tensor.shape[0]
+            else:
+                total += tensor.numel() // 2 + 2 * tensor.numel() // group
+        return total
 
     def _stage_slots(self, bind: dict[str, str]) -> list[int]:
         return [self.trainable[name] for name in bind.values() if name in self.trainable]
 
     def _program(self, family: str) -> str:
-        return next(
-            name for name, program in self.graph.programs.items() if program.family == family
-        )
+        programs = self.graph.programs
+        return next(name for name in programs if (programs[name].family or name) == family)
 
     def _head_elements(self) -> int:
-        head = self.graph.programs[self._program(self.graph.stages[-1].forward)]
-        (rows,) = (value for value in head.inputs if value.role == "activation")
-        return _product(rows.shape)
+        head = self.graph.programs[self._program(self.stages[-1].forward)]
+        return sum(_product(value.shape) for value in head.inputs if value.role == "activation")
 
     def _region(self) -> int:
         """Bytes of what passes from one stage to the next, at most."""
         most = 0
-        for stage in self.graph.stages[:-1]:
+        for stage in self.stages[:-1]:
             program = self.graph.programs[self._program(stage.forward)]
             most = max(most, sum(_FLOAT * _product(value.shape) for value in program.outputs))
         return most
 
     def _groups(self) -> tuple[int, int]:
         """Stages between two kept activations, and how many are kept."""
-        head = len(self.graph.stages) - 1
-        trained = [n for n, s in enumerate(self.graph.stages) if self._stage_slots(s.bind)]
+        head = len(self.stages) - 1
+        trained = [n for n, s in enumerate(self.stages) if self._stage_slots(s.bind)]
         base = max(trained[0], 1)
         every = max(1, min(self.settings["checkpoint_every"], head))
         return every, -(-max(0, head - base) // every)
@@ -250,14 +238,14 @@ class _Split(_Parts):
             return 1 if self.settings["loss"] == "choices" else 0
         return self.step.runs(stage) // self.graph.copies
 
-    def _step(self, first_order: bool) -> tuple[int, int]:
-        """Operations and moved bytes of a step."""
-        *layers, head = self.graph.stages
+    def _step(self, first_order: bool, inside: int) -> tuple[int, int]:
+        """Operations and moved bytes of a step; ``inside``: bytes of the weights that every program has inside."""
+        *layers, head = self.stages
         # Entries of all copies that a call holds share the head's calls.
         entries = self.graph.rows * self.graph.seq_len
         if self.labels is not None:
             entries = min(entries, self.labels * self.graph.copies)
-        chunks = -(-entries // self.graph.label_rows)
+        chunks = -(-entries // self.graph.label_rows) if self.graph.stages else 1
         runs: dict[str, int] = {}
 
         def run(family: str | None, times: int) -> None:
@@ -281,7 +269,8 @@ class _Split(_Parts):
         flops = {name: product_flops(self.graph.programs[name]) for name in runs}
         return (
             calls * sum(times * flops[name] for name, times in runs.items()),
-            calls * sum(times * self.footprints[name].moved for name, times in runs.items()),
+            calls
+            * sum(times * (self.footprints[name].moved + inside) for name, times in runs.items()),
         )
 
 

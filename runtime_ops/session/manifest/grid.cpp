@@ -79,9 +79,9 @@ void check_grid(const Manifest& manifest, JsonProblems& problems) {
                  "settings.queries, as no first-order method trains integers");
     return;
   }
-  if (!manifest.split() || manifest.copies == 1) {
-    problems.add(manifest.split() ? "copies" : "stages",
-                 manifest.split() ? "1 in a bundle with grid" : "nothing, but grid",
+  if (manifest.whole() || manifest.copies == 1) {
+    problems.add(manifest.whole() ? "stages" : "copies",
+                 manifest.whole() ? "nothing, but grid" : "1 in a bundle with grid",
                  "stages, with 2 * settings.queries copies: programs perturb integers where they unpack them");
     return;
   }

@@ -6,8 +6,9 @@
 
 #include "session/manifest/canonical.h"
 #include "session/manifest/grid.h"
-#include "session/manifest/split.h"
+#include "session/manifest/stages.h"
 #include "session/manifest/step.h"
+#include "session/manifest/update.h"
 #include "session/storage/files.h"
 #include "session/storage/json_reader.h"
 #include "session/storage/sha256.h"
@@ -150,53 +151,6 @@ RunSettings read_settings(const JsonNode& node) {
   return settings;
 }
 
-// What every whole-model program of every method must have; roles of one method are checked by its trainer.
-void check_program(Manifest& manifest, const ProgramSpec& program, JsonProblems& problems) {
-  const std::string where = "program " + program.name;
-  for (const char* role : {"tokens", "label_positions", "label_tokens"}) {
-    const ValueSpec* value = program.input(role);
-    if (value == nullptr || value->dtype != ZO_INT64) {
-      problems.add(where, std::string("no int64 input with the role ") + role, "one");
-      return;
-    }
-  }
-  const ValueSpec* tokens = program.input("tokens");
-  if (tokens->shape.size() != 2 || tokens->shape[0].dynamic() || tokens->shape[0].max != manifest.rows ||
-      (manifest.seq_len != 0 && tokens->shape[1].max != manifest.seq_len)) {
-    problems.add(where, "tokens of another shape", "(rows, seq_len), the same in every program");
-    return;
-  }
-  manifest.seq_len = static_cast<uint32_t>(tokens->shape[1].max);
-  if (!manifest.lengths.empty() &&
-      (manifest.lengths.back() != manifest.seq_len || int64_t{manifest.lengths.front()} != tokens->shape[1].min)) {
-    problems.add(where, "tokens of other lengths than the manifest's", "from the first of lengths to the last");
-    return;
-  }
-  for (const char* role : {"label_positions", "label_tokens"}) {
-    const ValueSpec* labels = program.input(role);
-    if (labels->shape.size() != 1 || labels->shape[0].max != manifest.max_labels ||
-        labels->shape[0].min != program.input("label_positions")->shape[0].min) {
-      problems.add(where, std::string("the role ") + role + " of another shape", "(M) with M up to max_labels");
-    }
-  }
-  const ValueSpec* logprobs = program.output("label_logprobs");
-  if (logprobs == nullptr || logprobs->dtype != ZO_FLOAT32) {
-    problems.add(where, "no float32 output with the role label_logprobs", "one");
-  }
-  for (const auto* values : {&program.inputs, &program.outputs}) {
-    for (const ValueSpec& value : *values) {
-      if (value.role != "state") {
-        continue;
-      }
-      const auto slot = std::find_if(manifest.slots.begin(), manifest.slots.end(),
-                                     [&](const SlotSpec& candidate) { return candidate.name == value.name; });
-      if (slot == manifest.slots.end() || value.dtype != slot->dtype || !value.has_shape(slot->shape)) {
-        problems.add(where, "the state " + value.name, "a slot of that name, dtype and shape under state");
-      }
-    }
-  }
-}
-
 void check_names(const Manifest& manifest, JsonProblems& problems) {
   std::set<std::string> names;
   std::set<uint32_t> ids;
@@ -332,7 +286,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
       manifest.lengths.push_back(static_cast<uint32_t>(node.integer(least, 1 << 20)));
     }
   }
-  read_split(root, manifest);
+  read_stages(root, manifest);
   read_step(root, manifest);
   read_grid(root, manifest);
   manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
@@ -344,13 +298,9 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     if (manifest.files.count(program.file) == 0) {
       problems.add("program " + program.name, "the file " + program.file, "a file listed under files");
     }
-    if (!manifest.split()) {
-      check_program(manifest, program, problems);
-    }
   }
-  if (manifest.split()) {
-    check_split(manifest, problems);
-  }
+  check_stages(manifest, problems);
+  check_update(manifest, problems);
   ZO_TRY(problems.status());
   ZO_TRY(check_id(manifest, text, where));
   return manifest;

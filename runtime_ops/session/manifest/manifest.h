@@ -36,8 +36,8 @@ struct ProgramSpec {
   std::string name;
   std::string file;
   std::string method;
-  std::string family;   // of a split bundle: what its stages call it, whatever the length
-  uint32_t length = 0;  // tokens of a row in a split bundle; 0 where the program does not depend on it
+  std::string family;   // what stages call it, whatever the length; empty where none does
+  uint32_t length = 0;  // tokens of a row; 0 where one program takes all lengths, or no rows
   std::vector<ValueSpec> inputs;
   std::vector<ValueSpec> outputs;
 
@@ -69,12 +69,21 @@ struct GridSpec {
   bool second = true;  // whether the second of a pair is the direction of an update
 };
 
-// One part of a split model. Stages are applied in order; the last is the head.
+// What a stage is run for.
+enum class Pass { kForward, kBackward, kEvaluate };
+
+// One part of a model. Stages are applied in order: the first takes tokens, the last is the head, which scores labels. A
+// whole model is one stage.
 struct StageSpec {
   std::string name;
   std::string forward;                      // families of programs
   std::string backward;                     // empty where there is none
+  std::string evaluate;                     // forward without perturbation: of most stages the same family
   std::map<std::string, std::string> bind;  // a program's local name -> tensor of the weights file, or slot
+
+  const std::string& family(Pass pass) const {
+    return pass == Pass::kForward ? forward : pass == Pass::kBackward ? backward : evaluate;
+  }
 };
 
 struct FileSpec {
@@ -126,11 +135,12 @@ struct Manifest {
 
   std::string weights;            // the file of frozen tensors; empty where programs hold them
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any
-  // A split bundle's; empty or 0 for one of whole programs.
   std::vector<StageSpec> stages;
-  uint32_t label_rows = 0;  // label entries in one call of the head
+  uint32_t label_rows = 0;  // label entries in one call of a head that takes activations
 
-  bool split() const { return !stages.empty(); }
+  // Whether one stage is first and head at once. Its programs choose label rows themselves, and what it runs forward
+  // perturbs its slots, of any number of copies from the same rows, and gives their next values.
+  bool whole() const { return stages.size() == 1; }
   // Projected gradients of a step; 0 of a first-order method.
   uint32_t queries() const { return step.scalars(); }
   // The level that moves a slot: that of the last group that reads it, and the first where none does.

@@ -53,7 +53,7 @@ uint32_t former_queries(const JsonNode& settings, const Manifest& manifest) {
   if (settings.has("queries")) {
     return static_cast<uint32_t>(settings.member("queries").integer(1, kMostDirections));
   }
-  const ProgramSpec* train = manifest.split() ? nullptr : manifest.program("train");
+  const ProgramSpec* train = manifest.program("train");
   const ValueSpec* gradients = train == nullptr ? nullptr : train->input("projected_gradients");
   return gradients == nullptr || gradients->shape.empty() ? 0 : static_cast<uint32_t>(gradients->shape[0].max);
 }
@@ -79,8 +79,8 @@ StepPlan former_plan(const JsonNode& root, const Manifest& manifest) {
     // Only those that took one copy at a time had a choice of differences.
     plan.copies = manifest.copies > 1          ? Copies::kCall
                   : settings.has("difference") ? Copies::kOne
-                  : manifest.split()           ? Copies::kStage
-                                               : Copies::kOne;
+                  : manifest.whole()           ? Copies::kOne
+                                               : Copies::kStage;
   }
   return plan;
 }
@@ -110,7 +110,7 @@ void check_step(const Manifest& manifest, JsonProblems& problems) {
   if (forward && plan.copies != Copies::kOne) {
     problems.add("step.levels", "forward differences of copies that are computed together", "central ones");
   }
-  if (!manifest.split()) {
+  if (manifest.whole()) {
     if (plan.levels.size() > 1 || plan.copies == Copies::kStage) {
       problems.add("step", "a plan that needs stages", "one level, in a bundle of whole programs");
     }

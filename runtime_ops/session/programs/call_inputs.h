@@ -1,6 +1,7 @@
 // Inputs that do not depend on a call's rows: values that stand alone, and the noise of programs that cannot make it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,9 +10,22 @@
 
 #include "session/manifest/manifest.h"
 #include "session/manifest/roles.h"
-#include "session/programs/call_runner.h"
 
 namespace zoexport {
+
+// The inputs of a call that are not rows or slots.
+struct CallScalars {
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int64_t query = 0;
+  float sign = 1;
+  float learning_rate = 0;
+  float epsilon = 0;
+  const std::vector<float>* gradients = nullptr;  // one for each query; null: zeros, nothing is pending
+};
+
+// The values of a slot that a call reads, in the slot's dtype.
+using StateValues = std::function<const void*(size_t slot)>;
 
 // Where an input of one value lies.
 const void* scalar_value(const CallScalars& scalars, const std::string& role);

@@ -1,14 +1,22 @@
 #include "session/programs/stages.h"
 
 #include <algorithm>
+#include <set>
 
 namespace zoexport {
 
 Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights,
                const std::string& folder)
-    : manifest_(manifest), slots_(slots), programs_(programs), weights_(weights), folder_(folder), scratch_(folder) {
+    : manifest_(manifest),
+      slots_(slots),
+      programs_(programs),
+      weights_(weights),
+      folder_(folder),
+      scratch_(folder),
+      nothing_pending_(manifest.queries(), 0.0f),
+      update_(manifest.whole() ? nullptr : manifest.program("update")) {
   for (const StageSpec& stage : manifest.stages) {
-    const ProgramSpec& program = *manifest.program(stage.forward, manifest.lengths.back());
+    const ProgramSpec& program = *manifest.program(stage.forward, manifest.seq_len);
     slot_of_.emplace_back();
     trainable_.emplace_back();
     for (const auto& [local, name] : stage.bind) {
@@ -23,14 +31,28 @@ Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs,
       }
     }
   }
-  hidden_ = static_cast<size_t>(manifest.program(manifest.stages.back().forward, 0)->input("activation")->shape[1].max);
+  slot_of_.emplace_back();
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    slot_of_.back()[slots.spec(slot).name] = slot;
+  }
+  const ValueSpec* taken = manifest.program(manifest.stages.back().forward, manifest.seq_len)->input("activation");
+  hidden_ = taken == nullptr ? 0 : static_cast<size_t>(taken->shape[1].max);
 }
 
-CallLimits Stages::limits() const {
-  // The manifest's are the labels of one copy; the head takes any number, some at a time.
-  const auto labels = std::min<uint64_t>(uint64_t{manifest_.max_labels} * manifest_.copies, UINT32_MAX);
-  return {manifest_.rows,    manifest_.seq_len,  manifest_.lengths.front(), static_cast<uint32_t>(labels), 1,
-          manifest_.lengths, manifest_.pad_token};
+CallLimits Stages::limits(Pass pass) const {
+  CallLimits limits{manifest_.rows,    manifest_.seq_len,  0, manifest_.max_labels, 1,
+                    manifest_.lengths, manifest_.pad_token};
+  if (manifest_.whole()) {
+    const ProgramSpec& program = *manifest_.program(manifest_.stages[0].family(pass), manifest_.seq_len);
+    limits.min_seq_len = static_cast<uint32_t>(program.input("tokens")->shape[1].min);
+    limits.min_labels = static_cast<uint32_t>(program.input("label_positions")->shape[0].min);
+  } else {
+    // The manifest's are the labels of one copy; the head takes any number, some at a time.
+    limits.min_seq_len = manifest_.lengths.front();
+    limits.max_labels =
+        static_cast<uint32_t>(std::min<uint64_t>(uint64_t{manifest_.max_labels} * manifest_.copies, UINT32_MAX));
+  }
+  return limits;
 }
 
 size_t Stages::activation_bytes(uint32_t length) const {
@@ -48,7 +70,7 @@ size_t Stages::activation_bytes(uint32_t length) const {
 Status Stages::open_weights() {
   std::vector<FrozenWeights::Read> reads;
   for (const StageSpec& stage : manifest_.stages) {
-    for (const std::string& family : {stage.forward, stage.backward}) {
+    for (const std::string& family : std::set<std::string>{stage.forward, stage.backward, stage.evaluate}) {
       for (const ProgramSpec& program : manifest_.programs) {
         for (size_t i = 0; !family.empty() && program.family == family && i < program.inputs.size(); ++i) {
           const ValueSpec& value = program.inputs[i];
@@ -66,41 +88,66 @@ Status Stages::open_weights() {
   return {};
 }
 
-Status Stages::run(size_t stage, uint32_t length, const StageValues& values, bool backward) {
+const void* Stages::input(size_t stage, const ValueSpec& value, const StageValues& values) {
+  const std::string& role = value.role;
+  if (role == "weight") {
+    return weights_.data(manifest_.stages[stage].bind.at(value.name));
+  }
+  if (role == "state") {
+    return (*values.state)(slot_of_[stage].at(value.name));
+  }
+  if (is_noise(value)) {
+    return noise_.values(value, slots_.spec(slots_.find(noise_slot(value))), *values.scalars);
+  }
+  if (role == "projected_gradients") {
+    const std::vector<float>* gradients = values.scalars->gradients;
+    return (gradients == nullptr ? nothing_pending_ : *gradients).data();
+  }
+  return scalar_dtype(role) >= 0     ? scalar_value(*values.scalars, role)
+         : role == "tokens"          ? static_cast<const void*>(values.tokens)
+         : role == "label_positions" ? static_cast<const void*>(values.label_positions)
+         : role == "label_tokens"    ? static_cast<const void*>(values.label_tokens)
+                                     : static_cast<const void*>(values.label_weights);
+}
+
+Status Stages::run(size_t stage, Pass pass, uint32_t length, const StageValues& values) {
   if (!opened_) {
     ZO_TRY(open_weights());
   }
-  const StageSpec& spec = manifest_.stages[stage];
-  const ProgramSpec& program = *manifest_.program(backward ? spec.backward : spec.forward, length);
-  const auto slot = [&](const ValueSpec& value) { return slot_of_[stage].at(value.name); };
+  return run(stage, *manifest_.program(manifest_.stages[stage].family(pass), length), length, values);
+}
+
+Status Stages::update(const StageValues& values) { return run(count(), *update_, 0, values); }
+
+Status Stages::run(size_t stage, const ProgramSpec& program, uint32_t length, const StageValues& values) {
+  // A size that is a range is that of the call's rows or of its label entries.
+  const auto tensor = [&](const ValueSpec& value, const void* data) {
+    std::vector<int64_t> sizes = sizes_of(value);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (value.shape[i].dynamic()) {
+        sizes[i] = value.role == "tokens" ? int64_t{length} : static_cast<int64_t>(values.entries);
+      }
+    }
+    return make_tensor(value, std::move(sizes), data);
+  };
   // Tensors of one role that lie one after another.
   const auto following = [](const auto*& place, const ValueSpec& value) {
-    Tensor tensor = make_tensor(value, sizes_of(value), place);
-    place += Scratch::padded(tensor.bytes);
-    return tensor;
+    Tensor next = make_tensor(value, sizes_of(value), place);
+    place += Scratch::padded(next.bytes);
+    return next;
   };
   const uint8_t* activations = values.activations;
   const uint8_t* output_gradients = values.output_gradients;
   const uint8_t* next_activations = values.next_activations;
   const uint8_t* input_gradients = values.input_gradients;
   std::vector<Tensor> inputs, outputs;
+  inputs.reserve(program.inputs.size());
+  outputs.reserve(program.outputs.size());
   for (const ValueSpec& value : program.inputs) {
-    const std::string& role = value.role;
-    if (role == "activation" || role == "output_gradient") {
-      inputs.push_back(following(role == "activation" ? activations : output_gradients, value));
-      continue;
-    }
-    const auto noise = [&] {
-      return noise_.values(value, slots_.spec(slots_.find(noise_slot(value))), *values.scalars);
-    };
-    const void* data = role == "weight"          ? weights_.data(spec.bind.at(value.name))
-                       : role == "state"         ? (*values.state)(slot(value))
-                       : role == "noise"         ? noise()
-                       : scalar_dtype(role) >= 0 ? scalar_value(*values.scalars, role)
-                       : role == "tokens"        ? static_cast<const void*>(values.tokens)
-                       : role == "label_tokens"  ? static_cast<const void*>(values.label_tokens)
-                                                 : static_cast<const void*>(values.label_weights);
-    inputs.push_back(make_tensor(value, sizes_of(value), data));
+    const bool activation = value.role == "activation";
+    inputs.push_back(activation || value.role == "output_gradient"
+                         ? following(activation ? activations : output_gradients, value)
+                         : tensor(value, input(stage, value, values)));
   }
   for (const ValueSpec& value : program.outputs) {
     const std::string& role = value.role;
@@ -108,10 +155,12 @@ Status Stages::run(size_t stage, uint32_t length, const StageValues& values, boo
       outputs.push_back(following(role == "activation" ? next_activations : input_gradients, value));
       continue;
     }
-    float* data = role == "state_gradient"   ? values.state_gradient(slot(value))
-                  : role == "label_logprobs" ? values.label_logprobs
-                                             : values.label_is_argmax;
-    outputs.push_back(make_tensor(value, sizes_of(value), data));
+    const auto slot = [&] { return slot_of_[stage].at(value.name); };
+    const auto next = [&] { return values.next_state == nullptr ? nullptr : values.next_state->next(slot()); };
+    outputs.push_back(tensor(value, role == "state"            ? next()
+                                    : role == "state_gradient" ? static_cast<void*>(values.state_gradient(slot()))
+                                    : role == "label_logprobs" ? static_cast<void*>(values.label_logprobs)
+                                                               : static_cast<void*>(values.label_is_argmax)));
   }
   return programs_.run(program, inputs, outputs);
 }

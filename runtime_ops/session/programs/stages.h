@@ -1,4 +1,4 @@
-// The stages of a split bundle: binds a stage's program to activations, gradients, slots and mapped weights, and runs it.
+// The stages of a bundle: binds a stage's program to tokens, activations, labels, slots and mapped weights, and runs it.
 #pragma once
 
 #include <functional>
@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "session/data/batching.h"
 #include "session/manifest/manifest.h"
 #include "session/programs/call_inputs.h"
-#include "session/programs/call_runner.h"
 #include "session/programs/frozen_weights.h"
 #include "session/programs/programs.h"
+#include "session/state/slots.h"
 #include "session/storage/scratch.h"
 
 namespace zoexport {
@@ -22,13 +23,16 @@ struct StageValues {
   const int64_t* tokens = nullptr;       // (rows, length)
   const uint8_t* activations = nullptr;
   const uint8_t* output_gradients = nullptr;
-  const int64_t* label_tokens = nullptr;  // (label_rows), as are the others of labels
-  const float* label_weights = nullptr;
+  size_t entries = 0;                        // of labels, where a program takes any number
+  const int64_t* label_positions = nullptr;  // (entries)
+  const int64_t* label_tokens = nullptr;     // (entries), or (label_rows) of a head that takes activations
+  const float* label_weights = nullptr;      // (label_rows)
   uint8_t* next_activations = nullptr;
   uint8_t* input_gradients = nullptr;
-  float* label_logprobs = nullptr;
+  float* label_logprobs = nullptr;  // as label_tokens, of each copy
   float* label_is_argmax = nullptr;
   const StateValues* state = nullptr;
+  Slots* next_state = nullptr;                        // where next values go; null: nobody wants them
   std::function<float*(size_t slot)> state_gradient;  // where the gradient of a slot goes
 };
 
@@ -47,8 +51,8 @@ class Stages {
   const std::string& folder() const { return folder_; }
   Engine& engine() { return programs_.engine(); }
   // Calls whose rows all differ.
-  CallLimits limits() const;
-  // Floats of one row of the last activation.
+  CallLimits limits(Pass pass) const;
+  // Floats of one row of the last activation; 0 where the head takes none.
   size_t hidden() const { return hidden_; }
   // Bytes that hold what passes between any two stages in a call of rows of `length` tokens.
   size_t activation_bytes(uint32_t length) const;
@@ -57,11 +61,17 @@ class Stages {
   const std::vector<size_t>& trainable(size_t stage) const { return trainable_[stage]; }
   bool has_backward(size_t stage) const { return !manifest_.stages[stage].backward.empty(); }
 
-  Status forward(size_t stage, uint32_t length, const StageValues& values) { return run(stage, length, values, false); }
-  Status backward(size_t stage, uint32_t length, const StageValues& values) { return run(stage, length, values, true); }
+  // Runs a stage on rows of `length` tokens.
+  Status run(size_t stage, Pass pass, uint32_t length, const StageValues& values);
+
+  // Whether a program gives the next values of all trainable slots; and runs it.
+  bool has_update() const { return update_ != nullptr; }
+  Status update(const StageValues& values);
 
  private:
-  Status run(size_t stage, uint32_t length, const StageValues& values, bool backward);
+  // Runs a program of a stage; `update_` counts as one after the head.
+  Status run(size_t stage, const ProgramSpec& program, uint32_t length, const StageValues& values);
+  const void* input(size_t stage, const ValueSpec& value, const StageValues& values);
   Status open_weights();
 
   const Manifest& manifest_;
@@ -72,7 +82,9 @@ class Stages {
   const std::string& folder_;
   Scratch scratch_;
   NoiseInputs noise_;
-  std::vector<std::map<std::string, size_t>> slot_of_;  // by stage: local name -> slot
+  const std::vector<float> nothing_pending_;  // zeros, one for each query
+  const ProgramSpec* update_;
+  std::vector<std::map<std::string, size_t>> slot_of_;  // by stage, and of `update_`: local name -> slot
   std::vector<std::vector<size_t>> trainable_;
   size_t hidden_ = 0;
 };

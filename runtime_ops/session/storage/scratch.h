@@ -20,6 +20,9 @@ class Scratch {
 
   // Makes room for `bytes`, of undefined content. Pointers from before are no longer valid.
   Status reserve(size_t bytes) {
+    if (bytes == 0) {
+      return {};
+    }
     if (!file_ || file_->size() < bytes) {
       file_.reset();
       ZO_ASSIGN(file, SharedFile::unnamed(folder_.empty() ? temporary_folder() : folder_, bytes));
@@ -34,11 +37,12 @@ class Scratch {
     return {};
   }
 
-  uint8_t* data() const { return file_->data(); }
+  // Null before anything was reserved.
+  uint8_t* data() const { return file_ ? file_->data() : nullptr; }
 
   // Gives a range back whose content is no longer needed; it must not be written before the next reserve.
   void release(size_t offset, size_t bytes) {
-    if (file_->release(offset, bytes)) {
+    if (bytes > 0 && file_->release(offset, bytes)) {
       reserved_ = 0;
     }
   }

@@ -1,12 +1,12 @@
-// First-order training (MeBP, section 3): gradients of a split model, stage by stage, and AdamW or SGD.
+// First-order training (MeBP, section 3): gradients stage by stage, and AdamW or SGD.
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
 #include "session/data/loss.h"
 #include "session/train/optimizer.h"
-#include "session/train/split_gradient.h"
-#include "session/train/split_scorer.h"
+#include "session/train/stage_gradient.h"
+#include "session/train/stage_scorer.h"
 #include "session/train/trainer.h"
 
 namespace zoexport {
@@ -18,7 +18,7 @@ class FirstOrderTrainer : public Trainer {
       : stages_(stages), optimizer_(optimizer), sums_(stages), scorer_(stages) {}
 
   Status prepare() {
-    ZO_ASSIGN(gradient, SplitGradient::create(stages_, sums_));
+    ZO_ASSIGN(gradient, StageGradient::create(stages_, sums_));
     gradient_.emplace(std::move(gradient));
     return {};
   }
@@ -27,7 +27,7 @@ class FirstOrderTrainer : public Trainer {
 
   double promised(const Record&) const override { return 0; }
 
-  CallLimits limits() const override { return stages_.limits(); }
+  CallLimits limits() const override { return stages_.limits(Pass::kForward); }
 
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
     complete_ = false;
@@ -139,14 +139,15 @@ class FirstOrderTrainer : public Trainer {
   Stages& stages_;
   Optimizer optimizer_;
   GradientSums sums_;
-  SplitScorer scorer_;
-  std::optional<SplitGradient> gradient_;
+  StageScorer scorer_;
+  std::optional<StageGradient> gradient_;
   bool complete_ = false;  // whether the sums are the last step's gradients
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages) {
+Result<std::unique_ptr<Trainer>> make_first_order(Stages& stages) {
+  const Manifest& manifest = stages.manifest();
   if (manifest.optimizer.empty()) {
     return Failure{ZO_BUNDLE_ERROR, "manifest.json, settings.optimizer", "nothing", "adamw or sgd",
                    "Compile the bundle again."};

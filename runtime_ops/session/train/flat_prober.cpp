@@ -6,11 +6,11 @@ namespace {
 
 class FlatProber : public Prober {
  public:
-  explicit FlatProber(std::unique_ptr<CallRunner> runner) : runner_(std::move(runner)) {}
+  explicit FlatProber(std::unique_ptr<StageScorer> scorer) : scorer_(std::move(scorer)) {}
 
-  CallLimits limits() const override { return runner_->limits(); }
+  CallLimits limits() const override { return scorer_->limits(); }
   bool updates() const override { return true; }
-  bool takes_forward_differences() const override { return runner_->copies() == 1; }
+  bool takes_forward_differences() const override { return scorer_->copies() == 1; }
 
   Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool first, Slots& slots,
              std::vector<CandidateScores>& scores) override {
@@ -21,7 +21,7 @@ class FlatProber : public Prober {
       scalars.gradients = &input.pending->gradients;
       scalars.learning_rate = input.pending->lr;
     }
-    const uint32_t copies = runner_->copies();
+    const uint32_t copies = scorer_->copies();
     for (uint32_t probe = 0; probe < plan.evaluations(); probe += copies) {
       const ProbeMove move = plan.move(0, 0, probe);
       scalars.query = move.query;
@@ -31,24 +31,24 @@ class FlatProber : public Prober {
       const auto state = [&](size_t slot) -> const void* {
         return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
       };
-      ZO_TRY(runner_->run(call, scalars, slots, state, first));
+      ZO_TRY(scorer_->run(call, scalars, slots, state, first));
       first = false;
       scalars.gradients = nullptr;
       for (uint32_t i = 0; i < copies; ++i) {
-        scores[probe + i].add(call, runner_->logprobs(i));
+        scores[probe + i].add(call, scorer_->logprobs(i));
       }
     }
     return {};
   }
 
  private:
-  std::unique_ptr<CallRunner> runner_;
+  std::unique_ptr<StageScorer> scorer_;
 };
 
 }  // namespace
 
-std::unique_ptr<Prober> make_flat_prober(std::unique_ptr<CallRunner> runner) {
-  return std::make_unique<FlatProber>(std::move(runner));
+std::unique_ptr<Prober> make_flat_prober(std::unique_ptr<StageScorer> scorer) {
+  return std::make_unique<FlatProber>(std::move(scorer));
 }
 
 }  // namespace zoexport

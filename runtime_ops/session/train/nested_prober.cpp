@@ -1,7 +1,7 @@
 // The probes of several levels: for each probe of one group of stages, what it gives is kept, and the next group goes
 // through its own probes over that. So the stages of a group run as often as its probes ask for, and no more (FedSPZO,
 // equation 9).
-#include "session/programs/split_head.h"
+#include "session/programs/head.h"
 #include "session/train/perturbed_slots.h"
 #include "session/train/prober.h"
 
@@ -10,8 +10,9 @@ namespace {
 
 class NestedProber : public Prober {
  public:
-  NestedProber(const Manifest& manifest, Stages& stages, Programs& programs)
-      : stages_(stages), head_(stages), perturbed_(stages.slots(), programs.engine(), stages.folder()) {
+  explicit NestedProber(Stages& stages)
+      : stages_(stages), head_(stages, Pass::kForward), perturbed_(stages.slots(), stages.engine(), stages.folder()) {
+    const Manifest& manifest = stages.manifest();
     for (size_t stage = 0; stage < stages.count(); ++stage) {
       moved_.emplace_back();
       for (const size_t slot : stages.trainable(stage)) {
@@ -23,7 +24,7 @@ class NestedProber : public Prober {
     }
   }
 
-  CallLimits limits() const override { return stages_.limits(); }
+  CallLimits limits() const override { return stages_.limits(Pass::kForward); }
   bool updates() const override { return false; }
   bool takes_forward_differences() const override { return false; }
 
@@ -75,8 +76,10 @@ class NestedProber : public Prober {
       ZO_TRY(forward(walk, begin, end, direction, in, walk.given(level)));
       if (last) {
         ZO_ASSIGN(seen, perturbed_.make(moved(stages_.head(), direction), direction, walk.master));
-        ZO_TRY(
-            head_.score(walk.call, reinterpret_cast<const float*>(out), 1, seen, logprobs_.data(), is_argmax_.data()));
+        StageValues values;
+        values.activations = out;
+        values.state = &seen;
+        ZO_TRY(head_.score(walk.call, values, 1, logprobs_.data(), is_argmax_.data()));
         walk.scores[time * probes + probe].add(walk.call, logprobs_.data());
       } else {
         ZO_TRY(descend(walk, level + 1, time * probes + probe, out));
@@ -95,7 +98,7 @@ class NestedProber : public Prober {
       values.activations = in;
       values.next_activations = stage + 1 == end ? out : walk.between(stage);
       values.state = &seen;
-      ZO_TRY(stages_.forward(stage, walk.call.length, values));
+      ZO_TRY(stages_.run(stage, Pass::kForward, walk.call.length, values));
       in = values.next_activations;
     }
     return {};
@@ -107,7 +110,7 @@ class NestedProber : public Prober {
   }
 
   Stages& stages_;
-  SplitHead head_;
+  Head head_;
   PerturbedSlots perturbed_;
   std::vector<std::vector<size_t>> moved_;  // by stage
   const std::vector<size_t> none_;
@@ -117,8 +120,6 @@ class NestedProber : public Prober {
 
 }  // namespace
 
-std::unique_ptr<Prober> make_nested_prober(const Manifest& manifest, Stages& stages, Programs& programs) {
-  return std::make_unique<NestedProber>(manifest, stages, programs);
-}
+std::unique_ptr<Prober> make_nested_prober(Stages& stages) { return std::make_unique<NestedProber>(stages); }
 
 }  // namespace zoexport

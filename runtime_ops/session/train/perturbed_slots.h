@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engines/engine.h"
-#include "session/programs/call_runner.h"
+#include "session/programs/call_inputs.h"
 #include "session/state/slots.h"
 #include "session/storage/scratch.h"
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "session/data/loss.h"
+#include "session/train/stage_scorer.h"
 #include "session/train/trainer.h"
 
 namespace zoexport {
@@ -25,10 +26,10 @@ class Prober {
                      std::vector<CandidateScores>& scores) = 0;
 };
 
-// That of one level, whose copies `runner` computes, as many at once as it has.
-std::unique_ptr<Prober> make_flat_prober(std::unique_ptr<CallRunner> runner);
+// That of one level, whose copies `scorer` computes, as many at once as it has.
+std::unique_ptr<Prober> make_flat_prober(std::unique_ptr<StageScorer> scorer);
 
 // That of several levels, each over the stages of its group, one copy at a time.
-std::unique_ptr<Prober> make_nested_prober(const Manifest& manifest, Stages& stages, Programs& programs);
+std::unique_ptr<Prober> make_nested_prober(Stages& stages);
 
 }  // namespace zoexport

@@ -74,11 +74,7 @@ bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update,
 }
 
 void SlotUpdates::in_pieces(size_t count, const std::function<void(size_t begin, size_t end)>& body) const {
-  if (engine_ == nullptr) {
-    body(0, count);
-  } else {
-    parallel_pieces(*engine_, count, body);
-  }
+  parallel_pieces(*engine_, count, body);
 }
 
 }  // namespace zoexport

@@ -25,8 +25,6 @@ void parallel_pieces(Engine& engine, size_t count, const std::function<void(size
 
 class SlotUpdates {
  public:
-  // Of a bundle whose trainable slots are floats, few enough for one thread.
-  SlotUpdates() = default;
   // Of one whose trainable slots may be integers, or as long as a model: `slots` have the table of roundings, and `engine`
   // the threads. All outlive this object.
   SlotUpdates(const Manifest& manifest, const Slots& slots, Engine& engine)
@@ -40,9 +38,9 @@ class SlotUpdates {
   bool apply_integers(const SlotSpec& slot, const SlotUpdate& update, const uint8_t* in, uint8_t* out) const;
   void in_pieces(size_t count, const std::function<void(size_t begin, size_t end)>& body) const;
 
-  const GridSpec* grid_ = nullptr;
-  const Slots* slots_ = nullptr;
-  Engine* engine_ = nullptr;
+  const GridSpec* grid_;
+  const Slots* slots_;
+  Engine* engine_;
 };
 
 }  // namespace zoexport

@@ -6,7 +6,6 @@
 
 #include "session/data/batching.h"
 #include "session/manifest/manifest.h"
-#include "session/programs/call_runner.h"
 #include "session/programs/programs.h"
 #include "session/programs/stages.h"
 #include "session/state/slots.h"
@@ -50,13 +49,11 @@ class Trainer {
   virtual const float* gradient(size_t slot) const = 0;
 };
 
-// The trainer of a bundle whose plan probes the loss; `stages` is null for one of whole programs. All references outlive
-// it.
-Result<std::unique_ptr<Trainer>> make_zeroth_order(const Manifest& manifest, Stages* stages, Programs& programs,
-                                                   FrozenWeights& weights);
+// The trainer of a bundle whose plan probes the loss. All references outlive it.
+std::unique_ptr<Trainer> make_zeroth_order(Stages& stages);
 
 // The trainer of a bundle of backward programs and an optimizer.
-Result<std::unique_ptr<Trainer>> make_first_order(const Manifest& manifest, Stages& stages);
+Result<std::unique_ptr<Trainer>> make_first_order(Stages& stages);
 
 // lr times the mean square of projected gradients: by how much an update along their directions lowers the loss.
 double promised_decrease(float lr, const float* gradients, size_t count);

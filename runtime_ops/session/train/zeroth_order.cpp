@@ -1,11 +1,11 @@
 // Zeroth-order training: a step evaluates the probes of its plan, and takes slopes of the loss along their directions.
 #include <numeric>
+#include <optional>
 #include <string>
 
-#include "session/programs/program_runner.h"
 #include "session/train/prober.h"
 #include "session/train/slot_updates.h"
-#include "session/train/split_scorer.h"
+#include "session/train/stage_scorer.h"
 
 namespace zoexport {
 namespace {
@@ -90,49 +90,6 @@ class ZerothOrderTrainer : public Trainer {
   SlotUpdates updates_;
 };
 
-Failure unusable(const std::string& found, const std::string& expected) {
-  return {ZO_BUNDLE_ERROR, "manifest.json, program train", found, expected, "Compile the bundle again."};
-}
-
-// Checks that the train program of a bundle of whole programs does what the plan says.
-Status check_whole(const Manifest& manifest, const ProgramRunner& train) {
-  const ProgramSpec& program = train.spec();
-  // The program makes the noise itself, or takes that of two steps.
-  const bool takes_noise = program.input("noise") != nullptr;
-  for (const char* role : {takes_noise ? "noise" : "seed", takes_noise ? "previous_noise" : "step",
-                           "projected_gradients", "learning_rate", "epsilon"}) {
-    if (program.input(role) == nullptr) {
-      return unusable("no input with the role " + std::string(role), "the inputs of a zeroth-order method");
-    }
-  }
-  const auto queries = static_cast<uint32_t>(program.input("projected_gradients")->shape[0].max);
-  const bool sequential = program.input("sign") != nullptr;
-  if (sequential && !takes_noise && program.input("query") == nullptr) {
-    return unusable("the role sign without the role query", "both");
-  }
-  const uint32_t copies = sequential ? 1 : 2 * queries;
-  if (queries != manifest.queries() || manifest.copies != copies || train.copies() != copies) {
-    return unusable(std::to_string(train.copies()) + " copies", std::to_string(copies));
-  }
-  for (const SlotSpec& slot : manifest.slots) {
-    const auto names = [&](const std::vector<ValueSpec>& values) {
-      for (const ValueSpec& value : values) {
-        if (value.role == "state" && value.name == slot.name) {
-          return true;
-        }
-      }
-      return false;
-    };
-    if (slot.role == "trainable" && !(names(program.inputs) && names(program.outputs))) {
-      return unusable("no input or no output for the trainable slot " + slot.name, "both");
-    }
-    if (slot.role != "trainable" && names(program.outputs)) {
-      return unusable("an output for the " + slot.role + " slot " + slot.name, "outputs for trainable slots only");
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 double promised_decrease(float lr, const float* gradients, size_t count) {
@@ -141,22 +98,19 @@ double promised_decrease(float lr, const float* gradients, size_t count) {
   return lr * squares / static_cast<double>(count);
 }
 
-Result<std::unique_ptr<Trainer>> make_zeroth_order(const Manifest& manifest, Stages* stages, Programs& programs,
-                                                   FrozenWeights& weights) {
-  if (stages == nullptr) {
-    ZO_ASSIGN(train, ProgramRunner::create(manifest, "train", programs, weights));
-    ZO_TRY(check_whole(manifest, train));
-    auto prober = make_flat_prober(std::make_unique<ProgramRunner>(std::move(train)));
-    return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), SlotUpdates()));
-  }
-  const SlotUpdates updates(manifest, stages->slots(), programs.engine());
+std::unique_ptr<Trainer> make_zeroth_order(Stages& stages) {
+  const Manifest& manifest = stages.manifest();
+  const SlotUpdates updates(manifest, stages.slots(), stages.engine());
   if (manifest.step.levels.size() > 1) {
-    auto prober = make_nested_prober(manifest, *stages, programs);
-    return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates));
+    return std::make_unique<ZerothOrderTrainer>(manifest, make_nested_prober(stages), updates);
   }
-  ZO_ASSIGN(update, UpdateRunner::create(manifest, programs, updates));
-  auto prober = make_flat_prober(std::make_unique<SplitScorer>(*stages, manifest.step.copies, std::move(update)));
-  return std::unique_ptr<Trainer>(std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates));
+  // The program of a whole model updates its slots itself.
+  std::optional<UpdateRunner> update;
+  if (!manifest.whole()) {
+    update.emplace(stages, updates);
+  }
+  auto prober = make_flat_prober(std::make_unique<StageScorer>(stages, manifest.step.copies, std::move(update)));
+  return std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates);
 }
 
 }  // namespace zoexport

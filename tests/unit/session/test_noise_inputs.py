@@ -165,7 +165,7 @@ def _input(manifest: dict[str, Any], role: str) -> dict[str, Any]:
         (lambda m: _input(m, "noise").update(name=SLOT), "another name"),
         (lambda m: _input(m, "noise").update(shape=[2, 3, 4]), "queries, "),
         (lambda m: _input(m, "previous_noise").update(shape=[1, *SHAPE]), "queries, "),
-        (lambda m: _input(m, "noise").update(dtype="int64"), "another name, dtype"),
+        (lambda m: _input(m, "noise").update(dtype="int64"), "another dtype"),
         (lambda m: _input(m, "previous_noise").update(role="epsilon"), "epsilon|previous_noise"),
         (lambda m: m.update(lengths=[4, 7]), "lengths"),
         (lambda m: m.update(lengths=[2, 8]), "lengths"),

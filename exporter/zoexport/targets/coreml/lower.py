@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import coremltools as ct
 from coremltools.converters.mil.mil import Function
@@ -21,6 +20,7 @@ from zoexport.targets.coreml.small_slots import scale_small_slots
 from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
 from zoexport.targets.coreml_parts import MINIMUM_OS, Part, packing_of, parts_of
+from zoexport.targets.entries import program_entry
 
 PACKAGE = "model.mlpackage"
 SPECIFICATION = f"{PACKAGE}/Data/com.apple.CoreML/model.mlmodel"
@@ -52,7 +52,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
             function = identifier(part.program.name)
             filler.add(function, converted[part.like], _weights(part, narrow[part.like]))
         filler.save()
-    entries = [_entry(part.program) for part in parts]
+    entries = [program_entry(part.program, SPECIFICATION) for part in parts]
     wide = half and not all(narrow.values())
     return Lowered(
         "coreml",
@@ -127,16 +127,3 @@ def write_package(path: Path, functions: Mapping[str, Function]) -> None:
 def has_kink(program: Program) -> bool:
     """Whether a program, or what it is the gradient of, has an operator whose slope jumps."""
     return any(is_call(node, *_KINKS) for node in program.module.graph.nodes)
-
-
-def _entry(program: Program) -> dict[str, Any]:
-    """How a session calls a function."""
-    return {
-        "name": program.name,
-        **({"family": program.family} if program.family else {}),
-        **({} if program.length is None else {"length": program.length}),
-        "file": SPECIFICATION,
-        "method": identifier(program.name),
-        "inputs": [value.as_dict() for value in program.arguments()],
-        "outputs": [value.as_dict() for value in program.outputs],
-    }

@@ -7,7 +7,6 @@ a method names its function there. Nothing of it is run while compiling: ExecuTo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,20 +14,19 @@ from typing import Any
 
 import torch
 
-from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
+from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier
 from zoexport.targets.coreml_delegate.rules import write_for_coreml
 from zoexport.targets.coreml_parts import MINIMUM_OS, packing_of, parts_of
+from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,
     fallback_of,
-    manifest_entry,
-    split_entry,
 )
 from zoexport.targets.executorch.needed_passes import needed_passes_only
-from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, memory_of, refused, write_programs
 
 NOT_RUN = (
     "Core ML delegates of an ExecuTorch program, for iOS 18 and macOS 15; compared op by op by an evaluator, and run "
@@ -44,8 +42,7 @@ def lower_coreml_delegate(graph: TrainingGraph, folder: Path, progress: Progress
     Raises:
         LoweringError: ExecuTorch or coremltools refused a program.
     """
-    from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
-    from executorch.exir.passes import MemoryPlanningPass
+    from executorch.exir import EdgeProgramManager
 
     partitioner = _partitioner()
     edges = {}
@@ -58,7 +55,7 @@ def lower_coreml_delegate(graph: TrainingGraph, folder: Path, progress: Progress
         edges[identifier(program.name)] = _edge_program(
             export_program(program, weights), partitioner
         )
-        entries.append(_entry(program))
+        entries.append(program_entry(program, FILE))
     progress("lowering to Core ML", None)
     try:
         with _silent():
@@ -66,12 +63,7 @@ def lower_coreml_delegate(graph: TrainingGraph, folder: Path, progress: Progress
             lowered = {entry["name"]: edge.exported_program(entry["method"]) for entry in entries}
             delegates = {name: delegates_of(program) for name, program in lowered.items()}
             fallback = {name: fallback_of(program) for name, program in lowered.items()}
-            own_memory = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-            executorch = edge.to_executorch(
-                ExecutorchBackendConfig(memory_planning_pass=own_memory)
-                if graph.stages
-                else ExecutorchBackendConfig()
-            )
+            executorch = edge.to_executorch(memory_of(graph))
     except Exception as error:
         raise refused("lowering to Core ML", error) from error
     progress("writing the program file", None)
@@ -133,10 +125,3 @@ def _edge_config(kept: Sequence[Any] = ()) -> Any:
     return EdgeCompileConfig(
         _check_ir_validity=False, _skip_dim_order=True, preserve_ops=[*dict.fromkeys(kept)]
     )
-
-
-def _entry(program: Program) -> dict[str, Any]:
-    """How a session calls a program, whose weights are inside."""
-    if not program.family:
-        return manifest_entry(program)
-    return split_entry(dataclasses.replace(program, inputs=program.arguments()))

@@ -11,8 +11,7 @@ from torch.export import Dim as ExportDim
 
 from zoexport.core.types import Dim, Program
 from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import EXAMPLE_SIZE, identifier
-from zoexport.targets.executorch.program_file import FILE
+from zoexport.ir.graphs import EXAMPLE_SIZE
 
 
 class _WithWeights(torch.nn.Module):
@@ -86,34 +85,6 @@ def export_program(
             dynamic_shapes=(tuple(dynamic),),
             strict=False,
         )
-
-
-def manifest_entry(program: Program, longest: int | None = None) -> dict[str, Any]:
-    """How a session calls a program; ``longest``: the most tokens a row where it takes rows of any length."""
-    inputs = [value.as_dict() for value in program.arguments()]
-    if longest is not None:
-        tokens = next(value for value in inputs if value["role"] == "tokens")
-        tokens["shape"][1] = {"name": "length", "min": 1, "max": longest}
-    return {
-        "name": program.name,
-        "file": FILE,
-        "method": program.name,
-        "inputs": inputs,
-        "outputs": [value.as_dict() for value in program.outputs],
-    }
-
-
-def split_entry(program: Program) -> dict[str, Any]:
-    """How a session calls a program of single layers, whose weights are inputs."""
-    return {
-        "name": program.name,
-        **({"family": program.family} if program.family else {}),
-        **({} if program.length is None else {"length": program.length}),
-        "file": FILE,
-        "method": identifier(program.name),
-        "inputs": [value.as_dict() for value in program.inputs],
-        "outputs": [value.as_dict() for value in program.outputs],
-    }
 
 
 def _calls(exported: Any) -> Sequence[torch.fx.Node]:

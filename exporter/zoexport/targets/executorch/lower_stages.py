@@ -17,11 +17,11 @@ from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.core.untouched import untouched_zeros
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier
-from zoexport.targets.executorch.exported import split_entry
+from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.fuse_rows import fuse_rows
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
-from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, memory_of, refused, write_programs
 from zoexport.targets.executorch.row_rules import decompose
 
 
@@ -31,8 +31,7 @@ def lower_stages(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
     Raises:
         LoweringError: ExecuTorch refused a program.
     """
-    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-    from executorch.exir.passes import MemoryPlanningPass
+    from executorch.exir import EdgeCompileConfig, to_edge
 
     exported = {}
     fallback = {}
@@ -43,7 +42,7 @@ def lower_stages(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
         fallback[name] = _of_the_runtime(fused)
         exported[identifier(name)] = _exported(fused)
         # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
-        programs.append(split_entry(fused))
+        programs.append(program_entry(fused, FILE, fused.inputs))
     progress("writing the program file", None)
     try:
         with quiet(), needed_passes_only([*exported.values()]):
@@ -51,8 +50,7 @@ def lower_stages(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
                 exported,
                 compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
             )
-            planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-            executorch = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+            executorch = edge.to_executorch(memory_of(graph))
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
     required, backends = write_programs(executorch, folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import LoweringError, first_line
+from zoexport.core.types import TrainingGraph
 
 FILE = "model.pte"
 
@@ -18,6 +19,17 @@ def refused(where: str, error: Exception) -> LoweringError:
         expected="a graph that ExecuTorch lowers",
         fix="Report the model's architecture and this message.",
     )
+
+
+def memory_of(graph: TrainingGraph) -> Any:
+    """How ExecuTorch is to plan memory: what stages take and give lies in the session's own."""
+    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes import MemoryPlanningPass
+
+    if not graph.stages:
+        return ExecutorchBackendConfig()
+    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    return ExecutorchBackendConfig(memory_planning_pass=planning)
 
 
 def write_programs(executorch: Any, folder: Path, name: str = FILE) -> tuple[list[str], list[str]]:

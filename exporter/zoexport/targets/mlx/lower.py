@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,6 +12,7 @@ from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
 from zoexport.ir.graphs import copy_program, identifier
 from zoexport.ir.lengths import close_sizes, row_lengths
 from zoexport.ir.noise import take_noise
+from zoexport.targets.entries import program_entry
 from zoexport.targets.mlx.functions import Function, write_functions
 from zoexport.targets.mlx.packing import GROUPS, pack
 
@@ -25,11 +25,7 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     Raises:
         LoweringError: an operator that has no form in MLX.
     """
-    for program in graph.programs.values() if graph.stages else ():
-        take_noise(graph, program)
-    if not graph.stages:
-        graph.lengths = row_lengths(graph.seq_len) if graph.any_length else [graph.seq_len]
-    programs = graph.programs.values() if graph.stages else _whole(graph)
+    programs = _of_stages(graph) if graph.stages else _whole(graph)
     families: dict[str, list[Function]] = {}
     for program in programs:
         families.setdefault(program.family or program.name, []).append(Function(program))
@@ -38,13 +34,14 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
         progress("tracing functions", number / len(families))
         file = f"{identifier(family)}.mlxfn"
         write_functions(folder / file, functions)
-        entries += (
-            [_entry(function, file) for function in functions]
-            if graph.stages
-            else [_of_any_length(_entry(functions[-1], file), graph.lengths)]
-        )
+        # A whole program's file has a trace for each length.
+        ends = graph.lengths[0], graph.lengths[-1]
+        lengths = None if graph.stages or len(graph.lengths) == 1 else ends
+        entries += [
+            program_entry(function.program, file, function.inputs, lengths=lengths)
+            for function in (functions if graph.stages else functions[-1:])
+        ]
     _store_packed(graph)
-    names = [name for entry in entries for name in _weights(entry)]
     return Lowered(
         "mlx",
         entries,
@@ -54,45 +51,26 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
         packing=_packing(graph),
         notes=[_NOTE.format(version=version("mlx"))],
         tools=("mlx",),
-        weights=[] if graph.stages else list(dict.fromkeys(names)),
         pack=pack,
     )
 
 
+def _of_stages(graph: TrainingGraph) -> Iterator[Program]:
+    """The programs, with noise as an input."""
+    for program in graph.programs.values():
+        take_noise(graph, program)
+        yield program
+
+
 def _whole(graph: TrainingGraph) -> Iterator[Program]:
     """The programs of a whole model for each length, the longest last, with noise as an input."""
+    graph.lengths = row_lengths(graph.seq_len) if graph.any_length else [graph.seq_len]
     for name, program in graph.programs.items():
         for length in graph.lengths:
             made = copy_program(program, name)
             take_noise(graph, made)
             close_sizes(graph, made, length)
             yield made
-
-
-def _entry(function: Function, file: str) -> dict[str, Any]:
-    """How a session calls a function."""
-    program = function.program
-    return {
-        "name": program.name,
-        **({"family": program.family} if program.family else {}),
-        **({} if program.length is None else {"length": program.length}),
-        "file": file,
-        "method": identifier(program.name),
-        "inputs": [value.as_dict() for value in function.inputs],
-        "outputs": [value.as_dict() for value in program.outputs],
-    }
-
-
-def _of_any_length(entry: dict[str, Any], lengths: Sequence[int]) -> dict[str, Any]:
-    """The entry of a whole program whose file has a trace for each of ``lengths``."""
-    if len(lengths) > 1:
-        tokens = next(value for value in entry["inputs"] if value["role"] == "tokens")
-        tokens["shape"][1] = {"name": "length", "min": lengths[0], "max": lengths[-1]}
-    return entry
-
-
-def _weights(entry: dict[str, Any]) -> list[str]:
-    return [value["name"] for value in entry["inputs"] if value["role"] == "weight"]
 
 
 def _store_packed(graph: TrainingGraph) -> None:

@@ -16,14 +16,14 @@ from zoexport.core.config import as_dict
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
+from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,
     fallback_of,
-    manifest_entry,
     products_among,
 )
-from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 from zoexport.targets.qnn import library
 from zoexport.targets.qnn.form import for_htp
 from zoexport.targets.qnn.quantize import quantize, soften_masks
@@ -78,7 +78,7 @@ def lower_qnn(
     required, backends = write_programs(executorch, folder)
     return Lowered(
         "executorch",
-        [manifest_entry(program) for program in programs.values()],
+        [program_entry(program, FILE) for program in programs.values()],
         required,
         delegates,
         fallback,

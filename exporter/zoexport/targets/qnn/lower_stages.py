@@ -20,12 +20,12 @@ from zoexport.ir.capture import quiet
 from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import identifier
 from zoexport.ir.lengths import longest_rows_alone
+from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,
     fallback_of,
     products_among,
-    split_entry,
 )
 from zoexport.targets.executorch.lower_stages import lower_stages
 from zoexport.targets.executorch.program_file import refused, write_programs
@@ -75,8 +75,7 @@ def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path)
         raise refused(f"lowering {program.name} to the NPU of {soc}", error) from error
     file = f"{identifier(program.name)}.pte"
     required, backends = write_programs(executorch, folder, file)
-    called = dataclasses.replace(program, inputs=program.arguments())
-    entry = {**split_entry(called), "file": file, "method": _METHOD}
+    entry = {**program_entry(program, file), "method": _METHOD}
     why = {operator: reasons[_METHOD].get(operator, OURS) for operator in fallback}
     return Lowered(
         "executorch",

@@ -19,16 +19,15 @@ from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program, identifier, is_call, operand, shape_of, zo
 from zoexport.ir.lengths import close_sizes
+from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,
     fallback_of,
-    manifest_entry,
     products_among,
-    split_entry,
 )
 from zoexport.targets.executorch.needed_passes import needed_passes_only
-from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, memory_of, refused, write_programs
 from zoexport.targets.vulkan.partitions import needed_steps_only, partitioner_of
 from zoexport.targets.vulkan.rules import write_for_vulkan
 
@@ -63,21 +62,13 @@ def lower_vulkan(
     Raises:
         LoweringError: ExecuTorch refused a program.
     """
-    from executorch.exir import ExecutorchBackendConfig
-    from executorch.exir.passes import MemoryPlanningPass
-
     edge = delegated(graph, config, progress)
     fallback = {name: fallback_of(edge.program(name)) for name in graph.programs}
     delegates = {name: delegates_of(edge.program(name)) for name in graph.programs}
     progress("writing the program file", None)
-    own_memory = ExecutorchBackendConfig(
-        memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-    )
     try:
         with quiet():
-            executorch = edge.manager.to_executorch(
-                own_memory if graph.stages else ExecutorchBackendConfig()
-            )
+            executorch = edge.manager.to_executorch(memory_of(graph))
     except Exception as error:
         raise refused("lowering to Vulkan", error) from error
     required, backends = write_programs(executorch, folder)
@@ -128,9 +119,8 @@ def delegated(graph: TrainingGraph, config: TrainingSettings, progress: Progress
         progress("exporting programs", number / len(graph.programs))
         sized = sized_program(graph, program)
         constants = write_for_vulkan(graph, sized)
-        entry = split_entry if graph.stages else manifest_entry
         kept = [value for value in sized.inputs if value.name not in constants]
-        entries.append(entry(dataclasses.replace(sized, inputs=kept)))
+        entries.append(program_entry(sized, FILE, kept if graph.stages else None))
         exported[identifier(name)] = export_program(
             _with_arguments(sized, constants) if graph.stages else sized,
             {**graph.weights, **constants},
@@ -168,9 +158,8 @@ def _label_entries(graph: TrainingGraph) -> int:
 def sized_program(graph: TrainingGraph, program: Program) -> Program:
     """A copy whose sizes are numbers."""
     sized = copy_program(program, program.name)
-    if graph.stages:
-        return sized
-    close_sizes(graph, sized)
+    if not graph.stages:
+        close_sizes(graph, sized)
     return sized
 
 

@@ -12,13 +12,13 @@ from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import set_length
+from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.exported import (
     delegates_of,
     export_program,
     fallback_of,
-    manifest_entry,
 )
-from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 
 
 def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
@@ -60,7 +60,8 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             set_length(program, graph.length, graph.seq_len)
         with stated_shapes():
             exported[name] = export_program(program, graph.weights)
-        programs.append(manifest_entry(program, graph.seq_len if any_length else None))
+        lengths = (1, graph.seq_len) if any_length else None
+        programs.append(program_entry(program, FILE, lengths=lengths))
     progress("lowering to XNNPACK", None)
     try:
         with quiet(), stated_shapes(), needed_passes_only([*exported.values()]):

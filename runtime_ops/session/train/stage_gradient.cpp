@@ -1,4 +1,4 @@
-#include "session/train/split_gradient.h"
+#include "session/train/stage_gradient.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ constexpr size_t kRegionAlignment = 16384;
 
 // Where the activations of one call lie: activation k is what stage k takes. Stages from `base` on are run backward from
 // their activations, in groups of `every` that start from a kept one.
-struct SplitGradient::Plan {
+struct StageGradient::Plan {
   Plan(size_t head, size_t lowest, uint32_t every, size_t bytes)
       : head(head),
         base(std::max<size_t>(lowest, 1)),
@@ -41,8 +41,8 @@ struct SplitGradient::Plan {
   size_t head, base, every, bytes;
 };
 
-Result<SplitGradient> SplitGradient::create(Stages& stages, GradientSums& sums) {
-  SplitGradient gradient(stages, sums);
+Result<StageGradient> StageGradient::create(Stages& stages, GradientSums& sums) {
+  StageGradient gradient(stages, sums);
   const Slots& slots = stages.slots();
   gradient.last_.resize(stages.count());
   gradient.lowest_ = stages.count();
@@ -79,23 +79,23 @@ Result<SplitGradient> SplitGradient::create(Stages& stages, GradientSums& sums) 
   return gradient;
 }
 
-Status SplitGradient::forward(size_t stage, const Call& call, const StateValues& state, const uint8_t* in,
+Status StageGradient::forward(size_t stage, const Call& call, const StateValues& state, const uint8_t* in,
                               uint8_t* out) {
   StageValues values;
   values.tokens = call.tokens.data();
   values.activations = in;
   values.next_activations = out;
   values.state = &state;
-  return stages_.forward(stage, call.length, values);
+  return stages_.run(stage, Pass::kForward, call.length, values);
 }
 
-void SplitGradient::finish(size_t stage, const std::function<void(size_t)>& finished) const {
+void StageGradient::finish(size_t stage, const std::function<void(size_t)>& finished) const {
   for (size_t slot : last_[stage]) {
     finished(slot);
   }
 }
 
-Status SplitGradient::run(const Call& call, const float* weights, uint32_t every, const StateValues& state,
+Status StageGradient::run(const Call& call, const float* weights, uint32_t every, const StateValues& state,
                           float* logprobs, const std::function<Status()>& scored,
                           const std::function<void(size_t)>& finished) {
   const size_t head = stages_.head();
@@ -125,7 +125,7 @@ Status SplitGradient::run(const Call& call, const float* weights, uint32_t every
     values.input_gradients = data + plan.turn(stage);
     values.state = &state;
     values.state_gradient = state_gradient;
-    ZO_TRY(stages_.backward(stage, call.length, values));
+    ZO_TRY(stages_.run(stage, Pass::kBackward, call.length, values));
     sums_.add();
     finish(stage, finished);
     if (stage > 0 && stage == start) {

@@ -1,13 +1,13 @@
-#include "session/train/split_scorer.h"
+#include "session/train/stage_scorer.h"
 
 namespace zoexport {
 
-uint32_t SplitScorer::copies() const {
-  return perturbed_copies_.value_or(Copies::kOne) == Copies::kOne ? 1 : 2 * update_->queries();
+uint32_t StageScorer::copies() const {
+  return perturbed_copies_.value_or(Copies::kOne) == Copies::kOne ? 1 : 2 * stages_.manifest().queries();
 }
 
-CallLimits SplitScorer::limits() const {
-  CallLimits limits = stages_.limits();
+CallLimits StageScorer::limits() const {
+  CallLimits limits = stages_.limits(pass_);
   if (stacked()) {
     limits.rows /= copies();
     limits.max_labels = stages_.manifest().max_labels;
@@ -15,9 +15,9 @@ CallLimits SplitScorer::limits() const {
   return limits;
 }
 
-Result<StateValues> SplitScorer::perturbed(size_t stage, uint32_t copy, const CallScalars& scalars,
+Result<StateValues> StageScorer::perturbed(size_t stage, uint32_t copy, const CallScalars& scalars,
                                            const StateValues& state) {
-  if (!perturbed_copies_ || stacked()) {
+  if (!perturbed_copies_ || programs_perturb()) {
     return state;
   }
   Direction direction{scalars.seed, static_cast<uint32_t>(scalars.step)};
@@ -27,16 +27,17 @@ Result<StateValues> SplitScorer::perturbed(size_t stage, uint32_t copy, const Ca
   return perturbed_.make(stages_.trainable(stage), direction, state);
 }
 
-Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state,
+Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state,
                         bool next) {
-  if (next) {
+  const bool updated = next && update_;
+  if (updated) {
     ZO_TRY(update_->run(scalars, state, slots));
   }
   const StateValues master = [&](size_t slot) -> const void* {
-    return next && slots.trainable(slot) ? slots.next(slot) : state(slot);
+    return updated && slots.trainable(slot) ? slots.next(slot) : state(slot);
   };
   // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all.
-  const uint32_t passes = stacked() ? 1 : copies();
+  const uint32_t passes = programs_perturb() ? 1 : copies();
   const size_t region = stages_.activation_bytes(call.length);
   const size_t total = size_t{2} * passes * region;
   Scratch& scratch = stages_.scratch();
@@ -44,30 +45,35 @@ Status SplitScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   const auto place = [&](uint32_t pass, size_t stage) {
     return scratch.data() + (size_t{2} * pass + stage % 2) * region;
   };
-  std::vector<int64_t> tokens;
-  for (uint32_t copy = 0; copy < copies() / passes; ++copy) {
-    tokens.insert(tokens.end(), call.tokens.begin(), call.tokens.end());
+  StageValues values;
+  values.scalars = &scalars;
+  values.tokens = call.tokens.data();
+  if (stacked()) {
+    repeated_.clear();
+    for (uint32_t copy = 0; copy < copies(); ++copy) {
+      repeated_.insert(repeated_.end(), call.tokens.begin(), call.tokens.end());
+    }
+    values.tokens = repeated_.data();
   }
   for (size_t stage = 0; stage < stages_.head(); ++stage) {
     for (uint32_t pass = 0; pass < passes; ++pass) {
       ZO_ASSIGN(seen, perturbed(stage, pass, scalars, master));
-      StageValues values;
-      values.scalars = &scalars;
-      values.tokens = tokens.data();
       values.activations = place(pass, stage);
       values.next_activations = place(pass, stage + 1);
       values.state = &seen;
-      ZO_TRY(stages_.forward(stage, call.length, values));
+      ZO_TRY(stages_.run(stage, pass_, call.length, values));
     }
   }
-  entries_ = call.owners.size();
+  entries_ = call.label_tokens.size();
   logprobs_.resize(copies() * entries_);
   is_argmax_.resize(copies() * entries_);
-  // What the head is given of the state is the same for stacked copies, which its programs have perturbed already.
+  values.next_state = next ? &slots : nullptr;
+  // What the head is given of the state is the same for all copies where programs perturb.
   for (uint32_t pass = 0; pass < passes; ++pass) {
     ZO_ASSIGN(seen, perturbed(stages_.head(), pass, scalars, master));
-    const auto* activation = reinterpret_cast<const float*>(place(pass, stages_.head()));
-    ZO_TRY(head_.score(call, activation, copies() / passes, seen, logprobs_.data() + pass * entries_,
+    values.activations = place(pass, stages_.head());
+    values.state = &seen;
+    ZO_TRY(head_.score(call, values, copies() / passes, logprobs_.data() + pass * entries_,
                        is_argmax_.data() + pass * entries_));
   }
   scratch.release(0, total);

@@ -1,4 +1,5 @@
-// The head of a split model on a call: gathers the rows at label positions and scores them, some at a time.
+// The last stage on a call: gathers the rows at label positions and scores them, some at a time. That of a whole model
+// gathers them itself, and scores all at once.
 #pragma once
 
 #include <vector>
@@ -7,14 +8,15 @@
 
 namespace zoexport {
 
-class SplitHead {
+class Head {
  public:
-  explicit SplitHead(Stages& stages);
+  // `pass`: what scores, kForward or kEvaluate.
+  Head(Stages& stages, Pass pass);
 
-  // Scores every entry of the call from the last activation, (copies, rows, length, hidden) floats. Writes
-  // (copies, call.owners.size()) values to both. Entries of all copies share the head's calls.
-  Status score(const Call& call, const float* activation, uint32_t copies, const StateValues& state, float* logprobs,
-               float* is_argmax);
+  // Scores every entry of the call, of so many copies. `values` has what the head takes beside labels; its activation are
+  // the (copies, rows, length, hidden) floats of the last stage. Writes (copies, call.label_tokens.size()) values to both
+  // (is_argmax: where the program gives it). Entries of all copies share the head's calls.
+  Status score(const Call& call, StageValues values, uint32_t copies, float* logprobs, float* is_argmax);
 
   // Likewise, with `weights` (the loss's derivative by each entry's log-probability), and writes the loss's gradient by
   // the activation. `state_gradient` and `done` are called for each chunk of entries: where a slot's gradient goes, and
@@ -28,6 +30,7 @@ class SplitHead {
   size_t gather(const Call& call, const float* activation, uint32_t copies, size_t first);
 
   Stages& stages_;
+  Pass pass_;
   size_t chunk_;
   std::vector<float> rows_;           // (label_rows, hidden)
   std::vector<float> row_gradients_;  // likewise

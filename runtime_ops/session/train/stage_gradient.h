@@ -1,18 +1,18 @@
-// The gradient of a call's loss through a split model: forward with checkpoints, the head, then backward stage by stage.
+// The gradient of a call's loss through stages: forward with checkpoints, the head, then backward stage by stage.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "session/programs/split_head.h"
+#include "session/programs/head.h"
 #include "session/train/gradient_sums.h"
 
 namespace zoexport {
 
-class SplitGradient {
+class StageGradient {
  public:
   // All references outlive this object. A failure names a stage that must have a backward program and has none.
-  static Result<SplitGradient> create(Stages& stages, GradientSums& sums);
+  static Result<StageGradient> create(Stages& stages, GradientSums& sums);
 
   // Runs a call and adds the gradients of its trainable slots to the sums. `weights` are the loss's derivatives by each
   // entry's log-probability; the activations that every `every`-th stage takes are kept, those between are computed again.
@@ -23,13 +23,13 @@ class SplitGradient {
 
  private:
   struct Plan;
-  SplitGradient(Stages& stages, GradientSums& sums) : stages_(stages), sums_(sums), head_(stages) {}
+  StageGradient(Stages& stages, GradientSums& sums) : stages_(stages), sums_(sums), head_(stages, Pass::kForward) {}
   Status forward(size_t stage, const Call& call, const StateValues& state, const uint8_t* in, uint8_t* out);
   void finish(size_t stage, const std::function<void(size_t)>& finished) const;
 
   Stages& stages_;
   GradientSums& sums_;
-  SplitHead head_;
+  Head head_;
   size_t lowest_ = 0;                      // the first stage that is run backward
   std::vector<std::vector<size_t>> last_;  // by stage: slots that no stage below it reads
 };

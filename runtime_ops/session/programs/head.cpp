@@ -1,12 +1,13 @@
-#include "session/programs/split_head.h"
+#include "session/programs/head.h"
 
 #include <algorithm>
 #include <cstring>
 
 namespace zoexport {
 
-SplitHead::SplitHead(Stages& stages)
+Head::Head(Stages& stages, Pass pass)
     : stages_(stages),
+      pass_(pass),
       chunk_(stages.manifest().label_rows),
       rows_(chunk_ * stages.hidden()),
       tokens_(chunk_),
@@ -14,7 +15,7 @@ SplitHead::SplitHead(Stages& stages)
       logprobs_(chunk_),
       is_argmax_(chunk_) {}
 
-size_t SplitHead::gather(const Call& call, const float* activation, uint32_t copies, size_t first) {
+size_t Head::gather(const Call& call, const float* activation, uint32_t copies, size_t first) {
   const size_t hidden = stages_.hidden();
   const size_t entries = call.owners.size();
   const size_t count = std::min(chunk_, copies * entries - first);
@@ -29,26 +30,32 @@ size_t SplitHead::gather(const Call& call, const float* activation, uint32_t cop
   return count;
 }
 
-Status SplitHead::score(const Call& call, const float* activation, uint32_t copies, const StateValues& state,
-                        float* logprobs, float* is_argmax) {
+Status Head::score(const Call& call, StageValues values, uint32_t copies, float* logprobs, float* is_argmax) {
+  if (stages_.manifest().whole()) {
+    values.entries = call.label_tokens.size();
+    values.label_positions = call.label_positions.data();
+    values.label_tokens = call.label_tokens.data();
+    values.label_logprobs = logprobs;
+    values.label_is_argmax = is_argmax;
+    return stages_.run(stages_.head(), pass_, call.length, values);
+  }
+  const auto* activation = reinterpret_cast<const float*>(values.activations);
   for (size_t first = 0; first < copies * call.owners.size(); first += chunk_) {
     const size_t count = gather(call, activation, copies, first);
-    StageValues values;
     values.activations = reinterpret_cast<const uint8_t*>(rows_.data());
     values.label_tokens = tokens_.data();
     values.label_logprobs = logprobs_.data();
     values.label_is_argmax = is_argmax_.data();
-    values.state = &state;
-    ZO_TRY(stages_.forward(stages_.head(), call.length, values));
+    ZO_TRY(stages_.run(stages_.head(), pass_, call.length, values));
     std::copy_n(logprobs_.begin(), count, logprobs + first);
     std::copy_n(is_argmax_.begin(), count, is_argmax + first);
   }
   return {};
 }
 
-Status SplitHead::gradient(const Call& call, const float* activation, const float* weights, const StateValues& state,
-                           float* logprobs, float* activation_gradient,
-                           const std::function<float*(size_t)>& state_gradient, const std::function<void()>& done) {
+Status Head::gradient(const Call& call, const float* activation, const float* weights, const StateValues& state,
+                      float* logprobs, float* activation_gradient, const std::function<float*(size_t)>& state_gradient,
+                      const std::function<void()>& done) {
   const size_t hidden = stages_.hidden();
   row_gradients_.resize(rows_.size());
   std::memset(activation_gradient, 0, call.tokens.size() * hidden * sizeof(float));
@@ -65,7 +72,7 @@ Status SplitHead::gradient(const Call& call, const float* activation, const floa
     values.input_gradients = reinterpret_cast<uint8_t*>(row_gradients_.data());
     values.state = &state;
     values.state_gradient = state_gradient;
-    ZO_TRY(stages_.backward(stages_.head(), call.length, values));
+    ZO_TRY(stages_.run(stages_.head(), Pass::kBackward, call.length, values));
     done();
     std::copy_n(logprobs_.begin(), count, logprobs + first);
     // Entries may share a position: then their gradients add up.

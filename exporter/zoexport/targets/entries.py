@@ -1,0 +1,39 @@
+"""Programs as the manifest states them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from zoexport.core.types import Program, Value
+from zoexport.ir.graphs import identifier
+
+
+def program_entry(
+    program: Program,
+    file: str,
+    inputs: Sequence[Value] | None = None,
+    *,
+    lengths: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """How a session calls a program, of a whole model or of stages.
+
+    Args:
+        program: as it was lowered. file: of the bundle, that holds it.
+        inputs: what the session supplies; None: all but the weights, which are inside.
+        lengths: the least and the most tokens of a row, where it takes rows of any length between.
+    """
+    supplied = program.arguments() if inputs is None else inputs
+    values = [value.as_dict() for value in supplied]
+    if lengths is not None:
+        tokens = next(value for value in values if value["role"] == "tokens")
+        tokens["shape"][1] = {"name": "length", "min": lengths[0], "max": lengths[1]}
+    return {
+        "name": program.name,
+        **({"family": program.family} if program.family else {}),
+        **({} if program.length is None else {"length": program.length}),
+        "file": file,
+        "method": identifier(program.name),
+        "inputs": values,
+        "outputs": [value.as_dict() for value in program.outputs],
+    }

@@ -1,0 +1,66 @@
+// Scores calls: stage by stage, under one or more perturbations of the trainable slots, or under none.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "session/data/batching.h"
+#include "session/manifest/step_plan.h"
+#include "session/programs/head.h"
+#include "session/programs/stages.h"
+#include "session/train/perturbed_slots.h"
+#include "session/train/update_runner.h"
+
+namespace zoexport {
+
+class StageScorer {
+ public:
+  // Scores the model as it is. `stages` outlives this object.
+  explicit StageScorer(Stages& stages) : StageScorer(stages, std::nullopt, std::nullopt) {}
+  // Scores perturbed copies, of which number 2i goes along +z_i and number 2i+1 along -z_i; of `kOne`, the one along the
+  // scalars' query and sign. `update` runs before a call that is the next step's first; there is none where the programs
+  // of the call give the next values themselves.
+  StageScorer(Stages& stages, Copies copies, std::optional<UpdateRunner> update)
+      : StageScorer(stages, std::optional(copies), std::move(update)) {}
+
+  CallLimits limits() const;
+  // Copies of the model that one call scores.
+  uint32_t copies() const;
+  // `next`: whether the slots' next values become those of `state` with the scalars' gradients applied. Afterwards
+  // logprobs() and is_argmax() are those of the call.
+  Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next);
+
+  // A log-probability for each entry of the call.
+  const float* logprobs(uint32_t copy) const { return logprobs_.data() + copy * entries_; }
+  // Without perturbation: 1 where an entry's label is the most likely token.
+  const std::vector<float>& is_argmax() const { return is_argmax_; }
+
+ private:
+  StageScorer(Stages& stages, std::optional<Copies> perturbed, std::optional<UpdateRunner> update)
+      : stages_(stages),
+        pass_(perturbed ? Pass::kForward : Pass::kEvaluate),
+        head_(stages, pass_),
+        perturbed_copies_(perturbed),
+        update_(std::move(update)),
+        perturbed_(stages.slots(), stages.engine(), stages.folder()) {}
+
+  // Whether programs perturb: one call of them has all copies, or they are told which.
+  bool programs_perturb() const { return stages_.manifest().whole() || perturbed_copies_ == Copies::kCall; }
+  // Whether the copies of a call are rows that it is given.
+  bool stacked() const { return perturbed_copies_ == Copies::kCall && !stages_.manifest().whole(); }
+  // The slots of a stage as a copy sees them, until the next call.
+  Result<StateValues> perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state);
+
+  Stages& stages_;
+  Pass pass_;
+  Head head_;
+  std::optional<Copies> perturbed_copies_;  // none: the model as it is
+  std::optional<UpdateRunner> update_;
+  PerturbedSlots perturbed_;
+  size_t entries_ = 0;
+  std::vector<int64_t> repeated_;  // a call's tokens, for each of stacked copies
+  std::vector<float> logprobs_;    // (copies, entries)
+  std::vector<float> is_argmax_;
+};
+
+}  // namespace zoexport
