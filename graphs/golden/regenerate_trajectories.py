@@ -23,6 +23,7 @@ from zoexport.core import rng, tolerances
 from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
 from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge.reference import PrgeReference
 from zoexport.parity.compare import load_reference
 
 OUTPUT = Path(__file__).parent / "trajectories.json"
@@ -124,10 +125,10 @@ def trajectory(bundle: Path, method: str, examples: list[Example]) -> dict[str, 
     }
 
 
-def _in_double(reference: Any) -> None:
+def _in_double(reference: PrgeReference) -> None:
     """Float32 would not give the same losses twice, and a projected gradient magnifies that by 1/(2 eps)."""
     reference.adapted.model.double()
-    reference.a = {name: value.double() for name, value in reference.a.items()}
+    reference.frozen = {name: value.double() for name, value in reference.frozen.items()}
     reference.masters = {name: value.double() for name, value in reference.masters.items()}
 
 

@@ -14,6 +14,7 @@ from tests.support.tiny_models import fixed
 from zoexport.core import int4
 from zoexport.ir.graphs import aten, zo
 from zoexport.targets.mlx import axes, operators
+from zoexport.targets.mlx.grid import grids
 from zoexport.targets.mlx.products import labels, of_packed, products, rules
 
 A, B, BIAS = fixed("a", (5, 7)), fixed("b", (7, 3)), fixed("bias", (3,))
@@ -138,7 +139,7 @@ def test_every_rule_has_a_case() -> None:
     assert covered(LABELED) == set(labels())
     assert covered([*OF_NUMBERS, *OF_CODES]) == set(of_packed())
     tables = (operators.elementwise, operators.shapes, axes.reductions, axes.indexing)
-    known = [*(key for table in tables for key in table()), *products(), *labels()]
+    known = [*(key for table in tables for key in table()), *products(), *labels(), *grids()]
     # No rule replaces another.
     assert len(known) == len(set(known)) and {*known, operator.getitem} == set(rules())
     assert not set(rules()) & set(of_packed())
