@@ -1,6 +1,6 @@
 """Bundles and states of an earlier compiler: read, evaluated, trained on, exported, compared.
 
-``tests/data/bundles-0.1.0.tar.xz`` was made at commit 5c7c5f7 from the tiny model ``llama_tied``. It has, of each method,
+``tests/data/bundles-0.1.0.tar.xz`` was made at commit 5c7c5f7 from the tiny model ``llama_tied``. Of each method it has
 a bundle for ``host`` with rows of 24 tokens, its state after three steps, and the losses that the code of that commit
 then gave.
 """
