@@ -29,6 +29,7 @@ from zoexport.core.types import (
     RowReader,
     Target,
     TrainingGraph,
+    whole_model,
 )
 from zoexport.methods import methods
 from zoexport.targets import targets, with_engine
@@ -243,13 +244,13 @@ def sized_graph(
         initial={},
         rotated=[],
         quantized={},
-        stages=[],
+        stages=[whole_model("forward")],
         lengths=[],
         provenance=[],
         seq_len=planned.config.seq_len,
     )
     sized = _passed(planned, model, copied, progress, values=False)
-    if not sized.stages:
+    if sized.whole:
         for program in sized.programs.values():
             if sized.length != sized.seq_len:
                 set_length(program, sized.length, sized.seq_len)
@@ -302,7 +303,7 @@ def _fill(
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
     if names := outer_weights(graph, lowered):
-        reader = graph.source if graph.stages else None
+        reader = None if graph.whole else graph.source
         frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
     save_file(graph.initial, folder / INITIAL_STATE)
@@ -327,11 +328,11 @@ def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
     from zoexport.ir import frozen
     from zoexport.passes.separate_chosen import PLACES
 
-    if graph.stages:
-        names = frozen.bound_weights(graph)
-    else:
+    if graph.whole:
         values = [value for entry in lowered.programs for value in entry["inputs"]]
         names = [value["name"] for value in values if value["role"] == "weight"]
+    else:
+        names = frozen.bound_weights(graph)
     return list(dict.fromkeys([*names, *([] if graph.chosen is None else [PLACES])]))
 
 
@@ -369,7 +370,7 @@ def _description(
         **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
         **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),
-        **(split if graph.stages else {}),
+        **({} if graph.whole else split),
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
         **({"activations": graph.rounded} if graph.rounded else {}),
         **({} if graph.grid is None else {"grid": graph.grid}),

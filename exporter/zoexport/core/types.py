@@ -62,8 +62,8 @@ class Program:
     """One graph with named inputs and outputs.
 
     ``module`` takes every input as a placeholder, in the order of ``inputs`` (weights too), and returns a
-    tuple in the order of ``outputs``. In a split graph ``family`` is the name by which stages call the program, and
-    ``length`` the tokens of a row where programs of a family differ in them.
+    tuple in the order of ``outputs``. ``family`` is shared by programs that differ in ``length`` alone, the tokens of a
+    row.
     """
 
     name: str
@@ -72,6 +72,11 @@ class Program:
     outputs: list[Value]
     family: str = ""
     length: int | None = None
+
+    @property
+    def called(self) -> str:
+        """The name by which stages call it."""
+        return self.family or self.name
 
     def weights(self) -> list[Value]:
         """The inputs that the target stores with the program."""
@@ -113,10 +118,11 @@ class Slot:
 
 @dataclasses.dataclass
 class Stage:
-    """One application of a program in a split graph.
+    """One part of a model, as an application of programs; a whole model is one.
 
     ``bind`` gives, for each value of the programs with the role ``weight`` or ``state``, the tensor or slot that it
-    stands for in this stage; its gradient is that slot's. ``backward`` is None where there is nothing to train below.
+    stands for in this stage, where that is not its own name; its gradient is that slot's. ``backward`` is None where
+    there is nothing to train below.
     """
 
     name: str
@@ -127,6 +133,11 @@ class Stage:
     def as_dict(self) -> dict[str, Any]:
         """The stage as the manifest states it."""
         return dataclasses.asdict(self)
+
+
+def whole_model(program: str) -> Stage:
+    """The one stage of a model that is not split: a program that scores labels of tokens."""
+    return Stage("model", program, None, {})
 
 
 class RowReader(Protocol):
@@ -153,7 +164,7 @@ class TrainingGraph:
         parameters: the names of those ``weights`` that are the model's own and not tables made from its configuration.
         quantized: of a split graph, the weights that programs read as codes and scales, with their group size (0 for
             int8). These and ``parameters`` may lack their values, which ``ir.frozen`` reads when they are written.
-        stages: of a split graph, in forward order, the output head last; its weights are bound by stage.
+        stages: in forward order, the output head last; of a split graph, weights are bound by stage.
         lengths: of a split graph, the tokens of a row for which there are programs, ascending.
         label_rows: of a split graph, the label entries in one call of the output head.
         source: where the values of ``parameters`` and ``quantized`` are read from, for who needs them.
@@ -183,7 +194,7 @@ class TrainingGraph:
     rotated: list[str] = dataclasses.field(default_factory=list)
     parameters: set[str] = dataclasses.field(default_factory=set)
     quantized: dict[str, int] = dataclasses.field(default_factory=dict)
-    stages: list[Stage] = dataclasses.field(default_factory=list)
+    stages: list[Stage] = dataclasses.field(default_factory=lambda: [whole_model("forward")])
     lengths: list[int] = dataclasses.field(default_factory=list)
     label_rows: int = 0
     source: RowReader | None = None
@@ -194,6 +205,15 @@ class TrainingGraph:
     step: StepPlan | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model is one stage, whose programs have the weights inside and perturb by themselves."""
+        return len(self.stages) == 1
+
+    def stages_of(self, program: Program) -> list[Stage]:
+        """The stages that run a program, forward or backward."""
+        return [s for s in self.stages if program.called in (s.forward, s.backward)]
 
 
 @dataclasses.dataclass(frozen=True)

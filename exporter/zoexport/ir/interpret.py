@@ -56,7 +56,7 @@ class Stages:
         self.scalars = scalars or {}
         self.values = {**graph.weights, **slots}
         self.programs = {
-            program.family: program
+            program.called: program
             for program in graph.programs.values()
             if program.length in (None, length)
         }

@@ -34,12 +34,13 @@ def _names_are_unique(_: TrainingGraph, program: Program) -> Iterator[str]:
 
 
 def _named(graph: TrainingGraph, program: Program, value: Value) -> list[str]:
-    """The tensors that a value stands for: one for each stage, or that of its own name where no stage runs it."""
-    return [
-        stage.bind.get(value.name, f"{stage.name}: {value.name}")
-        for stage in graph.stages
-        if program.family in (stage.forward, stage.backward)
-    ] or [value.name]
+    """The tensors that a value stands for: one for each stage, or that of its own name where none binds it."""
+    if graph.whole:
+        return [value.name]
+    stages = graph.stages_of(program)
+    return [stage.bind.get(value.name, f"{stage.name}: {value.name}") for stage in stages] or [
+        value.name
+    ]
 
 
 def _weights_exist(graph: TrainingGraph, program: Program) -> Iterator[str]:
@@ -111,8 +112,7 @@ def _bound_graphs_are_static(graph: TrainingGraph, program: Program) -> Iterator
 def _families(graph: TrainingGraph) -> dict[str, list[Program]]:
     found: dict[str, list[Program]] = {}
     for program in graph.programs.values():
-        if program.family:
-            found.setdefault(program.family, []).append(program)
+        found.setdefault(program.called, []).append(program)
     return found
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, Slot, TrainingGraph, Value
+from zoexport.core.types import Program, Slot, TrainingGraph, Value, whole_model
 from zoexport.ir.graphs import (
     add_input,
     aten,
@@ -91,6 +91,7 @@ def _zeroth_order(graph: TrainingGraph, queries: int, *, sequential: bool) -> Tr
     program.module.graph.eliminate_dead_code()
     program.module.recompile()
     graph.programs["train"] = program
+    graph.stages = [whole_model("train")]
     graph.copies = copies
     return graph
 

@@ -75,7 +75,7 @@ def perturb_codes(
     found: set[str] = set()
     _part_stages(graph, numbers.keys())
     for program in graph.programs.values():
-        stages = [stage for stage in graph.stages if stage.forward == program.family]
+        stages = graph.stages_of(program)
         for local in [value.name for value in program.weights()]:
             owner = local.removesuffix(f".{CODES}")
             bound = [stage.bind[local].removesuffix(f".{CODES}") for stage in stages]

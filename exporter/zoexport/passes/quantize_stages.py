@@ -48,7 +48,7 @@ def quantize_stages(
         ConfigError: the group size does not divide a layer's input size.
     """
     for program in graph.programs.values():
-        stages = [stage for stage in graph.stages if stage.forward == program.family]
+        stages = graph.stages_of(program)
         for local, node in placeholders(program).items():
             if not _is_quantizable(graph, program, stages[0].bind.get(local, ""), node):
                 continue

@@ -49,7 +49,7 @@ def round_activations(
     wanted = {f"{module}.weight": given[module] for module in modules}
     found: dict[str, str] = {}
     for program in graph.programs.values():
-        stages = [stage for stage in graph.stages if stage.forward == program.family]
+        stages = graph.stages_of(program)
         found |= _rewrite(graph, program, stages, wanted)
     graph.rounded = found
     missing = [name for name in wanted if name not in found]

@@ -46,6 +46,7 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
     passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
     families: dict[Any, str] = {}
     scalars = _scalars(graph, whole)
+    graph.stages = []
     _store_masks_as_numbers(graph)
     for number, nodes in enumerate(parts):
         if number == len(parts) - 1:

@@ -50,7 +50,7 @@ def weights_as_state(graph: TrainingGraph) -> TrainingGraph:
 
 def _as_state(graph: TrainingGraph, program: Program) -> set[str]:
     """Turn a program's parameters into state; their names in the model."""
-    stages = [stage for stage in graph.stages if stage.forward == program.family]
+    stages = graph.stages_of(program)
     found: set[str] = set()
     inputs = []
     for value in program.inputs:

@@ -63,7 +63,7 @@ def compiling(
         "tokenizer": _TOKENIZER * tokenizer,
         "captured model": _CAPTURED_NODE * _nodes(captured),
     }
-    if not graph.stages:
+    if graph.whole:
         every = sum(graph.weights[name].numel() for name in graph.parameters)
         packed = round(lowering.packed[weights] * every)
         programs = lowering.base + lowering.node * _nodes(graph)

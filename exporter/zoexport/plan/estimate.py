@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from zoexport.core.types import Footprint, Stage, TrainingGraph
+from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops
 from zoexport.ir.frozen import bound_weights
 
@@ -97,10 +97,7 @@ def estimate(
 
 
 class _Parts:
-    """A graph's stages, which the session runs one by one.
-
-    A whole model is one, which binds nothing: its programs have the weights inside and perturb by themselves.
-    """
+    """A graph's stages, which the session runs one by one."""
 
     def __init__(
         self,
@@ -112,7 +109,7 @@ class _Parts:
         labels: int | None,
     ) -> None:
         self.graph = graph
-        self.stages = graph.stages or [Stage("model", "train", None, {})]
+        self.stages = graph.stages
         self.footprints = footprints
         self.settings = settings
         self.step = graph.step
@@ -169,7 +166,7 @@ class _Parts:
             else:
                 anonymous["adapters"] = 2 * self.values
             state = _SNAPSHOTS * self.values
-        flops, moved = self._step(first_order, 0 if self.graph.stages else weights)
+        flops, moved = self._step(first_order, weights if self.graph.whole else 0)
         return Estimate(
             {name: size for name, size in anonymous.items() if size},
             {name: size for name, size in mapped.items() if size},
@@ -182,7 +179,7 @@ class _Parts:
 
     def _weights(self) -> int:
         """Bytes of the frozen weights; those of whole programs are quantized with their values, not yet: matrices."""
-        if self.graph.stages:
+        if not self.graph.whole:
             return sum(self.graph.weights[name].nbytes for name in bound_weights(self.graph))
         kind, group = self.settings["weights"], self.settings["group_size"]
         total = 0
@@ -201,7 +198,7 @@ class _Parts:
 
     def _program(self, family: str) -> str:
         programs = self.graph.programs
-        return next(name for name in programs if (programs[name].family or name) == family)
+        return next(name for name in programs if programs[name].called == family)
 
     def _head_elements(self) -> int:
         head = self.graph.programs[self._program(self.stages[-1].forward)]
@@ -245,7 +242,7 @@ class _Parts:
         entries = self.graph.rows * self.graph.seq_len
         if self.labels is not None:
             entries = min(entries, self.labels * self.graph.copies)
-        chunks = -(-entries // self.graph.label_rows) if self.graph.stages else 1
+        chunks = 1 if self.graph.whole else -(-entries // self.graph.label_rows)
         runs: dict[str, int] = {}
 
         def run(family: str | None, times: int) -> None:

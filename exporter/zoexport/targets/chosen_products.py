@@ -43,7 +43,7 @@ _TOGETHER = 1024
 def write_chosen_products(graph: TrainingGraph) -> None:
     """Rewrite the programs of stages, whose noise is an input; sizes are numbers. Stages bind the new weights."""
     for program in graph.programs.values():
-        stages = [stage for stage in graph.stages if stage.forward == program.family]
+        stages = graph.stages_of(program)
         rules = _Products(graph, program, stages)
         rewrite(program, [((zo.sparse_add_mm_given,), rules.of)])
         remove_unused_weights(program)

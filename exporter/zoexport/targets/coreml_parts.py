@@ -46,7 +46,7 @@ def parts_of(graph: TrainingGraph) -> list[Part]:
     Zeroth-order programs take noise as inputs. ``graph`` becomes what the bundle says: its stages name their own
     programs and bind slots alone.
     """
-    return _stages(graph) if graph.stages else _whole(graph)
+    return _whole(graph) if graph.whole else _stages(graph)
 
 
 def packing_of(graph: TrainingGraph, scales: str) -> str:
@@ -72,7 +72,7 @@ def _stages(graph: TrainingGraph) -> list[Part]:
     for program in graph.programs.values():
         take_noise(graph, program)
     write_chosen_products(graph)
-    programs = {program.family: program for program in graph.programs.values()}
+    programs = {program.called: program for program in graph.programs.values()}
     slots = {slot.name for slot in graph.slots}
     stages = list(graph.stages)
 

@@ -26,7 +26,7 @@ def memory_of(graph: TrainingGraph) -> Any:
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
 
-    if not graph.stages:
+    if graph.whole:
         return ExecutorchBackendConfig()
     planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
     return ExecutorchBackendConfig(memory_planning_pass=planning)

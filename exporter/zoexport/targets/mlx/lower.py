@@ -25,10 +25,10 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     Raises:
         LoweringError: an operator that has no form in MLX.
     """
-    programs = _of_stages(graph) if graph.stages else _whole(graph)
+    programs = _whole(graph) if graph.whole else _of_stages(graph)
     families: dict[str, list[Function]] = {}
     for program in programs:
-        families.setdefault(program.family or program.name, []).append(Function(program))
+        families.setdefault(program.called, []).append(Function(program))
     entries = []
     for number, (family, functions) in enumerate(families.items()):
         progress("tracing functions", number / len(families))
@@ -36,10 +36,10 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
         write_functions(folder / file, functions)
         # A whole program's file has a trace for each length.
         ends = graph.lengths[0], graph.lengths[-1]
-        lengths = None if graph.stages or len(graph.lengths) == 1 else ends
+        lengths = None if not graph.whole or len(graph.lengths) == 1 else ends
         entries += [
             program_entry(function.program, file, function.inputs, lengths=lengths)
-            for function in (functions if graph.stages else functions[-1:])
+            for function in (functions[-1:] if graph.whole else functions)
         ]
     _store_packed(graph)
     return Lowered(

@@ -118,7 +118,7 @@ class QnnTarget:
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """One .pte with every whole program as a method, or one for each program of a stage."""
-        if graph.stages:
+        if not graph.whole:
             from zoexport.targets.qnn.lower_stages import lower_qnn_stages
 
             return lower_qnn_stages(graph, as_dict(config)["soc"], folder, progress)

@@ -112,7 +112,7 @@ def delegated(graph: TrainingGraph, config: TrainingSettings, progress: Progress
     """
     from executorch.exir import EdgeCompileConfig, to_edge
 
-    if not graph.stages:
+    if graph.whole:
         graph.max_labels = _label_entries(graph)
     exported, entries = {}, []
     for number, (name, program) in enumerate(graph.programs.items()):
@@ -120,9 +120,9 @@ def delegated(graph: TrainingGraph, config: TrainingSettings, progress: Progress
         sized = sized_program(graph, program)
         constants = write_for_vulkan(graph, sized)
         kept = [value for value in sized.inputs if value.name not in constants]
-        entries.append(program_entry(sized, FILE, kept if graph.stages else None))
+        entries.append(program_entry(sized, FILE, None if graph.whole else kept))
         exported[identifier(name)] = export_program(
-            _with_arguments(sized, constants) if graph.stages else sized,
+            sized if graph.whole else _with_arguments(sized, constants),
             {**graph.weights, **constants},
         )
     progress("lowering to Vulkan", None)
@@ -158,7 +158,7 @@ def _label_entries(graph: TrainingGraph) -> int:
 def sized_program(graph: TrainingGraph, program: Program) -> Program:
     """A copy whose sizes are numbers."""
     sized = copy_program(program, program.name)
-    if not graph.stages:
+    if graph.whole:
         close_sizes(graph, sized)
     return sized
 

@@ -30,7 +30,7 @@ def partitioner_of(config: TrainingSettings, graph: TrainingGraph, skipped: dict
     from executorch.exir.backend.partitioner import Partitioner, PartitionResult
     from executorch.exir.dialects._ops import ops
 
-    bound = [ops.edge.aten.embedding.default] if graph.stages else []
+    bound = [] if graph.whole else [ops.edge.aten.embedding.default]
     inner = VulkanPartitioner({"force_fp16": config.compute == "fp16"}, operator_blocklist=bound)
 
     class OfProducts(Partitioner):

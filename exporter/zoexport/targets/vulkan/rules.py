@@ -80,7 +80,7 @@ class VulkanRules:
     def __init__(self, graph: TrainingGraph, program: Program) -> None:
         self.graph = graph
         self.program = program
-        self.bound = bool(graph.stages)
+        self.bound = not graph.whole
         self.constants: dict[str, torch.Tensor] = {}
         self.unpacked: dict[Node, Node] = {}
 

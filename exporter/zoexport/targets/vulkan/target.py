@@ -78,7 +78,7 @@ class VulkanTarget:
         for number, (name, program) in enumerate(graph.programs.items()):
             progress("planning programs", number / len(graph.programs))
             copied = copy_program(program, name)
-            if graph.stages:
+            if not graph.whole:
                 write_for_vulkan(graph, copied)
             found[name] = whole_footprint(copied)
         return found

@@ -88,7 +88,7 @@ class XnnpackTarget:
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """One .pte with every program as a method."""
-        if graph.stages:
+        if not graph.whole:
             from zoexport.targets.executorch.lower_stages import lower_stages
 
             return lower_stages(graph, folder, progress)
@@ -103,7 +103,7 @@ class XnnpackTarget:
         found = {}
         for number, (name, program) in enumerate(graph.programs.items()):
             progress("planning programs", number / len(graph.programs))
-            one = split_footprint if graph.stages else whole_footprint
+            one = whole_footprint if graph.whole else split_footprint
             found[name] = one(program)
         return found
 
