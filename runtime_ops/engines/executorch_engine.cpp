@@ -20,6 +20,7 @@
 #include "engines/engine.h"
 #include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
+#include "session/memory.h"
 #include "session/storage/files.h"
 #include "session/storage/sha256.h"
 
@@ -114,6 +115,61 @@ bool has_backend(const std::string& name) {
   return registered();
 }
 
+// The threads of all programs of this process are ExecuTorch's one pool, and a loaded program keeps a pointer to it: so it
+// is replaced only while no session has a program.
+class ThreadPoolUse {
+ public:
+  ThreadPoolUse() = default;
+  ThreadPoolUse(const ThreadPoolUse&) = delete;
+  ThreadPoolUse& operator=(const ThreadPoolUse&) = delete;
+  ~ThreadPoolUse() {
+    if (begun_) {
+      const std::lock_guard<std::mutex> lock(mutex());
+      --users();
+    }
+  }
+
+  // Before a session loads its first program.
+  void begin() {
+    if (!begun_) {
+      const std::lock_guard<std::mutex> lock(mutex());
+      ++users();
+      begun_ = true;
+    }
+  }
+
+  // Asks for a pool of `threads`.
+  static Status choose(uint32_t threads) {
+    const std::lock_guard<std::mutex> lock(mutex());
+    auto* pool = executorch::extension::threadpool::get_threadpool();
+    if (pool == nullptr || pool->get_thread_count() == threads) {
+      return {};
+    }
+    if (users() > 0) {
+      return Failure{
+          ZO_INVALID_ARGUMENT, "threads", std::to_string(threads),
+          std::to_string(pool->get_thread_count()) + ", as another session of this process has programs on that many",
+          "Ask for that number or for 0, or close the other session first."};
+    }
+    if (!pool->_unsafe_reset_threadpool(threads)) {
+      return Failure{ZO_INVALID_ARGUMENT, "threads", std::to_string(threads), "a number of threads that can be started",
+                     "Ask for fewer threads."};
+    }
+    return {};
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex shared;
+    return shared;
+  }
+  static size_t& users() {
+    static size_t count = 0;  // sessions that have programs
+    return count;
+  }
+  bool begun_ = false;
+};
+
 class ExecutorchEngine : public Engine {
  public:
   ExecutorchEngine(const Manifest& manifest, std::string bundle, std::string packed, PackedUse& use)
@@ -191,8 +247,10 @@ class ExecutorchEngine : public Engine {
   Result<Module*> loaded(const ProgramSpec& program) {
     std::unique_ptr<Module>& module = modules_[program.file];
     if (module == nullptr) {
-      module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);
-      ZO_TRY(take_room(*module, program));
+      pool_.begin();
+      ZO_ASSIGN(opened, open_module(program));
+      ZO_TRY(take_room(*opened, program));
+      module = std::move(opened);
     }
     if (module->is_method_loaded(program.method)) {
       return module.get();
@@ -218,25 +276,49 @@ class ExecutorchEngine : public Engine {
     for (size_t i = 0; i < unplanned.size(); ++i) {
       const auto output = meta->output_tensor_meta(i);
       unplanned[i] = output.ok() && !output->is_memory_planned() ? output->nbytes() : 0;
+      if (!fits(program, unplanned[i]).ok()) {
+        module->unload_method(program.method);
+        return out_of_memory(program, unplanned[i]);
+      }
     }
     return module.get();
   }
 
+  // A program file of a stranger: every offset in it is looked at before anything is read by it.
+  Result<std::unique_ptr<Module>> open_module(const ProgramSpec& program) {
+    forget_log();
+    auto module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);
+    const Error error = module->load(executorch::runtime::Program::Verification::InternalConsistency);
+    if (error != Error::Ok) {
+      return failed(program, "while opening, " + code_text(error),
+                    "Compile the bundle with this version of zoexport; report it if that does not help.");
+    }
+    return module;
+  }
+
   // Makes the arena large enough for all programs of a file at once.
   Status take_room(Module& module, const ProgramSpec& program) {
-    size_t most = 1;
+    uint64_t most = 1;
     for (const ProgramSpec& other : manifest_.programs) {
       if (other.file == program.file) {
         const auto meta = module.method_meta(other.method);
-        most = std::max(most, meta.ok() ? PlannedArena::needed(*meta).value_or(0) : 0);
+        most = std::max(most, meta.ok() ? PlannedArena::needed(*meta) : 0);
       }
     }
-    return arena_.take(most) != nullptr ? Status() : out_of_memory(program);
+    ZO_TRY(fits(program, most));
+    return arena_.take(static_cast<size_t>(most)) != nullptr ? Status() : out_of_memory(program, most);
   }
 
-  static Failure out_of_memory(const ProgramSpec& program) {
-    return failed(program, "not enough memory for its tensors",
-                  "Close other programs, or compile with a smaller batch, seq_len or queries.");
+  // Refuses tensors that take more than this machine has: systems grant that, and end the process when it is used.
+  static Status fits(const ProgramSpec& program, uint64_t bytes) {
+    return bytes <= machine_memory() - PlannedArena::kAlignment ? Status() : out_of_memory(program, bytes);
+  }
+
+  static Failure out_of_memory(const ProgramSpec& program, uint64_t bytes) {
+    return failed(
+        program,
+        "tensors that take " + bytes_text(bytes) + ", and " + bytes_text(machine_memory()) + " in this machine",
+        "Close other programs, or compile with a smaller batch, seq_len or queries.");
   }
 
   // Where an output goes that nobody wants, or that the program may fill further than it is wanted.
@@ -252,9 +334,11 @@ class ExecutorchEngine : public Engine {
       return failed(program, "while loading, " + code_text(meta.error()),
                     "Compile the bundle with this version of zoexport; report it if that does not help.");
     }
+    const uint64_t bytes = PlannedArena::needed(*meta);
+    ZO_TRY(fits(program, bytes));
     auto memory = std::make_unique<PlannedMemory>();
     if (!memory->place(*meta, arena_)) {
-      return out_of_memory(program);
+      return out_of_memory(program, bytes);
     }
     return memory;
   }
@@ -302,12 +386,16 @@ class ExecutorchEngine : public Engine {
   // first read never gets into it.
   Status pack(const std::string& file, const std::string& path) {
     std::vector<std::unique_ptr<PlannedMemory>> memory;
-    Module module(join(bundle_, file), Module::LoadMode::Mmap);
+    std::unique_ptr<Module> module;  // goes before the memory
     for (const ProgramSpec& program : manifest_.programs) {
       if (program.file == file) {
-        ZO_ASSIGN(planned, planned_memory(module, program));
+        if (module == nullptr) {
+          ZO_ASSIGN(opened, open_module(program));
+          module = std::move(opened);
+        }
+        ZO_ASSIGN(planned, planned_memory(*module, program));
         memory.push_back(std::move(planned));
-        ZO_TRY(load_packed(module, program.method, *memory.back(), path));
+        ZO_TRY(load_packed(*module, program.method, *memory.back(), path));
       }
     }
     return {};
@@ -340,6 +428,7 @@ class ExecutorchEngine : public Engine {
   std::string bundle_;
   std::string packed_;
   PackedUse& use_;
+  ThreadPoolUse pool_;  // outlives the modules
   PlannedArena arena_;
   std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
   std::map<std::string, std::vector<size_t>> unplanned_;  // by program: bytes of each output without planned memory
@@ -370,11 +459,7 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
     }
   }
   if (threads > 0) {
-    auto* pool = executorch::extension::threadpool::get_threadpool();
-    if (pool != nullptr && pool->get_thread_count() != threads && !pool->_unsafe_reset_threadpool(threads)) {
-      return Failure{ZO_INVALID_ARGUMENT, "threads", std::to_string(threads), "a number of threads that can be started",
-                     "Ask for fewer threads."};
-    }
+    ZO_TRY(ThreadPoolUse::choose(threads));
   }
   return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, bundle, packed, use));
 }

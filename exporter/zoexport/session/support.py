@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from zoexport.core import manifest
+from zoexport.core import manifest, outside
 from zoexport.core.errors import ConfigError
 from zoexport.session import abi
 from zoexport.session.types import (
@@ -53,7 +52,7 @@ def bring_backends(bundle: Path) -> None:
         ZoExportError: it is not there.
     """
     try:
-        backends = json.loads((bundle / manifest.FILE).read_bytes()).get("backends", ())
+        backends = outside.parse((bundle / manifest.FILE).read_bytes()).get("backends", ())
     except (OSError, ValueError, AttributeError):
         return  # opening says what is wrong with the bundle
     if "QnnBackend" in backends:

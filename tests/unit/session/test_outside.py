@@ -1,0 +1,290 @@
+"""Files of strangers: what the session and Python accept of their JSON, and that none of it ends the process."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import bundles
+from tests.support.bundles import LinearModel
+from tests.support.sessions import open_session
+from zoexport.core import manifest as manifests
+from zoexport.core import outside
+from zoexport.core.errors import BundleError, DataError, ZoExportError
+from zoexport.session import Dataset, Session
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+#: What stands behind a key, and whether that is accepted.
+TEXTS = {
+    "null": (b"null", True),
+    "spaces": (b" \t\n\r[ 1 , 2 ] ", True),
+    "zero": (b"-0", True),
+    "float": (b"1.50e-02", True),
+    "many digits": (b"0.1000000000000000055511151231257827021181583404541015625", True),
+    "tiny": (b"1e-999", True),
+    "huge": (b"1e999", False),
+    "minus huge": (b"-1e999", False),
+    "largest": (b"18446744073709551615", True),
+    "beyond 64 bits": (b"18446744073709551616", False),
+    "least": (b"-9223372036854775808", True),
+    "below 64 bits": (b"-9223372036854775809", False),
+    "many digits of an integer": (b"1" * 5000, False),
+    "leading zero": (b"01", False),
+    "plus": (b"+1", False),
+    "bare point": (b"1.", False),
+    "NaN": (b"NaN", False),
+    "Infinity": (b"Infinity", False),
+    "minus Infinity": (b"-Infinity", False),
+    "twice": (b'{"a": 1, "b": 2, "a": 1}', False),
+    "twice by escapes": (b'{"a": 1, "\\u0061": 2}', False),
+    "twice in different objects": (b'[{"a": 1}, {"a": 2}]', True),
+    "text": ('"é \u2028 \U0001f600"'.encode(), True),
+    "escapes": (b'"\\u00e9 \\ud83d\\ude00 \\/ \\" \\b\\f\\n\\r\\t \\u0000 \\u001f \x7f"', True),
+    "half a pair": (b'"\\ud83d"', False),
+    "other half": (b'"\\ude00"', False),
+    "half a pair in a name": (b'{"\\ud83d": 1}', False),
+    "bad escape": (b'"\\x41"', False),
+    "control": (b'"a\tb"', False),
+    "raw null byte": (b'"a\x00b"', False),
+    "latin-1": (b'"\xe9"', False),
+    "overlong": (b'"\xc0\xaf"', False),
+    "surrogate in UTF-8": (b'"\xed\xa0\x80"', False),
+    "beyond Unicode": (b'"\xf4\x90\x80\x80"', False),
+    "comment": (b"1 /* one */", False),
+    "trailing comma": (b"[1,]", False),
+    "single quotes": (b"'a'", False),
+    "unquoted": (b"{a: 1}", False),
+    "unended": (b"[1", False),
+    "empty": (b"", False),
+    # One object is around it.
+    "deepest lists": (b"[" * 63 + b"]" * 63, True),
+    "too deep lists": (b"[" * 64 + b"]" * 64, False),
+    "deepest objects": (b'{"a":' * 63 + b"1" + b"}" * 63, True),
+    "too deep objects": (b'{"a":' * 64 + b"1" + b"}" * 64, False),
+    "very deep": (DEEP, False),
+}
+
+
+def in_child(code: str, *arguments: object) -> str:
+    """What a process of its own prints: the message, where it ends with one. A signal fails the test."""
+    script = (
+        f"import sys\nfrom tests.unit.session import test_outside as t\nt.{code}(*sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    return done.stdout.strip()
+
+
+def accepted_line(content: bytes, folder: Path) -> bool:
+    path = folder / "line.jsonl"
+    path.write_bytes(content.replace(b"\n", b" "))
+    with Dataset() as dataset:
+        try:
+            dataset.load(path)
+        except DataError as error:
+            place = (error.where, error.expected)
+            return place != (f"{path}, line 1", "valid JSON")
+        return True
+
+
+def accepted_text(content: bytes) -> bool:
+    try:
+        outside.parse(content)
+    except outside.BadJsonError as error:
+        return str(error) == ""
+    return True
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name != "very deep"])
+def test_both_accept_the_same_json(name: str, tmp_path: Path) -> None:
+    text, accepted = TEXTS[name]
+    line = b'{"candidates": [{"tokens": [1], "labels": [1]}], "more": ' + text + b"}"
+    assert accepted_line(line, tmp_path) == accepted
+    assert accepted_text(line) == accepted
+
+
+@pytest.mark.parametrize(
+    ("content", "accepted"),
+    [
+        (b'{"a": 1}\x00garbage', False),
+        (b'{"a": 1}\x00', False),
+        (b'{"a": 1} {"b": 2}', False),
+        (b'\xef\xbb\xbf{"a": 1}', False),
+        ('{"a": 1}'.encode("utf-16"), False),
+        (b"\x0b{}", False),
+        (b"  ", False),
+        (b"3", True),
+    ],
+)
+def test_both_read_the_whole_document(
+    content: bytes, accepted: bool, tmp_path: Path, bundle: Path
+) -> None:
+    assert accepted_text(content) == accepted
+    (bundle / "manifest.json").write_bytes(content)
+    with pytest.raises(BundleError) as refused:
+        open_session(bundle)
+    # What is JSON is refused as something that is no manifest.
+    assert (refused.value.expected == "valid JSON") == (not accepted)
+
+
+def load_line(path: str) -> None:
+    try:
+        Dataset().load(Path(path))
+    except DataError as error:
+        sys.stdout.write(str(error))
+
+
+def load_bundle(path: str) -> None:
+    try:
+        Session.open(Path(path), engine=LinearModel())
+    except ZoExportError as error:
+        sys.stdout.write(str(error))
+
+
+def attach_state(bundle: str, state: str) -> None:
+    with Session.open(Path(bundle), engine=LinearModel()) as session:
+        try:
+            session.attach(Path(state))
+        except ZoExportError as error:
+            sys.stdout.write(str(error))
+
+
+DEPTH = "found more than 64 lists and objects inside one another; expected valid JSON."
+
+
+@pytest.mark.parametrize("key", ["tokens", "labels", "more"])
+def test_deep_lines(key: str, tmp_path: Path) -> None:
+    values = {"tokens": b"[1]", "labels": b"[1]", "more": b"1"} | {key: b"[" + DEEP + b"]"}
+    candidate = b'{"tokens": %(tokens)s, "labels": %(labels)s}'.replace(
+        b"%(tokens)s", values["tokens"]
+    )
+    candidate = candidate.replace(b"%(labels)s", values["labels"])
+    path = tmp_path / "deep.jsonl"
+    path.write_bytes(b'{"candidates": [' + candidate + b'], "more": ' + values["more"] + b"}\n")
+    assert DEPTH in in_child("load_line", path)
+
+
+def test_deep_manifests(bundle: Path) -> None:
+    path = bundle / "manifest.json"
+    for key in (b'"schema_version": 1', b'"rng": '):
+        text = path.read_bytes()
+        found = text.index(key)
+        end = text.index(b",\n", found)
+        deep = text[:found] + key.split(b":")[0] + b": " + DEEP + text[end:]
+        (bundle / "manifest.json").write_bytes(deep)
+        assert DEPTH in in_child("load_bundle", bundle)
+        with pytest.raises(BundleError, match="more than 64 lists and objects inside one another"):
+            manifests.read(bundle)
+        path.write_bytes(text)
+
+
+def test_deep_state(bundle: Path, tmp_path: Path) -> None:
+    with open_session(bundle, tmp_path / "state"):
+        pass
+    text = (tmp_path / "state" / "state.json").read_bytes()
+    (tmp_path / "state" / "state.json").write_bytes(text.replace(b'"seed": 7', b'"seed": ' + DEEP))
+    assert DEPTH in in_child("attach_state", bundle, tmp_path / "state")
+
+
+@pytest.mark.parametrize("value", [DEEP, b'{"dtype": ' + DEEP + b"}", b'{"shape": ' + DEEP + b"}"])
+def test_deep_safetensors(value: bytes, tmp_path: Path) -> None:
+    header = b'{"__metadata__": {}, "lora_B.proj": ' + value + b"}"
+    adapter = struct.pack("<Q", len(header)) + header
+    path = bundles.write_bundle(tmp_path / "bundle")
+    rewrite(path, lambda content: content, adapter=adapter)
+    assert DEPTH in in_child("load_bundle", path)
+
+
+def rewrite(bundle: Path, change: Any, adapter: bytes | None = None) -> None:
+    """Alter a manifest, and give it the sizes, hashes and the id of what is there: what a stranger would do."""
+    if adapter is not None:
+        (bundle / "adapter.safetensors").write_bytes(adapter)
+    content = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    for name in content["files"]:
+        path = bundle / name
+        content["files"][name] = {"bytes": path.stat().st_size, "sha256": manifests.sha256(path)}
+    content = change(content)
+    content["bundle_id"] = manifests.bundle_id(content)
+    (bundle / "manifest.json").write_text(json.dumps(content), "utf-8")
+
+
+def both_refuse(bundle: Path) -> tuple[str, str]:
+    """What the session and Python find in a manifest that both refuse."""
+    with pytest.raises(BundleError) as of_session:
+        open_session(bundle)
+    with pytest.raises(BundleError) as of_python:
+        manifests.read(bundle)
+    return of_session.value.found, of_python.value.found
+
+
+@pytest.mark.parametrize("number", ["1e-2", "0.010", "1E-2", "1.0e-02", "0.01"])
+def test_ids_are_of_numbers_as_written(number: str, bundle: Path) -> None:
+    """The id of a manifest with a number that Python would write otherwise is the same on both sides."""
+    path = bundle / "manifest.json"
+    text = path.read_text("utf-8")
+    assert '"eps": 0.01' in text
+    text = text.replace('"eps": 0.01', f'"eps": {number}')
+    content = outside.parse(text, keep_written=True)
+    text = text.replace(content["bundle_id"], manifests.bundle_id(content))
+    path.write_text(text, "utf-8")
+    open_session(bundle).close()
+    assert manifests.read(bundle)["settings"]["eps"] == 0.01
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.bin",
+        "a/../../x.bin",
+        "/x.bin",
+        "a\\..\\x.bin",
+        "..",
+        "a\nb",
+        "x.bin\n",
+        "\n../x.bin",
+        "",
+    ],
+)
+@pytest.mark.parametrize("place", ["files", "weights", "program"])
+def test_names_stay_inside(name: str, place: str, bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"abc")
+    entry = {"bytes": 3, "sha256": manifests.sha256(tmp_path / "x.bin")}
+
+    def change(content: dict[str, Any]) -> dict[str, Any]:
+        content["files"][name] = entry
+        if place == "weights":
+            content["weights"] = {"file": name}
+        elif place == "program":
+            content["programs"][0]["file"] = name
+        return content
+
+    rewrite(bundle, change)
+    both_refuse(bundle)
+
+
+@pytest.mark.parametrize("place", ["weights", "program"])
+def test_names_that_are_not_listed(place: str, bundle: Path) -> None:
+    (bundle / "other.bin").write_bytes(b"abc")
+
+    def change(content: dict[str, Any]) -> dict[str, Any]:
+        if place == "weights":
+            content["weights"] = {"file": "other.bin"}
+        else:
+            content["programs"][0]["file"] = "other.bin"
+        return content
+
+    rewrite(bundle, change)
+    both_refuse(bundle)
+
+
+def test_whole_numbers_are_written_whole(bundle: Path) -> None:
+    rewrite(bundle, lambda content: {**content, "rows": 2.0})
+    both_refuse(bundle)
