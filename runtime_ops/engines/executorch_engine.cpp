@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -55,15 +56,45 @@ thread_local std::string logged;
 
 void forget_log() { logged.clear(); }
 
+// A failed assertion of ExecuTorch, which would end the process: a program file may state what no compiler writes, such as
+// a number where an operator takes a list.
+struct FailedAssertion {};
+
+// Whether this thread is in a call whose assertions may fail.
+thread_local bool may_fail = false;
+
 // Errors become part of our own message; what is only information does not belong on a host's standard error.
 void keep_errors(et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t, const char* message,
                  size_t length) {
-  if (level == et_pal_log_level_t::kFatal) {
+  const bool fatal = level == et_pal_log_level_t::kFatal;
+  if (fatal && !may_fail) {
     std::fprintf(stderr, "ExecuTorch: %.*s\n", static_cast<int>(length), message);
   }
   constexpr size_t kEnough = 400;
-  if (level == et_pal_log_level_t::kError && logged.size() < kEnough) {
+  if ((fatal || level == et_pal_log_level_t::kError) && logged.size() < kEnough) {
     logged += "; " + std::string(message, length);
+  }
+}
+
+[[noreturn]] void end_call() {
+  if (may_fail) {
+    throw FailedAssertion();
+  }
+  std::abort();
+}
+
+// The result of `body`, a Status or a Result; `failed` makes it where an assertion fails.
+template <typename Body, typename Failed>
+auto unless_assertion(const Body& body, const Failed& failed) -> decltype(body()) {
+  struct Mark {
+    Mark() { may_fail = true; }
+    ~Mark() { may_fail = false; }
+  } mark;
+  forget_log();
+  try {
+    return body();
+  } catch (const FailedAssertion&) {
+    return failed();
   }
 }
 
@@ -176,15 +207,38 @@ class ExecutorchEngine : public Engine {
       : manifest_(manifest), bundle_(std::move(bundle)), packed_(std::move(packed)), use_(use) {}
 
   Status load(const ProgramSpec& program) override {
-    forget_log();
-    ZO_ASSIGN(module, loaded(program));
-    (void)module;
-    return {};
+    return unless_assertion(
+        [&]() -> Status {
+          ZO_ASSIGN(module, loaded(program));
+          (void)module;
+          return {};
+        },
+        [&]() -> Status { return drop(program); });
   }
 
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
              const std::vector<Tensor>& outputs) override {
-    forget_log();
+    return unless_assertion([&] { return execute(program, inputs, outputs); },
+                            [&]() -> Status { return drop(program); });
+  }
+
+  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
+    const bool done = executorch::extension::parallel_for(
+        0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
+        [&](int64_t begin, int64_t end) { body(static_cast<size_t>(begin), static_cast<size_t>(end)); });
+    if (!done) {
+      body(0, count);  // refused before it began
+    }
+  }
+
+ private:
+  // Half-way through a call, what is loaded of the file is of no more use.
+  Failure drop(const ProgramSpec& program) {
+    modules_.erase(program.file);
+    return failed(program, "an assertion of ExecuTorch that failed" + logged, "Compile the bundle again.");
+  }
+
+  Status execute(const ProgramSpec& program, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) {
     ZO_ASSIGN(module, loaded(program));
     std::vector<TensorPtr> tensors;  // own the shapes that the values refer to
     const auto value_of = [&](void* data, const std::vector<int64_t>& shape, int32_t dtype) {
@@ -233,16 +287,6 @@ class ExecutorchEngine : public Engine {
     return {};
   }
 
-  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
-    const bool done = executorch::extension::parallel_for(
-        0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
-        [&](int64_t begin, int64_t end) { body(static_cast<size_t>(begin), static_cast<size_t>(end)); });
-    if (!done) {
-      body(0, count);  // refused before it began
-    }
-  }
-
- private:
   // Files are mapped, and a program is loaded only when it is to run: each one loaded costs memory.
   Result<Module*> loaded(const ProgramSpec& program) {
     std::unique_ptr<Module>& module = modules_[program.file];
@@ -442,7 +486,8 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
                                                        uint32_t threads, const std::string& packed, PackedUse& use) {
   static std::once_flag once;
   std::call_once(once, [] {
-    executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_errors, __FILE__));
+    executorch::runtime::register_pal(executorch::runtime::PalImpl::create(nullptr, end_call, nullptr, nullptr,
+                                                                           keep_errors, nullptr, nullptr, __FILE__));
     executorch::runtime::runtime_init();
   });
   for (const std::string& name : manifest.required_ops) {

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import bundles
-from tests.support.bundles import LinearModel
 from tests.support.sessions import open_session
+from tests.support.strangers import attach_state, in_child, load_line, open_bundle, rewrite
 from zoexport.core import manifest as manifests
 from zoexport.core import outside
-from zoexport.core.errors import BundleError, DataError, ZoExportError
-from zoexport.session import Dataset, Session
+from zoexport.core.errors import BundleError, DataError
+from zoexport.core.files import sha256
+from zoexport.session import Dataset
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 #: What stands behind a key, and whether that is accepted.
@@ -69,18 +67,6 @@ TEXTS = {
     "too deep objects": (b'{"a":' * 64 + b"1" + b"}" * 64, False),
     "very deep": (DEEP, False),
 }
-
-
-def in_child(code: str, *arguments: object) -> str:
-    """What a process of its own prints: the message, where it ends with one. A signal fails the test."""
-    script = (
-        f"import sys\nfrom tests.unit.session import test_outside as t\nt.{code}(*sys.argv[1:])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    return done.stdout.strip()
 
 
 def accepted_line(content: bytes, folder: Path) -> bool:
@@ -135,28 +121,6 @@ def test_both_read_the_whole_document(
     assert (refused.value.expected == "valid JSON") == (not accepted)
 
 
-def load_line(path: str) -> None:
-    try:
-        Dataset().load(Path(path))
-    except DataError as error:
-        sys.stdout.write(str(error))
-
-
-def load_bundle(path: str) -> None:
-    try:
-        Session.open(Path(path), engine=LinearModel())
-    except ZoExportError as error:
-        sys.stdout.write(str(error))
-
-
-def attach_state(bundle: str, state: str) -> None:
-    with Session.open(Path(bundle), engine=LinearModel()) as session:
-        try:
-            session.attach(Path(state))
-        except ZoExportError as error:
-            sys.stdout.write(str(error))
-
-
 DEPTH = "found more than 64 lists and objects inside one another; expected valid JSON."
 
 
@@ -169,7 +133,7 @@ def test_deep_lines(key: str, tmp_path: Path) -> None:
     candidate = candidate.replace(b"%(labels)s", values["labels"])
     path = tmp_path / "deep.jsonl"
     path.write_bytes(b'{"candidates": [' + candidate + b'], "more": ' + values["more"] + b"}\n")
-    assert DEPTH in in_child("load_line", path)
+    assert DEPTH in in_child(load_line, path)
 
 
 def test_deep_manifests(bundle: Path) -> None:
@@ -180,7 +144,7 @@ def test_deep_manifests(bundle: Path) -> None:
         end = text.index(b",\n", found)
         deep = text[:found] + key.split(b":")[0] + b": " + DEEP + text[end:]
         (bundle / "manifest.json").write_bytes(deep)
-        assert DEPTH in in_child("load_bundle", bundle)
+        assert DEPTH in in_child(open_bundle, bundle)
         with pytest.raises(BundleError, match="more than 64 lists and objects inside one another"):
             manifests.read(bundle)
         path.write_bytes(text)
@@ -191,7 +155,7 @@ def test_deep_state(bundle: Path, tmp_path: Path) -> None:
         pass
     text = (tmp_path / "state" / "state.json").read_bytes()
     (tmp_path / "state" / "state.json").write_bytes(text.replace(b'"seed": 7', b'"seed": ' + DEEP))
-    assert DEPTH in in_child("attach_state", bundle, tmp_path / "state")
+    assert DEPTH in in_child(attach_state, bundle, tmp_path / "state")
 
 
 @pytest.mark.parametrize("value", [DEEP, b'{"dtype": ' + DEEP + b"}", b'{"shape": ' + DEEP + b"}"])
@@ -199,21 +163,9 @@ def test_deep_safetensors(value: bytes, tmp_path: Path) -> None:
     header = b'{"__metadata__": {}, "lora_B.proj": ' + value + b"}"
     adapter = struct.pack("<Q", len(header)) + header
     path = bundles.write_bundle(tmp_path / "bundle")
-    rewrite(path, lambda content: content, adapter=adapter)
-    assert DEPTH in in_child("load_bundle", path)
-
-
-def rewrite(bundle: Path, change: Any, adapter: bytes | None = None) -> None:
-    """Alter a manifest, and give it the sizes, hashes and the id of what is there: what a stranger would do."""
-    if adapter is not None:
-        (bundle / "adapter.safetensors").write_bytes(adapter)
-    content = json.loads((bundle / "manifest.json").read_text("utf-8"))
-    for name in content["files"]:
-        path = bundle / name
-        content["files"][name] = {"bytes": path.stat().st_size, "sha256": manifests.sha256(path)}
-    content = change(content)
-    content["bundle_id"] = manifests.bundle_id(content)
-    (bundle / "manifest.json").write_text(json.dumps(content), "utf-8")
+    (path / "adapter.safetensors").write_bytes(adapter)
+    rewrite(path)
+    assert DEPTH in in_child(open_bundle, path)
 
 
 def both_refuse(bundle: Path) -> tuple[str, str]:
@@ -256,7 +208,7 @@ def test_ids_are_of_numbers_as_written(number: str, bundle: Path) -> None:
 @pytest.mark.parametrize("place", ["files", "weights", "program"])
 def test_names_stay_inside(name: str, place: str, bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"abc")
-    entry = {"bytes": 3, "sha256": manifests.sha256(tmp_path / "x.bin")}
+    entry = {"bytes": 3, "sha256": sha256(tmp_path / "x.bin")}
 
     def change(content: dict[str, Any]) -> dict[str, Any]:
         content["files"][name] = entry
