@@ -305,7 +305,9 @@ class ExecutorchEngine : public Engine {
     if (!load_with_file(*module, program, *memory)) {
       forget_log();
       const Error error = module->load_method(program.method, memory->allocator());
-      if (error != Error::Ok) {
+      // An operator that is not in the file's list is logged, and called all the same.
+      if (error != Error::Ok || !logged.empty()) {
+        module->unload_method(program.method);
         return failed(program, "while loading, " + code_text(error),
                       "Compile the bundle with this version of zoexport; report it if that does not help.");
       }
