@@ -6,14 +6,15 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.support import bundles
+from tests.support import bundles, split_bundles
 from tests.support.sessions import open_session
 from tests.support.strangers import attach_state, in_child, load_line, open_bundle, rewrite
 from zoexport.core import manifest as manifests
 from zoexport.core import outside
-from zoexport.core.errors import BundleError, DataError
+from zoexport.core.errors import BundleError, ConfigError, DataError, StateError
 from zoexport.core.files import sha256
 from zoexport.session import Dataset
 
@@ -240,3 +241,67 @@ def test_names_that_are_not_listed(place: str, bundle: Path) -> None:
 def test_whole_numbers_are_written_whole(bundle: Path) -> None:
     rewrite(bundle, lambda content: {**content, "rows": 2.0})
     both_refuse(bundle)
+
+
+def test_sizes_beyond_any_machine(tmp_path: Path) -> None:
+    """Rows of 2^20 by 2^20 tokens, and activations whose size in bytes is beyond 64 bits."""
+    path = bundles.write_bundle(tmp_path / "rows", rows=1 << 20, seq_len=1 << 20)
+    of_session, of_python = both_refuse(path)
+    assert of_session == "[1048576,1048576]"
+    assert of_python == (
+        "tokens of program train, which takes 8796093022208 bytes, more than 1099511627776"
+    )
+    path = split_bundles.write_bundle(tmp_path / "split")
+
+    def huge(content: dict[str, Any]) -> dict[str, Any]:
+        for program in content["programs"]:
+            for value in (*program["inputs"], *program["outputs"]):
+                if value["role"] == "activation":
+                    value["shape"] = [1 << 20, 1 << 20, 1 << 24]
+        return content
+
+    rewrite(path, huge)
+    of_session, of_python = both_refuse(path)
+    assert of_session == "[1048576,1048576,16777216]" and f"{1 << 66} bytes" in of_python
+
+
+def test_rows_beyond_this_machine(tmp_path: Path) -> None:
+    path = bundles.write_bundle(tmp_path / "bundle", rows=1 << 16, seq_len=1 << 20)
+    with pytest.raises(
+        BundleError, match=r"calls whose rows, noise and labels take \d+ bytes"
+    ) as refused:
+        open_session(path)
+    assert "of this machine's memory" in refused.value.expected
+
+
+def test_examples_beyond_this_machine(tmp_path: Path, dataset: Dataset) -> None:
+    """Terabytes of examples for one update: from the manifest, and from the host."""
+    huge = {"batch": 1 << 30, "accumulate": 1 << 30}
+    path = bundles.write_bundle(tmp_path / "bundle", settings=huge)
+    with open_session(path) as session:
+        found = "1073741824 x 1073741824 examples, whose rows take 2^64 bytes or more"
+        with pytest.raises(ConfigError) as refused:
+            session.train(dataset, 1)
+        assert (refused.value.where, refused.value.found) == ("batch x accumulate", found)
+        with pytest.raises(
+            ConfigError, match="1048576 x 1048576 examples, whose rows take 70368744177664 bytes"
+        ):
+            session.configure(batch=1 << 20, accumulate=1 << 20)
+        session.configure(batch=2, accumulate=2)
+        session.train(dataset, 1)
+
+
+def test_replays_look_at_an_imported_adapter(
+    bundle: Path, tmp_path: Path, dataset: Dataset
+) -> None:
+    """A flipped bit in initial.safetensors is not replayed from."""
+    with open_session(bundle, tmp_path / "state") as session:
+        values = np.frombuffer(session.read_slot(bundles.SLOT), np.float32) + 1
+        session.write_slot(bundles.SLOT, values)
+        session.train(dataset, 3)
+        path = tmp_path / "state" / "initial.safetensors"
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(StateError, match="damaged values"):
+            session.replay_slot(bundles.SLOT, 2)
