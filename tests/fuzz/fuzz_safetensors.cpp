@@ -45,8 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       sum += tensor.data[i];
     }
   }
-  static volatile uint64_t read;
-  read = sum;
+  static volatile uint64_t read = 0;
+  read = read + sum;
   const std::vector<SlotSpec> specs = slots_of(*tensors);
   auto slots = Slots::load(specs, path, 0);
   if (slots.ok() && slots->copy_bytes() < size_t{1} << 20) {

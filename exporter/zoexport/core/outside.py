@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from typing import Any
 
@@ -17,6 +18,10 @@ MOST_NESTED = 64
 LONGEST = 100 << 20
 """Bytes of a document: the limit of safetensors' headers."""
 _MARK = "\ufeff"
+# What must be looked at: the parser's own numbers and texts are the quick ones.
+_LONG_INT = re.compile(r"[0-9]{19}")
+_LARGE_FLOAT = re.compile(r"[eE]\+?0*[0-9]{3}|[0-9]{200}")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class BadJsonError(ValueError):
@@ -24,7 +29,7 @@ class BadJsonError(ValueError):
 
 
 class WrittenFloat(float):
-    """A number with a fraction or an exponent, which knows how it was written."""
+    """A number that was written in another way than Python writes it."""
 
     written: str
 
@@ -34,7 +39,7 @@ def parse(content: bytes | str, *, keep_written: bool = False, constants: bool =
 
     Args:
         content: of the whole file or line.
-        keep_written: whether floats are :class:`WrittenFloat`.
+        keep_written: whether floats that were written in another way than Python's are :class:`WrittenFloat`.
         constants: whether ``NaN`` and ``Infinity`` are numbers, as transformers writes them.
 
     Raises:
@@ -53,21 +58,24 @@ def parse(content: bytes | str, *, keep_written: bool = False, constants: bool =
         raise BadJsonError("an empty document")
     if content.startswith(_MARK):
         raise BadJsonError("bad JSON (a byte order mark)")
+    hooks: dict[str, Any] = {}
+    if keep_written or _LARGE_FLOAT.search(content):
+        hooks["parse_float"] = _written_float if keep_written else _float
+    if _LONG_INT.search(content):
+        hooks["parse_int"] = _int
+    if not constants:
+        hooks["parse_constant"] = _constant
     try:
-        value = json.loads(
-            content,
-            parse_float=_written_float if keep_written else _float,
-            parse_int=_int,
-            parse_constant=float if constants else _constant,
-            object_pairs_hook=_object,
-        )
+        value = json.loads(content, object_pairs_hook=_object, **hooks)
     except BadJsonError:
         raise
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
         raise BadJsonError(f"bad JSON ({error})") from error
-    _check(value)
+    _check_depth(value)
+    if _SURROGATE.search(content):
+        _check_texts(value)
     return value
 
 
@@ -79,9 +87,12 @@ def _float(text: str) -> float:
 
 
 def _written_float(text: str) -> float:
-    value = WrittenFloat(_float(text))
-    value.written = text
-    return value
+    value = _float(text)
+    if repr(value) == text:
+        return value
+    kept = WrittenFloat(value)
+    kept.written = text
+    return kept
 
 
 def _int(text: str) -> int:
@@ -108,42 +119,62 @@ def _too_deep() -> BadJsonError:
     return BadJsonError(f"more than {MOST_NESTED} lists and objects inside one another")
 
 
-def _check(value: Any) -> None:
-    """Refuse what the parser lets through: deep nesting, and halves of surrogate pairs."""
+def _check_depth(value: Any) -> None:
     level, depth = [value], 0
     while level:
         inner: list[Any] = []
+        nested = False
         for one in level:
-            if isinstance(one, dict):
-                for name, member in one.items():
-                    _check_text(name)
-                    inner.append(member)
-            elif isinstance(one, list):
-                inner += one
-            elif isinstance(one, str):
-                _check_text(one)
-        depth += any(isinstance(one, (dict, list)) for one in level)
+            if type(one) is dict:
+                inner.extend(one.values())
+                nested = True
+            elif type(one) is list:
+                inner.extend(one)
+                nested = True
+        depth += nested
         if depth > MOST_NESTED:
             raise _too_deep()
         level = inner
 
 
-def _check_text(text: str) -> None:
-    if text.isascii():
-        return
+def _check_texts(value: Any) -> None:
     try:
-        text.encode("utf-8")
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise BadJsonError("an unpaired surrogate") from error
 
 
 def canonical(value: Any) -> str:
     """A document's canonical text: keys by code point, no spaces, floats as they were written (docs/bundle.md)."""
+    if _has_written(value):
+        return _canonical(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _has_written(value: Any) -> bool:
+    level = [value]
+    while level:
+        inner: list[Any] = []
+        for one in level:
+            if type(one) is dict:
+                inner.extend(one.values())
+            elif type(one) is list:
+                inner.extend(one)
+            elif type(one) is WrittenFloat:
+                return True
+        level = inner
+    return False
+
+
+def _canonical(value: Any) -> str:
     if isinstance(value, dict):
-        members = (f"{canonical(name)}:{canonical(value[name])}" for name in sorted(value))
+        members = (
+            f"{json.dumps(name, ensure_ascii=False)}:{_canonical(value[name])}"
+            for name in sorted(value)
+        )
         return "{" + ",".join(members) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(map(canonical, value)) + "]"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_canonical, value)) + "]"
     if isinstance(value, WrittenFloat):
         return value.written
     return json.dumps(value, ensure_ascii=False)

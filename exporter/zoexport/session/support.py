@@ -45,6 +45,9 @@ def info_of(info: abi.Info) -> Info:
     )
 
 
+_QNN = "QnnBackend"
+
+
 def bring_backends(bundle: Path) -> None:
     """Bring what a bundle's delegates need into this process, where the session's library cannot find it alone.
 
@@ -52,10 +55,13 @@ def bring_backends(bundle: Path) -> None:
         ZoExportError: it is not there.
     """
     try:
-        backends = outside.parse((bundle / manifest.FILE).read_bytes()).get("backends", ())
+        content = (bundle / manifest.FILE).read_bytes()
+        if _QNN.encode() not in content:
+            return  # without a look at the rest of it
+        backends = outside.parse(content).get("backends", ())
     except (OSError, ValueError, AttributeError):
         return  # opening says what is wrong with the bundle
-    if "QnnBackend" in backends:
+    if _QNN in backends:
         from zoexport.targets.qnn import library as qnn_library
 
         abi.library()  # first: QNN brings a C++ library of its own
