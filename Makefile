@@ -11,8 +11,9 @@ PYTEST_ARGS ?=
 CONVERGENCE_ARGS ?=
 MASKS_ARGS ?=
 FEDERATED_ARGS ?=
-# Of make sweep, all targets together.
+# Of make sweep and make fuzz, all targets together.
 SECONDS ?= 600
+CLANG ?= clang++
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,7 +26,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 .DELETE_ON_ERROR:
 .PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
   report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
-  test-aarch64 test-federation test-cpp test-kotlin test-swift check format clean
+  test-aarch64 test-sanitized fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +100,25 @@ test-unit: setup ## Run the quick Python tests only
 test-aarch64: setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
+
+test-sanitized: $(VENV)/.packages ## Run the C++ tests under address, undefined-behaviour and thread sanitizers (a few minutes)
+	$(foreach kind,address thread,$(SANITIZED))
+
+# One sanitizer: its build, and its tests. What g++ brings; clang works too, with CXX=clang++.
+define SANITIZED
+$(BIN)/cmake -S . -B build/$(kind) -G Ninja -DCMAKE_BUILD_TYPE=Release -DZOEXPORT_SANITIZE=$(kind) \
+	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" -DPython3_EXECUTABLE="$(abspath $(BIN)/python)"
+	$(BIN)/cmake --build build/$(kind) --parallel $(JOBS) --target tests
+	$(BIN)/ctest --test-dir build/$(kind) --output-on-failure --no-tests=error --parallel $(JOBS)
+
+endef
+
+fuzz: setup ## Run the fuzz targets for SECONDS (600) together; needs clang (CLANG=clang++-14) and its libFuzzer
+	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Release -DZOEXPORT_FUZZ=ON \
+	  -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
+	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)"
+	$(BIN)/cmake --build build/fuzz --parallel $(JOBS) --target fuzz
+	$(BIN)/python -m tests.fuzz.run --build build/fuzz --seconds $(SECONDS)
 
 test-federation: setup ## Run Flower's engine and real processes only (needs openssl and ssh-keygen)
 	$(BIN)/python -m pytest -m federation tests/slow $(PYTEST_ARGS)

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include "engines/engine.h"
 #include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
+#include "session/memory.h"
 #include "session/storage/files.h"
 #include "session/storage/sha256.h"
 
@@ -54,15 +56,45 @@ thread_local std::string logged;
 
 void forget_log() { logged.clear(); }
 
+// A failed assertion of ExecuTorch, which would end the process: a program file may state what no compiler writes, such as
+// a number where an operator takes a list.
+struct FailedAssertion {};
+
+// Whether this thread is in a call whose assertions may fail.
+thread_local bool may_fail = false;
+
 // Errors become part of our own message; what is only information does not belong on a host's standard error.
 void keep_errors(et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t, const char* message,
                  size_t length) {
-  if (level == et_pal_log_level_t::kFatal) {
+  const bool fatal = level == et_pal_log_level_t::kFatal;
+  if (fatal && !may_fail) {
     std::fprintf(stderr, "ExecuTorch: %.*s\n", static_cast<int>(length), message);
   }
   constexpr size_t kEnough = 400;
-  if (level == et_pal_log_level_t::kError && logged.size() < kEnough) {
+  if ((fatal || level == et_pal_log_level_t::kError) && logged.size() < kEnough) {
     logged += "; " + std::string(message, length);
+  }
+}
+
+[[noreturn]] void end_call() {
+  if (may_fail) {
+    throw FailedAssertion();
+  }
+  std::abort();
+}
+
+// The result of `body`, a Status or a Result; `failed` makes it where an assertion fails.
+template <typename Body, typename Failed>
+auto unless_assertion(const Body& body, const Failed& failed) -> decltype(body()) {
+  struct Mark {
+    Mark() { may_fail = true; }
+    ~Mark() { may_fail = false; }
+  } mark;
+  forget_log();
+  try {
+    return body();
+  } catch (const FailedAssertion&) {
+    return failed();
   }
 }
 
@@ -114,21 +146,99 @@ bool has_backend(const std::string& name) {
   return registered();
 }
 
+// The threads of all programs of this process are ExecuTorch's one pool, and a loaded program keeps a pointer to it: so it
+// is replaced only while no session has a program.
+class ThreadPoolUse {
+ public:
+  ThreadPoolUse() = default;
+  ThreadPoolUse(const ThreadPoolUse&) = delete;
+  ThreadPoolUse& operator=(const ThreadPoolUse&) = delete;
+  ~ThreadPoolUse() {
+    if (begun_) {
+      const std::lock_guard<std::mutex> lock(mutex());
+      --users();
+    }
+  }
+
+  // Before a session loads its first program.
+  void begin() {
+    if (!begun_) {
+      const std::lock_guard<std::mutex> lock(mutex());
+      ++users();
+      begun_ = true;
+    }
+  }
+
+  // Asks for a pool of `threads`.
+  static Status choose(uint32_t threads) {
+    const std::lock_guard<std::mutex> lock(mutex());
+    auto* pool = executorch::extension::threadpool::get_threadpool();
+    if (pool == nullptr || pool->get_thread_count() == threads) {
+      return {};
+    }
+    if (users() > 0) {
+      return Failure{
+          ZO_INVALID_ARGUMENT, "threads", std::to_string(threads),
+          std::to_string(pool->get_thread_count()) + ", as another session of this process has programs on that many",
+          "Ask for that number or for 0, or close the other session first."};
+    }
+    if (!pool->_unsafe_reset_threadpool(threads)) {
+      return Failure{ZO_INVALID_ARGUMENT, "threads", std::to_string(threads), "a number of threads that can be started",
+                     "Ask for fewer threads."};
+    }
+    return {};
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex shared;
+    return shared;
+  }
+  static size_t& users() {
+    static size_t count = 0;  // sessions that have programs
+    return count;
+  }
+  bool begun_ = false;
+};
+
 class ExecutorchEngine : public Engine {
  public:
   ExecutorchEngine(const Manifest& manifest, std::string bundle, std::string packed, PackedUse& use)
       : manifest_(manifest), bundle_(std::move(bundle)), packed_(std::move(packed)), use_(use) {}
 
   Status load(const ProgramSpec& program) override {
-    forget_log();
-    ZO_ASSIGN(module, loaded(program));
-    (void)module;
-    return {};
+    return unless_assertion(
+        [&]() -> Status {
+          ZO_ASSIGN(module, loaded(program));
+          (void)module;
+          return {};
+        },
+        [&]() -> Status { return drop(program); });
   }
 
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
              const std::vector<Tensor>& outputs) override {
-    forget_log();
+    return unless_assertion([&] { return execute(program, inputs, outputs); },
+                            [&]() -> Status { return drop(program); });
+  }
+
+  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
+    const bool done = executorch::extension::parallel_for(
+        0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
+        [&](int64_t begin, int64_t end) { body(static_cast<size_t>(begin), static_cast<size_t>(end)); });
+    if (!done) {
+      body(0, count);  // refused before it began
+    }
+  }
+
+ private:
+  // Half-way through a call, what is loaded of the file is of no more use.
+  Failure drop(const ProgramSpec& program) {
+    modules_.erase(program.file);
+    return failed(program, "an assertion of ExecuTorch that failed" + logged, "Compile the bundle again.");
+  }
+
+  Status execute(const ProgramSpec& program, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) {
     ZO_ASSIGN(module, loaded(program));
     std::vector<TensorPtr> tensors;  // own the shapes that the values refer to
     const auto value_of = [&](void* data, const std::vector<int64_t>& shape, int32_t dtype) {
@@ -177,22 +287,14 @@ class ExecutorchEngine : public Engine {
     return {};
   }
 
-  void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
-    const bool done = executorch::extension::parallel_for(
-        0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
-        [&](int64_t begin, int64_t end) { body(static_cast<size_t>(begin), static_cast<size_t>(end)); });
-    if (!done) {
-      body(0, count);  // refused before it began
-    }
-  }
-
- private:
   // Files are mapped, and a program is loaded only when it is to run: each one loaded costs memory.
   Result<Module*> loaded(const ProgramSpec& program) {
     std::unique_ptr<Module>& module = modules_[program.file];
     if (module == nullptr) {
-      module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);
-      ZO_TRY(take_room(*module, program));
+      pool_.begin();
+      ZO_ASSIGN(opened, open_module(program));
+      ZO_TRY(take_room(*opened, program));
+      module = std::move(opened);
     }
     if (module->is_method_loaded(program.method)) {
       return module.get();
@@ -203,7 +305,9 @@ class ExecutorchEngine : public Engine {
     if (!load_with_file(*module, program, *memory)) {
       forget_log();
       const Error error = module->load_method(program.method, memory->allocator());
-      if (error != Error::Ok) {
+      // An operator that is not in the file's list is logged, and called all the same.
+      if (error != Error::Ok || !logged.empty()) {
+        module->unload_method(program.method);
         return failed(program, "while loading, " + code_text(error),
                       "Compile the bundle with this version of zoexport; report it if that does not help.");
       }
@@ -218,25 +322,49 @@ class ExecutorchEngine : public Engine {
     for (size_t i = 0; i < unplanned.size(); ++i) {
       const auto output = meta->output_tensor_meta(i);
       unplanned[i] = output.ok() && !output->is_memory_planned() ? output->nbytes() : 0;
+      if (!fits(program, unplanned[i]).ok()) {
+        module->unload_method(program.method);
+        return out_of_memory(program, unplanned[i]);
+      }
     }
     return module.get();
   }
 
+  // A program file of a stranger: every offset in it is looked at before anything is read by it.
+  Result<std::unique_ptr<Module>> open_module(const ProgramSpec& program) {
+    forget_log();
+    auto module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);
+    const Error error = module->load(executorch::runtime::Program::Verification::InternalConsistency);
+    if (error != Error::Ok) {
+      return failed(program, "while opening, " + code_text(error),
+                    "Compile the bundle with this version of zoexport; report it if that does not help.");
+    }
+    return module;
+  }
+
   // Makes the arena large enough for all programs of a file at once.
   Status take_room(Module& module, const ProgramSpec& program) {
-    size_t most = 1;
+    uint64_t most = 1;
     for (const ProgramSpec& other : manifest_.programs) {
       if (other.file == program.file) {
         const auto meta = module.method_meta(other.method);
-        most = std::max(most, meta.ok() ? PlannedArena::needed(*meta).value_or(0) : 0);
+        most = std::max(most, meta.ok() ? PlannedArena::needed(*meta) : 0);
       }
     }
-    return arena_.take(most) != nullptr ? Status() : out_of_memory(program);
+    ZO_TRY(fits(program, most));
+    return arena_.take(static_cast<size_t>(most)) != nullptr ? Status() : out_of_memory(program, most);
   }
 
-  static Failure out_of_memory(const ProgramSpec& program) {
-    return failed(program, "not enough memory for its tensors",
-                  "Close other programs, or compile with a smaller batch, seq_len or queries.");
+  // Refuses tensors that take more than this machine has: systems grant that, and end the process when it is used.
+  static Status fits(const ProgramSpec& program, uint64_t bytes) {
+    return bytes <= machine_memory() - PlannedArena::kAlignment ? Status() : out_of_memory(program, bytes);
+  }
+
+  static Failure out_of_memory(const ProgramSpec& program, uint64_t bytes) {
+    return failed(
+        program,
+        "tensors that take " + bytes_text(bytes) + ", and " + bytes_text(machine_memory()) + " in this machine",
+        "Close other programs, or compile with a smaller batch, seq_len or queries.");
   }
 
   // Where an output goes that nobody wants, or that the program may fill further than it is wanted.
@@ -252,9 +380,11 @@ class ExecutorchEngine : public Engine {
       return failed(program, "while loading, " + code_text(meta.error()),
                     "Compile the bundle with this version of zoexport; report it if that does not help.");
     }
+    const uint64_t bytes = PlannedArena::needed(*meta);
+    ZO_TRY(fits(program, bytes));
     auto memory = std::make_unique<PlannedMemory>();
     if (!memory->place(*meta, arena_)) {
-      return out_of_memory(program);
+      return out_of_memory(program, bytes);
     }
     return memory;
   }
@@ -302,12 +432,16 @@ class ExecutorchEngine : public Engine {
   // first read never gets into it.
   Status pack(const std::string& file, const std::string& path) {
     std::vector<std::unique_ptr<PlannedMemory>> memory;
-    Module module(join(bundle_, file), Module::LoadMode::Mmap);
+    std::unique_ptr<Module> module;  // goes before the memory
     for (const ProgramSpec& program : manifest_.programs) {
       if (program.file == file) {
-        ZO_ASSIGN(planned, planned_memory(module, program));
+        if (module == nullptr) {
+          ZO_ASSIGN(opened, open_module(program));
+          module = std::move(opened);
+        }
+        ZO_ASSIGN(planned, planned_memory(*module, program));
         memory.push_back(std::move(planned));
-        ZO_TRY(load_packed(module, program.method, *memory.back(), path));
+        ZO_TRY(load_packed(*module, program.method, *memory.back(), path));
       }
     }
     return {};
@@ -340,6 +474,7 @@ class ExecutorchEngine : public Engine {
   std::string bundle_;
   std::string packed_;
   PackedUse& use_;
+  ThreadPoolUse pool_;  // outlives the modules
   PlannedArena arena_;
   std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
   std::map<std::string, std::vector<size_t>> unplanned_;  // by program: bytes of each output without planned memory
@@ -353,7 +488,8 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
                                                        uint32_t threads, const std::string& packed, PackedUse& use) {
   static std::once_flag once;
   std::call_once(once, [] {
-    executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_errors, __FILE__));
+    executorch::runtime::register_pal(executorch::runtime::PalImpl::create(nullptr, end_call, nullptr, nullptr,
+                                                                           keep_errors, nullptr, nullptr, __FILE__));
     executorch::runtime::runtime_init();
   });
   for (const std::string& name : manifest.required_ops) {
@@ -370,11 +506,7 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
     }
   }
   if (threads > 0) {
-    auto* pool = executorch::extension::threadpool::get_threadpool();
-    if (pool != nullptr && pool->get_thread_count() != threads && !pool->_unsafe_reset_threadpool(threads)) {
-      return Failure{ZO_INVALID_ARGUMENT, "threads", std::to_string(threads), "a number of threads that can be started",
-                     "Ask for fewer threads."};
-    }
+    ZO_TRY(ThreadPoolUse::choose(threads));
   }
   return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, bundle, packed, use));
 }

@@ -11,6 +11,8 @@
 #include <optional>
 #include <vector>
 
+#include "session/storage/sizes.h"
+
 namespace zoexport {
 
 // Room that the programs of a session share, as they run one after another and keep nothing there. Left as the system
@@ -19,20 +21,27 @@ class PlannedArena {
  public:
   static constexpr size_t kAlignment = 64;
 
-  // Bytes of all buffers of a method; nothing where they cannot be read.
-  static std::optional<size_t> needed(const executorch::runtime::MethodMeta& meta) {
-    size_t bytes = 0;
+  // Bytes of all buffers of a method, as its file says: UINT64_MAX and more do not fit.
+  static uint64_t needed(const executorch::runtime::MethodMeta& meta) {
+    uint64_t bytes = 0;
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
-      const auto size = meta.memory_planned_buffer_size(i);
-      if (!size.ok()) {
-        return std::nullopt;
-      }
-      bytes += (static_cast<size_t>(*size) + kAlignment - 1) / kAlignment * kAlignment;
+      bytes = size_sum(bytes, padded(buffer(meta, i)));
     }
     return bytes;
   }
 
-  // At least `bytes`; null where there is not enough. What was given before stays where it is: a program that is loaded
+  // Bytes of one buffer; UINT64_MAX where there is no such size.
+  static uint64_t buffer(const executorch::runtime::MethodMeta& meta, size_t index) {
+    const auto size = meta.memory_planned_buffer_size(index);
+    return size.ok() && *size >= 0 ? static_cast<uint64_t>(*size) : UINT64_MAX;
+  }
+
+  static uint64_t padded(uint64_t bytes) {
+    const uint64_t above = size_sum(bytes, kAlignment - 1);
+    return above == UINT64_MAX ? above : above / kAlignment * kAlignment;
+  }
+
+  // At least `bytes`, which this machine has; null where there is not enough. What was given before stays where it is: a program that is loaded
   // knows its addresses.
   uint8_t* take(size_t bytes) {
     if (blocks_.empty() || size_ < bytes) {
@@ -57,17 +66,16 @@ class PlannedArena {
 // The buffers of one method within the arena.
 class PlannedMemory {
  public:
-  // False where there is not enough.
+  // False where there is not enough. The buffers together are no more than this machine has.
   bool place(const executorch::runtime::MethodMeta& meta, PlannedArena& arena) {
-    const auto bytes = PlannedArena::needed(meta);
-    uint8_t* next = bytes ? arena.take(std::max<size_t>(*bytes, 1)) : nullptr;
+    uint8_t* next = arena.take(std::max<size_t>(PlannedArena::needed(meta), 1));
     if (next == nullptr) {
       return false;
     }
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
-      const auto size = static_cast<size_t>(*meta.memory_planned_buffer_size(i));
+      const uint64_t size = PlannedArena::buffer(meta, i);
       spans_.emplace_back(next, size);
-      next += (size + PlannedArena::kAlignment - 1) / PlannedArena::kAlignment * PlannedArena::kAlignment;
+      next += PlannedArena::padded(size);
     }
     allocator_.emplace(executorch::runtime::Span<executorch::runtime::Span<uint8_t>>(spans_.data(), spans_.size()));
     return true;

@@ -15,9 +15,12 @@
 namespace {
 
 // Of QnnInterface_t, the same in all headers of API version 2: the functions follow its description.
-constexpr size_t kFunctions = 40;     // their offset in bytes
+constexpr size_t kVersion = 16;       // the offset in bytes of its core API version: major, minor, patch
+constexpr size_t kFunctions = 40;     // that of the functions
 constexpr size_t kDeviceCreate = 40;  // its place among them
-constexpr size_t kCopied = 72;        // more of them than the older headers name; fewer than the library has
+constexpr size_t kCopied = 72;        // more of them than the older headers name; fewer than a library has of
+constexpr uint32_t kMajor = 2;        // this version, from this minor one on
+constexpr uint32_t kLeastMinor = 40;
 
 constexpr uint32_t kCustom = 0;  // QNN_DEVICE_CONFIG_OPTION_CUSTOM
 constexpr size_t kMost = 8;      // configurations that are passed on; ExecuTorch gives two
@@ -85,6 +88,14 @@ extern "C" __attribute__((visibility("default"))) uint64_t QnnInterface_getProvi
   const void** found = nullptr;
   uint32_t number = 0;
   if (real == nullptr || real(&found, &number) != 0 || number == 0) {
+    return kFailed;
+  }
+  std::array<uint32_t, 2> version{};
+  std::memcpy(version.data(), static_cast<const uint8_t*>(found[0]) + kVersion, sizeof(version));
+  if (version[0] != kMajor || version[1] < kLeastMinor) {
+    std::fprintf(
+        stderr, "zoexport: ZOEXPORT_QNN_HTP: found QNN's API %u.%u; expected %u.%u or a newer minor version. %s\n",
+        version[0], version[1], kMajor, kLeastMinor, "Install the release of onnxruntime-qnn that zoexport names.");
     return kFailed;
   }
   std::memcpy(interface.data(), found[0], interface.size());

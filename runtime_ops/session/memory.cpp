@@ -32,6 +32,12 @@ zo_memory memory_usage() {
   return usage;
 }
 
+uint64_t machine_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long bytes = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && bytes > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(bytes) : UINT64_MAX;
+}
+
 AnonymousPeak::AnonymousPeak() {
   if (memory_usage().anonymous_bytes == 0) {
     return;

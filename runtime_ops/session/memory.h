@@ -13,6 +13,10 @@ namespace zoexport {
 // Zeros where the system does not say.
 zo_memory memory_usage();
 
+// Bytes of memory that this machine has; UINT64_MAX where the system does not say. What a bundle asks for beyond it is
+// refused before it is taken, as systems grant more than there is and end the process later.
+uint64_t machine_memory();
+
 // Looks at the anonymous memory every 10 ms while it exists: engines take and give back memory within a step, which a
 // look after it would miss.
 class AnonymousPeak {

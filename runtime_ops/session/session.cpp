@@ -9,6 +9,7 @@
 #include "rng/permutation.h"
 #include "rng/philox.h"
 #include "session/data/loss.h"
+#include "session/manifest/needs.h"
 #include "session/memory.h"
 #include "session/state/slot_values.h"
 #include "session/train/optimizer.h"
@@ -46,6 +47,16 @@ double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
     default:
       return run.lr;
   }
+}
+
+// The values of an imported adapter.
+Result<SafeTensors> open_initial(const std::string& path) {
+  ZO_ASSIGN(file, SafeTensors::open(path, ZO_STATE_ERROR));
+  if (file.metadata("crc32") != crc_text(file.data_crc())) {
+    return Failure{ZO_STATE_ERROR, path, "damaged values", "the values of an imported adapter",
+                   "Restore the state from a copy, or import the adapter again into another state."};
+  }
+  return file;
 }
 
 Failure refused(const Record& record, const std::string& found, const std::string& expected) {
@@ -182,6 +193,7 @@ Status Session::configure(const RunSettings& run) {
   if (run.batch == 0 || run.accumulate == 0) {
     return argument("batch", "0 examples for an update", "at least 1", "Pass a batch and accumulate of at least 1.");
   }
+  ZO_TRY(check_batch(run, manifest_.seq_len));
   if (run.schedule < ZO_SCHEDULE_CONSTANT || run.schedule > ZO_SCHEDULE_COSINE) {
     return argument("lr_schedule", std::to_string(run.schedule), "constant, linear or cosine", "Pass one of them.");
   }
@@ -302,7 +314,7 @@ Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* 
   const void* initial = slots_->bundled(slot);
   std::optional<SafeTensors> imported;
   if (state_ && exists(state_->initial_path())) {
-    ZO_ASSIGN(file, SafeTensors::open(state_->initial_path(), ZO_STATE_ERROR));
+    ZO_ASSIGN(file, open_initial(state_->initial_path()));
     imported.emplace(std::move(file));
     ZO_ASSIGN(found, slot_values(*imported, spec.name, spec, state_->initial_path(), ZO_STATE_ERROR));
     initial = found;
@@ -396,8 +408,7 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   ZO_TRY(prepare_step());
   const auto start = std::chrono::steady_clock::now();
   const auto number = static_cast<uint32_t>(records_.size());
-  const Layout layout =
-      lay_out(dataset, indices.data(), indices.size(), run_.loss == ZO_LOSS_CHOICES, trainer_->limits());
+  ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), run_.loss == ZO_LOSS_CHOICES, trainer_->limits()));
   const StepInput input{run_, number, static_cast<float>(lr), pending()};
   StepReport report;
   ZO_ASSIGN(output, trainer_->step(input, layout, *slots_));
@@ -472,6 +483,8 @@ uint64_t Session::steps_of_a_snapshot() const {
 Status Session::train(const Dataset& dataset, uint64_t total_steps,
                       const std::function<bool(const zo_progress&)>& go_on) {
   ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  // The manifest's own settings were configured by nobody.
+  ZO_TRY(check_batch(run_, manifest_.seq_len));
   if (records_.size() >= total_steps) {
     return {};
   }
@@ -520,7 +533,7 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
   std::iota(indices.begin(), indices.end(), 0);
   for (size_t begin = 0; begin < indices.size(); begin += kEvaluationGroup) {
     const size_t count = std::min(kEvaluationGroup, indices.size() - begin);
-    const Layout layout = lay_out(dataset, &indices[begin], count, /*all_candidates=*/true, evaluator_->limits());
+    ZO_ASSIGN(layout, lay_out(dataset, &indices[begin], count, /*all_candidates=*/true, evaluator_->limits()));
     std::vector<bool> is_right(layout.labels.size(), false);
     for (const Layout::Example& example : layout.examples) {
       is_right[example.first + example.target] = true;
@@ -569,11 +582,7 @@ Status Session::restore_initial(SlotKind kind) {
     slots_->clear_moments();
   }
   if (state_ && exists(state_->initial_path())) {
-    ZO_ASSIGN(file, SafeTensors::open(state_->initial_path(), ZO_STATE_ERROR));
-    if (file.metadata("crc32") != crc_text(file.data_crc())) {
-      return Failure{ZO_STATE_ERROR, state_->initial_path(), "damaged values", "the values of an imported adapter",
-                     "Restore the state from a copy, or import the adapter again into another state."};
-    }
+    ZO_ASSIGN(file, open_initial(state_->initial_path()));
     ZO_TRY(slots_->set_from(file, kind, state_->initial_path()));
   }
   for (const auto& [slot, values] : written_) {

@@ -1,14 +1,17 @@
 // Datasets, rows and calls, losses, and the rule that ends a diverging run.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "check.h"
 #include "session/data/batching.h"
 #include "session/data/dataset.h"
 #include "session/data/loss.h"
+#include "session/memory.h"
 #include "session/train/divergence.h"
 #include "session/train/trainer.h"
 
@@ -28,6 +31,12 @@ void add(Dataset& dataset, const std::vector<Choice>& choices, size_t target) {
     candidates.push_back({choice.tokens.data(), choice.labels.data(), choice.tokens.size()});
   }
   CHECK(dataset.add(candidates.data(), candidates.size(), target, "example").ok());
+}
+
+Layout laid_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
+                const CallLimits& limits) {
+  auto layout = lay_out(dataset, indices, count, all_candidates, limits);
+  return CHECK(layout.ok()) ? std::move(*layout) : Layout();
 }
 
 bool near(double a, double b) { return std::fabs(a - b) <= 1e-12 * (1 + std::fabs(b)); }
@@ -54,21 +63,21 @@ void test_row_sharing() {
        {{1, 3, 5}, {-100, 5, -100}}},
       0);
   const uint64_t first = 0;
-  const Layout layout = lay_out(dataset, &first, 1, true, {4, 4, 4, 16, 1});
+  const Layout layout = laid_out(dataset, &first, 1, true, {4, 4, 4, 16, 1});
   CHECK(layout.calls.size() == 1 && layout.labels == (std::vector<uint32_t>{1, 1, 2, 1}));
   const Call& call = layout.calls[0];
   CHECK(call.tokens == (Numbers{1, 2, 6, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   CHECK(call.label_positions == (Numbers{1, 1, 1, 2, 5}));
   CHECK(call.label_tokens == (Numbers{5, 6, 6, 8, 5}));
   CHECK(call.owners == (std::vector<uint32_t>{0, 1, 2, 2, 3}));
-  const Layout trimmed = lay_out(dataset, &first, 1, true, {2, 4, 1, 16, 1});
+  const Layout trimmed = laid_out(dataset, &first, 1, true, {2, 4, 1, 16, 1});
   CHECK(trimmed.calls[0].length == 3 && trimmed.calls[0].tokens == (Numbers{1, 2, 6, 1, 3, 0}));
   CHECK(trimmed.calls[0].label_positions == (Numbers{1, 1, 1, 2, 4}));
   // The smallest of the lengths that fits; none of them is shorter than the row.
-  const Layout stepped = lay_out(dataset, &first, 1, true, {2, 8, 2, 16, 1, {2, 5, 8}});
+  const Layout stepped = laid_out(dataset, &first, 1, true, {2, 8, 2, 16, 1, {2, 5, 8}});
   CHECK(stepped.calls[0].length == 5 && stepped.calls[0].tokens == (Numbers{1, 2, 6, 0, 0, 1, 3, 0, 0, 0}));
   CHECK(stepped.calls[0].label_positions == (Numbers{1, 1, 1, 2, 6}));
-  const Layout right = lay_out(dataset, &first, 1, false, {4, 4, 4, 16, 1});
+  const Layout right = laid_out(dataset, &first, 1, false, {4, 4, 4, 16, 1});
   CHECK(right.labels.size() == 1 && right.calls[0].label_tokens == Numbers{5});
 }
 
@@ -83,7 +92,7 @@ void test_rows_that_are_seen_whole() {
        {{1, 2, 4}, {-100, 7, -100}}},
       0);
   const uint64_t first = 0;
-  const Layout layout = lay_out(dataset, &first, 1, true, {4, 6, 1, 16, 1, {}, 3});
+  const Layout layout = laid_out(dataset, &first, 1, true, {4, 6, 1, 16, 1, {}, 3});
   CHECK(layout.calls.size() == 1 && layout.calls[0].length == 4);
   const Call& call = layout.calls[0];
   CHECK(call.tokens == (Numbers{1, 2, 5, 3, 1, 2, 5, 6, 1, 2, 4, 3, 3, 3, 3, 3}));
@@ -91,10 +100,10 @@ void test_rows_that_are_seen_whole() {
   CHECK(call.label_tokens == (Numbers{7, 8, 9, 7}));
   CHECK(call.owners == (std::vector<uint32_t>{0, 1, 2, 3}));
   // What a length adds is padding too, and so is all of a row that no example fills.
-  const Layout stepped = lay_out(dataset, &first, 1, false, {2, 8, 2, 16, 1, {2, 5, 8}, 3});
+  const Layout stepped = laid_out(dataset, &first, 1, false, {2, 8, 2, 16, 1, {2, 5, 8}, 3});
   CHECK(stepped.calls[0].tokens == (Numbers{1, 2, 5, 3, 3, 3, 3, 3, 3, 3}));
   // The same examples for a causal model: one row, cut after the last label.
-  const Layout causal = lay_out(dataset, &first, 1, true, {4, 6, 1, 16, 1});
+  const Layout causal = laid_out(dataset, &first, 1, true, {4, 6, 1, 16, 1});
   CHECK(causal.calls[0].length == 2 && causal.calls[0].label_positions == (Numbers{1, 1, 1, 1}));
 }
 
@@ -124,7 +133,7 @@ void test_every_entry_is_laid_out_once() {
     }
     const auto up_to = [&](uint32_t most) { return 1 + static_cast<uint32_t>(random() % most); };
     const CallLimits limits{up_to(4), 6, up_to(6), up_to(7), 1};
-    const Layout layout = lay_out(dataset, indices.data(), indices.size(), true, limits);
+    const Layout layout = laid_out(dataset, indices.data(), indices.size(), true, limits);
     std::vector<std::vector<std::pair<int64_t, int64_t>>> found(layout.labels.size());
     std::vector<Candidate> owners;
     for (uint64_t index : indices) {
@@ -158,6 +167,91 @@ void test_every_entry_is_laid_out_once() {
   }
 }
 
+// The rows of an example's candidates by the rule itself: each goes to the first row that begins with it, or begins it.
+std::vector<Numbers> rows_by_the_rule(const Dataset& dataset, bool causal) {
+  std::vector<Numbers> rows;
+  for (size_t c = 0; c < dataset.candidates(0); ++c) {
+    const Candidate candidate = dataset.candidate(0, c);
+    uint32_t length = candidate.length;
+    while (causal && candidate.labels[length - 1] == kNoLabel) {
+      --length;
+    }
+    const Numbers seen(candidate.tokens, candidate.tokens + length);
+    const auto row = std::find_if(rows.begin(), rows.end(), [&](const Numbers& other) {
+      return (causal || seen.size() == other.size()) &&
+             std::equal(seen.begin(), seen.begin() + static_cast<std::ptrdiff_t>(std::min(seen.size(), other.size())),
+                        other.begin());
+    });
+    if (row == rows.end()) {
+      rows.push_back(seen);
+    } else if (seen.size() > row->size()) {
+      *row = seen;
+    }
+  }
+  return rows;
+}
+
+void test_rows_are_those_of_the_rule() {
+  std::mt19937 random(6);
+  for (int round = 0; round < 2000; ++round) {
+    const bool causal = round % 3 != 0;
+    std::vector<Choice> choices(1 + random() % 30);
+    for (Choice& choice : choices) {
+      const size_t length = 1 + random() % 5;
+      for (size_t t = 0; t < length; ++t) {
+        choice.tokens.push_back(static_cast<int64_t>(1 + random() % 2));
+        choice.labels.push_back(random() % 2 == 0 ? 1 : kNoLabel);
+      }
+      choice.labels[random() % length] = 1;
+    }
+    Dataset dataset;
+    add(dataset, choices, 0);
+    const uint64_t first = 0;
+    CallLimits limits{1, 6, 1, 1000, 1};
+    if (!causal) {
+      limits.pad_token = 3;
+    }
+    const Layout layout = laid_out(dataset, &first, 1, true, limits);
+    std::vector<Numbers> rows;
+    for (const Call& call : layout.calls) {
+      rows.push_back(call.tokens);
+    }
+    CHECK(rows == rows_by_the_rule(dataset, causal));
+  }
+}
+
+// Each of many candidates is compared with few rows: with all of them this takes minutes.
+void test_many_candidates() {
+  constexpr int64_t kMany = 200000;
+  Dataset dataset;
+  std::vector<Choice> choices;
+  for (int64_t i = 0; i < kMany; ++i) {
+    // Rows of their own, and short beginnings of all of them.
+    choices.push_back({{1, 2, i}, {-100, i % 2 == 0 ? 1 : -100, 2}});
+    choices.push_back({{1, 2}, {-100, 3}});
+  }
+  add(dataset, choices, 0);
+  const uint64_t first = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const Layout layout = laid_out(dataset, &first, 1, true, {1 << 10, 4, 1, 1 << 20, 1});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  CHECK(layout.labels.size() == 2 * kMany && layout.calls.size() == (kMany + 1023) / 1024);
+  CHECK(seconds < 20);
+}
+
+// Rows of 2^20 by 2^20 tokens are refused with both numbers, and not begun.
+void test_rows_beyond_memory() {
+  Dataset dataset;
+  add(dataset, {{{1}, {2}}}, 0);
+  const uint64_t first = 0;
+  const auto refused = lay_out(dataset, &first, 1, false, {1 << 20, 1 << 20, 1 << 20, 16, 1});
+  CHECK(!refused.ok() && refused.failure().found == "rows that take 8796093022224 bytes");
+  CHECK(!refused.ok() &&
+        refused.failure().expected.find(std::to_string(machine_memory()) + " bytes") != std::string::npos);
+  const auto labels = lay_out(dataset, &first, 1, false, {1, 8, 8, UINT32_MAX, UINT32_MAX});
+  CHECK(!labels.ok() && labels.failure().found == "rows that take 68719476784 bytes");
+}
+
 // The derivative by an entry's log-probability is what a small change of one changes.
 void test_weights() {
   Dataset dataset;
@@ -165,7 +259,7 @@ void test_weights() {
   add(dataset, {{{4, 4}, {1, 2}}, {{9}, {9}}}, 0);
   const uint64_t indices[2] = {0, 1};
   for (const int32_t kind : {ZO_LOSS_FULL, ZO_LOSS_CHOICES}) {
-    const Layout layout = lay_out(dataset, indices, 2, kind == ZO_LOSS_CHOICES, {8, 2, 2, 16, 1});
+    const Layout layout = laid_out(dataset, indices, 2, kind == ZO_LOSS_CHOICES, {8, 2, 2, 16, 1});
     const Call& call = layout.calls[0];
     const auto loss = [&](size_t changed, float by) {
       std::vector<float> logprobs;
@@ -189,7 +283,7 @@ void test_losses() {
   add(dataset, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}, {{7}, {7}}}, 1);
   add(dataset, {{{4, 4}, {1, 2}}}, 0);
   const uint64_t indices[2] = {0, 1};
-  const Layout layout = lay_out(dataset, indices, 2, true, {2, 2, 2, 3, 1});
+  const Layout layout = laid_out(dataset, indices, 2, true, {2, 2, 2, 3, 1});
   CHECK(layout.calls.size() == 2);
   CandidateScores scores(layout);
   // By entry: candidate 0 has -1 and -2, candidate 1 has -0.5, candidate 2 has -4, the other example -3 and -0.25.
@@ -214,7 +308,7 @@ void test_losses_far_from_zero() {
   Dataset dataset;
   add(dataset, {{{1}, {2}}, {{3}, {4}}}, 0);
   const uint64_t index = 0;
-  const Layout layout = lay_out(dataset, &index, 1, true, {2, 2, 2, 3, 1});
+  const Layout layout = laid_out(dataset, &index, 1, true, {2, 2, 2, 3, 1});
   CandidateScores scores(layout);
   const float logprobs[2] = {-2000.0f, -1000.0f};
   scores.add(layout.calls[0], logprobs);
@@ -272,6 +366,9 @@ int main() {
   test_row_sharing();
   test_rows_that_are_seen_whole();
   test_every_entry_is_laid_out_once();
+  test_rows_are_those_of_the_rule();
+  test_many_candidates();
+  test_rows_beyond_memory();
   test_losses();
   test_weights();
   test_losses_far_from_zero();

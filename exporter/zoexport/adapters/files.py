@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from zoexport.adapters.formats import Slots, slot_modules
+from zoexport.core import outside
 from zoexport.core.errors import StateError, first_line
 
 CONFIG = "adapter_config.json"
@@ -72,9 +73,9 @@ def read_config(folder: Path, layout: Layout) -> dict[str, Any]:
     """
     path = folder / CONFIG
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = outside.parse(path.read_bytes())
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"bad JSON ({error})"
+        reason = error.strerror if isinstance(error, OSError) else error
         raise StateError(
             f"{path}",
             found=str(reason).lower() if isinstance(error, OSError) else str(reason),

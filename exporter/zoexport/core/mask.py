@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core import outside
 from zoexport.core.errors import ConfigError, first_line
 from zoexport.core.files import atomic_file
 
@@ -112,7 +113,7 @@ def read_mask(path: Path) -> Mask:
     if metadata.get("format") != FORMAT:
         raise _unusable(path, f"the format {metadata.get('format')!r}")
     try:
-        facts = MaskFacts(**json.loads(metadata["facts"]))
+        facts = MaskFacts(**outside.parse(metadata["facts"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable(path, f"metadata that cannot be read ({first_line(error)})") from error
     for name, shape in facts.shapes.items():

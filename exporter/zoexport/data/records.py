@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from zoexport.core import outside
 from zoexport.core.errors import DataError
 
 SHAPES = '{"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"} or {"messages"}'
@@ -100,20 +100,14 @@ def parse_line(raw: bytes, where: str) -> Record:
         DataError: the line is not UTF-8, not JSON, not an object, of no known shape or of wrong types.
     """
     try:
-        content = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
+        content = outside.parse(raw)
+    except outside.BadJsonError as error:
+        encoding = "not UTF-8" in str(error)
         raise DataError(
             where,
-            found=f"the byte 0x{raw[error.start]:02x} that is not UTF-8",
-            expected="UTF-8 text",
-            fix="Convert the file to UTF-8.",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            where,
-            found=f"bad JSON ({error})",
-            expected="one JSON object a line",
-            fix="Correct the line.",
+            found=str(error),
+            expected="UTF-8 text" if encoding else "one JSON object a line",
+            fix="Convert the file to UTF-8." if encoding else "Correct the line.",
         ) from error
     if not isinstance(content, dict):
         raise DataError(

@@ -11,7 +11,6 @@ Shell users may write and run programs there, and no other place.
 
 from __future__ import annotations
 
-import json
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from zoexport.core import manifest as manifests
+from zoexport.core import outside
 from zoexport.core.errors import (
     Cancelled,
     ConfigError,
@@ -208,7 +208,7 @@ def run_there(
 def _answer(code: int, output: str, phone: Phone) -> dict[str, Any]:
     lines = output.strip().splitlines()
     try:
-        answer: dict[str, Any] = json.loads(lines[-1])
+        answer: dict[str, Any] = outside.parse(lines[-1])
     except (ValueError, IndexError):
         answer = {}
     if code == 0 and answer:

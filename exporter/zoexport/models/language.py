@@ -6,10 +6,10 @@ a task's models. It is asked about folders and classes only, never about names o
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from zoexport.core import outside
 from zoexport.core.errors import ModelError, first_line
 from zoexport.core.tasks import CAUSAL, FEATURES, MASKED, task_of
 from zoexport.models.quiet import quiet
@@ -209,7 +209,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ModelError: the file is unreadable or holds something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = outside.parse(path.read_bytes(), constants=True)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"model file {path}",

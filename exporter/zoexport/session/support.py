@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from zoexport.core import manifest
+from zoexport.core import manifest, outside
 from zoexport.core.errors import ConfigError
 from zoexport.session import abi
 from zoexport.session.types import (
@@ -46,6 +45,9 @@ def info_of(info: abi.Info) -> Info:
     )
 
 
+_QNN = "QnnBackend"
+
+
 def bring_backends(bundle: Path) -> None:
     """Bring what a bundle's delegates need into this process, where the session's library cannot find it alone.
 
@@ -53,10 +55,13 @@ def bring_backends(bundle: Path) -> None:
         ZoExportError: it is not there.
     """
     try:
-        backends = json.loads((bundle / manifest.FILE).read_bytes()).get("backends", ())
+        content = (bundle / manifest.FILE).read_bytes()
+        if _QNN.encode() not in content:
+            return  # without a look at the rest of it
+        backends = outside.parse(content).get("backends", ())
     except (OSError, ValueError, AttributeError):
         return  # opening says what is wrong with the bundle
-    if "QnnBackend" in backends:
+    if _QNN in backends:
         from zoexport.targets.qnn import library as qnn_library
 
         abi.library()  # first: QNN brings a C++ library of its own

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.adapters.files import refuse
+from zoexport.core import outside
 from zoexport.core.errors import StateError, first_line
 from zoexport.core.files import atomic_folder
 
@@ -46,7 +46,7 @@ def read_description(path: Path, version: str, kind: str) -> dict[str, Any]:
         StateError: there is none.
     """
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = outside.parse(path.read_bytes())
     except (OSError, ValueError) as error:
         raise _unreadable(path, kind, error) from error
     if not isinstance(content, dict) or content.get("format") != version:

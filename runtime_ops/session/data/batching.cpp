@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+
+#include "session/memory.h"
+#include "session/storage/sizes.h"
 
 namespace zoexport {
 namespace {
@@ -27,59 +31,124 @@ uint32_t visible_length(const Candidate& candidate, bool causal) {
   return length;
 }
 
-void add_candidate(std::vector<Row>& rows, const Candidate& candidate, uint32_t owner, bool causal) {
-  const uint32_t length = visible_length(candidate, causal);
-  Row* row = nullptr;
-  for (Row& other : rows) {
-    if ((causal || length == other.length) &&
-        std::equal(candidate.tokens, candidate.tokens + std::min(length, other.length), other.tokens)) {
-      row = &other;
-      break;
+// Tokens of a row or of a candidate; borrowed. Ordered as words in a dictionary.
+struct Word {
+  const int32_t* tokens;
+  uint32_t length;
+
+  bool begins(const Word& other) const {
+    return length <= other.length && std::equal(tokens, tokens + length, other.tokens);
+  }
+  bool operator<(const Word& other) const {
+    return std::lexicographical_compare(tokens, tokens + length, other.tokens, other.tokens + other.length);
+  }
+};
+
+// The rows of one example. Candidates are given to the first row that fits them, which is found without a look at each:
+// no row begins with another one, so the row that a candidate begins with is the one before it in the order, and those
+// that begin with the candidate follow it.
+class Rows {
+ public:
+  explicit Rows(bool causal) : causal_(causal) {}
+
+  void add(const Candidate& candidate, uint32_t owner) {
+    const uint32_t length = visible_length(candidate, causal_);
+    Row& row = rows_[place({candidate.tokens, length})];
+    if (length > row.length) {
+      row.tokens = candidate.tokens;
+      row.length = length;
+    }
+    for (uint32_t position = 0; position < length; ++position) {
+      if (candidate.labels[position] != kNoLabel) {
+        row.entries.push_back({owner, position, candidate.labels[position]});
+      }
     }
   }
-  if (row == nullptr) {
-    rows.push_back({candidate.tokens, 0, {}});
-    row = &rows.back();
-  }
-  if (length > row->length) {
-    row->tokens = candidate.tokens;
-    row->length = length;
-  }
-  for (uint32_t position = 0; position < length; ++position) {
-    if (candidate.labels[position] != kNoLabel) {
-      row->entries.push_back({owner, position, candidate.labels[position]});
+
+  const std::vector<Row>& rows() const { return rows_; }
+
+ private:
+  // The number of the row for a candidate, made where there is none.
+  size_t place(const Word& word) {
+    const auto after = ordered_.upper_bound(word);
+    if (after != ordered_.begin()) {
+      const auto before = std::prev(after);
+      const bool same = before->first.length == word.length;
+      if ((causal_ || same) && before->first.begins(word)) {
+        const size_t row = before->second;
+        if (!same) {
+          ordered_.erase(before);
+          ordered_.emplace(word, row);
+        }
+        return row;
+      }
     }
+    if (causal_ && after != ordered_.end() && word.begins(after->first)) {
+      return first_beginning_with(word, after);
+    }
+    ordered_.emplace(word, rows_.size());
+    rows_.push_back({word.tokens, 0, {}});
+    return rows_.size() - 1;
   }
-}
+
+  // The first of the rows that begin with a word, of which `next` is one. Rows that come later have larger numbers, so it
+  // stays the first: each row is looked at once for each of its beginnings.
+  size_t first_beginning_with(const Word& word, std::map<Word, size_t>::const_iterator next) {
+    const auto [known, fresh] = beginnings_.emplace(word, 0);
+    if (fresh) {
+      size_t first = next->second;
+      for (; next != ordered_.end() && word.begins(next->first); ++next) {
+        first = std::min(first, next->second);
+      }
+      known->second = first;
+    }
+    return known->second;
+  }
+
+  bool causal_;
+  std::vector<Row> rows_;
+  std::map<Word, size_t> ordered_;     // none begins with another one
+  std::map<Word, size_t> beginnings_;  // of several rows
+};
 
 class Packer {
  public:
   Packer(const CallLimits& limits, std::vector<Call>& calls) : limits_(limits), calls_(calls) {}
 
-  void place(const Row& row) {
+  // False where the calls take more memory than there is; bytes() is then what they asked for.
+  bool place(const Row& row) {
     const size_t wanted = row.entries.size();
     // A row is split over calls only where no call could hold its entries.
     if (calls_.empty() || used_ == limits_.rows || (wanted > room() && (wanted <= limits_.max_labels || room() == 0))) {
-      open();
+      if (!open()) {
+        return false;
+      }
     }
     for (size_t done = 0; done < wanted;) {
-      if (room() == 0) {
-        open();
+      if (room() == 0 && !open()) {
+        return false;
       }
       const size_t part = std::min(wanted - done, room());
       append(row, done, part);
       done += part;
     }
+    return true;
   }
 
-  void finish() {
-    for (Call& call : calls_) {
-      trim(call);
-      const size_t filled = std::max<size_t>(call.owners.size(), limits_.min_labels);
-      call.label_positions.resize(filled, 0);
-      call.label_tokens.resize(filled, 0);
+  // Ends the call that is open.
+  void close() {
+    if (calls_.empty()) {
+      return;
     }
+    Call& call = calls_.back();
+    trim(call);
+    const size_t filled = std::max<size_t>(call.owners.size(), limits_.min_labels);
+    call.label_positions.resize(filled, 0);
+    call.label_tokens.resize(filled, 0);
+    bytes_ = size_sum(bytes_, (call.tokens.size() + size_t{2} * filled) * sizeof(int64_t));
   }
+
+  uint64_t bytes() const { return bytes_; }
 
  private:
   size_t room() const { return limits_.max_labels - calls_.back().owners.size(); }
@@ -98,16 +167,26 @@ class Packer {
       std::copy_n(begin + static_cast<std::ptrdiff_t>(row * from), to, begin + static_cast<std::ptrdiff_t>(row * to));
     }
     call.tokens.resize(limits_.rows * to);
+    call.tokens.shrink_to_fit();
     for (int64_t& position : call.label_positions) {
       const auto [row, column] = std::div(position, static_cast<int64_t>(from));
       position = row * static_cast<int64_t>(to) + column;
     }
   }
 
-  void open() {
+  bool open() {
+    close();
+    const uint64_t labels = size_product(limits_.min_labels, 2);
+    const uint64_t values = size_sum(size_product(limits_.rows, limits_.seq_len), labels);
+    const uint64_t asked = size_sum(bytes_, size_product(values, sizeof(int64_t)));
+    if (asked > machine_memory()) {
+      bytes_ = asked;
+      return false;
+    }
     calls_.emplace_back();
     calls_.back().tokens.assign(size_t{limits_.rows} * limits_.seq_len, limits_.pad_token.value_or(0));
     used_ = 0;
+    return true;
   }
 
   void append(const Row& row, size_t first, size_t count) {
@@ -126,15 +205,15 @@ class Packer {
   const CallLimits& limits_;
   std::vector<Call>& calls_;
   uint32_t used_ = 0;
+  uint64_t bytes_ = 0;  // of the calls that are closed
 };
 
 }  // namespace
 
-Layout lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
-               const CallLimits& limits) {
+Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
+                       const CallLimits& limits) {
   Layout layout;
   Packer packer(limits, layout.calls);
-  std::vector<Row> rows;
   for (size_t i = 0; i < count; ++i) {
     const size_t example = indices[i];
     const size_t target = dataset.target(example);
@@ -142,19 +221,24 @@ Layout lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bo
     const size_t end = all_candidates ? dataset.candidates(example) : target + 1;
     layout.examples.push_back({static_cast<uint32_t>(layout.labels.size()), static_cast<uint32_t>(end - begin),
                                static_cast<uint32_t>(target - begin)});
-    rows.clear();
+    Rows rows(!limits.pad_token);
     for (size_t c = begin; c < end; ++c) {
       const Candidate candidate = dataset.candidate(example, c);
       const auto labels = candidate.length - std::count(candidate.labels, candidate.labels + candidate.length,
                                                         static_cast<int32_t>(kNoLabel));
-      add_candidate(rows, candidate, static_cast<uint32_t>(layout.labels.size()), !limits.pad_token);
+      rows.add(candidate, static_cast<uint32_t>(layout.labels.size()));
       layout.labels.push_back(static_cast<uint32_t>(labels));
     }
-    for (const Row& row : rows) {
-      packer.place(row);
+    for (const Row& row : rows.rows()) {
+      if (!packer.place(row)) {
+        return Failure{ZO_INVALID_ARGUMENT, "a batch of " + std::to_string(count) + " examples",
+                       "rows that take " + bytes_text(packer.bytes()),
+                       "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
+                       "Use a smaller batch, or compile the bundle with a smaller batch or seq_len."};
+      }
     }
   }
-  packer.finish();
+  packer.close();
   return layout;
 }
 

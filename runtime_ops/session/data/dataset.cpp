@@ -97,6 +97,9 @@ Status Dataset::load(const std::string& path) {
   Dataset grown = *this;
   std::string line;
   for (size_t number = 1; std::getline(file, line); ++number) {
+    if (number == 1 && line.compare(0, 3, "\xEF\xBB\xBF") == 0) {
+      line.erase(0, 3);  // a byte order mark
+    }
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
       continue;
     }

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "session/storage/json_reader.h"
+
 namespace zoexport {
 namespace {
 
@@ -61,10 +63,9 @@ class Canonicalizer : public nlohmann::json_sax<json> {
     return json(value).dump(-1, ' ', false, json::error_handler_t::replace);
   }
   bool open(bool object) {
-    constexpr size_t kDeepest = 64;  // a manifest needs six
     frames_.emplace_back();
     frames_.back().object = object;
-    return frames_.size() < kDeepest;
+    return frames_.size() - 1 <= kMostNested;
   }
   bool add(const std::string& value) {
     Frame& frame = frames_.back();

@@ -6,6 +6,7 @@
 
 #include "session/manifest/canonical.h"
 #include "session/manifest/grid.h"
+#include "session/manifest/needs.h"
 #include "session/manifest/stages.h"
 #include "session/manifest/step.h"
 #include "session/manifest/update.h"
@@ -49,13 +50,24 @@ ValueSpec read_value(const JsonNode& node) {
     }
     value.shape.push_back(dimension);
   }
+  if (value_bytes(value) > kMostTensor) {
+    node.member("shape").problem("a tensor of at most " + std::to_string(kMostTensor) + " bytes");
+    value.shape.clear();
+  }
   return value;
 }
 
-// A file's name must stay inside the bundle.
+// Whether a file's name stays inside the bundle, on every system.
+bool stays_inside(const std::string& name) {
+  return !name.empty() && name.front() != '/' && name.find("..") == std::string::npos &&
+         std::none_of(name.begin(), name.end(),
+                      [](char c) { return c == '\\' || static_cast<unsigned char>(c) < 0x20; });
+}
+
+// Names that do not stay inside are refused where the manifest lists its files, and every other name must be one of those.
 std::string read_file_name(const JsonNode& node) {
   const std::string name = node.text();
-  if (name.empty() || name.front() == '/' || name.find("..") != std::string::npos) {
+  if (!stays_inside(name)) {
     node.problem("the name of a file in the bundle");
   }
   return name;
@@ -256,6 +268,9 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     }
   }
   for (const auto& [name, entry] : root.member("files").entries()) {
+    if (!stays_inside(name)) {
+      problems.add("files", "the name " + name, "names of files in the bundle");
+    }
     manifest.files[name] = {entry.member("bytes").unsigned_integer(), entry.member("sha256").text()};
   }
   for (const JsonNode& slot : root.member("state").items()) {
@@ -275,7 +290,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     }
   }
   if (root.has("weights")) {
-    manifest.weights = root.member("weights").member("file").text();
+    manifest.weights = read_file_name(root.member("weights").member("file"));
     if (manifest.files.count(manifest.weights) == 0) {
       root.member("weights").problem("a file listed under files");
     }
@@ -302,6 +317,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   check_stages(manifest, problems);
   check_update(manifest, problems);
   ZO_TRY(problems.status());
+  ZO_TRY(check_needs(manifest, where));
   ZO_TRY(check_id(manifest, text, where));
   return manifest;
 }

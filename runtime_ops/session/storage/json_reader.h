@@ -53,7 +53,14 @@ class JsonNode {
   JsonProblems* problems_;
 };
 
-// Parses without exceptions; a problem names the document.
+// Lists and objects inside one another; a manifest needs eight of them.
+inline constexpr size_t kMostNested = 64;
+// Bytes of a document: the limit of safetensors' headers.
+inline constexpr size_t kLongestJson = size_t{100} << 20;
+
+// Parses JSON that someone else wrote, without exceptions; a problem names the document. Refused, as Python's core/outside.py
+// refuses them: what is not JSON (RFC 8259) in UTF-8, a longer or more deeply nested document, a name that an object has
+// twice, whole numbers beyond 64 bits, and numbers beyond a double. So no two readers of a file see different things in it.
 Result<nlohmann::json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
                                   const std::string& fix);
 

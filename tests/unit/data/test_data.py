@@ -240,7 +240,7 @@ _BAD_LINES: list[tuple[str, bytes, str]] = [
     ("user last", b'{"messages": [{"role": "user", "content": "hi"}]}', "from 'user'"),
     ("blank turn", b'{"messages": [{"role": "assistant", "content": " "}]}', "empty last"),
     ("surrogate", b'{"text": "a \\ud800 b"}', "surrogate"),
-    ("deep", b"[" * 100_000, "bad JSON"),
+    ("deep", b"[" * 100_000, "more than 64 lists and objects"),
     ("latin-1", '{"text": "é"}'.encode("latin-1"), "0xe9"),
     ("no label", b'{"text": "a"}', "1 tokens, none of which"),
     ("no text", b'{"text": ""}', "0 tokens, none of which"),

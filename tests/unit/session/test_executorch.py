@@ -5,103 +5,25 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from executorch.exir import EdgeCompileConfig, to_edge
 
-import zoexport.ir.ops  # noqa: F401  (declares the operators)
-from tests.support import bundles
+from tests.support import bundles, linear_program
 from tests.support.bundles import SLOT, LinearModel
 from tests.support.sessions import make_dataset, write_examples
-from zoexport.core.errors import BundleError, ZoExportError
+from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.native import runner_path
 from zoexport.session import Session
 
-QUERIES, ROWS, SEQ, MAX_LABELS = 2, 2, 8, 10
-
-
-class Program(torch.nn.Module):
-    """LinearModel as a program: without noise inputs it evaluates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        model = LinearModel()
-        self.register_buffer("embedding", torch.tensor(model.embedding, dtype=torch.float32))
-        self.register_buffer("output", torch.tensor(model.output, dtype=torch.float32))
-
-    def forward(self, tokens: Any, positions: Any, labels: Any, b: Any, a: Any, *noise: Any) -> Any:
-        if not noise:
-            return self.label_logprobs(tokens, positions, labels, b[None], a)
-        seed, step, gradients, rate, eps = noise
-        ops = torch.ops.zoexport
-        updated = ops.zo_update(b, gradients, rate, seed, step, bundles.TENSOR_ID)
-        copies = ops.zo_perturb(updated, eps, seed, step, bundles.TENSOR_ID, QUERIES)
-        return self.label_logprobs(tokens, positions, labels, copies, a)[0], updated
-
-    def label_logprobs(self, tokens: Any, positions: Any, labels: Any, copies: Any, a: Any) -> Any:
-        mean = torch.tril(torch.ones(SEQ, SEQ)) / torch.arange(1, SEQ + 1)[:, None]
-        hidden = torch.matmul(mean, self.embedding[tokens]).reshape(ROWS * SEQ, -1)
-        hidden = torch.index_select(hidden, 0, positions)
-        logits = hidden @ self.output + torch.matmul(hidden @ a, copies)
-        logprobs = torch.log_softmax(logits, dim=-1)
-        index = labels[None, :, None].expand(copies.shape[0], -1, 1)
-        picked = torch.gather(logprobs, 2, index)[:, :, 0]
-        return picked, (logits.argmax(dim=-1) == labels).to(torch.float32)
-
-
-def export(with_noise: bool) -> Any:
-    entries = torch.export.Dim("entries", min=2, max=MAX_LABELS)
-    values = bundles.initial_values()
-    inputs: list[Any] = [
-        torch.zeros(ROWS, SEQ, dtype=torch.int64),
-        torch.zeros(5, dtype=torch.int64),
-        torch.zeros(5, dtype=torch.int64),
-        torch.tensor(values[SLOT]),
-        torch.tensor(values[bundles.FROZEN]),
-    ]
-    fixed: list[Any] = [None, {0: entries}, {0: entries}, None, None]
-    noise: list[Any] = []
-    if with_noise:
-        noise = [
-            torch.tensor([7]),
-            torch.tensor([1]),
-            torch.ones(QUERIES),
-            torch.tensor([0.5]),
-            torch.tensor([0.01]),
-        ]
-    return torch.export.export(
-        Program(),
-        (*inputs, *noise),
-        dynamic_shapes=(*fixed, *([(None,) * len(noise)] if noise else [])),
-    )
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    lowered = to_edge(
-        {"train": export(True), "evaluate": export(False)},
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    ).to_executorch()
-    return bytes(lowered.buffer)
-
 
 @pytest.fixture
-def bundle(tmp_path: Path, program: bytes) -> Path:
-    return bundles.write_bundle(
-        tmp_path / "bundle",
-        queries=QUERIES,
-        rows=ROWS,
-        seq_len=SEQ,
-        max_labels=MAX_LABELS,
-        min_labels=2,
-        engine="executorch",
-        program=program,
-        changes={"required_ops": ["zoexport::zo_update.out", "zoexport::zo_perturb"]},
-    )
+def bundle(tmp_path: Path) -> Path:
+    return linear_program.write(tmp_path / "bundle")
 
 
 def test_runs_the_programs(bundle: Path) -> None:
@@ -199,9 +121,10 @@ def test_the_runner_refuses_bad_options(arguments: list[str], message: str) -> N
     assert found.returncode == 2 and message in found.stderr and found.stdout == ""
 
 
-def test_problems_of_programs_are_named(bundle: Path, tmp_path: Path, program: bytes) -> None:
+def test_problems_of_programs_are_named(bundle: Path, tmp_path: Path) -> None:
     with make_dataset(bundles.text_examples()) as dataset:
         model = bundle / "model.bin"
+        program = model.read_bytes()
         model.write_bytes(program[:-1] + bytes([program[-1] ^ 1]))
         with (
             Session.open(bundle) as session,
@@ -212,7 +135,7 @@ def test_problems_of_programs_are_named(bundle: Path, tmp_path: Path, program: b
         with (
             Session.open(bundle, verify=False) as session,
             pytest.raises(
-                ZoExportError, match=r"program evaluate \(model\.bin\): found while loading"
+                ZoExportError, match=r"program evaluate \(model\.bin\): found while opening"
             ),
         ):
             session.evaluate(dataset)
@@ -229,3 +152,41 @@ def test_problems_of_programs_are_named(bundle: Path, tmp_path: Path, program: b
     elsewhere = bundles.write_bundle(tmp_path / "elsewhere", engine="coreml")
     with pytest.raises(BundleError, match="found the engine coreml"):
         Session.open(elsewhere)
+
+
+def test_the_threads_of_a_session_that_runs_stay(bundle: Path) -> None:
+    """All programs of a process share one pool of threads, which is not replaced under a session that has programs."""
+    started, stop = threading.Event(), threading.Event()
+    with make_dataset(bundles.text_examples()) as dataset:
+        losses = []
+        with Session.open(bundle, threads=1) as session:
+            session.train(dataset, 8, lambda progress: bool(losses.append(progress.loss)))
+
+        def train() -> list[float]:
+            found: list[float] = []
+            with Session.open(bundle, threads=1) as session:
+                while not stop.is_set() or len(found) < 8:
+                    session.step(dataset, [0, 1, 2])
+                    found.append(session.record(len(found)).loss)
+                    started.set()
+            return found
+
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(train)
+            try:
+                assert started.wait(60)
+                for threads in (2, 3):
+                    with pytest.raises(ConfigError) as refused:
+                        Session.open(bundle, threads=threads)
+                    assert refused.value.where == "threads" and refused.value.found == str(threads)
+                    assert refused.value.expected.startswith("1, as another session of this")
+                # The same number, and no wish, are no change.
+                for threads in (1, 0):
+                    with Session.open(bundle, threads=threads) as other:
+                        other.train(dataset, 8, lambda progress: bool(losses.append(progress.loss)))
+            finally:
+                stop.set()
+            assert len(running.result(60)) >= 8
+        assert losses[:8] == losses[8:16] == losses[16:]
+        with Session.open(bundle, threads=2) as session:
+            session.train(dataset, 1)

@@ -1,0 +1,50 @@
+// Lines of a data set, and the calls that they are laid out into.
+#include <numeric>
+
+#include "fuzz.h"
+#include "session/data/batching.h"
+#include "session/data/loss.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace zoexport;
+  fuzz::Numbers numbers(data, size);
+  CallLimits limits{1u + numbers.byte() % 8, 1, 1, 1u + numbers.byte() % 16, 1};
+  limits.min_labels = 1u + numbers.byte() % limits.max_labels;
+  const uint8_t kind = numbers.byte();
+  static fuzz::File file("dataset");
+  Dataset dataset;
+  if (!dataset.load(file.write(numbers.data(), numbers.size())).ok()) {
+    MUST(dataset.size() == 0);
+    return 0;
+  }
+  MUST(dataset.size() > 0 && dataset.longest() > 0);
+  limits.seq_len = dataset.longest() + kind % 3;
+  limits.min_seq_len = kind % 2 == 0 ? 1 : limits.seq_len;
+  if (kind & 4) {
+    limits.pad_token = 7;
+  }
+  if (kind & 8) {
+    limits.lengths = {1, limits.seq_len};
+  }
+  std::vector<uint64_t> indices(dataset.size());
+  std::iota(indices.begin(), indices.end(), 0);
+  const auto layout = lay_out(dataset, indices.data(), indices.size(), kind & 16, limits);
+  MUST(layout.ok() && layout->examples.size() == dataset.size());
+  size_t entries = 0;
+  for (const Call& call : layout->calls) {
+    MUST(call.tokens.size() == size_t{limits.rows} * call.length && call.label_tokens.size() >= limits.min_labels);
+    MUST(call.owners.size() <= limits.max_labels);
+    entries += call.owners.size();
+    for (const int64_t position : call.label_positions) {
+      MUST(position >= 0 && static_cast<size_t>(position) < call.tokens.size());
+    }
+  }
+  MUST(entries == std::accumulate(layout->labels.begin(), layout->labels.end(), size_t{0}));
+  CandidateScores scores(*layout);
+  for (const Call& call : layout->calls) {
+    const std::vector<float> logprobs(call.label_tokens.size(), -1.5f);
+    scores.add(call, logprobs.data());
+  }
+  (void)scores.mean_loss(kind & 32 ? ZO_LOSS_FULL : ZO_LOSS_CHOICES);
+  return 0;
+}

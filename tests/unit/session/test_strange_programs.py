@@ -1,0 +1,56 @@
+"""Program files of strangers: what they say of sizes and offsets is looked at before it is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+
+from tests.support import linear_program
+from tests.support.strangers import in_child, rewrite, step, steps
+
+ALTERED = 150
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return linear_program.write(tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ([2**63 - 1, 2**63 - 1], "2^64 bytes or more"),
+        ([2**62, 64], f"{2**62 + 64} bytes"),
+        ([2**41], f"{2**41} bytes"),
+        ([-64], "2^64 bytes or more"),
+    ],
+)
+def test_planned_memory_is_added_up(bundle: Path, sizes: list[int], found: str) -> None:
+    """Two buffers of 2^63 - 1 bytes are no buffer of 0 bytes."""
+    file = deserialize_pte_binary((bundle / "model.bin").read_bytes())
+    for plan in file.program.execution_plan:
+        plan.non_const_buffer_sizes = [0, *sizes]  # the first is a place holder
+    (bundle / "model.bin").write_bytes(bytes(serialize_pte_binary(file)))
+    rewrite(bundle)
+    message = in_child(step, bundle)
+    assert f"tensors that take {found}, and" in message and "in this machine" in message
+
+
+@pytest.mark.parametrize("word", [0x7FFFFFF0, -4])
+def test_offsets_are_looked_at(bundle: Path, word: int) -> None:
+    """The file begins with the offset of its first table: here one beyond the file, and one at its end."""
+    content = bytearray((bundle / "model.bin").read_bytes())
+    content[:4] = (word if word > 0 else len(content) + word).to_bytes(4, "little")
+    (bundle / "model.bin").write_bytes(content)
+    rewrite(bundle)
+    assert "while opening, ExecuTorch error" in in_child(step, bundle)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_altered_programs(bundle: Path, seed: int) -> None:
+    """Programs with altered words end in a message, or run; none ends the process."""
+    messages = json.loads(in_child(steps, bundle, seed, ALTERED))
+    assert len(messages) == ALTERED and sum(map(bool, messages)) > ALTERED // 10
