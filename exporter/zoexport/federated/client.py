@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import StateError, ZoExportError
-from zoexport.core.files import atomic_file, write_json
+from zoexport.core.files import atomic_file, private_folder, write_json
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.models import Model
@@ -77,6 +77,7 @@ class Client:
                 expected=f"bundle {terms.bundle}, which the server has",
                 fix="Copy the server's bundle.",
             )
+        private_folder(self._folder)
         has = self._version(request.federation)
         target = request.version + 1 if request.kind == SYNC else request.version
         if request.state is None and not request.since <= has <= target:
