@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,13 +23,17 @@ from zoexport.federated import flower
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.guard import Guard
 from zoexport.federated.keys import NodeKeys
+from zoexport.federated.privacy import Privacy
 from zoexport.federated.store import Store, read_federation
 from zoexport.federated.terms import Terms
 from zoexport.session import Dataset
 
 JOB, RUNNING, ENDED, NUMBERS = "job.json", "running.json", "ended.json", "clients.json"
 NODE_KEYS = ("bundle", "examples", "state")
+PRIVACY = "privacy"
+"""In a node's configuration: :class:`privacy.Privacy` as JSON, or nothing."""
 
 
 def server() -> Any:
@@ -98,6 +103,7 @@ def _run(state: Path, options: Mapping[str, Any], grid: Any) -> None:
                 bundle,
                 transport,
                 patience=patience,
+                guard=Guard(**options["guard"]),
                 evaluate=evaluator,
                 flops=options["flops"],
                 report=lambda _: None,  # who started this process reads the folder
@@ -138,6 +144,12 @@ def nodes_of(
     return nodes
 
 
+def _log(line: str) -> None:
+    """Into Flower's log of this node."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def _answer(content: bytes, context: Any) -> bytes:
     config = {key: Path(str(context.node_config[key])) for key in NODE_KEYS}
 
@@ -147,4 +159,12 @@ def _answer(content: bytes, context: Any) -> bytes:
         return dataset
 
     manifests.read(config["bundle"])
-    return Client(config["bundle"], examples, config["state"]).handle(content)
+    given = str(context.node_config.get(PRIVACY, ""))
+    client = Client(
+        config["bundle"],
+        examples,
+        config["state"],
+        privacy=Privacy.of(json.loads(given)) if given else None,
+        report=lambda reason: _log(f"refused: {reason}"),
+    )
+    return client.handle(content)

@@ -42,6 +42,12 @@ class Accepted:
     trajectory: Trajectory | None
     model: Model | None
     size: int
+    private: bool = False
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over its steps; None where the client keeps that to itself."""
+        return None if self.private else float(self.losses.mean())
 
 
 class Refusal(Exception):
@@ -101,7 +107,9 @@ def accepted(
     if packed is not None and models.digest(packed) != reply.digest:
         raise Refusal("another digest than that of its values")
     magnitude = float(np.abs(numbers).max()) if numbers.size else 0.0
-    return Accepted(client, losses, magnitude, reply.digest, trajectory, packed, size)
+    return Accepted(
+        client, losses, magnitude, reply.digest, trajectory, packed, size, reply.private
+    )
 
 
 def _shown(text: str) -> str:

@@ -131,12 +131,12 @@ class Coordinator:
         plan = self._store.plan(number) or self._store.begin(number, self._sampled(number))
         traffic = _Traffic()
         found = self._collected(number, plan["clients"], traffic)
-        losses = [float(found[client].losses.mean()) for client in sorted(found)]
+        losses = _losses(found)
         counted = self._checked(number, found)
         model, about = self._aggregated(number, plan["clients"], counted)
         model, gate = self._gated(number, model, counted)
         if counted:
-            losses = [float(counted[client].losses.mean()) for client in sorted(counted)]
+            losses = _losses(counted)
         digest = models.digest(model)
         content = {
             "round": number,
@@ -430,6 +430,12 @@ class _Traffic:
 
     up: int = 0
     down: int = 0
+
+
+def _losses(found: Mapping[int, Accepted]) -> list[float]:
+    """Those that clients say."""
+    every = (found[client].loss for client in sorted(found))
+    return [loss for loss in every if loss is not None]
 
 
 def _behind(content: bytes) -> int | None:

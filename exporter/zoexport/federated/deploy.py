@@ -27,6 +27,8 @@ from zoexport.federated import apps, flower, flower_app, front, models
 from zoexport.federated import report as pages
 from zoexport.federated.coordinator import Patience
 from zoexport.federated.cost import flops_per_step
+from zoexport.federated.guard import Guard
+from zoexport.federated.privacy import Privacy
 from zoexport.federated.processes import (
     CONNECTION,
     START_SECONDS,
@@ -66,6 +68,7 @@ def serve(
     settings: Mapping[str, str],
     test: Path | None,
     patience: Patience,
+    guard: Guard,
     report: Callable[[Mapping[str, Any]], None],
     page: Path | None,
     progress: Progress,
@@ -97,6 +100,7 @@ def serve(
         "rounds": rounds,
         "test": None if test is None else str(test.resolve()),
         "patience": dataclasses.asdict(patience),
+        "guard": dataclasses.asdict(guard),
         "nodes": str(access.nodes.resolve()),
     }
     with contextlib.ExitStack() as stack:
@@ -149,6 +153,7 @@ def take_part(
     server: str,
     ca: Path,
     key: Path,
+    privacy: Privacy | None,
     progress: Progress,
 ) -> None:
     """Be a client until the process is ended.
@@ -160,6 +165,7 @@ def take_part(
         server: HOST:PORT.
         ca: the certificate of the server's authority.
         key: this client's private key, in OpenSSH's format.
+        privacy: what uploads have to satisfy, or None.
         progress: called with what is being done.
 
     Raises:
@@ -168,6 +174,8 @@ def take_part(
     flower.prepare()
     for path in (ca, key):
         readable(path)
+    if privacy is not None:
+        progress(f"the privacy budget pays for {privacy.uploads()} uploads", None)
     manifest = manifests.read(bundle)
     private_folder(state)
     examples = state / "examples.jsonl"
@@ -182,6 +190,9 @@ def take_part(
     values = dict(zip(apps.NODE_KEYS, (bundle, examples, state), strict=True))
     with atomic_file(config) as temporary:
         lines = [f"{name} = {json.dumps(str(path.resolve()))}\n" for name, path in values.items()]
+        if privacy is not None:
+            given = json.dumps(dataclasses.asdict(privacy))
+            lines.append(f"{apps.PRIVACY} = {json.dumps(given)}\n")
         temporary.write_text("".join(lines), encoding="utf-8")
     program, environment = python("zoexport.federated.supernode")
     command = [

@@ -71,12 +71,13 @@ def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlett
     from starlette.routing import Route
 
     log = logging.getLogger(__name__)
-    client = httpx.AsyncClient(
+    # The transport alone: a client would keep cookies, and follow redirects, of one caller for the next.
+    transport = httpx.AsyncHTTPTransport(
         verify=ssl.create_default_context(cafile=str(certificate)),
-        timeout=_SECONDS,
         limits=httpx.Limits(max_connections=None),
         trust_env=False,
     )
+    waits = httpx.Timeout(_SECONDS).as_dict()
 
     def passed_to(path: str) -> Any:
         async def passed(request: Request) -> Response:
@@ -95,12 +96,16 @@ def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlett
                 for name, value in request.headers.items()
                 if name in _PASSED or name.startswith(_FLOWER)
             }
+            call = httpx.Request(
+                "POST",
+                f"https://{inner}{path}",
+                content=bytes(content),
+                headers={**headers, "accept-encoding": "identity"},
+                extensions={"timeout": waits},
+            )
             try:
-                found = await client.post(
-                    f"https://{inner}{path}",
-                    content=bytes(content),
-                    headers={**headers, "accept-encoding": "identity"},
-                )
+                found = await transport.handle_async_request(call)
+                answer = await found.aread()
             except httpx.HTTPError as error:
                 log.warning("502 %s %s", path, type(error).__name__)
                 return Response("no answer", 502)
@@ -109,7 +114,7 @@ def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlett
                 for name, value in found.headers.items()
                 if name == "content-type" or name.startswith(_FLOWER)
             }
-            return Response(found.content, found.status_code, answered)
+            return Response(answer, found.status_code, answered)
 
         return passed
 
@@ -118,10 +123,12 @@ def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlett
         log.warning("%d %s from %s", status, request.url.path[:80].encode(), _caller(request))
         return Response("nothing here", status)
 
-    return Starlette(
+    found = Starlette(
         routes=[Route(path, passed_to(path), methods=["POST"]) for path in ROUTES],
         exception_handlers={404: refused, 405: refused},
     )
+    found.router.redirect_slashes = False
+    return found
 
 
 @contextlib.contextmanager
@@ -159,6 +166,7 @@ def serving(
     config = uvicorn.Config(
         app(inner, inner_certificate, keys, largest),
         lifespan="off",
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

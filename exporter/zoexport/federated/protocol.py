@@ -202,6 +202,7 @@ class Reply:
         bundle: the id of the bundle that it has.
         digest: of the model that its session has after its steps, or after the synchronization.
         reason: of a refusal.
+        private: whether noise was added to the body (``privacy``), whose losses then say nothing.
         body: scalars (:class:`Trajectory`), or values.
     """
 
@@ -213,6 +214,7 @@ class Reply:
     has: int
     digest: str = ""
     reason: str = ""
+    private: bool = False
     body: bytes = b""
 
     def pack(self) -> bytes:
@@ -243,6 +245,7 @@ class Reply:
                 has=_number(header["has"]),
                 digest=str(header["digest"]),
                 reason=str(header["reason"]),
+                private=header.get("private") is True,
                 body=body,
             )
         except (KeyError, ValueError, TypeError) as error:
