@@ -84,7 +84,7 @@ def call(
     connection = http.client.HTTPSConnection(
         federation.host, federation.port, context=context, timeout=20
     )
-    given = {"content-type": "application/x-protobuf", "accept": "application/x-protobuf"}
+    given = {"content-type": "application/protobuf", "accept": "application/protobuf"}
     connection.request(method, path, body=b"", headers={**given, **(headers or {})})
     status = connection.getresponse().status
     connection.close()
