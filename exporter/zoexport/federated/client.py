@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zoexport.core.errors import DivergedError, StateError, ZoExportError
+from zoexport.core.errors import DivergedError, StateError
 from zoexport.core.files import atomic_file, private_folder, write_json
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
@@ -71,7 +71,7 @@ class Client:
         request = Request.unpack(content)
         try:
             reply = self._answer(request)
-        except ZoExportError as error:
+        except Exception as error:
             # Messages name folders and files of this machine: the server gets the kind of error alone.
             self._report(str(error))
             reply = self._reply(request, REFUSED, 0, reason=type(error).__name__)

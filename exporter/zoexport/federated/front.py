@@ -54,6 +54,7 @@ KEY = "flwr-public-key"
 _PASSED = ("content-type", "accept")
 _FLOWER = "flwr-"
 _SECONDS = 60.0
+_CONNECTIONS = 1024
 _LOG_BYTES = 4 << 20
 
 
@@ -170,6 +171,7 @@ def serving(
         log_config=None,
         access_log=False,
         server_header=False,
+        limit_concurrency=_CONNECTIONS,
         ssl_certfile=str(certificate),
         ssl_keyfile=str(key),
         timeout_graceful_shutdown=2,

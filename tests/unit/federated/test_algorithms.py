@@ -14,7 +14,7 @@ from tests.support.compiled import Compiler
 from tests.support.federations import Network, clients_of, examples, federation, terms_of
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.federated import models
+from zoexport.federated import flower, models
 from zoexport.federated.aggregate import mean
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Patience
@@ -331,6 +331,20 @@ def test_the_server_is_told_no_paths(mezo: Path, tmp_path: Path) -> None:
     assert found["clients"] == [1] and "the client refused" in found["refused"][0]["reason"]
     assert not any(str(tmp_path).encode() in content for content in contents)
     assert len(said) == 1 and str(tmp_path / "private") in said[0]
+
+
+def test_what_flower_sends_of_an_exception_is_its_kind(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: Any) -> bytes:
+        raise FileNotFoundError(str(tmp_path))
+
+    with pytest.raises(RuntimeError) as caught:
+        flower.without_words(failing, b"", None)
+    error: BaseException | None = caught.value
+    assert str(error) == "FileNotFoundError" and error is not None
+    assert error.__cause__ is None and error.__context__ is None
+    assert str(tmp_path) in capfd.readouterr().err
 
 
 def test_second_replies_strangers_and_silence(mezo: Path, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from tests.support.fake_federations import (
 from zoexport.core.errors import StateError
 from zoexport.federated import models
 from zoexport.federated.guard import VOID_ROUNDS, Guard
-from zoexport.federated.protocol import Reply, Trajectory
+from zoexport.federated.protocol import Reply, Request, Trajectory
+from zoexport.federated.store import Store
 from zoexport.federated.terms import ALGORITHMS
 
 ROUNDS = 5
@@ -230,3 +233,48 @@ def test_a_server_killed_at_any_write_ends_with_the_same_model(
         with killed_at(count, monkeypatch, before=before), pytest.raises(Killed):
             run(folder)
         assert run(folder) == calm, count
+
+
+# ---- what a long federation costs ------------------------------------------------------------------------------------
+
+
+def test_sizes_are_compared_before_replies_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a client that is new gets is known from how many there were."""
+    terms = terms_of("replay")
+    with federation(tmp_path, terms, FakeClients(terms, 3, {}), sample=3) as server:
+        server.run(30)
+        read: list[int] = []
+        reply = Store.reply
+
+        def counting(self: Store, number: int, client: int) -> bytes:
+            read.append(number)
+            return reply(self, number, client)
+
+        monkeypatch.setattr(Store, "reply", counting)
+        # A round's scalars are more than this model.
+        assert Request.unpack(server._request("train", 30, 2, 0)).state is not None
+        assert read == []
+        # Of a larger one they are less.
+        large = {name: np.zeros(10**5, np.float32) for name in FIRST}
+        found = server._requests.build("train", 30, 2, 28, large)
+        assert Request.unpack(found).state is None and sorted(set(read)) == [28, 29]
+
+
+def test_many_rounds_are_replayed_without_a_stack(tmp_path: Path) -> None:
+    """Where the last models are lost, the version comes of all rounds before."""
+    terms = terms_of("replay")
+    clients = FakeClients(terms, 1, {})
+    with federation(tmp_path, terms, clients, sample=1) as server:
+        server.run(150)
+        expected = models.digest(server.model)
+    for path in (tmp_path / "models").iterdir():
+        path.unlink()
+    before, depth = sys.getrecursionlimit(), len(inspect.stack(0))
+    sys.setrecursionlimit(depth + 130)
+    try:
+        with federation(tmp_path, terms, clients, sample=1) as server:
+            assert models.digest(server.model) == expected
+    finally:
+        sys.setrecursionlimit(before)
