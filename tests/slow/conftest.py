@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.federation_processes import make_data, make_keys
 from zoexport.data.samples import Samples, sentences
 
 HELD_OUT = 500
@@ -30,3 +31,15 @@ def held_out(folder: Path, samples: Samples) -> Path:
     lines = samples.test.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:HELD_OUT]), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a federation of processes."""
+    return make_keys(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each of its clients' own."""
+    return make_data(tmp_path_factory.mktemp("data"))

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
-import socket
 import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,171 +14,11 @@ import pytest
 
 from tests.support import smollm2
 from tests.support.compiled import Compiler
+from tests.support.federation_processes import NAMES, Federation, wait_for
 from zoexport.data.samples import Samples
-from zoexport.federated import models
-from zoexport.federated.aggregate import Replayer
-from zoexport.federated.protocol import Reply, Trajectory
-from zoexport.federated.store import read_federation
 from zoexport.federated.terms import Terms
-from zoexport.session import Session, no_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.federation]
-ROOT = Path(__file__).parents[2]
-NAMES = ("ann", "bob", "eve")
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made by the commands of docs/federated.md."""
-    folder = tmp_path_factory.mktemp("keys")
-    page = (ROOT / "docs" / "federated.md").read_text("utf-8")
-    found = re.search(r"<!-- keys -->\n```sh\n(.*?)```", page, re.DOTALL)
-    assert found
-    subprocess.run(["bash", "-ec", found[1]], cwd=folder, check=True, capture_output=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Each client's own."""
-    folder = tmp_path_factory.mktemp("data")
-    words = ["a", "film", "good", "bad", "the", "was", "it", "long"]
-    found = {}
-    for number, name in enumerate(NAMES):
-        generator = np.random.default_rng(number)
-        lines = [{"text": " ".join(generator.choice(words, 6))} for _ in range(8)]
-        found[name] = folder / f"{name}.jsonl"
-        found[name].write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return found
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def environment(faults: Path | None) -> dict[str, str]:
-    path = [str(ROOT / "exporter"), str(ROOT)]
-    extra = {}
-    if faults is not None:
-        path.insert(0, str(ROOT / "tests" / "support" / "faulty"))
-        extra["ZOEXPORT_TEST_FAULTS"] = str(faults)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", **extra}
-
-
-class Federation:
-    """A server and clients as processes of this machine."""
-
-    def __init__(self, folder: Path, bundle: Path, keys: Path) -> None:
-        self.folder, self.bundle, self.keys = folder, bundle, keys
-        self.port = free_port()
-
-    @contextlib.contextmanager
-    def client(
-        self,
-        name: str,
-        data: Path,
-        *,
-        key: Path | None = None,
-        ca: Path | None = None,
-        faults: Path | None = None,
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        line = ["client", self.bundle, "--data", data, "--state", self.folder / name]
-        line += ["--server", f"127.0.0.1:{self.port}", "--ca", ca or self.keys / "ca.crt"]
-        line += ["--key", key or self.keys / f"{name}.key"]
-        with self._started(name, line, faults) as process:
-            yield process
-
-    @contextlib.contextmanager
-    def _started(
-        self, name: str, line: list[Any], faults: Path | None
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", "zoexport", "federate", *map(str, line), "--debug"]
-        with (self.folder / f"{name}.out").open("ab") as output:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=output, env=environment(faults)
-            )
-            try:
-                yield process
-            finally:
-                process.terminate()
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                if process.stdout:
-                    process.stdout.close()
-
-    @contextlib.contextmanager
-    def server(
-        self,
-        *,
-        rounds: int,
-        sample: int = 3,
-        timeout: int = 60,
-        faults: Path | None = None,
-        options: tuple[str, ...] = (),
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        line = ["server", self.bundle, "--state", self.folder / "server", "--port", self.port]
-        line += ["--nodes", self.keys / "nodes", "--ca", self.keys / "ca.crt"]
-        line += ["--certificate", self.keys / "server.pem", "--key", self.keys / "server.key"]
-        line += ["--sample", sample, "--rounds", rounds, "--timeout", timeout, "--json"]
-        with self._started("server-process", [*line, *options], faults) as process:
-            yield process
-
-    def result(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-        output, _ = process.communicate(timeout=seconds)
-        log = (self.folder / "server-process.out").read_text()
-        assert process.returncode == 0, f"{output.decode()}\n{log[-4000:]}"
-        found: dict[str, Any] = json.loads(output)
-        return found
-
-    def rounds(self) -> list[dict[str, Any]]:
-        paths = sorted((self.folder / "server" / "rounds").glob("*/round.json"))
-        return [json.loads(path.read_text()) for path in paths]
-
-    def terms(self) -> Terms:
-        content = dict(read_federation(self.folder / "server")["terms"])
-        content.pop("sample")
-        return Terms.of(content)
-
-    def compare_last_round(self) -> int:
-        """Each client's own state folder against the replay of what it sent; how many there were."""
-        terms, found = self.terms(), self.rounds()
-        number = len(found) - 1
-        folder = self.folder / "server"
-        before = models.initial(self.bundle)
-        if number:
-            content = (folder / "models" / f"model-{number}.safetensors").read_bytes()
-            before = models.unpack(content, models.sizes_of(before), "")
-        numbers = json.loads((folder / "clients.json").read_text())
-        compared = 0
-        for name, client in numbers.items():
-            if client not in found[number]["clients"]:
-                continue
-            (state,) = (self.folder / name).glob("round-*")
-            reply = Reply.unpack(
-                (folder / "rounds" / f"{number:06d}" / f"reply-{client}.bin").read_bytes()
-            )
-            trajectory = Trajectory.unpack(reply.body, terms.steps, terms.scalars)
-            seed = terms.client_seed(number, client)
-            replayed = Replayer(self.bundle).model(before, seed, trajectory, terms)
-            with Session.open(self.bundle, engine=no_programs, verify=False) as session:
-                session.attach(state, read_only=True)
-                assert session.info.steps == terms.steps
-                for slot, values in replayed.items():
-                    assert session.read_slot(slot).tobytes() == values.tobytes()
-            compared += 1
-        return compared
-
-
-def wait_for(what: Path, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not what.exists():
-        assert time.monotonic() < end, f"no {what}"
-        time.sleep(0.2)
 
 
 def upload_bound(terms: Terms) -> int:
@@ -287,8 +122,8 @@ def test_every_fault_of_a_client(
         assert {numbers["ann"], numbers["bob"]} <= set(one["clients"])
         assert np.isfinite(one["loss"])
     assert federation.compare_last_round() == len(found[-1]["clients"]) >= 2
-    log = (tmp_path / "server" / "superlink.log").read_text()
-    assert "No SuperNode found with the given public key" in log
+    refused = (tmp_path / "server" / "front.log").read_text().splitlines()
+    assert refused and all(" 401 /v1/fleet/" in line for line in refused)
 
 
 def test_a_server_that_is_killed(

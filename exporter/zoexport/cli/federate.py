@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,6 +13,9 @@ from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.groups import Verbs
 from zoexport.cli.progress import Phases
 from zoexport.cli.rounds import Rounds
+
+if TYPE_CHECKING:
+    from zoexport.federated.privacy import Privacy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +29,39 @@ def _federation(function: F) -> F:
     for option in (
         click.option("--report", type=options.PATH, help="A folder for a page with curves."),
         click.option(
-            "--test", type=options.PATH, help="Examples that each version is evaluated on."
+            "--test",
+            type=options.PATH,
+            help="Examples that each version is evaluated on, before it is accepted.",
+        ),
+        click.option(
+            "--rise",
+            type=click.FloatRange(min=0),
+            default=0.25,
+            show_default=True,
+            help="With --test: a version whose loss lies this share above the lowest before is rolled back.",
+        ),
+        click.option(
+            "--aggregate",
+            default="mean",
+            show_default=True,
+            help="How clients' updates become one: mean, trimmed-mean or median, value by value.",
+        ),
+        click.option(
+            "--clip",
+            type=click.FloatRange(min=0, min_open=True),
+            help="The largest norm of a client's update; a longer one is shortened to it.",
+        ),
+        click.option(
+            "--clip-relative",
+            type=click.FloatRange(min=0),
+            default=3.0,
+            show_default=True,
+            help="The same as a multiple of the median norm of this and earlier rounds; 0: no such bound.",
+        ),
+        click.option(
+            "--secure-aggregation",
+            is_flag=True,
+            help="Not offered: refused, with the reason (docs/federated.md).",
         ),
         click.option(
             "--timeout",
@@ -67,6 +102,55 @@ def _federation(function: F) -> F:
     return function
 
 
+def _private(function: F) -> F:
+    """What a client's uploads have to satisfy."""
+    for option in (
+        click.option(
+            "--dp-delta",
+            type=click.FloatRange(0, 1, min_open=True, max_open=True),
+            default=1e-5,
+            show_default=True,
+            help="The delta at which --dp-epsilon holds.",
+        ),
+        click.option(
+            "--dp-epsilon",
+            type=click.FloatRange(min=0, min_open=True),
+            help="What all uploads together may spend; then this client refuses. Needed with --dp-noise.",
+        ),
+        click.option(
+            "--dp-noise",
+            type=click.FloatRange(min=0, min_open=True),
+            help="The standard deviation of the noise on each uploaded number, in multiples of --dp-clip.",
+        ),
+        click.option(
+            "--dp-clip",
+            type=click.FloatRange(min=0, min_open=True),
+            help="The norm that an upload has at most before noise. Needed with --dp-noise.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _privacy(
+    clip: float | None, noise: float | None, epsilon: float | None, delta: float
+) -> Privacy | None:
+    from zoexport.core.errors import ConfigError
+    from zoexport.federated.privacy import Privacy
+
+    if clip is None and noise is None and epsilon is None:
+        return None
+    if clip is None or noise is None or epsilon is None:
+        named = {"--dp-clip": clip, "--dp-noise": noise, "--dp-epsilon": epsilon}
+        raise ConfigError(
+            ", ".join(name for name, value in named.items() if value is not None),
+            found="no " + ", ".join(name for name, value in named.items() if value is None),
+            expected="all three: what is clipped, the noise, and the budget",
+            fix="Give them; docs/federated.md says what they mean.",
+        )
+    return Privacy(clip, noise, epsilon, delta)
+
+
 @click.group(cls=Verbs)
 def federate() -> None:
     """Train one model on many clients' data, which stay where they are.
@@ -94,6 +178,7 @@ def federate() -> None:
 )
 @click.option("--state", type=options.PATH, help="Keep the federation here; it goes on from there.")
 @_federation
+@_private
 @options.settings
 @options.common
 def simulate(
@@ -102,6 +187,10 @@ def simulate(
     clients: int,
     split: str,
     state: Path | None,
+    dp_clip: float | None,
+    dp_noise: float | None,
+    dp_epsilon: float | None,
+    dp_delta: float,
     **common: Any,
 ) -> None:
     """Simulate clients of BUNDLE on this machine, in Flower's simulation engine.
@@ -115,7 +204,17 @@ def simulate(
     """
     from zoexport.federated.simulate import simulate as run
 
-    _federate(run, bundle, data=data, clients=clients, division=split, state=state, **common)
+    privacy = _privacy(dp_clip, dp_noise, dp_epsilon, dp_delta)
+    _federate(
+        run,
+        bundle,
+        data=data,
+        clients=clients,
+        division=split,
+        state=state,
+        privacy=privacy,
+        **common,
+    )
 
 
 @federate.command()
@@ -164,14 +263,25 @@ def server(
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="Where it listens.")
 @click.option("--ca", type=options.PATH, required=True, help="The authority's certificate, PEM.")
 @click.option("--key", type=options.PATH, required=True, help="This client's key, OpenSSH format.")
+@_private
 @options.common
 def client(
-    bundle: Path, data: Path, state: Path, address: str, ca: Path, key: Path, as_json: bool
+    bundle: Path,
+    data: Path,
+    state: Path,
+    address: str,
+    ca: Path,
+    key: Path,
+    dp_clip: float | None,
+    dp_noise: float | None,
+    dp_epsilon: float | None,
+    dp_delta: float,
+    as_json: bool,
 ) -> None:
     """Take part in a federation with BUNDLE and data that stay here, until it is stopped.
 
-    The server sends what is to be done, and the few lines of Python that Flower runs for it: take part only with a
-    server that you trust.
+    The server sends what is to be done. An app other than zoexport's, which Flower would run, is refused. What a server
+    learns from uploads, and what --dp-noise changes, is in docs/federated.md.
 
     \b
     ssh-keygen -t ecdsa -b 384 -N '' -f me.key     # me.key.pub goes to the server's folder as NAME.pub
@@ -180,8 +290,18 @@ def client(
     """
     from zoexport.federated.deploy import take_part
 
+    privacy = _privacy(dp_clip, dp_noise, dp_epsilon, dp_delta)
     with output_of_libraries(), Phases("federate", as_json=as_json) as phases:
-        take_part(bundle, data=data, state=state, server=address, ca=ca, key=key, progress=phases)
+        take_part(
+            bundle,
+            data=data,
+            state=state,
+            server=address,
+            ca=ca,
+            key=key,
+            privacy=privacy,
+            progress=phases,
+        )
 
 
 def _federate(
@@ -193,13 +313,22 @@ def _federate(
     least: float,
     report: Path | None,
     as_json: bool,
+    aggregate: str,
+    clip: float | None,
+    clip_relative: float,
+    rise: float,
+    secure_aggregation: bool,
     **others: Any,
 ) -> None:
     """Run rounds and show them; ``others`` go to ``run`` as they are."""
     from zoexport.core.config import parse_assignments
     from zoexport.federated import report as pages
     from zoexport.federated.coordinator import Patience
+    from zoexport.federated.guard import Guard
 
+    if secure_aggregation:
+        _refuse_secure_aggregation()
+    guard = Guard(aggregate, clip, clip_relative or None, rise).checked()
     settings = parse_assignments(assignments)
     if report is not None:
         pages.check(report)
@@ -208,6 +337,7 @@ def _federate(
             bundle,
             settings=settings,
             patience=Patience(seconds=timeout, least=least),
+            guard=guard,
             report=shown,
             page=report,
             progress=shown.phase,
@@ -216,12 +346,24 @@ def _federate(
     _emit(result, as_json=as_json)
 
 
+def _refuse_secure_aggregation() -> None:
+    """Say why there is none."""
+    from zoexport.core.errors import ConfigError
+
+    raise ConfigError(
+        "--secure-aggregation",
+        found="a wish that the server sees nothing but sums (Flower's SecAgg+)",
+        expected="rounds whose every upload is kept, bounded and, where it is scalars, replayed by the server",
+        fix="Let clients add noise (federate client --dp-noise); docs/federated.md says why both do not go together.",
+    )
+
+
 def _emit(result: Mapping[str, Any], *, as_json: bool) -> None:
-    losses = result["losses"]
+    losses = [loss for loss in result["losses"] if loss is not None] or [float("nan")]
     rows = [
         ("loss", f"{losses[0]:.4f} in the first round, {losses[-1]:.4f} in the last"),
         ("sent", f"{size(result['bytes_up'])} up, {size(result['bytes_down'])} down"),
-        ("refused", f"{result['refused']} replies"),
+        ("refused", f"{result['refused']} replies, {result['unchanged']} rounds"),
     ]
     if result["evaluations"]:
         rows.insert(1, ("held out", f"{result['evaluations'][-1]:.4f}"))

@@ -66,6 +66,20 @@ def atomic_file(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder that its user alone can enter; one that is there already, and is this user's, becomes so.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.stat().st_uid == os.geteuid():
+            path.chmod(0o700)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
 def write_json(path: Path, content: Mapping[str, Any], *, allow_nan: bool = False) -> None:
     """Write a mapping as JSON, whole or not at all.
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.federated import models
 from zoexport.federated.models import Model
-from zoexport.federated.protocol import RoundScalars, Trajectory
+from zoexport.federated.protocol import AGGREGATES, RoundScalars, Trajectory
 from zoexport.federated.terms import Terms
 from zoexport.session import Session, no_programs
+
+MEAN, TRIMMED_MEAN, MEDIAN = AGGREGATES
+TRIMMED = 0.2
+"""The share of clients that a trimmed mean leaves out at each end; at least one of three."""
+
+Values = Mapping[str, NDArray[np.floating[Any]]]
 
 
 class Replayer:
@@ -39,31 +46,68 @@ class Replayer:
 
     def rounded(self, model: Mapping[str, NDArray[np.float64]]) -> Model:
         """An average as slots hold it: each value rounded once, to nearest, to its slot's floats."""
-        return {
-            name: values.astype(np.float16).astype(np.float32)
-            if name in self._halves
-            else values.astype(np.float32)
-            for name, values in model.items()
-        }
+        with np.errstate(over="ignore"):  # what is infinite then is refused
+            return {
+                name: values.astype(np.float16).astype(np.float32)
+                if name in self._halves
+                else values.astype(np.float32)
+                for name, values in model.items()
+            }
 
     def next_model(self, model: Model, found: RoundScalars, terms: Terms) -> Model:
-        """The version after a round, from its scalars."""
+        """The version after a round, from its scalars; the same model after a round in which nobody counted."""
+        if not found.trajectories:
+            return model
         if terms.how.averages == "scalars":
-            seed = terms.client_seed(found.round, 0)
-            return self.model(model, seed, mean_trajectory(found.trajectories), terms)
+            (averaged,) = found.trajectories.values()
+            return self.model(model, terms.client_seed(found.round, 0), averaged, terms)
+        replayed = (
+            self.model(model, terms.client_seed(found.round, client), trajectory, terms)
+            for client, trajectory in sorted(found.trajectories.items())
+        )
         return self.rounded(
-            mean(
-                self.model(model, terms.client_seed(found.round, client), trajectory, terms)
-                for client, trajectory in sorted(found.trajectories.items())
-            )
+            combined((clipped(one, model, found.limit) for one in replayed), found.aggregate)
         )
 
 
-def mean(found: Iterable[Model]) -> dict[str, NDArray[np.float64]]:
-    """The mean of models, added up in float64 in the order given: callers give that of clients' numbers.
+def update_norm(model: Values, base: Model) -> float:
+    """The Euclidean norm of what a client has changed, over all values together."""
+    square = 0.0
+    for name in sorted(base):
+        change = model[name].astype(np.float64) - base[name]
+        square += float(np.dot(change, change))
+    return float(np.sqrt(square))
 
-    One model is in memory at a time, beside the sums.
+
+def share_kept(norm: float, limit: float | None) -> float:
+    """What an update is multiplied with so that its norm is at most ``limit``."""
+    return 1.0 if limit is None or norm <= limit else limit / norm
+
+
+def clipped(model: Model, base: Model, limit: float | None) -> Values:
+    """A client's model with its update shortened to ``limit``; itself where it is short enough."""
+    share = share_kept(update_norm(model, base), limit) if limit is not None else 1.0
+    if share == 1.0:
+        return model
+    return {
+        name: base[name] + share * (values.astype(np.float64) - base[name])
+        for name, values in model.items()
+    }
+
+
+def combined(found: Iterable[Values], how: str) -> dict[str, NDArray[np.float64]]:
+    """Models as one, in float64; callers give the order of clients' numbers.
+
+    A mean has one model in memory at a time, beside the sums; the others have all of them.
     """
+    if how == MEAN:
+        return mean(found)
+    every = list(found)
+    return {name: _middle([one[name] for one in every], how) for name in every[0]}
+
+
+def mean(found: Iterable[Values]) -> dict[str, NDArray[np.float64]]:
+    """The mean of models, added up in float64 in the order given."""
     sums: dict[str, NDArray[np.float64]] = {}
     count = 0
     for model in found:
@@ -76,16 +120,44 @@ def mean(found: Iterable[Model]) -> dict[str, NDArray[np.float64]]:
     return {name: total / count for name, total in sums.items()}
 
 
-def mean_trajectory(found: Mapping[int, Trajectory]) -> Trajectory:
-    """Each step's scalars averaged over clients, in float64 and the order of their numbers."""
-    ordered = [found[client] for client in sorted(found)]
+def combined_trajectory(
+    found: Mapping[int, Trajectory],
+    how: str = MEAN,
+    shares: Mapping[int, float] | None = None,
+) -> Trajectory:
+    """Each step's scalars of all clients as one, in float64 and the order of their numbers.
 
-    def average(values: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-        total = values[0].astype(np.float64)
-        for other in values[1:]:
-            total += other
-        return (total / len(values)).astype(np.float32)
-
+    Args:
+        shares: what each client's gradients are multiplied with; 1 where there is none. An update is linear in them.
+    """
+    ordered = sorted(found)
+    losses = [found[client].losses for client in ordered]
+    gradients: list[NDArray[np.float64]] = [
+        found[client].gradients.astype(np.float64) * (shares or {}).get(client, 1.0)
+        for client in ordered
+    ]
     return Trajectory(
-        average([one.losses for one in ordered]), average([one.gradients for one in ordered])
+        _as_one(losses, how).astype(np.float32), _as_one(gradients, how).astype(np.float32)
     )
+
+
+def _as_one(values: Sequence[NDArray[np.floating[Any]]], how: str) -> NDArray[np.float64]:
+    if how != MEAN:
+        return _middle(values, how)
+    total = values[0].astype(np.float64)
+    for other in values[1:]:
+        total += other
+    return total / len(values)
+
+
+def _middle(values: Sequence[NDArray[np.floating[Any]]], how: str) -> NDArray[np.float64]:
+    """Value by value: the median, or the mean without the ends."""
+    ordered = np.sort(np.stack([one.astype(np.float64) for one in values]), axis=0)
+    count = len(ordered)
+    trimmed = max(int(TRIMMED * count), 1) if count >= 3 else 0
+    cut = (count - 1) // 2 if how == MEDIAN else trimmed
+    kept = ordered[cut : count - cut]
+    total = kept[0].copy()
+    for other in kept[1:]:
+        total += other
+    return np.asarray(total / len(kept))

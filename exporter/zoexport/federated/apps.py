@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,12 +23,17 @@ from zoexport.federated import flower
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.guard import Guard
+from zoexport.federated.keys import NodeKeys
+from zoexport.federated.privacy import Privacy
 from zoexport.federated.store import Store, read_federation
 from zoexport.federated.terms import Terms
 from zoexport.session import Dataset
 
 JOB, RUNNING, ENDED, NUMBERS = "job.json", "running.json", "ended.json", "clients.json"
 NODE_KEYS = ("bundle", "examples", "state")
+PRIVACY = "privacy"
+"""In a node's configuration: :class:`privacy.Privacy` as JSON, or nothing."""
 
 
 def server() -> Any:
@@ -84,7 +90,8 @@ def _run(state: Path, options: Mapping[str, Any], grid: Any) -> None:
     bundle = Path(options["bundle"])
     patience = Patience(**options["patience"])
     with Store.opened(state, terms, sample) as store:
-        transport = flower.FlowerTransport(grid, nodes_of(grid, state, sample, patience.seconds))
+        nodes = nodes_of(grid, state, NodeKeys(Path(options["nodes"])), sample, patience.seconds)
+        transport = flower.FlowerTransport(grid, nodes)
         with contextlib.ExitStack() as stack:
             evaluator = None
             if options["test"] is not None:
@@ -96,17 +103,21 @@ def _run(state: Path, options: Mapping[str, Any], grid: Any) -> None:
                 bundle,
                 transport,
                 patience=patience,
+                guard=Guard(**options["guard"]),
                 evaluate=evaluator,
                 flops=options["flops"],
                 report=lambda _: None,  # who started this process reads the folder
             ).run(options["rounds"])
 
 
-def nodes_of(grid: Any, state: Path, least: int, seconds: float) -> Callable[[], Mapping[int, int]]:
+def nodes_of(
+    grid: Any, state: Path, keys: NodeKeys, least: int, seconds: float
+) -> Callable[[], Mapping[int, int]]:
     """The connected nodes by client number; waits ``seconds`` for ``least`` of them.
 
-    A number belongs to the name that the server's operator registered a key under, and is kept in ``clients.json``: it
-    is the same after every restart of either side.
+    A node is who its key is in the operator's folder, whatever name it is registered under; one whose key is not there,
+    or not any longer, is nobody. A number belongs to the name of the key's file and is kept in ``clients.json``: it is
+    the same after every restart of either side.
     """
 
     def nodes() -> Mapping[int, int]:
@@ -115,7 +126,12 @@ def nodes_of(grid: Any, state: Path, least: int, seconds: float) -> Callable[[],
         known = len(numbers)
         end = time.monotonic() + seconds
         while True:
-            there = {node.name: node.node_id for node in grid.get_nodes() if node.name}
+            known_keys = keys.current()
+            there = {
+                known_keys[node.public_key]: node.node_id
+                for node in grid.get_nodes()
+                if node.public_key in known_keys
+            }
             if len(there) >= least or time.monotonic() > end:
                 break
             time.sleep(0.5)
@@ -128,6 +144,12 @@ def nodes_of(grid: Any, state: Path, least: int, seconds: float) -> Callable[[],
     return nodes
 
 
+def _log(line: str) -> None:
+    """Into Flower's log of this node."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def _answer(content: bytes, context: Any) -> bytes:
     config = {key: Path(str(context.node_config[key])) for key in NODE_KEYS}
 
@@ -137,4 +159,12 @@ def _answer(content: bytes, context: Any) -> bytes:
         return dataset
 
     manifests.read(config["bundle"])
-    return Client(config["bundle"], examples, config["state"]).handle(content)
+    given = str(context.node_config.get(PRIVACY, ""))
+    client = Client(
+        config["bundle"],
+        examples,
+        config["state"],
+        privacy=Privacy.of(json.loads(given)) if given else None,
+        report=lambda reason: _log(f"refused: {reason}"),
+    )
+    return client.handle(content)

@@ -19,6 +19,9 @@ SPREADS = 8.0
 """How many spreads above the median a reply's magnitude may lie."""
 HISTORY = 64
 """Magnitudes of earlier rounds' replies that a round is compared with, the newest."""
+LARGEST_LOSS = 1e4
+"""Of a step; that of a model which knows nothing is the logarithm of its vocabulary."""
+_LONGEST_REASON = 500
 _NORMAL = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 
@@ -39,6 +42,12 @@ class Accepted:
     trajectory: Trajectory | None
     model: Model | None
     size: int
+    private: bool = False
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over its steps; None where the client keeps that to itself."""
+        return None if self.private else float(self.losses.mean())
 
 
 class Refusal(Exception):
@@ -64,7 +73,9 @@ def accepted(
     except DataError as error:
         raise Refusal(f"malformed: found {error.found}, expected {error.expected}") from error
     if reply.bundle != terms.bundle:
-        raise Refusal(f"bundle {reply.bundle[:16]}, not {terms.bundle[:16]}: {reply.reason}")
+        raise Refusal(
+            f"bundle {_shown(reply.bundle[:16])}, not {terms.bundle[:16]}: {_shown(reply.reason)}"
+        )
     if (reply.round, reply.version) != (round_number, version):
         raise Refusal(
             f"stale: round {reply.round} on version {reply.version}, "
@@ -73,7 +84,7 @@ def accepted(
     if reply.client != client:
         raise Refusal(f"the number of client {reply.client}, from client {client}")
     if reply.status == REFUSED:
-        raise Refusal(f"the client refused: {reply.reason}")
+        raise Refusal(f"the client refused: {_shown(reply.reason)}")
     if reply.status != DONE:
         raise Refusal(f"status {reply.status}")
     trajectory, packed, size = None, None, len(content)
@@ -91,10 +102,19 @@ def accepted(
         numbers = np.concatenate([packed[name] - model[name] for name in sorted(model)])
     if losses.size != terms.steps or not (np.isfinite(losses).all() and np.isfinite(numbers).all()):
         raise Refusal("not finite")
+    if losses.size and not (losses.min() >= 0 and losses.max() <= LARGEST_LOSS):
+        raise Refusal(f"a loss outside 0..{LARGEST_LOSS:.0f}")
     if packed is not None and models.digest(packed) != reply.digest:
         raise Refusal("another digest than that of its values")
     magnitude = float(np.abs(numbers).max()) if numbers.size else 0.0
-    return Accepted(client, losses, magnitude, reply.digest, trajectory, packed, size)
+    return Accepted(
+        client, losses, magnitude, reply.digest, trajectory, packed, size, reply.private
+    )
+
+
+def _shown(text: str) -> str:
+    """A client's words, for the log: not many, and in one line."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:_LONGEST_REASON])
 
 
 def bound(magnitudes: Sequence[float], history: Sequence[float]) -> float:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.errors import StateError, ZoExportError
-from zoexport.core.files import atomic_file, write_json
+import numpy as np
+
+from zoexport.core.errors import DivergedError, StateError
+from zoexport.core.files import atomic_file, private_folder, write_json
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.models import Model
+from zoexport.federated.privacy import Ledger, Privacy
 from zoexport.federated.protocol import (
     BEHIND,
     DONE,
@@ -37,12 +40,24 @@ class Client:
         bundle: the bundle's folder.
         examples: gives the examples of a client's number and a loss; called when they are first needed.
         folder: for the model and the round that runs; made where there is none.
+        privacy: what uploads have to satisfy; None: they are what training gave.
+        report: called with why a request was refused, which the server is not told.
     """
 
-    def __init__(self, bundle: Path, examples: Callable[[int, str], Dataset], folder: Path) -> None:
+    def __init__(
+        self,
+        bundle: Path,
+        examples: Callable[[int, str], Dataset],
+        folder: Path,
+        *,
+        privacy: Privacy | None = None,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._bundle = bundle
         self._examples = examples
         self._folder = folder
+        self._privacy = privacy
+        self._report = report
         self._id = models.bundle_id(bundle)
         self._initial: Model | None = None
         self._replays: Replayer | None = None
@@ -56,8 +71,10 @@ class Client:
         request = Request.unpack(content)
         try:
             reply = self._answer(request)
-        except ZoExportError as error:
-            reply = self._reply(request, REFUSED, 0, reason=str(error))
+        except Exception as error:
+            # Messages name folders and files of this machine: the server gets the kind of error alone.
+            self._report(str(error))
+            reply = self._reply(request, REFUSED, 0, reason=type(error).__name__)
         return reply.pack()
 
     def _answer(self, request: Request) -> Reply:
@@ -77,6 +94,7 @@ class Client:
                 expected=f"bundle {terms.bundle}, which the server has",
                 fix="Copy the server's bundle.",
             )
+        private_folder(self._folder)
         has = self._version(request.federation)
         target = request.version + 1 if request.kind == SYNC else request.version
         if request.state is None and not request.since <= has <= target:
@@ -110,8 +128,62 @@ class Client:
         key = json.dumps(under, sort_keys=True).encode()
         state = self._folder / f"round-{hashlib.sha256(key).hexdigest()[:16]}"
         for other in self._folder.glob("round-*"):
-            if other != state:
+            if other != state and other.is_dir():
                 shutil.rmtree(other, ignore_errors=True)
+        if self._privacy is not None:
+            return self._private(request, terms, model, seed, state, self._privacy)
+        trajectory, after = self._stepped(request, terms, model, seed, state)
+        return self._uploaded(request, terms, trajectory, after)
+
+    def _private(
+        self,
+        request: Request,
+        terms: Terms,
+        model: Model,
+        seed: int,
+        state: Path,
+        privacy: Privacy,
+    ) -> Reply:
+        """The same with noise, drawn once: a second draw over the same steps would be a second upload."""
+        kept = state.with_suffix(".reply")
+        for other in self._folder.glob("round-*.reply"):
+            if other != kept:
+                other.unlink()
+        if kept.exists():
+            return Reply.unpack(kept.read_bytes())
+        names, scalars = sorted(model), terms.how.upload == SCALARS
+        shape = (terms.steps, terms.scalars)
+        try:
+            trajectory, after = self._stepped(request, terms, model, seed, state)
+            change = (
+                trajectory.gradients
+                if scalars
+                else np.concatenate([after[name] - model[name] for name in names])
+            )
+        except DivergedError:
+            change = np.zeros(shape if scalars else sum(models.sizes_of(model).values()))
+        Ledger(self._folder, privacy).take()
+        noised = privacy.noised(change.astype(np.float64).ravel())
+        nothing = np.zeros(terms.steps, np.float32)
+        if scalars:
+            trajectory = Trajectory(nothing, noised.astype(np.float32).reshape(shape))
+            after = self._replayer().model(model, seed, trajectory, terms)
+        else:
+            ends = np.cumsum([model[name].size for name in names])[:-1]
+            trajectory = Trajectory(nothing, np.zeros(shape, np.float32))
+            after = {
+                name: (model[name] + part).astype(np.float32)
+                for name, part in zip(names, np.split(noised, ends), strict=True)
+            }
+        reply = self._uploaded(request, terms, trajectory, after, private=True)
+        with atomic_file(kept) as temporary:
+            temporary.write_bytes(reply.pack())
+        return reply
+
+    def _stepped(
+        self, request: Request, terms: Terms, model: Model, seed: int, state: Path
+    ) -> tuple[Trajectory, Model]:
+        """A session's steps, and the model after them."""
         with Session.open(self._bundle) as session:
             slots = models.trained_slots(session)
             session.attach(state, seed=seed)
@@ -129,15 +201,27 @@ class Client:
             )
             session.train(self._examples(request.client, terms.loss), terms.steps)
             records = [session.record(step) for step in range(terms.steps)]
-            after = models.read(session, slots)
-        trajectory = Trajectory.of(records)
+            return Trajectory.of(records), models.read(session, slots)
+
+    def _uploaded(
+        self,
+        request: Request,
+        terms: Terms,
+        trajectory: Trajectory,
+        after: Model,
+        *,
+        private: bool = False,
+    ) -> Reply:
         # Values say nothing of the loss on the way.
         body = (
             trajectory.pack()
             if terms.how.upload == SCALARS
             else models.pack_values(trajectory.losses, after)
         )
-        return self._reply(request, DONE, request.version, digest=models.digest(after), body=body)
+        digest = models.digest(after)
+        return self._reply(
+            request, DONE, request.version, digest=digest, body=body, private=private
+        )
 
     def _reply(self, request: Request, status: str, has: int, **others: Any) -> Reply:
         return Reply(

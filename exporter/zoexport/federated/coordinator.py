@@ -12,21 +12,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zoexport.core.errors import DataError, DivergedError, StateError, ZoExportError
+from zoexport.core.errors import DataError, StateError, first_line
 from zoexport.federated import checks, models
-from zoexport.federated.aggregate import Replayer, mean, mean_trajectory
+from zoexport.federated.aggregate import Replayer
 from zoexport.federated.checks import Accepted, Refusal
+from zoexport.federated.guard import HISTORY, VOID_ROUNDS, Guard, evaluation_loss
 from zoexport.federated.models import Model
-from zoexport.federated.protocol import (
-    BEHIND,
-    SYNC,
-    TRAIN,
-    Reply,
-    RoundScalars,
-)
+from zoexport.federated.protocol import BEHIND, SYNC, TRAIN, Reply
 from zoexport.federated.requests import Requests
 from zoexport.federated.store import Store
 from zoexport.federated.terms import SCALARS
+from zoexport.federated.updates import Updates
 
 
 class Transport(Protocol):
@@ -68,7 +64,8 @@ class Coordinator:
         bundle: the bundle's folder.
         transport: to the clients.
         patience: how long a round waits.
-        evaluate: gives the keys ``loss`` and ``accuracy`` of a model; called after each round.
+        guard: what a round may do to the model.
+        evaluate: gives the key ``evaluation`` of a model; called in each round that makes one.
         flops: of one client's step, for the report.
         report: called with what a round said of itself once it is on disk.
     """
@@ -80,6 +77,7 @@ class Coordinator:
         transport: Transport,
         *,
         patience: Patience,
+        guard: Guard | None = None,
         evaluate: Callable[[Model], Mapping[str, Any]] | None = None,
         flops: int | None = None,
         report: Callable[[Mapping[str, Any]], None],
@@ -89,6 +87,7 @@ class Coordinator:
         self._requests = Requests(store)
         self._transport = transport
         self._patience = patience
+        self._guard = guard or Guard()
         self._evaluate = evaluate
         self._flops = flops
         self._report = report
@@ -112,10 +111,19 @@ class Coordinator:
         """Run rounds until the federation has ``rounds`` of them.
 
         Raises:
-            StateError: too few clients answered. What has come is kept, and the next call goes on.
+            StateError: too few clients answered, or no reply counted in many rounds. What has come is kept, and the
+                next call goes on.
         """
+        void = 0
         while (number := self._store.version()) < rounds:
-            self.run_round(number)
+            void = 0 if self.run_round(number)["clients"] else void + 1
+            if void >= VOID_ROUNDS:
+                raise StateError(
+                    f"rounds up to {number}",
+                    found=f"{void} in a row that changed nothing",
+                    expected="replies that count, and a version that the gate lets pass",
+                    fix=f"See {self._store.folder}/rounds; run again to go on.",
+                )
 
     def run_round(self, number: int) -> dict[str, Any]:
         """Run one round, or what is left of it."""
@@ -123,15 +131,19 @@ class Coordinator:
         plan = self._store.plan(number) or self._store.begin(number, self._sampled(number))
         traffic = _Traffic()
         found = self._collected(number, plan["clients"], traffic)
-        counted = self._checked(number, plan["clients"], found)
-        model = self._aggregated(number, plan["clients"], counted)
+        losses = _losses(found)
+        counted = self._checked(number, found)
+        model, about = self._aggregated(number, plan["clients"], counted)
+        model, gate = self._gated(number, model, counted)
+        if counted:
+            losses = _losses(counted)
         digest = models.digest(model)
         content = {
             "round": number,
             "asked": plan["clients"],
             "clients": sorted(counted),
             "refused": self._store.refused(number),
-            "loss": float(np.mean([float(counted[one].losses.mean()) for one in sorted(counted)])),
+            "loss": float(np.mean(losses)) if losses else None,
             "digest": digest,
             "magnitudes": [counted[client].magnitude for client in sorted(counted)],
             "uploads": [counted[client].size for client in sorted(counted)],
@@ -140,14 +152,15 @@ class Coordinator:
             "flops": None
             if self._flops is None
             else self._flops * self._terms.steps * len(plan["clients"]),
+            **about,
+            **gate,
             "seconds": round(time.monotonic() - started, 3),
-            **(self._evaluate(model) if self._evaluate else {}),
         }
         self._store.commit(number, model, content)
         self._model = model
         for client in counted:
             self._versions[client] = number
-        if self._scalars:
+        if self._scalars and counted:
             content |= self._synchronize(number, sorted(counted), digest)
         self._report(content)
         return content
@@ -227,8 +240,10 @@ class Coordinator:
                 continue
             try:
                 found[client] = self._looked_at(number, client, content)
-            except Refusal as refusal:
-                self._store.refuse(number, client, str(refusal))
+            except Exception as error:  # one client's reply must not end the server
+                known = isinstance(error, Refusal)
+                reason = str(error) if known else f"{type(error).__name__}: {first_line(error)}"
+                self._store.refuse(number, client, reason)
                 done.add(client)
                 continue
             self._store.keep_reply(number, client, content)
@@ -245,30 +260,39 @@ class Coordinator:
             model=self._model,
         )
 
-    def _checked(
-        self, number: int, asked: Sequence[int], found: dict[int, Accepted]
-    ) -> dict[int, Accepted]:
-        """Those that count, compared with each other; enough of them."""
-        history = [
-            value
-            for one in range(max(number - checks.HISTORY, 0), number)
-            for value in self._store.round(one)["magnitudes"]
-        ]
-        for client, reason in checks.too_large(found, history).items():
+    def _checked(self, number: int, found: dict[int, Accepted]) -> dict[int, Accepted]:
+        """Those that are not out of proportion."""
+        for client, reason in checks.too_large(found, self._history("magnitudes", number)).items():
             self._refuse_once(number, client, reason)
             del found[client]
-        self._enough(number, asked, found)
         return dict(sorted(found.items()))
 
-    def _enough(self, number: int, asked: Sequence[int], found: Mapping[int, Accepted]) -> None:
+    def _history(self, key: str, number: int) -> list[float]:
+        """A number of each reply that counted in the rounds before."""
+        return [
+            value
+            for one in range(max(number - HISTORY, 0), number)
+            for value in self._store.round(one).get(key, [])
+        ]
+
+    def _enough(self, number: int, asked: Sequence[int], found: Mapping[int, Accepted]) -> bool:
+        """Whether replies are enough for a round; False where they cannot become enough, as too many were refused.
+
+        Raises:
+            StateError: too few have come, and those that are missing could make them enough.
+        """
         least = max(1, math.ceil(self._patience.least * len(asked)))
-        if len(found) < least:
-            raise StateError(
-                f"round {number}",
-                found=f"{len(found)} replies that count, of {len(asked)} clients asked",
-                expected=f"at least {least}",
-                fix=f"See {self._store.folder}/rounds/{number:06d}/refused.jsonl; run again to go on.",
-            )
+        if len(found) >= least:
+            return True
+        refused = {entry["client"] for entry in self._store.refused(number) if entry["final"]}
+        if len(set(asked) - refused) < least:
+            return False
+        raise StateError(
+            f"round {number}",
+            found=f"{len(found)} replies that count, of {len(asked)} clients asked",
+            expected=f"at least {least}",
+            fix=f"See {self._store.folder}/rounds/{number:06d}/refused.jsonl; run again to go on.",
+        )
 
     def _refuse_once(self, number: int, client: int, reason: str) -> None:
         """Refuse a kept reply: a server that was started again finds the same reason again."""
@@ -278,57 +302,65 @@ class Coordinator:
 
     # ---- the next version --------------------------------------------------------------------------------------
 
-    def _aggregated(self, number: int, asked: Sequence[int], counted: dict[int, Accepted]) -> Model:
-        """The next version; replies that turn out not to count are refused and leave ``counted``."""
-        if not self._scalars:
-            return self._plain_mean(
-                [one.model for one in counted.values() if one.model is not None]
-            )
-        assert self._replayer is not None
-        if self._terms.how.averages == "scalars":
-            for _ in self._replayed(number, counted):
-                pass
-            return self._of_mean_scalars(number, asked, counted)
-        model = mean(self._replayed(number, counted))
-        self._enough(number, asked, counted)
-        return self._replayer.rounded(model)
-
-    def _of_mean_scalars(
+    def _aggregated(
         self, number: int, asked: Sequence[int], counted: dict[int, Accepted]
-    ) -> Model:
-        """The replay of averaged scalars. Where that diverges the reply of the largest magnitude does not count."""
-        assert self._replayer is not None
-        while True:
-            self._enough(number, asked, counted)
-            found = {client: one.trajectory for client, one in counted.items() if one.trajectory}
-            averaged = RoundScalars(number, {0: mean_trajectory(found)})
-            try:
-                return self._replayer.next_model(self._model, averaged, self._terms)
-            except DivergedError as error:
-                largest = max(counted, key=lambda client: (counted[client].magnitude, client))
-                self._refuse_once(number, largest, f"the round's mean with it diverges: {error}")
-                del counted[largest]
+    ) -> tuple[Model, dict[str, Any]]:
+        """The next version and what it follows from.
 
-    def _plain_mean(self, found: Sequence[Model]) -> Model:
-        return {name: values.astype(np.float32) for name, values in mean(found).items()}
+        Replies that turn out not to count are refused and leave ``counted``. Where too few are left it is the version
+        that there is, and ``counted`` becomes empty.
+        """
+        updates = Updates(
+            number,
+            self._terms,
+            self._model,
+            self._replayer,
+            counted,
+            lambda client, reason: self._refuse_once(number, client, reason),
+        )
+        history = self._history("norms", number)
+        while self._enough(number, asked, counted):
+            norms = [updates.norms[client] for client in sorted(counted)]
+            limit = self._guard.limit(norms, history)
+            model = updates.combined(self._guard, limit)
+            if model is not None:
+                about = {"aggregate": self._guard.aggregate, "norms": norms, "limit": limit}
+                return model, about
+            updates.drop_largest()
+        counted.clear()
+        return self._model, {"void": True}
 
-    def _replayed(self, number: int, counted: dict[int, Accepted]) -> Iterator[Model]:
-        """Each client's model; one whose replay is not what the client has is refused and left out."""
-        assert self._replayer is not None
-        for client in list(counted):
-            one = counted[client]
-            assert one.trajectory is not None
-            seed = self._terms.client_seed(number, client)
-            try:
-                model = self._replayer.model(self._model, seed, one.trajectory, self._terms)
-                reason = "" if models.digest(model) == one.digest else "its replay is another state"
-            except ZoExportError as error:
-                reason = f"cannot be replayed: {error}"
-            if reason:
+    def _gated(
+        self, number: int, model: Model, counted: dict[int, Accepted]
+    ) -> tuple[Model, dict[str, Any]]:
+        """The version that stands, and how it was evaluated; the one before where the gate refuses the new one."""
+        if self._evaluate is None:
+            return model, {}
+        if self._guard.rise is None:
+            return model, dict(self._evaluate(model))
+        gate: dict[str, Any] = {}
+        before = [
+            loss
+            for one in range(number)
+            if (loss := evaluation_loss(self._store.round(one))) is not None
+        ]
+        if not before:
+            gate["loss_before"] = evaluation_loss(self._evaluate(self._model))
+        before += [
+            loss
+            for one in [gate, *map(self._store.round, range(number))]
+            if (loss := one.get("loss_before")) is not None
+        ]
+        found = dict(self._evaluate(model))
+        loss = evaluation_loss(found)
+        if loss is not None and not self._guard.passes(loss, before):
+            reason = f"the round's model has held-out loss {loss:.4g}, {min(before):.4g} before"
+            for client in sorted(counted):
                 self._refuse_once(number, client, reason)
-                del counted[client]
-            else:
-                yield model
+            gate["rolled_back"] = {"loss": loss, "clients": sorted(counted)}
+            counted.clear()
+            return self._model, {**gate, **self._evaluate(self._model)}
+        return model, {**gate, **found}
 
     def _synchronize(self, number: int, clients: Sequence[int], digest: str) -> dict[str, Any]:
         """Give the round's participants its scalars, and see that they now have the same model."""
@@ -358,27 +390,29 @@ class Coordinator:
 
     def _load(self, version: int) -> Model:
         """A version, from its file or from the rounds that led to it."""
-        if version == 0:
-            return self._initial
-        kept = self._store.kept_model(version, self._sizes)
-        if kept is not None:
-            return kept
-        if self._replayer is None:
-            raise StateError(
-                f"state {self._store.folder}",
-                found=f"no undamaged model of version {version}",
-                expected="the file that the last round wrote",
-                fix="Restore the folder from a copy.",
-            )
-        model = self._load(version - 1)
-        model = self._replayer.next_model(model, self._requests.scalars(version - 1), self._terms)
-        if models.digest(model) != self._store.round(version - 1)["digest"]:
-            raise StateError(
-                f"state {self._store.folder}",
-                found=f"replies of round {version - 1} that lead to another model",
-                expected="the model that the round made",
-                fix="Restore the folder from a copy.",
-            )
+        since = version
+        while since > 0 and (model := self._store.kept_model(since, self._sizes)) is None:
+            if self._replayer is None:
+                raise StateError(
+                    f"state {self._store.folder}",
+                    found=f"no undamaged model of version {version}",
+                    expected="the file that the last round wrote",
+                    fix="Restore the folder from a copy.",
+                )
+            since -= 1
+        if since == 0:
+            model = self._initial
+        assert model is not None
+        for number in range(since, version):
+            assert self._replayer is not None
+            model = self._replayer.next_model(model, self._requests.scalars(number), self._terms)
+            if models.digest(model) != self._store.round(number)["digest"]:
+                raise StateError(
+                    f"state {self._store.folder}",
+                    found=f"replies of round {number} that lead to another model",
+                    expected="the model that the round made",
+                    fix="Restore the folder from a copy.",
+                )
         return model
 
     def _known_versions(self) -> dict[int, int]:
@@ -396,6 +430,12 @@ class _Traffic:
 
     up: int = 0
     down: int = 0
+
+
+def _losses(found: Mapping[int, Accepted]) -> list[float]:
+    """Those that clients say."""
+    every = (found[client].loss for client in sorted(found))
+    return [loss for loss in every if loss is not None]
 
 
 def _behind(content: bytes) -> int | None:

@@ -11,64 +11,49 @@ import dataclasses
 import json
 import os
 import secrets
-import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
-from zoexport.core.children import runs
+from zoexport.core.children import python, runs
 from zoexport.core.errors import StateError, ZoExportError, rebuilt
-from zoexport.core.files import atomic_file, write_json
+from zoexport.core.files import atomic_file, private_folder, write_json
 from zoexport.core.types import Progress
 from zoexport.data import tokenize_for
-from zoexport.federated import apps, flower
+from zoexport.federated import apps, flower, flower_app, front, models
 from zoexport.federated import report as pages
 from zoexport.federated.coordinator import Patience
 from zoexport.federated.cost import flops_per_step
+from zoexport.federated.guard import Guard
+from zoexport.federated.privacy import Privacy
 from zoexport.federated.processes import (
     CONNECTION,
     START_SECONDS,
     Access,
+    Link,
+    Registry,
     flwr_command,
     free_port,
     process,
     readable,
-    register,
     superlink,
     wait_for,
 )
 from zoexport.federated.settings import terms_of
 from zoexport.federated.simulate import ended_rounds, summary
 from zoexport.federated.store import Store
+from zoexport.federated.supernode import FOREIGN_APP
+from zoexport.federated.terms import Terms
 
-_APP = "zoexport_federation"
 _POLL = 0.5
 _RESTARTS = 3
+_AROUND = 4 << 20
+"""Bytes of Flower's own messages, at most."""
 _SHORT_RUNS, _SHORT_SECONDS, _PAUSE = 8, 60.0, 2.0
 """A client gives up after so many connections that each lasted so little, with a pause between."""
-_PROJECT = f"""[project]
-name = "zoexport-federation"
-version = "1.0.0"
-description = "zoexport's federated training"
-dependencies = []
-
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[tool.flwr.app]
-publisher = "zoexport"
-fab-format-version = 0
-
-[tool.flwr.app.components]
-serverapp = "{_APP}.server:app"
-clientapp = "{_APP}.client:app"
-
-[tool.flwr.app.config]
-job = ""
-"""
 
 
 def serve(
@@ -83,6 +68,7 @@ def serve(
     settings: Mapping[str, str],
     test: Path | None,
     patience: Patience,
+    guard: Guard,
     report: Callable[[Mapping[str, Any]], None],
     page: Path | None,
     progress: Progress,
@@ -108,22 +94,42 @@ def serve(
     terms = terms_of(bundle, manifest, algorithm, steps, settings)
     with Store.opened(state, terms, sample) as store:
         shown = store.version()
-    home = _write_app(state, access)
+    home = _write_app(state)
     job: dict[str, Any] = {
         "bundle": str(bundle.resolve()),
         "rounds": rounds,
         "test": None if test is None else str(test.resolve()),
         "patience": dataclasses.asdict(patience),
+        "guard": dataclasses.asdict(guard),
+        "nodes": str(access.nodes.resolve()),
     }
-    with superlink(state, access, home) as link:
-        progress(f"waiting for Flower on {access.host}:{access.port}", None)
-        register(home, keys, link, state)
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(superlink(state, home))
+        _write_connection(home, link)
+        registry = Registry(home, keys, link, state / "superlink.log")
+        progress("waiting for Flower", None)
+        registry.update()
+        outside = stack.enter_context(
+            front.serving(
+                host=access.host,
+                port=access.port,
+                certificate=access.certificate,
+                key=access.key,
+                ca=access.ca,
+                keys=keys,
+                inner=link.address,
+                inner_certificate=link.certificate,
+                largest=_largest_call(bundle, terms),
+                log=state / "front.log",
+            )
+        )
+        progress(f"listening on {access.host}:{access.port}", None)
         progress("counting operations", None)
         job["flops"] = flops_per_step(manifest, terms)
         progress(f"waiting for {sample} clients", None)
         for _ in range(_RESTARTS + 1):
             token = _start(state, home, job)
-            shown, done = _follow(store, token, link, shown, rounds, report)
+            shown, done = _follow(store, token, link, outside, registry, shown, rounds, report)
             if done:
                 break
             progress("the server's app was killed; starting it again", None)
@@ -147,6 +153,7 @@ def take_part(
     server: str,
     ca: Path,
     key: Path,
+    privacy: Privacy | None,
     progress: Progress,
 ) -> None:
     """Be a client until the process is ended.
@@ -158,6 +165,7 @@ def take_part(
         server: HOST:PORT.
         ca: the certificate of the server's authority.
         key: this client's private key, in OpenSSH's format.
+        privacy: what uploads have to satisfy, or None.
         progress: called with what is being done.
 
     Raises:
@@ -166,8 +174,10 @@ def take_part(
     flower.prepare()
     for path in (ca, key):
         readable(path)
+    if privacy is not None:
+        progress(f"the privacy budget pays for {privacy.uploads()} uploads", None)
     manifest = manifests.read(bundle)
-    state.mkdir(parents=True, exist_ok=True)
+    private_folder(state)
     examples = state / "examples.jsonl"
     tokenize_for(
         bundle,
@@ -180,8 +190,13 @@ def take_part(
     values = dict(zip(apps.NODE_KEYS, (bundle, examples, state), strict=True))
     with atomic_file(config) as temporary:
         lines = [f"{name} = {json.dumps(str(path.resolve()))}\n" for name, path in values.items()]
+        if privacy is not None:
+            given = json.dumps(dataclasses.asdict(privacy))
+            lines.append(f"{apps.PRIVACY} = {json.dumps(given)}\n")
         temporary.write_text("".join(lines), encoding="utf-8")
+    program, environment = python("zoexport.federated.supernode")
     command = [
+        *program,
         *("--superlink", server),
         *("--root-certificates", str(ca.resolve())),
         *("--auth-supernode-private-key", str(key.resolve())),
@@ -195,8 +210,15 @@ def take_part(
         progress(f"taking part at {server}", None)
         began = time.monotonic()
         port = ("--port", str(free_port()))
-        with process("flower-supernode", [*command, *port], log, state / "flower") as started:
+        with process([*command, *port], log, state / "flower", environment) as started:
             started.wait()
+        if started.returncode == FOREIGN_APP:
+            raise ZoExportError(
+                f"server {server}",
+                found="an app that is not zoexport's, which it sent to be run here",
+                expected="the app of this release; nothing else is run",
+                fix=f"Use the same zoexport and flwr on all sides, or leave that server; see {log}.",
+            )
         short = short + 1 if time.monotonic() - began < _SHORT_SECONDS else 0
         time.sleep(_PAUSE)
     raise ZoExportError(
@@ -207,27 +229,31 @@ def take_part(
     )
 
 
-def _write_app(state: Path, access: Access) -> Path:
-    """Flower's home with the connection to our SuperLink, and the app that it is given."""
+def _write_app(state: Path) -> Path:
+    """Flower's home with the app that it is given."""
     home = state.resolve() / "flower"
-    files = {
-        "config.toml": "\n".join(
-            [
-                f'[superlink]\ndefault = "{CONNECTION}"\n',
-                f"[superlink.{CONNECTION}]",
-                f'address = "{access.host}:{access.port}"',
-                f"root-certificates = {json.dumps(str(access.ca.resolve()))}\n",
-            ]
-        ),
-        "app/pyproject.toml": _PROJECT,
-        f"app/{_APP}/__init__.py": '"""What Flower gives its processes; zoexport does the work."""\n',
-        f"app/{_APP}/server.py": "from zoexport.federated import apps\n\napp = apps.server()\n",
-        f"app/{_APP}/client.py": "from zoexport.federated import apps\n\napp = apps.client()\n",
-    }
-    for name, text in files.items():
-        with atomic_file(home / name) as temporary:
+    for name, text in flower_app.FILES.items():
+        with atomic_file(home / "app" / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return home
+
+
+def _write_connection(home: Path, link: Link) -> None:
+    """Where Flower's commands find our SuperLink."""
+    lines = [
+        f'[superlink]\ndefault = "{CONNECTION}"\n',
+        f"[superlink.{CONNECTION}]",
+        f'address = "{link.address}"',
+        f"root-certificates = {json.dumps(str(link.certificate))}\n",
+    ]
+    with atomic_file(home / "config.toml") as temporary:
+        temporary.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _largest_call(bundle: Path, terms: Terms) -> int:
+    """Bytes of a client's call: an upload of all values, or of all scalars, and what Flower puts around it."""
+    values = len(models.pack(models.initial(bundle)))
+    return values + 4 * terms.steps * (1 + terms.scalars) + _AROUND
 
 
 def _start(state: Path, home: Path, job: Mapping[str, Any]) -> str:
@@ -250,7 +276,9 @@ def _start(state: Path, home: Path, job: Mapping[str, Any]) -> str:
 def _follow(
     store: Store,
     token: str,
-    link: subprocess.Popen[bytes],
+    link: Link,
+    outside: threading.Thread,
+    registry: Registry,
     shown: int,
     rounds: int,
     report: Callable[[Mapping[str, Any]], None],
@@ -267,13 +295,15 @@ def _follow(
             if ended["error"] is not None:
                 raise rebuilt(ended["error"])
             return shown, True
-        if link.poll() is not None:
+        ended_at = link.process.poll()
+        if ended_at is not None or not outside.is_alive():
             raise ZoExportError(
-                "Flower's SuperLink",
-                found=f"a process that ended with status {link.returncode}",
+                "Flower's SuperLink" if outside.is_alive() else "the proxy before it",
+                found=f"that it ended (status {ended_at})",
                 expected="it to run until the last round",
                 fix=f"See {store.folder / 'superlink.log'}; run again to go on.",
             )
+        registry.update()
         running = _told(store.folder / apps.RUNNING, token)
         late = running is None and time.monotonic() - started > START_SECONDS
         if late or (running is not None and not runs(running["pid"])):

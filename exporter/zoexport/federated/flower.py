@@ -6,6 +6,7 @@ Flower 1.41's Message API: a message has one ConfigRecord with one value, the by
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -98,6 +99,21 @@ def _content(reply: Any) -> bytes | str:
     return body if isinstance(body, bytes) else "a message of another app"
 
 
+def without_words(handle: Callable[[bytes, Any], bytes], body: bytes, context: Any) -> bytes:
+    """A function's reply. Flower sends the text of an exception to the server: only its kind leaves this machine.
+
+    Raises:
+        RuntimeError: it has failed; why is on standard error, which is the node's log.
+    """
+    try:
+        return handle(body, context)
+    except Exception as error:
+        kind = type(error).__name__
+        sys.stderr.write(f"refused: {kind}: {error}\n")
+        sys.stderr.flush()
+    raise RuntimeError(kind)
+
+
 def answering(handle: Callable[[bytes, Any], bytes]) -> Any:
     """A ClientApp that gives the bytes of a request, with Flower's context, to a function and returns its reply."""
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -115,7 +131,7 @@ def answering(handle: Callable[[bytes, Any], bytes]) -> Any:
                 expected="a request of zoexport's server",
                 fix="Use the same zoexport on all sides.",
             )
-        reply = ConfigRecord({_BODY: handle(body, context)})
+        reply = ConfigRecord({_BODY: without_words(handle, body, context)})
         return Message(RecordDict({_RECORD: reply}), reply_to=message)
 
     return app

@@ -68,6 +68,11 @@ def digest(model: Mapping[str, NDArray[np.float32]]) -> str:
     return found.hexdigest()
 
 
+def finite(model: Model) -> bool:
+    """Whether all values are numbers."""
+    return all(bool(np.isfinite(values).all()) for values in model.values())
+
+
 def pack(model: Model) -> bytes:
     """A model as safetensors."""
     return save({name: np.ascontiguousarray(values, np.float32) for name, values in model.items()})

@@ -10,14 +10,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.children import die_with_parent
 from zoexport.core.children import ended as ended_with
 from zoexport.core.errors import ConfigError, ZoExportError
-from zoexport.federated import flower
+from zoexport.federated import flower, front
+from zoexport.federated.keys import NodeKeys
 
 CONNECTION = "zoexport"
 """What Flower's configuration calls our SuperLink."""
@@ -42,22 +43,16 @@ class Access:
     key: Path
     nodes: Path
 
-    def keys(self) -> list[Path]:
-        """The clients' public keys, by name.
+    def keys(self) -> NodeKeys:
+        """The clients' public keys.
 
         Raises:
-            ConfigError: a file or the keys are missing.
+            ConfigError: a file or the keys are missing or wrong.
         """
         for path in (self.ca, self.certificate, self.key):
             readable(path)
-        found = sorted(self.nodes.glob("*.pub"))
-        if not found:
-            raise ConfigError(
-                f"--nodes {self.nodes}",
-                found="no public key",
-                expected="a file NAME.pub for each client that may take part",
-                fix="Make keys as docs/federated.md says, and copy the public halves there.",
-            )
+        found = NodeKeys(self.nodes)
+        found.checked()
         return found
 
 
@@ -78,34 +73,50 @@ def readable(path: Path) -> None:
         ) from error
 
 
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """Flower's SuperLink on loopback.
+
+    Attributes:
+        process: its process. address: HOST:PORT. certificate: its own, made for this start.
+    """
+
+    process: subprocess.Popen[bytes]
+    address: str
+    certificate: Path
+
+
 @contextlib.contextmanager
-def superlink(state: Path, access: Access, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Flower's server, with TLS, and open to nodes whose keys are registered only."""
+def superlink(state: Path, home: Path) -> Iterator[Link]:
+    """Flower's server, for this machine alone (``front``), with TLS, and open to registered nodes only."""
+    certificate, key = front.own_certificate(home)
+    port = free_port()
     command = [
+        program("flower-superlink"),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
-        *("--host", access.host),
-        *("--port", str(access.port)),
-        *("--ssl-ca-certfile", str(access.ca.resolve())),
-        *("--ssl-certfile", str(access.certificate.resolve())),
-        *("--ssl-keyfile", str(access.key.resolve())),
+        *("--host", front.LOOPBACK),
+        *("--port", str(port)),
+        *("--ssl-ca-certfile", str(certificate)),
+        *("--ssl-certfile", str(certificate)),
+        *("--ssl-keyfile", str(key)),
     ]
-    with process("flower-superlink", command, state / "superlink.log", home) as started:
-        yield started
+    with process(command, state / "superlink.log", home) as started:
+        yield Link(started, f"{front.LOOPBACK}:{port}", certificate)
 
 
 @contextlib.contextmanager
 def process(
-    name: str, arguments: list[str], log: Path, home: Path
+    command: list[str], log: Path, home: Path, more: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """One of Flower's programs, its output in a file; it is dead when the block is left."""
     with log.open("ab") as output:
         started = subprocess.Popen(
-            [_program(name), *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=_environment(home),
+            env={**_environment(home), **(more or {})},
             preexec_fn=die_with_parent,
         )
         with ended_with(started):
@@ -118,7 +129,7 @@ def process(
                     started.wait(10)
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     """A program of this environment, whatever the PATH says."""
     return str(Path(sys.executable).with_name(name))
 
@@ -139,7 +150,7 @@ def _environment(home: Path) -> dict[str, str]:
 def flwr_command(home: Path, *arguments: str) -> dict[str, Any]:
     """What a command of Flower's says as JSON; ``success`` is False where it failed."""
     found = subprocess.run(
-        [_program("flwr"), *arguments, "--format", "json"],
+        [program("flwr"), *arguments, "--format", "json"],
         env=_environment(home),
         capture_output=True,
         text=True,
@@ -150,23 +161,39 @@ def flwr_command(home: Path, *arguments: str) -> dict[str, Any]:
     return {"success": False, "error-message": lines[-1] if lines else "no message"}
 
 
-def register(home: Path, keys: list[Path], link: subprocess.Popen[bytes], state: Path) -> None:
-    """Register with the SuperLink which keys may take part, under which names; waits until it answers."""
-    end = time.monotonic() + START_SECONDS
-    for key in keys:
-        path = str(key.resolve())
+class Registry:
+    """Which keys the SuperLink knows: those of the folder, also those that come while it runs."""
+
+    def __init__(self, home: Path, keys: NodeKeys, link: Link, log: Path) -> None:
+        self._home, self._keys, self._link, self._log = home, keys, link, log
+        self._done: set[bytes] = set()
+
+    def update(self) -> None:
+        """Register keys that are new in the folder. One that is gone is refused by ``front`` before it gets here.
+
+        Raises:
+            ZoExportError: the SuperLink takes none.
+        """
+        for path in self._keys.paths():
+            known = self._keys.current()
+            for key in [key for key, name in known.items() if name == path.stem]:
+                if key not in self._done:
+                    self._register(path)
+                    self._done.add(key)
+
+    def _register(self, path: Path) -> None:
+        end = time.monotonic() + START_SECONDS
+        given = (str(path.resolve()), CONNECTION, "--name", path.stem)
         while True:
-            found = flwr_command(
-                home, "supernode", "register", path, CONNECTION, "--name", key.stem
-            )
+            found = flwr_command(self._home, "supernode", "register", *given)
             if found.get("success"):
-                break
-            if link.poll() is not None or time.monotonic() > end:
+                return
+            if self._link.process.poll() is not None or time.monotonic() > end:
                 raise ZoExportError(
                     "Flower's SuperLink",
-                    found=f"no registration of {key.name} ({found.get('error-message')})",
+                    found=f"no registration of {path.name} ({found.get('error-message')})",
                     expected="it to start, and take the key",
-                    fix=f"See {state / 'superlink.log'}; check port, certificates and key.",
+                    fix=f"See {self._log}.",
                 )
             time.sleep(_POLL)
 

@@ -20,6 +20,9 @@ from zoexport.session import Record
 PROTOCOL = 1
 TRAIN, SYNC = "train", "sync"
 DONE, BEHIND, REFUSED = "done", "behind", "refused"
+AGGREGATES = ("mean", "trimmed-mean", "median")
+"""How clients' values become one, value by value."""
+SCALARS_OF_ALL = 0
 _LONGEST_HEADER = 1 << 20
 _SCALAR = np.dtype("<f4")
 
@@ -74,10 +77,20 @@ class Trajectory:
 
 @dataclasses.dataclass(frozen=True)
 class RoundScalars:
-    """What a round's new model follows from: the trajectories that were averaged, by client."""
+    """What a round's new model follows from: the trajectories that were averaged, by client.
+
+    None of them: the round left the model as it was. Where the scalars themselves are averaged it is one, of
+    :data:`SCALARS_OF_ALL`.
+
+    Attributes:
+        aggregate: how clients' models became one (``aggregate``).
+        limit: the norm to which each client's update was shortened, or None.
+    """
 
     round: int
     trajectories: Mapping[int, Trajectory]
+    aggregate: str = "mean"
+    limit: float | None = None
 
     def size(self) -> int:
         """Its bytes in a message, without the line of JSON."""
@@ -109,7 +122,15 @@ class Request:
 
     def pack(self) -> bytes:
         """As bytes."""
-        listed = [{"round": one.round, "clients": sorted(one.trajectories)} for one in self.rounds]
+        listed = [
+            {
+                "round": one.round,
+                "clients": sorted(one.trajectories),
+                "aggregate": one.aggregate,
+                "limit": one.limit,
+            }
+            for one in self.rounds
+        ]
         parts = [
             one.trajectories[client].pack()
             for one in self.rounds
@@ -148,7 +169,15 @@ class Request:
                     client: Trajectory.unpack(parts.pop(0), steps, scalars)
                     for client in listed["clients"]
                 }
-                rounds.append(RoundScalars(listed["round"], found))
+                limit = listed.get("limit")
+                rounds.append(
+                    RoundScalars(
+                        _number(listed["round"]),
+                        found,
+                        _one_of(listed.get("aggregate", "mean"), AGGREGATES),
+                        None if limit is None else float(limit),
+                    )
+                )
             return cls(
                 kind=_one_of(header["kind"], (TRAIN, SYNC)),
                 federation=str(header["federation"]),
@@ -160,7 +189,7 @@ class Request:
                 state=state,
                 rounds=rounds,
             )
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise _malformed(f"a request without {error}", "a request of this protocol") from error
 
 
@@ -173,6 +202,7 @@ class Reply:
         bundle: the id of the bundle that it has.
         digest: of the model that its session has after its steps, or after the synchronization.
         reason: of a refusal.
+        private: whether noise was added to the body (``privacy``), whose losses then say nothing.
         body: scalars (:class:`Trajectory`), or values.
     """
 
@@ -184,6 +214,7 @@ class Reply:
     has: int
     digest: str = ""
     reason: str = ""
+    private: bool = False
     body: bytes = b""
 
     def pack(self) -> bytes:
@@ -214,6 +245,7 @@ class Reply:
                 has=_number(header["has"]),
                 digest=str(header["digest"]),
                 reason=str(header["reason"]),
+                private=header.get("private") is True,
                 body=body,
             )
         except (KeyError, ValueError, TypeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,9 @@ def draw(path: Path, rounds: Sequence[Mapping[str, Any]]) -> None:
     ]
     for one, (label, values) in zip(axes, against, strict=True):
         if values:
-            losses = [content["loss"] for content in rounds]
+            losses = [
+                math.nan if content["loss"] is None else content["loss"] for content in rounds
+            ]
             one.plot(values, losses, color="tab:blue", label="clients, mean of their steps")
         points = [
             (value, content["evaluation"]["loss"])

@@ -23,6 +23,8 @@ from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.cost import flops_per_step
 from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.guard import Guard
+from zoexport.federated.privacy import Privacy
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
 from zoexport.session import Dataset
@@ -45,6 +47,8 @@ def simulate(
     state: Path | None,
     test: Path | None,
     patience: Patience,
+    guard: Guard,
+    privacy: Privacy | None,
     report: Callable[[Mapping[str, Any]], None],
     page: Path | None,
     progress: Progress,
@@ -60,7 +64,8 @@ def simulate(
         settings: of ``train --set``.
         state: the federation's folder; None keeps nothing.
         test: examples that every version is evaluated on.
-        patience: how long a round waits.
+        patience: how long a round waits. guard: what a round may do to the model.
+        privacy: what each client's uploads have to satisfy, or None.
         report: called with each round once it is on disk.
         page: a folder for a report with curves.
         progress: called with what happens before the first round.
@@ -72,6 +77,8 @@ def simulate(
         ZoExportError: something cannot be used, or too few clients answered.
     """
     flower.prepare()
+    if privacy is not None:
+        progress(f"each privacy budget pays for {privacy.uploads()} uploads", None)
     manifest = manifests.read(bundle)
     terms = terms_of(bundle, manifest, algorithm, steps, settings)
     progress("dividing the data", None)
@@ -90,11 +97,13 @@ def simulate(
             bundle,
             folder,
             clients,
+            privacy,
             lambda transport: Coordinator(
                 store,
                 bundle,
                 transport,
                 patience=patience,
+                guard=guard,
                 evaluate=evaluator,
                 flops=flops,
                 report=report,
@@ -118,8 +127,9 @@ def summary(store: Store, rounds: int) -> dict[str, Any]:
         "accuracies": [one["evaluation"]["accuracy"] for one in found if "evaluation" in one],
         "bytes_up": sum(one["bytes_up"] for one in found),
         "bytes_down": sum(one["bytes_down"] + one.get("sync_bytes_down", 0) for one in found),
-        "upload_largest": max(max(one["uploads"]) for one in found),
+        "upload_largest": max((size for one in found for size in one["uploads"]), default=0),
         "refused": sum(len(one["refused"]) for one in found),
+        "unchanged": sum(not one["clients"] for one in found),
         "flops": None if last["flops"] is None else sum(one["flops"] for one in found),
         "digest": last["digest"],
         "model": str(store.folder / "models" / f"model-{rounds}.safetensors"),
@@ -156,24 +166,28 @@ def _write_shards(
 
 
 @functools.lru_cache(maxsize=1)
-def _client(bundle: Path, folder: Path, number: int) -> Client:
+def _client(bundle: Path, folder: Path, number: int, privacy: Privacy | None) -> Client:
     def examples(client: int, loss: str) -> Dataset:
         dataset = Dataset()
         dataset.load(folder / "shards" / f"{client}.jsonl")
         return dataset
 
-    return Client(bundle, examples, folder / "clients" / str(number))
+    return Client(bundle, examples, folder / "clients" / str(number), privacy=privacy)
 
 
-def _handle(bundle: Path, folder: Path, content: bytes) -> bytes:
+def _handle(bundle: Path, folder: Path, privacy: Privacy | None, content: bytes) -> bytes:
     """A virtual client: which one is for the server's request to say."""
     from zoexport.federated.protocol import Request
 
-    return _client(bundle, folder, Request.unpack(content).client).handle(content)
+    return _client(bundle, folder, Request.unpack(content).client, privacy).handle(content)
 
 
 def _run(
-    bundle: Path, folder: Path, clients: int, serve: Callable[[flower.FlowerTransport], None]
+    bundle: Path,
+    folder: Path,
+    clients: int,
+    privacy: Privacy | None,
+    serve: Callable[[flower.FlowerTransport], None],
 ) -> None:
     """Run Flower's simulation with our apps until ``serve`` returns."""
     from flwr.app import Context
@@ -195,7 +209,7 @@ def _run(
         try:
             run_simulation(
                 server,
-                flower.answering(lambda content, _: _handle(bundle, folder, content)),
+                flower.answering(lambda content, _: _handle(bundle, folder, privacy, content)),
                 num_supernodes=clients,
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from zoexport.core.errors import StateError
-from zoexport.core.files import atomic_file, write_json
+from zoexport.core.files import atomic_file, private_folder, write_json
 from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.federated.terms import Terms
@@ -53,8 +53,7 @@ class Store:
             StateError: it is of other terms, damaged, or another process runs it. ConfigError: it cannot be written.
         """
         store = cls(folder, terms, sample)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with (folder / "lock").open("a") as lock:
             store._take(lock)
             store._begin()

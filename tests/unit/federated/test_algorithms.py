@@ -14,7 +14,7 @@ from tests.support.compiled import Compiler
 from tests.support.federations import Network, clients_of, examples, federation, terms_of
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.federated import models
+from zoexport.federated import flower, models
 from zoexport.federated.aggregate import mean
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Patience
@@ -22,7 +22,7 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.federated.terms import ALGORITHMS
-from zoexport.session import Session, no_programs
+from zoexport.session import Dataset, Session, no_programs
 
 
 @pytest.fixture(scope="module")
@@ -288,8 +288,8 @@ def test_forged_scalars_of_a_shared_seed_do_not_end_the_server(
     assert [entry["client"] for entry in found["refused"]] == [1]
 
 
-def test_too_few_replies_after_replays_are_no_round(mezo: Path, tmp_path: Path) -> None:
-    """The share of replies that a round needs is of those that count in the end."""
+def test_too_few_replies_after_replays_change_nothing(mezo: Path, tmp_path: Path) -> None:
+    """The share of replies that a round needs is of those that count in the end; asking again would not help."""
 
     def tamper(client: int, content: bytes) -> list[tuple[int, bytes | str]]:
         reply = Reply.unpack(content)
@@ -298,11 +298,53 @@ def test_too_few_replies_after_replays_are_no_round(mezo: Path, tmp_path: Path) 
         return [(client, content)]
 
     network = Network(clients_of(mezo, tmp_path, 3), tamper=tamper)
-    with (
-        federation(tmp_path, mezo, terms_of(mezo), network, sample=3) as server,
-        pytest.raises(StateError, match="found 1 replies that count, of 3 clients asked"),
-    ):
-        server.run_round(0)
+    with federation(tmp_path, mezo, terms_of(mezo), network, sample=3) as server:
+        before = models.digest(server.model)
+        found = server.run_round(0)
+        assert found["clients"] == [] and found["void"]
+        assert found["digest"] == before == models.digest(server.model)
+        assert [entry["client"] for entry in found["refused"]] == [1, 2]
+
+
+def test_the_server_is_told_no_paths(mezo: Path, tmp_path: Path) -> None:
+    """Why a client refuses stays with it, but for the kind of error."""
+    said: list[str] = []
+
+    def unreadable(client: int, loss: str) -> Dataset:
+        dataset = Dataset()
+        dataset.load(tmp_path / "private" / "examples.jsonl")
+        return dataset
+
+    clients = {
+        0: Client(mezo, unreadable, tmp_path / "client-0", report=said.append),
+        1: Client(mezo, examples, tmp_path / "client-1"),
+    }
+    contents: list[bytes] = []
+
+    def seen(client: int, content: bytes) -> list[tuple[int, bytes | str]]:
+        contents.append(content)
+        return [(client, content)]
+
+    network = Network(clients, tamper=seen)
+    with federation(tmp_path, mezo, terms_of(mezo), network, sample=2) as server:
+        found = server.run_round(0)
+    assert found["clients"] == [1] and "the client refused" in found["refused"][0]["reason"]
+    assert not any(str(tmp_path).encode() in content for content in contents)
+    assert len(said) == 1 and str(tmp_path / "private") in said[0]
+
+
+def test_what_flower_sends_of_an_exception_is_its_kind(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: Any) -> bytes:
+        raise FileNotFoundError(str(tmp_path))
+
+    with pytest.raises(RuntimeError) as caught:
+        flower.without_words(failing, b"", None)
+    error: BaseException | None = caught.value
+    assert str(error) == "FileNotFoundError" and error is not None
+    assert error.__cause__ is None and error.__context__ is None
+    assert str(tmp_path) in capfd.readouterr().err
 
 
 def test_second_replies_strangers_and_silence(mezo: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from zoexport.core.errors import ConfigError, DataError, StateError
 from zoexport.federated import checks, models, shards
-from zoexport.federated.aggregate import mean, mean_trajectory
+from zoexport.federated.aggregate import combined_trajectory, mean
 from zoexport.federated.checks import Accepted, Refusal, accepted, bound, too_large
 from zoexport.federated.protocol import (
     BEHIND,
@@ -207,7 +207,7 @@ def test_means_are_added_up_in_float64() -> None:
     found = mean({"w": one} for one in values)
     np.testing.assert_array_equal(found["w"], [1 / 3, 3])
     ones = [Trajectory(one, one[:, None]) for one in values]
-    averaged = mean_trajectory(dict(enumerate(ones)))
+    averaged = combined_trajectory(dict(enumerate(ones)))
     np.testing.assert_array_equal(averaged.gradients[:, 0], np.array([1 / 3, 3], np.float32))
     np.testing.assert_array_equal(averaged.losses, np.array([1 / 3, 3], np.float32))
 

@@ -1,0 +1,151 @@
+"""Differential privacy of what a client uploads: clipped and noised before it leaves, and counted against a budget.
+
+The mechanism is Gaussian. An upload is a vector: the scalars of a round's steps, or the changes of all values. It is
+shortened to the norm C, and normal noise of standard deviation z C is added to each of its numbers. What is protected
+is the client: whatever its data were replaced by, the vectors are at most 2 C apart. So one upload is a Gaussian
+mechanism of noise multiplier z / 2, uploads compose, and ``opacus`` says what that is as (epsilon, delta).
+
+The losses of the steps are not uploaded, and steps that diverge count as zeros, as that they did is of the data too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.files import write_json
+
+_LEDGER = "privacy.json"
+_ORDERS = [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 80, 128, 256, 512, 1024]
+_MOST = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy:
+    """What a client's uploads have to satisfy.
+
+    Attributes:
+        clip: C, the norm that an upload has at most before noise.
+        noise: z, the standard deviation of the noise over C.
+        epsilon, delta: that all uploads from this folder together may spend.
+    """
+
+    clip: float
+    noise: float
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Privacy:
+        """What :func:`dataclasses.asdict` gave."""
+        return cls(**content)
+
+    def uploads(self) -> int:
+        """How many uploads the budget pays for.
+
+        Raises:
+            ConfigError: none; or opacus is not installed.
+        """
+        below, above = 0, 1
+        while above < _MOST and spent({self.noise: above}, self.delta) <= self.epsilon:
+            below, above = above, 2 * above
+        while above - below > 1:
+            middle = (below + above) // 2
+            if spent({self.noise: middle}, self.delta) <= self.epsilon:
+                below = middle
+            else:
+                above = middle
+        if below == 0:
+            one = spent({self.noise: 1}, self.delta)
+            raise ConfigError(
+                f"--dp-epsilon {self.epsilon:g}",
+                found=f"a single upload with --dp-noise {self.noise:g} that spends {one:.4g}",
+                expected="a budget for one upload at least",
+                fix="Give more noise, or a larger budget.",
+            )
+        return below
+
+    def noised(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A vector as it may be uploaded; each call is another draw."""
+        norm = float(np.linalg.norm(vector))
+        shortened = vector * min(1.0, self.clip / norm) if norm > 0 else vector
+        generator = np.random.default_rng(secrets.randbits(128))
+        return shortened + generator.normal(0.0, self.noise * self.clip, vector.shape)
+
+
+def spent(uploads: Mapping[float, int], delta: float) -> float:
+    """The epsilon of uploads, at a delta.
+
+    Args:
+        uploads: how many there were of each noise z.
+
+    Raises:
+        ConfigError: opacus is not installed.
+    """
+    try:
+        from opacus.accountants.analysis import rdp
+    except ImportError as error:
+        raise ConfigError(
+            "--dp-noise",
+            found="no accountant of what uploads spend",
+            expected="the package opacus",
+            fix="Install it: pip install 'zoexport[privacy]'.",
+        ) from error
+    if not sum(uploads.values()):
+        return 0.0
+    total = sum(
+        np.asarray(rdp.compute_rdp(q=1.0, noise_multiplier=noise / 2, steps=count, orders=_ORDERS))
+        for noise, count in uploads.items()
+    )
+    found, _ = rdp.get_privacy_spent(orders=_ORDERS, rdp=total, delta=delta)
+    return float(found)
+
+
+class Ledger:
+    """The uploads that a client's folder has seen, of all federations: its data are the same in each."""
+
+    def __init__(self, folder: Path, privacy: Privacy) -> None:
+        self._path = folder / _LEDGER
+        self._privacy = privacy
+
+    def take(self) -> None:
+        """Count one more upload, before it is made.
+
+        Raises:
+            StateError: the budget does not pay for it; or the file cannot be read, and so nobody knows what was spent.
+        """
+        uploads = self._read()
+        uploads[self._privacy.noise] += 1
+        would = spent(uploads, self._privacy.delta)
+        if would > self._privacy.epsilon:
+            raise StateError(
+                str(self._path),
+                found=f"an upload that makes epsilon {would:.4g}, at delta {self._privacy.delta:g}",
+                expected=f"at most {self._privacy.epsilon:g}",
+                fix="The budget is spent: this client's data are not used any more.",
+            )
+        content = {str(noise): count for noise, count in sorted(uploads.items())}
+        write_json(self._path, {"uploads": content, "epsilon": would, "delta": self._privacy.delta})
+
+    def _read(self) -> Counter[float]:
+        if not self._path.exists():
+            return Counter()
+        try:
+            content = json.loads(self._path.read_text("utf-8"))["uploads"]
+            return Counter({float(noise): int(count) for noise, count in content.items()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateError(
+                str(self._path),
+                found=f"no ledger ({error})",
+                expected="what earlier uploads have spent",
+                fix="Restore it from a copy; without it no upload is made.",
+            ) from error
