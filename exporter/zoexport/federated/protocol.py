@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from zoexport.core.errors import DataError
 from zoexport.session import Record
 
-PROTOCOL = 1
+PROTOCOL = 2
+_READ = (1, PROTOCOL)
+"""Rounds of protocol 1 have no limit and a mean; replies that it kept still count."""
 TRAIN, SYNC = "train", "sync"
 DONE, BEHIND, REFUSED = "done", "behind", "refused"
 AGGREGATES = ("mean", "trimmed-mean", "median")
@@ -263,7 +265,7 @@ def _unpack(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
     end = content.find(b"\n", 0, _LONGEST_HEADER)
     try:
         header = json.loads(content[: max(end, 0)])
-        if header["protocol"] != PROTOCOL:
+        if header["protocol"] not in _READ:
             raise _malformed(f"protocol {header['protocol']}", f"protocol {PROTOCOL}")
         sizes = [_number(size) for size in header["parts"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:

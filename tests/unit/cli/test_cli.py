@@ -103,6 +103,18 @@ def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixtur
             "found No such file",
         ),
         (("simulate", "B", "--data", "D", "--clients", "3"), "found no such folder"),
+        (
+            ("simulate", "B", "--data", "D", "--clients", "3", "--aggregate", "medain"),
+            "Did you mean 'median'?",
+        ),
+        (
+            ("simulate", "B", "--data", "D", "--clients", "3", "--dp-noise", "8"),
+            "--dp-noise: found no --dp-clip, --dp-epsilon",
+        ),
+        (
+            ("simulate", "B", "--data", "D", "--clients", "3", "--secure-aggregation"),
+            "both do not go together",
+        ),
     ],
 )
 def test_federate_says_what_is_missing(

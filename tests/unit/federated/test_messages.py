@@ -71,13 +71,33 @@ def test_requests_and_replies_come_back_as_they_were() -> None:
     assert Reply.unpack(sent.pack()) == sent
 
 
+def test_messages_of_protocol_1_are_read() -> None:
+    """They say nothing of limits, aggregates and noise."""
+    sent = (
+        reply().pack().replace(b'"protocol":2', b'"protocol":1').replace(b',"private":false', b"")
+    )
+    assert b"private" not in sent and Reply.unpack(sent) == reply()
+    rounds = [RoundScalars(3, {9: trajectory(1)})]
+    request = Request(SYNC, "fed", 4, 4, 7, TERMS.as_dict(), 3, None, rounds).pack()
+    old = request.replace(b'"protocol":2', b'"protocol":1')
+    old = old.replace(b',"aggregate":"mean","limit":null', b"")
+    assert b"limit" not in old
+    found = Request.unpack(old).rounds[0]
+    assert (found.aggregate, found.limit) == ("mean", None)
+    bounded = [RoundScalars(3, {9: trajectory(1)}, "median", 0.25)]
+    found = Request.unpack(
+        Request(SYNC, "fed", 4, 4, 7, TERMS.as_dict(), 3, None, bounded).pack()
+    ).rounds[0]
+    assert (found.aggregate, found.limit) == ("median", 0.25)
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"",
         b"no json\n",
         b"[]\n",
-        b'{"protocol":2,"parts":[]}\n',
+        b'{"protocol":3,"parts":[]}\n',
         b'{"protocol":1,"parts":[-1]}\n',
         b'{"protocol":1,"parts":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
         b'{"protocol":1,"parts":[4]}\nabc',

@@ -185,6 +185,13 @@ def test_the_proxy_passes_on_what_clients_call(
                 front.ROUTES[0], headers={front.KEY: base64.b64encode(stranger).decode()}
             ),
             "no base64": client.post(front.ROUTES[0], headers={front.KEY: "!"}),
+            "two keys": client.post(
+                front.ROUTES[0],
+                headers=[
+                    (front.KEY, mine[front.KEY]),
+                    (front.KEY, base64.b64encode(stranger).decode()),
+                ],
+            ),
         }
         assert {name: one.status_code for name, one in refused.items()} == dict.fromkeys(
             refused, 401

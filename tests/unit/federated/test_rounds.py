@@ -279,6 +279,16 @@ def test_one_process_runs_a_federation(bundle: Path, tmp_path: Path) -> None:
         pass
 
 
+def test_folders_are_their_users_alone(bundle: Path, tmp_path: Path) -> None:
+    """Scalars, tokens and models of server and clients; a folder that was open to others is closed."""
+    (tmp_path / "server").mkdir(mode=0o755)
+    network = Network(clients_of(bundle, tmp_path, 1))
+    with federation(tmp_path, bundle, terms_of(bundle), network, sample=1) as server:
+        server.run(1)
+    for name in ("server", "client-0"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700, name
+
+
 def test_integers_have_no_average(tmp_path: Path) -> None:
     from tests.support import grid_bundles
 
