@@ -18,6 +18,7 @@
 #include <mutex>
 
 #include "engines/engine.h"
+#include "engines/mapped_loader.h"
 #include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
 #include "session/storage/files.h"
@@ -116,8 +117,8 @@ bool has_backend(const std::string& name) {
 
 class ExecutorchEngine : public Engine {
  public:
-  ExecutorchEngine(const Manifest& manifest, std::string bundle, std::string packed, PackedUse& use)
-      : manifest_(manifest), bundle_(std::move(bundle)), packed_(std::move(packed)), use_(use) {}
+  ExecutorchEngine(const Manifest& manifest, const BundleFiles& files, std::string packed, PackedUse& use)
+      : manifest_(manifest), files_(files), packed_(std::move(packed)), use_(use) {}
 
   Status load(const ProgramSpec& program) override {
     forget_log();
@@ -191,8 +192,14 @@ class ExecutorchEngine : public Engine {
   Result<Module*> loaded(const ProgramSpec& program) {
     std::unique_ptr<Module>& module = modules_[program.file];
     if (module == nullptr) {
-      module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);
-      ZO_TRY(take_room(*module, program));
+      ZO_ASSIGN(file, files_.open(program.file));
+      const auto& kept = opened_[program.file] = std::make_shared<const OpenFile>(std::move(file));
+      module = std::make_unique<Module>(std::make_unique<MappedLoader>(kept));
+      const Status room = take_room(*module, program);
+      if (!room.ok()) {
+        module.reset();
+        return room.failure();
+      }
     }
     if (module->is_method_loaded(program.method)) {
       return module.get();
@@ -302,7 +309,7 @@ class ExecutorchEngine : public Engine {
   // first read never gets into it.
   Status pack(const std::string& file, const std::string& path) {
     std::vector<std::unique_ptr<PlannedMemory>> memory;
-    Module module(join(bundle_, file), Module::LoadMode::Mmap);
+    Module module(std::make_unique<MappedLoader>(opened_.at(file)));
     for (const ProgramSpec& program : manifest_.programs) {
       if (program.file == file) {
         ZO_ASSIGN(planned, planned_memory(module, program));
@@ -337,19 +344,20 @@ class ExecutorchEngine : public Engine {
   static const void* backend() { return executorch::runtime::get_backend_class(kBackend); }
 
   const Manifest& manifest_;
-  std::string bundle_;
+  const BundleFiles& files_;
   std::string packed_;
   PackedUse& use_;
   PlannedArena arena_;
   std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
   std::map<std::string, std::vector<size_t>> unplanned_;  // by program: bytes of each output without planned memory
   std::vector<std::vector<uint8_t>> unwanted_;            // by output
+  std::map<std::string, std::shared_ptr<const OpenFile>> opened_;
   std::map<std::string, std::unique_ptr<Module>> modules_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
                                                        uint32_t threads, const std::string& packed, PackedUse& use) {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -358,13 +366,13 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
   });
   for (const std::string& name : manifest.required_ops) {
     if (!has_operator(name)) {
-      return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the operator " + name,
+      return Failure{ZO_BUNDLE_ERROR, join(files.path(), "manifest.json"), "the operator " + name,
                      "operators that this runtime has", "Use the zoexport version that compiled this bundle."};
     }
   }
   for (const std::string& name : manifest.backends) {
     if (!has_backend(name)) {
-      return Failure{ZO_ENGINE_ERROR, "bundle " + bundle,
+      return Failure{ZO_ENGINE_ERROR, "bundle " + files.path(),
                      "programs for the backend " + name + ", which this runtime lacks", "a runtime that has it",
                      "Run the bundle where target " + manifest.target + " runs."};
     }
@@ -376,7 +384,7 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
                      "Ask for fewer threads."};
     }
   }
-  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, bundle, packed, use));
+  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, files, packed, use));
 }
 
 }  // namespace zoexport
