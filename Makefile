@@ -162,11 +162,10 @@ build/.installed: build/.configured $(SOURCES)
 	@touch $@
 
 # The same release as the one in .venv, for the other architecture: its libraries and headers, no Python.
-$(AARCH64)/.executorch: $(VENV)/.packages
+$(AARCH64)/.executorch: $(VENV)/.packages cmake/executorch-aarch64.txt
 	rm -rf $(AARCH64)/wheel $(AARCH64)/package
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-	  --platform manylinux_2_28_aarch64 --dest $(AARCH64)/wheel \
-	  "executorch==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("executorch"))')"
+	  --platform manylinux_2_28_aarch64 --dest $(AARCH64)/wheel --require-hashes -r cmake/executorch-aarch64.txt
 	$(BIN)/python -m zipfile -e $(AARCH64)/wheel/*.whl $(AARCH64)/package
 	rm -rf $(AARCH64)/wheel
 	@touch $@

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from zoexport.core import manifest
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import BundleError, ConfigError
 from zoexport.session import abi
 from zoexport.session.types import (
     DIFFERENCES,
@@ -53,8 +53,8 @@ def bring_backends(bundle: Path) -> None:
         ZoExportError: it is not there.
     """
     try:
-        backends = json.loads((bundle / manifest.FILE).read_bytes()).get("backends", ())
-    except (OSError, ValueError, AttributeError):
+        backends = json.loads(manifest.content(bundle)).get("backends", ())
+    except (BundleError, ValueError, AttributeError):
         return  # opening says what is wrong with the bundle
     if "QnnBackend" in backends:
         from zoexport.targets.qnn import library as qnn_library
