@@ -302,7 +302,7 @@ def _lines(content: bytes) -> Sequence[bytes]:
 
 def _label(number: bytes) -> str:
     """A key's number as minisign prints it."""
-    return number[::-1].hex().upper()
+    return f"{int.from_bytes(number, 'little'):X}"
 
 
 def _refused(where: str, found: str, expected: str) -> BundleError:

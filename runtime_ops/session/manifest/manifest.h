@@ -127,7 +127,7 @@ struct Manifest {
   std::vector<SlotSpec> slots;
   std::vector<std::string> required_ops;
   std::vector<std::string> tokenizer;  // its files
-  std::vector<std::string> backends;  // of ExecuTorch, that the delegates call
+  std::vector<std::string> backends;   // of ExecuTorch, that the delegates call
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
   StepPlan step;                     // without levels where gradients are computed

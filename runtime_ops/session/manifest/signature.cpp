@@ -64,12 +64,12 @@ bool starts_with(std::string_view text, std::string_view with) { return text.sub
 
 // As minisign prints it: a little-endian number in hexadecimal digits.
 std::string key_text(const uint8_t* number) {
-  std::string text;
+  unsigned long long value = 0;
   for (size_t i = 8; i-- > 0;) {
-    char digits[3];
-    std::snprintf(digits, sizeof(digits), "%02X", number[i]);
-    text += digits;
+    value = value << 8 | number[i];
   }
+  char text[17];
+  std::snprintf(text, sizeof(text), "%llX", value);
   return text;
 }
 
@@ -131,11 +131,11 @@ Status check_signature(const Folder& folder, const std::string& name, const std:
     return refused("no signature", "one by a trusted key");
   }
   ZO_ASSIGN(file, folder.file(beside));
-  if (file.size() > kMostSignature) {
-    return refused(std::to_string(file.size()) + " bytes", "a signature of minisign's, prehashed");
+  std::optional<Signature> signature;
+  if (file.size() <= kMostSignature) {
+    ZO_ASSIGN(text, file.read());
+    signature = parse_signature(text);
   }
-  ZO_ASSIGN(text, file.read());
-  const std::optional<Signature> signature = parse_signature(text);
   if (!signature) {
     return refused("no whole signature", "a signature of minisign's, prehashed");
   }

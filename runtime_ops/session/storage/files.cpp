@@ -171,8 +171,8 @@ Result<MappedFile> MappedFile::of(const OpenFile& file, uint64_t offset, size_t 
   }
   static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const auto before = static_cast<size_t>(offset % page);
-  void* data = ::mmap(nullptr, before + size, PROT_READ, MAP_PRIVATE, file.descriptor(),
-                      static_cast<off_t>(offset - before));
+  void* data =
+      ::mmap(nullptr, before + size, PROT_READ, MAP_PRIVATE, file.descriptor(), static_cast<off_t>(offset - before));
   if (data == MAP_FAILED) {
     return system_failure(file.code(), file.path(), errno, false);
   }

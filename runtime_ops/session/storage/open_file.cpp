@@ -46,8 +46,8 @@ Result<OpenFile> OpenFile::open(const std::string& path, zo_status code) {
 ssize_t OpenFile::read_at(void* into, size_t size, uint64_t offset) const {
   size_t filled = 0;
   while (filled < size) {
-    const ssize_t got = ::pread(descriptor_, static_cast<uint8_t*>(into) + filled, size - filled,
-                                static_cast<off_t>(offset + filled));
+    const ssize_t got =
+        ::pread(descriptor_, static_cast<uint8_t*>(into) + filled, size - filled, static_cast<off_t>(offset + filled));
     if (got < 0 && errno == EINTR) {
       continue;
     }
