@@ -154,7 +154,9 @@ def test_what_is_not_signed_by_a_trusted_key_is_refused(
     if signer == "another":
         sign(bundle, keys.other)
     # What is looked at before the bundle, where it is missing.
-    (place / "D").write_text('{"text": "a"}\n')
+    for name in ("C", "K", "N/a.pub", "D"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text('{"text": "a"}\n')
     before = sorted(path.name for path in place.iterdir())
     line = [*verb.split(), str(bundle), *VERBS[verb], "--trust", str(keys.pub), "--json"]
     assert run(line) == 1
