@@ -88,7 +88,7 @@ def parse_public(text: bytes, where: str) -> list[PublicKey]:
     Raises:
         ConfigError: something else, or none.
     """
-    keys = []
+    keys: list[PublicKey] = []
     for line in _lines(text):
         if not line or line.startswith(_UNTRUSTED):
             continue
