@@ -16,7 +16,6 @@ from typing import Literal
 from zoexport.core.errors import ZoExportError
 from zoexport.core.files import sha256
 
-
 _OTHER_HASH = re.compile(r"^\s*Got\s+([0-9a-f]{64})\s*$", re.MULTILINE)
 
 
@@ -109,7 +108,9 @@ def _by_hand(package: Package) -> str:
 
 def _command(package: Package, folder: str, beside: Path) -> tuple[list[str], dict[str, str]]:
     """The command line that fetches into ``folder``, and the variables it needs; ``beside`` is for files of its own."""
-    if package.registry == "npm":  # into its working folder, and without running scripts of the package
+    if (
+        package.registry == "npm"
+    ):  # into its working folder, and without running scripts of the package
         pack = ("npm", "pack", "--silent", "--ignore-scripts", "--fetch-retries", "2")
         return [*pack, _pin(package)], {}
     command = [

@@ -1,5 +1,7 @@
-"""A build backend that builds nothing: pip asks for a source archive's metadata before it gives the archive away, and would
-run the archive's own setup.py for that. These are the metadata that lie in it.
+"""A build backend that builds nothing.
+
+pip asks for a source archive's metadata before it gives the archive away, and would run the archive's own setup.py for
+that. These are the metadata that lie in it.
 
 In use with this folder's parent on PYTHONPATH, ``--no-build-isolation`` and ``PIP_USE_PEP517=1``.
 """
