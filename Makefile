@@ -181,12 +181,13 @@ build/.installed: build/.configured $(SOURCES)
 	$(BIN)/cmake --install build
 	@touch $@
 
-# The same release as the one in .venv, for the other architecture: its libraries and headers, no Python.
-$(AARCH64)/.executorch: $(VENV)/.packages
+# The same release as the one in .venv, for the other architecture: its libraries and headers, no Python, so that of
+# which Python it is for is all the same.
+$(AARCH64)/.executorch: $(VENV)/.packages cmake/executorch-aarch64.txt
 	rm -rf $(AARCH64)/wheel $(AARCH64)/package
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-	  --platform manylinux_2_28_aarch64 --dest $(AARCH64)/wheel \
-	  "executorch==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("executorch"))')"
+	  --python-version 3.12 --implementation cp --platform manylinux_2_28_aarch64 --dest $(AARCH64)/wheel \
+	  --require-hashes -r cmake/executorch-aarch64.txt
 	$(BIN)/python -m zipfile -e $(AARCH64)/wheel/*.whl $(AARCH64)/package
 	rm -rf $(AARCH64)/wheel
 	@touch $@

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zoexport.core import manifest as manifests
+from zoexport.core import trust as trusts
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.core.types import Progress
 from zoexport.results import Evaluated, Exported, Imported, Parity, Trained
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from zoexport.core.minisign import PublicKey
     from zoexport.models import ModelSource
     from zoexport.session import StepProgress
 
@@ -95,7 +97,8 @@ def compile(
             calibration=rows,
             progress=progress or _silent,
         )
-    bundle = Bundle.open(compiled["bundle"])
+    with trusts.required(()):  # what was made here is not signed yet
+        bundle = Bundle.open(compiled["bundle"])
     return dataclasses.replace(bundle, compiled=compiled)
 
 
@@ -107,20 +110,37 @@ class Bundle:
         path: the folder.
         manifest: the content of its manifest.json (docs/bundle.md).
         compiled: what compiling said of it, the keys of ``compile --json``; None of a bundle that was opened.
+        trusted: keys of which one must have signed it, whenever a method opens it; where None, what
+            the environment requires.
     """
 
     path: Path
     manifest: Mapping[str, Any] = dataclasses.field(repr=False)
     compiled: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    trusted: tuple[PublicKey, ...] | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
-    def open(cls, path: StrPath) -> Bundle:
+    def open(cls, path: StrPath, *, trust: Iterable[StrPath] | None = None) -> Bundle:
         """Open a bundle's folder.
 
+        Args:
+            path: the folder.
+            trust: public keys, as files or as their lines, of which one must have signed it (``zoexport sign``).
+
         Raises:
-            BundleError: it is none, or one of another version.
+            BundleError: it is none, one of another version, or signed by none of the keys.
+            ConfigError: no public key among ``trust``.
         """
-        return cls(Path(path), manifests.read(Path(path)))
+        trusted = None if trust is None else trusts.parsed(trust, "trust")
+        if trusted == ():
+            raise ConfigError(
+                "trust",
+                found="no public key",
+                expected="at least one",
+                fix="Leave it out to open any bundle.",
+            )
+        with trusts.required(trusted):
+            return cls(Path(path), manifests.read(Path(path)), trusted=trusted)
 
     @property
     def method(self) -> str:
@@ -164,7 +184,7 @@ class Bundle:
         """
         from zoexport.train import train
 
-        with _as_file(data) as file:
+        with _as_file(data) as file, trusts.required(self.trusted):
             found = train(
                 self.path,
                 data=file,
@@ -198,7 +218,7 @@ class Bundle:
         """
         from zoexport.train import evaluate
 
-        with _as_file(data) as file:
+        with _as_file(data) as file, trusts.required(self.trusted):
             found = evaluate(
                 self.path,
                 data=file,
@@ -229,13 +249,14 @@ class Bundle:
         """
         from zoexport.parity import parity
 
-        found = parity(
-            self.path,
-            steps=steps,
-            model=model,
-            dump=None if dump is None else Path(dump),
-            progress=progress or _silent,
-        )
+        with trusts.required(self.trusted):
+            found = parity(
+                self.path,
+                steps=steps,
+                model=model,
+                dump=None if dump is None else Path(dump),
+                progress=progress or _silent,
+            )
         return Parity(**found)
 
     def export_adapter(
@@ -259,13 +280,14 @@ class Bundle:
         """
         from zoexport.transfer import export_adapter
 
-        found = export_adapter(
-            self.path,
-            state=None if state is None else Path(state),
-            kind=format,
-            output=Path(path),
-            force=force,
-        )
+        with trusts.required(self.trusted):
+            found = export_adapter(
+                self.path,
+                state=None if state is None else Path(state),
+                kind=format,
+                output=Path(path),
+                force=force,
+            )
         return Exported(**{**found, "adapter": Path(path)})
 
     def import_adapter(
@@ -284,9 +306,10 @@ class Bundle:
         """
         from zoexport.transfer import import_adapter
 
-        found = import_adapter(
-            self.path, adapter=Path(path), kind=format, state=Path(state), force=force
-        )
+        with trusts.required(self.trusted):
+            found = import_adapter(
+                self.path, adapter=Path(path), kind=format, state=Path(state), force=force
+            )
         return Imported(**{**found, "state": Path(state)})
 
     def _by_key(self, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from zoexport.core.activation_grids import Format
 from zoexport.core.config import as_dict
 from zoexport.core.encoders import refuse_masked
 from zoexport.core.errors import ModelError
+from zoexport.core.manifest import checked_file
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Progress
 from zoexport.core.untouched import untouched_zeros
@@ -198,7 +199,10 @@ def formats_in(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Format]:
     held = manifest.get("activations", {})
     if not held:
         return {}
-    with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
+    with (
+        checked_file(bundle, manifest, manifest["weights"]["file"]) as path,
+        safe_open(path, framework="pt") as file,
+    ):
         return {
             parameter.removesuffix(".weight"): Format(*file.get_tensor(name).tolist())
             for parameter, name in held.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ from typing import Literal
 
 from zoexport.core.errors import ZoExportError
 from zoexport.core.files import sha256
+
+_OTHER_HASH = re.compile(r"^\s*Got\s+([0-9a-f]{64})\s*$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +55,19 @@ def downloaded(package: Package, error: type[ZoExportError]) -> Iterator[Path]:
         ZoExportError: of that kind: no network, no pip or npm, or another file than the pinned one.
     """
     where = f"package {package.name} {package.version}"
-    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
-        command = _command(package, folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="zoexport-") as folder,
+        tempfile.TemporaryDirectory(prefix="zoexport-") as beside,
+    ):
+        command, environment = _command(package, folder, Path(beside))
         try:
-            done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                cwd=folder,
+                env={**os.environ, **environment},
+            )
         except FileNotFoundError:
             raise error(
                 where,
@@ -64,14 +76,17 @@ def downloaded(package: Package, error: type[ZoExportError]) -> Iterator[Path]:
                 fix=f"Install it. On Debian and Ubuntu: apt-get install {package.registry}",
             ) from None
         files = list(Path(folder).iterdir())
-        if done.returncode != 0 or len(files) != 1:
+        digest = sha256(files[0]) if len(files) == 1 else None
+        if other := _OTHER_HASH.search(done.stderr):  # what pip found
+            digest = other.group(1)
+        if digest is None or (done.returncode != 0 and not other):
             raise error(
                 where,
                 found=f"a download that failed ({_reason(done.stderr)})",
                 expected=f"a package registry that {package.registry} can reach",
                 fix=f"Check the network, or run '{_by_hand(package)}' to see more.",
             )
-        if (digest := sha256(files[0])) != package.sha256:
+        if digest != package.sha256:
             raise error(
                 where,
                 found=f"a file with SHA-256 {digest}",
@@ -91,16 +106,28 @@ def _by_hand(package: Package) -> str:
     return f"{program} {_pin(package)}"
 
 
-def _command(package: Package, folder: str) -> list[str]:
-    if package.registry == "npm":  # into its working folder
-        return ["npm", "pack", "--silent", "--fetch-retries", "2", _pin(package)]
-    kind = ["--no-binary", package.name] if package.source else []
-    return [
-        *(sys.executable, "-m", "pip", "download", "--no-deps", *kind),
+def _command(package: Package, folder: str, beside: Path) -> tuple[list[str], dict[str, str]]:
+    """The command line that fetches into ``folder``, and the variables it needs; ``beside`` is for files of its own."""
+    if (
+        package.registry == "npm"
+    ):  # into its working folder, and without running scripts of the package
+        pack = ("npm", "pack", "--silent", "--ignore-scripts", "--fetch-retries", "2")
+        return [*pack, _pin(package)], {}
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--no-deps"),
         # Few retries: without a network the default waits for half a minute before it says so.
         *("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "2"),
-        *("--dest", folder, _pin(package)),
+        *("--dest", folder),
     ]
+    if not package.source:
+        return [*command, _pin(package)], {}
+    # pip compares this hash before it looks into an archive, and then would run its build to learn what it needs.
+    pinned = beside / "requirements.txt"
+    pinned.write_text(f"{_pin(package)} --hash=sha256:{package.sha256}\n", encoding="ascii")
+    command += ["--no-binary", package.name, "--require-hashes", "-r", str(pinned)]
+    backend = str(Path(__file__).with_name("archive_only").resolve())
+    path = os.pathsep.join(filter(None, [backend, os.environ.get("PYTHONPATH", "")]))
+    return [*command, "--no-build-isolation"], {"PYTHONPATH": path, "PIP_USE_PEP517": "1"}
 
 
 def _reason(output: str) -> str:

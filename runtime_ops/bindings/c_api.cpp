@@ -26,7 +26,8 @@ namespace {
 
 // The first zo_run of this ABI version ended before this field.
 constexpr size_t kFirstRun = offsetof(zo_run, momentum);
-// Likewise the first zo_slot_info.
+// Likewise the first zo_open_options and zo_slot_info.
+constexpr size_t kFirstOpenOptions = offsetof(zo_open_options, cache);
 constexpr size_t kFirstSlotInfo = offsetof(zo_slot_info, dtype);
 
 // `before` gives what an older caller's shorter struct lacks.
@@ -109,7 +110,7 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
     *session = nullptr;
     zo_open_options given = {};
     if (options != nullptr) {
-      ZO_TRY(read_struct(*options, offsetof(zo_open_options, cache), "zo_open_options", given));
+      ZO_TRY(read_struct(*options, kFirstOpenOptions, "zo_open_options", given));
     }
     zoexport::OpenOptions chosen;
     chosen.threads = given.threads;
@@ -121,8 +122,15 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
       ZO_REQUIRE(engine.run);
       chosen.engine = engine;
     }
+    if (given.trusted_keys != nullptr) {
+      ZO_ASSIGN(keys, zoexport::parse_keys(given.trusted_keys));
+      chosen.trusted = std::move(keys);
+    }
+    const auto faults = std::make_shared<zoexport::Faults>();
+    const zoexport::Faults::Scope scope(faults);
     ZO_ASSIGN(opened, zoexport::Session::open(bundle, chosen));
-    *session = new zo_session{std::move(opened)};
+    ZO_TRY(faults->check());
+    *session = new zo_session{std::move(opened), faults};
     return {};
   });
 }

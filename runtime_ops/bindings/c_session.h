@@ -9,6 +9,7 @@
 
 struct zo_session {
   std::unique_ptr<zoexport::Session> impl;
+  std::shared_ptr<zoexport::Faults> faults;
   zoexport::StepReport last = {};  // what the pointers of zo_step refer to
   std::atomic<bool> busy{false};
   std::atomic<bool> cancelled{false};
@@ -35,7 +36,11 @@ zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept
         }
       }
     } release{session};
-    return body(*session->impl);
+    const std::shared_ptr<Faults> faults = session->faults;
+    const Faults::Scope scope(faults);
+    ZO_TRY(faults->check());
+    ZO_TRY(body(*session->impl));
+    return faults->check();
   });
 }
 

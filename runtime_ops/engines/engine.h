@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "session/manifest/bundle_files.h"
 #include "session/manifest/manifest.h"
 #include "session/result.h"
 
@@ -25,7 +26,7 @@ struct Tensor {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // Makes a program ready to run. A second call does nothing.
+  // Makes a program ready to run, from a file that is what the manifest says. A second call does nothing.
   virtual Status load(const ProgramSpec& program) = 0;
   // Runs a program on inputs in the manifest's order and fills the outputs, in its order too. Inputs are not changed and
   // do not overlap outputs. The program has been loaded.
@@ -45,13 +46,13 @@ struct PackedUse {
   std::string problem;  // why they are not in a file, where a folder was given
 };
 
-// Programs in .pte files of the folder `bundle`. `threads` 0 leaves the choice to ExecuTorch. Packed weights are kept in
-// the folder `packed`, or nowhere where it is empty; `use` is told which. `manifest` and `use` outlive the engine.
-Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
+// Programs in .pte files of a bundle. `threads` 0 leaves the choice to ExecuTorch. Packed weights are kept in the folder
+// `packed`, or nowhere where it is empty; `use` is told which. `manifest`, `files` and `use` outlive the engine.
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
                                                        uint32_t threads, const std::string& packed, PackedUse& use);
 
-// Functions in .mlxfn files of the folder `bundle`, where this build has MLX.
-Result<std::unique_ptr<Engine>> load_mlx_engine(const std::string& bundle);
+// Functions in .mlxfn files of a bundle, where this build has MLX. `files` outlives the engine.
+Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
 
 // Programs that the host runs.
 std::unique_ptr<Engine> make_callback_engine(const zo_engine& callbacks);

@@ -19,6 +19,7 @@
 #include <mutex>
 
 #include "engines/engine.h"
+#include "engines/mapped_loader.h"
 #include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
 #include "session/memory.h"
@@ -203,8 +204,8 @@ class ThreadPoolUse {
 
 class ExecutorchEngine : public Engine {
  public:
-  ExecutorchEngine(const Manifest& manifest, std::string bundle, std::string packed, PackedUse& use)
-      : manifest_(manifest), bundle_(std::move(bundle)), packed_(std::move(packed)), use_(use) {}
+  ExecutorchEngine(const Manifest& manifest, const BundleFiles& files, std::string packed, PackedUse& use)
+      : manifest_(manifest), files_(files), packed_(std::move(packed)), use_(use) {}
 
   Status load(const ProgramSpec& program) override {
     return unless_assertion(
@@ -333,7 +334,12 @@ class ExecutorchEngine : public Engine {
   // A program file of a stranger: every offset in it is looked at before anything is read by it.
   Result<std::unique_ptr<Module>> open_module(const ProgramSpec& program) {
     forget_log();
-    auto module = std::make_unique<Module>(join(bundle_, program.file), Module::LoadMode::Mmap);
+    std::shared_ptr<const OpenFile>& file = opened_[program.file];
+    if (file == nullptr) {
+      ZO_ASSIGN(opened, files_.open(program.file));
+      file = std::make_shared<const OpenFile>(std::move(opened));
+    }
+    auto module = std::make_unique<Module>(std::make_unique<MappedLoader>(file));
     const Error error = module->load(executorch::runtime::Program::Verification::InternalConsistency);
     if (error != Error::Ok) {
       return failed(program, "while opening, " + code_text(error),
@@ -471,7 +477,7 @@ class ExecutorchEngine : public Engine {
   static const void* backend() { return executorch::runtime::get_backend_class(kBackend); }
 
   const Manifest& manifest_;
-  std::string bundle_;
+  const BundleFiles& files_;
   std::string packed_;
   PackedUse& use_;
   ThreadPoolUse pool_;  // outlives the modules
@@ -479,12 +485,13 @@ class ExecutorchEngine : public Engine {
   std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
   std::map<std::string, std::vector<size_t>> unplanned_;  // by program: bytes of each output without planned memory
   std::vector<std::vector<uint8_t>> unwanted_;            // by output
+  std::map<std::string, std::shared_ptr<const OpenFile>> opened_;
   std::map<std::string, std::unique_ptr<Module>> modules_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle,
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
                                                        uint32_t threads, const std::string& packed, PackedUse& use) {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -494,13 +501,13 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
   });
   for (const std::string& name : manifest.required_ops) {
     if (!has_operator(name)) {
-      return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the operator " + name,
+      return Failure{ZO_BUNDLE_ERROR, join(files.path(), "manifest.json"), "the operator " + name,
                      "operators that this runtime has", "Use the zoexport version that compiled this bundle."};
     }
   }
   for (const std::string& name : manifest.backends) {
     if (!has_backend(name)) {
-      return Failure{ZO_ENGINE_ERROR, "bundle " + bundle,
+      return Failure{ZO_ENGINE_ERROR, "bundle " + files.path(),
                      "programs for the backend " + name + ", which this runtime lacks", "a runtime that has it",
                      "Run the bundle where target " + manifest.target + " runs."};
     }
@@ -508,7 +515,7 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
   if (threads > 0) {
     ZO_TRY(ThreadPoolUse::choose(threads));
   }
-  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, bundle, packed, use));
+  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, files, packed, use));
 }
 
 }  // namespace zoexport

@@ -56,6 +56,15 @@ mx::Dtype dtype_of(int32_t dtype) {
   }
 }
 
+// A path of the file that is open, for MLX takes nothing else; where the system has none, the one it was opened by.
+std::string path_of(const OpenFile& file) {
+#if defined(__linux__)
+  return "/proc/self/fd/" + std::to_string(file.descriptor());
+#else
+  return file.path();
+#endif
+}
+
 mx::Shape shape_of(const Tensor& tensor) { return {tensor.shape.begin(), tensor.shape.end()}; }
 
 // MLX binds imported functions to the first stream of the process. One that any thread may use, one at a time, lets a
@@ -69,7 +78,7 @@ std::mutex& one_at_a_time() {
 
 class MlxEngine : public Engine {
  public:
-  explicit MlxEngine(std::string bundle) : bundle_(std::move(bundle)) {
+  explicit MlxEngine(OpenProgram open) : open_(std::move(open)) {
     const std::lock_guard<std::mutex> lock(one_at_a_time());
     const bool gpu = mx::default_device() == mx::Device::gpu;
     mx::set_cache_limit(gpu ? kCacheBytes : 0);
@@ -79,9 +88,10 @@ class MlxEngine : public Engine {
     if (functions_.count(program.file) != 0) {
       return {};
     }
+    ZO_ASSIGN(file, open_(program.file));
     const std::lock_guard<std::mutex> lock(one_at_a_time());
     try {
-      functions_.emplace(program.file, mx::import_function(bundle_ + "/" + program.file));
+      functions_.emplace(program.file, mx::import_function(path_of(file)));
     } catch (const std::exception& error) {
       return failed(program, said(error), "a function that MLX " + std::string(mx::version()) + " reads",
                     "Compile the bundle with this version of MLX, or copy it again.");
@@ -156,16 +166,16 @@ class MlxEngine : public Engine {
     return text;
   }
 
-  std::string bundle_;
+  OpenProgram open_;
   std::map<std::string, mx::ImportedFunction> functions_;  // by file
 };
 
 }  // namespace
 }  // namespace zoexport
 
-extern "C" ZO_API zoexport::Engine* zo_new_mlx_engine(const char* bundle, char* problem, size_t size) {
+extern "C" ZO_API zoexport::Engine* zo_new_mlx_engine(const zoexport::OpenProgram* open, char* problem, size_t size) {
   try {
-    return new zoexport::MlxEngine(bundle);
+    return new zoexport::MlxEngine(*open);
   } catch (const std::exception& error) {
     std::strncpy(problem, error.what(), size - 1);
     return nullptr;

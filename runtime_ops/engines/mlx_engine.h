@@ -1,14 +1,20 @@
 // The one function of the MLX engine, whether it is a library of its own or linked.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "engines/engine.h"
 
 namespace zoexport {
+
+// Opens a program's file, checked (BundleFiles::open). A function, since a library of its own has none of ours.
+using OpenProgram = std::function<Result<OpenFile>(const std::string& file)>;
 
 // Room for the reason why there is no engine.
 constexpr size_t kMlxProblem = 256;
 
 }  // namespace zoexport
 
-// The engine of a bundle, or null after writing why there is none.
-extern "C" ZO_API zoexport::Engine* zo_new_mlx_engine(const char* bundle, char* problem, size_t size);
+// The engine of a bundle whose files `open` opens as long as it lives, or null after writing why there is none.
+extern "C" ZO_API zoexport::Engine* zo_new_mlx_engine(const zoexport::OpenProgram* open, char* problem, size_t size);

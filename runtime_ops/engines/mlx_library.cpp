@@ -28,21 +28,22 @@ Failure missing(const std::string& bundle, const std::string& found) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> load_mlx_engine(const std::string& bundle) {
+Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files) {
   // Never closed: MLX's threads and what they hold live as long as the process.
   void* library = dlopen(join(own_folder(), kLibrary).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = dlerror();
-    return missing(bundle, reason != nullptr ? reason : "a library that cannot be loaded");
+    return missing(files.path(), reason != nullptr ? reason : "a library that cannot be loaded");
   }
   const auto make = reinterpret_cast<decltype(&zo_new_mlx_engine)>(dlsym(library, "zo_new_mlx_engine"));
   if (make == nullptr) {
-    return missing(bundle, std::string(kLibrary) + " of another version");
+    return missing(files.path(), std::string(kLibrary) + " of another version");
   }
   char problem[kMlxProblem] = {};
-  std::unique_ptr<Engine> engine(make(bundle.c_str(), problem, sizeof(problem)));
+  const OpenProgram open = [&files](const std::string& file) { return files.open(file); };
+  std::unique_ptr<Engine> engine(make(&open, problem, sizeof(problem)));
   if (engine == nullptr) {
-    return missing(bundle, problem);
+    return missing(files.path(), problem);
   }
   return engine;
 }

@@ -3,11 +3,12 @@
 
 namespace zoexport {
 
-Result<std::unique_ptr<Engine>> load_mlx_engine(const std::string& bundle) {
+Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files) {
   char problem[kMlxProblem] = {};
-  std::unique_ptr<Engine> engine(zo_new_mlx_engine(bundle.c_str(), problem, sizeof(problem)));
+  const OpenProgram open = [&files](const std::string& file) { return files.open(file); };
+  std::unique_ptr<Engine> engine(zo_new_mlx_engine(&open, problem, sizeof(problem)));
   if (engine == nullptr) {
-    return Failure{ZO_ENGINE_ERROR, "bundle " + bundle, problem,
+    return Failure{ZO_ENGINE_ERROR, "bundle " + files.path(), problem,
                    "the MLX engine, as the bundle's programs are MLX functions", "See the device's log."};
   }
   return engine;

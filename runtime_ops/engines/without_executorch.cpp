@@ -4,9 +4,9 @@
 
 namespace zoexport {
 
-Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const std::string& bundle, uint32_t,
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files, uint32_t,
                                                        const std::string&, PackedUse&) {
-  return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"),
+  return Failure{ZO_BUNDLE_ERROR, join(files.path(), "manifest.json"),
                  "the engine executorch (target " + manifest.target + ")",
                  "mlx, or an engine that the host supplies, as this library was built without ExecuTorch",
                  "Compile the bundle for ios-mlx or ios-coreml."};

@@ -61,8 +61,12 @@ int fail(const Options& options, const zo_error& error) {
 }
 
 zo_status open_session(const Options& options, SessionHandle& session, zo_error& error) {
-  const zo_open_options open{sizeof(zo_open_options), options.threads, options.skip_hashes ? 1u : 0u, nullptr,
-                             options.cache ? options.cache->c_str() : nullptr};
+  const zo_open_options open{sizeof(zo_open_options),
+                             options.threads,
+                             options.skip_hashes ? 1u : 0u,
+                             nullptr,
+                             options.cache ? options.cache->c_str() : nullptr,
+                             options.trusted ? options.trusted->c_str() : nullptr};
   zo_session* opened = nullptr;
   zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
   session.reset(opened);

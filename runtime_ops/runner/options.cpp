@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <limits>
@@ -72,12 +73,25 @@ Status set_cache(Options& options, const std::string& text) {
   return {};
 }
 
+// A key as it is, or the file that has it; whether it is one is for the session to say.
+Status add_trusted(Options& options, const std::string& text) {
+  std::string keys = text;
+  if (std::FILE* file = std::fopen(text.c_str(), "re")) {
+    char content[8192];
+    keys.assign(content, std::fread(content, 1, sizeof(content), file));
+    std::fclose(file);
+  }
+  options.trusted = options.trusted.value_or("") + keys + "\n";
+  return {};
+}
+
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table = {
       {"--bundle", path(&Options::bundle)},
       {"--examples", path(&Options::examples)},
       {"--state", path(&Options::state)},
       {"--cache", set_cache},
+      {"--trust", add_trusted},
       {"--steps", whole<uint64_t>("--steps", &Options::steps, 1)},
       {"--threads", whole<uint32_t>("--threads", &Options::threads, 1)},
       {"--lr", number("--lr", &Options::lr)},
@@ -129,6 +143,7 @@ const char* const kUsage =
     "  --difference central|forward     the same, of a zeroth-order method\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
+    "  --trust KEY       refuse bundles that no holder of KEY signed: a .pub file, or its line; again for several\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"
     "  --json            one JSON object on standard output\n"
     "  --timings         before it, one JSON object a step: seconds, memory, what each program has cost so far;\n"

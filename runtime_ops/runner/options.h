@@ -20,6 +20,7 @@ struct Options {
   bool json = false;
   std::optional<std::string> cache;  // empty: none; not given: the session's own rule
   bool timings = false;
+  std::optional<std::string> trusted;  // public keys, as zo_open_options takes them
   // What is not given comes from the manifest.
   std::optional<double> lr;
   std::optional<double> eps;

@@ -67,22 +67,25 @@ Failure refused(const Record& record, const std::string& found, const std::strin
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const OpenOptions& options) {
-  ZO_ASSIGN(manifest, read_manifest(bundle));
-  std::unique_ptr<Session> session(new Session(bundle, std::move(manifest)));
+  ZO_ASSIGN(folder, open_bundle(bundle));
+  ZO_ASSIGN(manifest, read_manifest(folder, options.trusted ? &*options.trusted : nullptr));
+  const bool skip_hashes = options.skip_hashes && !options.trusted;
+  std::unique_ptr<Session> session(new Session(std::move(folder), std::move(manifest), skip_hashes));
   const Manifest& known = session->manifest_;
+  const BundleFiles& files = session->files_;
   if (known.rng != rng::kSpecId) {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the noise specification " + known.rng, rng::kSpecId,
                    "Use the zoexport version that compiled this bundle, or compile it again."};
   }
-  // Sizes now, hashes before a file is used: opening stays quick, and no altered file is ever run.
-  for (const auto& file : known.files) {
-    ZO_TRY(verify_file(known, bundle, file.first, /*skip_hash=*/true));
+  // Sizes now, hashes when a file is used: opening stays quick, and no altered file is ever run.
+  ZO_TRY(files.check_sizes());
+  if (options.trusted) {
+    ZO_TRY(files.check_hosts(/*programs=*/options.engine.has_value()));
   }
-  session->skip_hashes_ = options.skip_hashes;
-  ZO_TRY(session->verify(kAdapter));
+  ZO_ASSIGN(adapter, files.open(kAdapter));
   const bool first_order = session->first_order();
   const uint32_t moments = first_order ? optimizer_moments(optimizer_from_text(known.optimizer)) : 0;
-  ZO_ASSIGN(slots, Slots::load(known.slots, join(bundle, kAdapter), moments));
+  ZO_ASSIGN(slots, Slots::load(known.slots, adapter, moments));
   session->slots_.emplace(std::move(slots));
   if (!session->in_file()) {
     session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
@@ -90,23 +93,18 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (options.engine) {
     session->engine_ = make_callback_engine(*options.engine);
   } else if (known.engine == "executorch") {
-    ZO_ASSIGN(engine, make_executorch_engine(known, bundle, options.threads, options.packed, session->packed_));
+    ZO_ASSIGN(engine, make_executorch_engine(known, files, options.threads, options.packed, session->packed_));
     session->engine_ = std::move(engine);
   } else if (known.engine == "mlx") {
-    ZO_ASSIGN(engine, load_mlx_engine(bundle));
+    ZO_ASSIGN(engine, load_mlx_engine(files));
     session->engine_ = std::move(engine);
   } else {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the engine " + known.engine,
                    "executorch, mlx, or an engine that the host supplies",
                    "Compile the bundle for a target of this system."};
   }
-  std::function<Status(const ProgramSpec&)> prepare;
-  if (!options.engine) {
-    prepare = [raw = session.get()](const ProgramSpec& program) { return raw->verify(program.file); };
-  }
-  session->programs_ = std::make_unique<Programs>(known, *session->engine_, std::move(prepare));
-  session->weights_ = std::make_unique<FrozenWeights>(
-      known, bundle, [raw = session.get()](const std::string& file) { return raw->verify(file); });
+  session->programs_ = std::make_unique<Programs>(known, *session->engine_);
+  session->weights_ = std::make_unique<FrozenWeights>(known, files);
   session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
                                               session->scratch_folder_);
   session->evaluator_ = std::make_unique<StageScorer>(*session->stages_);
@@ -122,14 +120,6 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   }
   session->run_ = known.settings;
   return session;
-}
-
-Status Session::verify(const std::string& file) {
-  if (verified_.count(file) == 0) {
-    ZO_TRY(verify_file(manifest_, bundle_, file, skip_hashes_));
-    verified_.insert(file);
-  }
-  return {};
 }
 
 Status Session::attach(const std::string& folder, int32_t mode, const uint64_t* seed) {
@@ -412,6 +402,7 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   const StepInput input{run_, number, static_cast<float>(lr), pending()};
   StepReport report;
   ZO_ASSIGN(output, trainer_->step(input, layout, *slots_));
+  ZO_TRY(Faults::current()->check());  // before the step counts
   report.output = std::move(output);
   report.step = number;
   report.lr = lr;

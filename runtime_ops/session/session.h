@@ -4,12 +4,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "engines/engine.h"
 #include "session/data/dataset.h"
+#include "session/manifest/bundle_files.h"
 #include "session/manifest/manifest.h"
 #include "session/programs/programs.h"
 #include "session/programs/stages.h"
@@ -24,6 +24,7 @@ namespace zoexport {
 struct OpenOptions {
   uint32_t threads = 0;
   bool skip_hashes = false;
+  std::optional<TrustedKeys> trusted;  // keys of which one must have signed the bundle; whose files are hashed then
   std::optional<zo_engine> engine;
   std::string packed;  // the folder of packed weights; empty: they are not kept
 };
@@ -73,9 +74,9 @@ class Session {
  private:
   static constexpr size_t kMostInHeap = size_t{8} << 20;
 
-  Session(std::string bundle, Manifest manifest) : bundle_(std::move(bundle)), manifest_(std::move(manifest)) {}
+  Session(Folder bundle, Manifest manifest, bool skip_hashes)
+      : manifest_(std::move(manifest)), files_(std::move(bundle), manifest_, skip_hashes) {}
 
-  Status verify(const std::string& file);
   Status check_dataset(const Dataset& dataset, bool needs_choices) const;
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
@@ -114,10 +115,8 @@ class Session {
   Status replay(uint64_t from, uint64_t to);
   Status write_initial_if_changed();
 
-  std::string bundle_;
   Manifest manifest_;
-  bool skip_hashes_ = false;
-  std::set<std::string> verified_;
+  BundleFiles files_;
   PackedUse packed_;
   std::unique_ptr<Engine> engine_;
   std::optional<Slots> slots_;

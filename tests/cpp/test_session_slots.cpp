@@ -39,6 +39,11 @@ SlotSpec slot(const std::string& name, int32_t dtype, uint64_t elements, const c
   return spec;
 }
 
+Result<Slots> load_slots(const std::vector<SlotSpec>& specs, const std::string& path) {
+  ZO_ASSIGN(file, OpenFile::open(path, ZO_BUNDLE_ERROR));
+  return Slots::load(specs, file, 0);
+}
+
 // A half by the definition: sign, exponent, fraction.
 double half_value(uint16_t half) {
   const int exponent = (half >> 10) & 31;
@@ -96,7 +101,7 @@ void test_memory_and_files() {
                            {"d", ZO_FLOAT16, {4}, halves.data(), 8}},
                           {})
             .ok());
-  auto loaded = Slots::load(specs, path, 0);
+  auto loaded = load_slots(specs, path);
   if (!CHECK(loaded.ok())) {
     return;
   }
@@ -124,11 +129,11 @@ void test_memory_and_files() {
 
   std::vector<SlotSpec> wide = specs;
   wide[2].dtype = ZO_FLOAT32;
-  const auto refused = Slots::load(wide, path, 0);
+  const auto refused = load_slots(wide, path);
   CHECK(!refused.ok() && refused.failure().expected == "the float32 value of that slot");
   wide = specs;
   wide[1].dtype = ZO_FLOAT16;
-  CHECK(!Slots::load(wide, path, 0).ok());
+  CHECK(!load_slots(wide, path).ok());
 }
 
 // Lends threads that do the ranges out of order, and counts them.
@@ -157,7 +162,7 @@ void test_updates() {
   const Folder folder;
   const std::string path = join(folder.path, "adapter.safetensors");
   CHECK(write_safetensors(path, {{"h", ZO_FLOAT16, {kElements}, halves.data(), 2 * kElements}}, {}).ok());
-  const auto slots = Slots::load({half}, path, 0);
+  const auto slots = load_slots({half}, path);
   if (!CHECK(slots.ok())) {
     return;
   }
@@ -191,7 +196,7 @@ void test_integers_in_memory_and_files() {
                            {"t", ZO_INT32, {8}, entries, 32}},
                           {})
             .ok());
-  auto loaded = Slots::load(specs, path, 0);
+  auto loaded = load_slots(specs, path);
   if (!CHECK(loaded.ok())) {
     return;
   }
@@ -243,7 +248,7 @@ void test_updates_of_integers() {
                            {"t", ZO_INT32, {8, 2}, table, sizeof(table)}},
                           {})
             .ok());
-  const auto slots = Slots::load(manifest.slots, path, 0);
+  const auto slots = load_slots(manifest.slots, path);
   if (!CHECK(slots.ok())) {
     return;
   }

@@ -118,6 +118,21 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         session.cancel()
     }
 
+    fun opensOnlyWhatATrustedKeySigned() {
+        val (trusted, other) = listOf("trusted", "other").map { expected[it].text() }
+        TrainingSession.open(bundle, trustedKeys = listOf(other, trusted)).use { session ->
+            assertEquals(expected["info"]["bundle_id"], session.info.bundleId)
+        }
+        val refused = assertFailsWith<ZoException.Bundle> {
+            TrainingSession.open(bundle, trustedKeys = listOf(other))
+        }
+        assertEquals(File(bundle, "manifest.json.minisig").path, refused.where)
+        assertEquals("one by a trusted key", refused.expected)
+        for (keys in listOf(emptyList(), listOf("nonsense"))) {
+            assertFailsWith<ZoException.InvalidArgument> { TrainingSession.open(bundle, trustedKeys = keys) }
+        }
+    }
+
     fun packedWeightsAreKeptInTheFolder() = examples().use { dataset ->
         val folder = File.createTempFile("packed", "").apply { delete() }
         for (cache in listOf(folder.path, "")) {
@@ -320,6 +335,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         "trains as Python does" to ::trainsAsPythonDoes,
         "cancelled and reopened, it goes on as the same run" to ::cancelledAndReopenedItGoesOnAsTheSameRun,
         "another thread cancels" to ::anotherThreadCancels,
+        "opens only what a trusted key signed" to ::opensOnlyWhatATrustedKeySigned,
         "packed weights are kept in the folder" to ::packedWeightsAreKeptInTheFolder,
         "steps on chosen examples" to ::stepsOnChosenExamples,
         "a callback's exception comes out of train" to ::aCallbacksExceptionComesOutOfTrain,

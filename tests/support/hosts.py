@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.signed import make_keys, sign
 from zoexport.core import manifest
 from zoexport.core.errors import ZoExportError
 from zoexport.session import Dataset, Engine, Evaluation, Session
@@ -49,6 +50,8 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
     settings = {"weights": "int4", "batch": 2, **({} if method == "mebp" else {"queries": 2})}
     compiled = Compiler().bundle("llama_tied", method, target, **settings)
     shutil.copytree(compiled, folder / "bundle")
+    keys = make_keys(folder / "keys")
+    sign(folder / "bundle", keys.secret)
     _write_examples(folder / "examples.jsonl")
     (folder / "bad.jsonl").write_text(
         '{"candidates": [{"tokens": [1, 2], "labels": [2]}], "target": 0}\n'
@@ -61,6 +64,7 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
             expected = _expected(folder, PackageEngine(folder / "bundle"))
     else:
         expected = _expected(folder)
+    expected["trusted"], expected["other"] = keys.secret.public.line, keys.other.public.line
     (folder / "expected.json").write_text(json.dumps(expected, indent=1))
     return folder
 

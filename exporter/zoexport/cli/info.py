@@ -12,6 +12,7 @@ from zoexport.cli.console import emit, output_of_libraries, size, table
 
 @click.command()
 @click.argument("path", metavar="BUNDLE | MASK", type=options.PATH)
+@options.trust
 @options.common
 def inspect(path: Path, as_json: bool) -> None:
     """Check a bundle's files, or a mask file, and show what is in it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ from zoexport.cli.info import doctor, inspect, methods, targets
 from zoexport.cli.parity import parity
 from zoexport.cli.plan import plan
 from zoexport.cli.sensitivity import sensitivity
+from zoexport.cli.sign import sign
 from zoexport.cli.train import evaluate, train
 from zoexport.core.errors import Cancelled, ConfigError, ZoExportError, first_line
 
@@ -54,6 +56,7 @@ for verb in (
     adapter,
     device,
     federate,
+    sign,
     inspect,
     doctor,
     methods,
@@ -69,6 +72,11 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; every failure ends as one message."""
+    # What a verb requires of bundles (--trust) ends with it.
+    return contextvars.copy_context().run(_run, arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     debug = "--debug" in arguments
     restore = signal.getsignal(signal.SIGTERM)

@@ -31,8 +31,26 @@ def common(function: F) -> F:
 
 
 def bundle(function: F) -> F:
-    """The argument BUNDLE."""
-    return click.argument("bundle", type=PATH)(function)
+    """The argument BUNDLE, and ``--trust``, which holds for it without being passed on."""
+    return click.argument("bundle", type=PATH)(trust(function))
+
+
+def trust(function: F) -> F:
+    """``--trust``: whatever the verb opens from here on must be signed."""
+
+    def require(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> None:
+        from zoexport.core import trust as trusts
+
+        trusts.require(given)
+
+    return click.option(
+        "--trust",
+        metavar="KEY",
+        multiple=True,
+        expose_value=False,
+        callback=require,
+        help="Refuse a bundle that KEY did not sign: a .pub file, or its line; again for several.",
+    )(function)
 
 
 def method_and_target(function: F) -> F:

@@ -3,25 +3,72 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from zoexport.core.errors import ConfigError
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file as 64 hexadecimal digits, read in pieces."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+        return hashed(file)
+
+
+def hashed(file: IO[bytes], copy: IO[bytes] | None = None) -> str:
+    """The SHA-256 of what is left of an open file; ``copy`` gets the same bytes."""
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+        if copy is not None:
+            copy.write(block)
     return digest.hexdigest()
+
+
+def open_within(folder: Path, name: str) -> IO[bytes]:
+    """Open a file of a folder for reading, following no link on the way from the folder on.
+
+    Args:
+        folder: may be a link itself.
+        name: of the file, with slashes between its parts.
+
+    Raises:
+        OSError: no such file, a link, a name that leads elsewhere, or something that is not a file.
+    """
+    *folders, last = name.split("/")
+    if any(part in ("", ".", "..") for part in (*folders, last)):
+        raise OSError(errno.EINVAL, "a name that leads elsewhere")
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in folders:
+            inner = _open_at(at, part, os.O_DIRECTORY)
+            os.close(at)
+            at = inner
+        descriptor = _open_at(at, last, os.O_NONBLOCK)  # not waiting where it is a pipe
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "something that is not a file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _open_at(folder: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=folder)
+    except OSError as error:
+        link = False
+        with contextlib.suppress(OSError):
+            link = stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode)
+        raise OSError(errno.ELOOP, "a link") if link else error from None
 
 
 def _sync(path: Path) -> None:
@@ -42,8 +89,12 @@ def _cannot_write(path: Path, error: OSError) -> ConfigError:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to it.
+
+    Args:
+        path: the file.
+        mode: its permissions; until it has its name, only its owner may read it.
 
     Raises:
         ConfigError: the place cannot be written or is full; nothing is left behind.
@@ -55,7 +106,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         os.close(descriptor)
         temporary = Path(name)
         yield temporary
-        temporary.chmod(0o644)
+        temporary.chmod(mode)
         _sync(temporary)
         temporary.replace(path)
         _sync(path.parent)

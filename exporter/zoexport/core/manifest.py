@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from zoexport.core import outside
+from zoexport.core import minisign, outside, trust
 from zoexport.core.errors import BundleError
-from zoexport.core.files import sha256
+from zoexport.core.files import hashed, open_within, sha256
 
 FILE = "manifest.json"
+SIGNATURE = "manifest.json.minisig"
 SCHEMA_VERSION = 1
 MOST_TENSOR = 1 << 40
 """Bytes of a program's value: more than any machine has room for."""
@@ -28,6 +31,7 @@ _BYTES = {
     "uint8": 1,
     "int8": 1,
 }
+_LONGEST_SIGNATURE = 1 << 16
 
 
 def bundle_id(manifest: dict[str, Any]) -> str:
@@ -50,6 +54,39 @@ def write(folder: Path, content: dict[str, Any], files: Iterable[Path]) -> dict[
     return manifest
 
 
+def content(bundle: Path) -> bytes:
+    """The bytes of a bundle's manifest, which a trusted key signed where that is required (:mod:`zoexport.core.trust`).
+
+    Raises:
+        BundleError: no bundle, or one that no trusted key signed; nothing of it was parsed.
+    """
+    if not (bundle / FILE).is_file():
+        raise BundleError(
+            f"bundle {bundle}",
+            found="no manifest.json" if bundle.is_dir() else "no such folder",
+            expected="a folder written by 'zoexport compile'",
+            fix="Check the path, or compile the bundle.",
+        )
+    trusted = trust.trusted()
+    path = bundle / FILE
+    try:
+        with open_within(bundle, FILE) as file:
+            text = file.read()
+    except OSError as error:
+        raise _damaged(path, str(error.strerror or error)) from error
+    if trusted:
+        where = bundle / SIGNATURE
+        try:
+            with open_within(bundle, SIGNATURE) as file:
+                signature = file.read(_LONGEST_SIGNATURE)
+        except FileNotFoundError:
+            raise minisign.unsigned(str(where)) from None
+        except OSError as error:
+            raise _damaged(where, str(error.strerror or error)) from error
+        minisign.check(signature, text, trusted, str(where))
+    return text
+
+
 def read(bundle: Path, *, verify_files: bool = False) -> dict[str, Any]:
     """Read and check the manifest of a bundle.
 
@@ -58,19 +95,18 @@ def read(bundle: Path, *, verify_files: bool = False) -> dict[str, Any]:
         verify_files: whether to hash every file too; sizes are always compared.
 
     Raises:
-        BundleError: no bundle, a newer schema, a damaged manifest, a missing or altered file.
+        BundleError: no bundle, one that no trusted key signed where that is required, a newer schema, a damaged
+            manifest, a missing or altered file.
     """
+    return parsed(bundle, content(bundle), verify_files=verify_files)
+
+
+def parsed(bundle: Path, text: bytes, *, verify_files: bool = False) -> dict[str, Any]:
+    """:func:`read`, of the manifest's bytes."""
     path = bundle / FILE
-    if not path.is_file():
-        raise BundleError(
-            f"bundle {bundle}",
-            found="no manifest.json" if bundle.is_dir() else "no such folder",
-            expected="a folder written by 'zoexport compile'",
-            fix="Check the path, or compile the bundle.",
-        )
     try:
-        manifest = outside.parse(path.read_bytes(), keep_written=True)
-    except (OSError, ValueError) as error:
+        manifest = outside.parse(text, keep_written=True)
+    except ValueError as error:
         raise _damaged(path, str(error)) from error
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -86,7 +122,9 @@ def read(bundle: Path, *, verify_files: bool = False) -> dict[str, Any]:
     _check_names(manifest, path)
     _check_sizes(manifest, path)
     for name, expected in manifest["files"].items():
-        _check_file(bundle / name, expected, verify_files)
+        with _opened(bundle, name, expected) as file:
+            if verify_files:
+                _check_hash(bundle / name, hashed(file), expected)
     return dict(manifest)
 
 
@@ -110,13 +148,57 @@ def _check_sizes(manifest: dict[str, Any], path: Path) -> None:
                 raise _damaged(path, f"{where}, which takes {taken} bytes, more than {MOST_TENSOR}")
 
 
-def _check_file(path: Path, expected: dict[str, Any], verify: bool) -> None:
-    if not path.is_file():
-        raise _altered(path, "no such file", f"{expected['bytes']} bytes")
-    size = path.stat().st_size
-    if size != expected["bytes"]:
-        raise _altered(path, f"{size} bytes", f"{expected['bytes']} bytes")
-    if verify and (digest := sha256(path)) != expected["sha256"]:
+def copy_files(
+    bundle: Path, manifest: Mapping[str, Any], names: Iterable[str], folder: Path
+) -> None:
+    """Copy files of a bundle, each hashed as it is read; nothing that the manifest does not list comes along.
+
+    Raises:
+        BundleError: one of them is missing, altered, or not listed.
+    """
+    for name in names:
+        expected = manifest["files"].get(name)
+        if expected is None:
+            raise _altered(bundle / name, "no entry in the manifest's files", "one")
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _opened(bundle, name, expected) as file, target.open("wb") as copy:
+            _check_hash(bundle / name, hashed(file, copy), expected)
+
+
+@contextlib.contextmanager
+def checked_file(bundle: Path, manifest: Mapping[str, Any], name: str) -> Iterator[Path]:
+    """A path under which the file that was hashed is read, whatever has its name by then.
+
+    Raises:
+        BundleError: it is missing or altered.
+    """
+    expected = manifest["files"][name]
+    with _opened(bundle, name, expected) as file:
+        _check_hash(bundle / name, hashed(file), expected)
+        file.seek(0)
+        yield Path(f"/dev/fd/{file.fileno()}")
+
+
+@contextlib.contextmanager
+def _opened(bundle: Path, name: str, expected: Mapping[str, Any]) -> Iterator[IO[bytes]]:
+    """A file of the size that the manifest says, of which everything else is asked by this one descriptor."""
+    path = bundle / name
+    try:
+        file = open_within(bundle, name)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        found = "no such file" if missing else error.strerror or str(error)
+        raise _altered(path, found, f"{expected['bytes']} bytes") from error
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected["bytes"]:
+            raise _altered(path, f"{size} bytes", f"{expected['bytes']} bytes")
+        yield file
+
+
+def _check_hash(path: Path, digest: str, expected: Mapping[str, Any]) -> None:
+    if digest != expected["sha256"]:
         raise _altered(path, f"SHA-256 {digest[:16]}...", f"{expected['sha256'][:16]}...")
 
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.children import ended, last_line, python
-from zoexport.core.errors import DataError, ZoExportError, rebuilt
+from zoexport.core.errors import DataError, ModelError, ZoExportError, rebuilt
 from zoexport.core.files import atomic_file
+from zoexport.core.manifest import copy_files
 from zoexport.data.examples import Example, Examples, Progress, stream_file
 
 _PR_SET_PDEATHSIG = 1
@@ -105,20 +106,35 @@ def tokenize_for(
 ) -> tuple[int, int]:
     """:func:`tokenize_to_file` for a bundle: its tokenizer, length of rows and vocabulary, masks of an encoder.
 
+    transformers reads whatever lies beside a tokenizer, so it gets a folder with the files of the tokenizer alone, as
+    the manifest has them.
+
     Args:
         bundle: its folder. manifest: of it.
         loss: ``choices`` where every example must have them.
+
+    Raises:
+        BundleError: a file of the tokenizer is missing or altered. ZoExportError: as :func:`tokenize_to_file`.
     """
-    return tokenize_to_file(
-        data,
-        bundle,
-        manifest["settings"]["seq_len"],
-        manifest["model"]["vocab_size"],
-        output,
-        choices=loss == "choices",
-        masked="bidirectional" in manifest,
-        progress=progress,
-    )
+    if not manifest["tokenizer"]:
+        raise ModelError(
+            f"tokenizer of {bundle}",
+            found="no tokenizer files",
+            expected="a bundle of a model with a tokenizer",
+            fix="Compile a model that has a tokenizer.",
+        )
+    with tempfile.TemporaryDirectory(prefix="zoexport-tokenizer-") as folder:
+        copy_files(bundle, manifest, manifest["tokenizer"], Path(folder))
+        return tokenize_to_file(
+            data,
+            Path(folder),
+            manifest["settings"]["seq_len"],
+            manifest["model"]["vocab_size"],
+            output,
+            choices=loss == "choices",
+            masked="bidirectional" in manifest,
+            progress=progress,
+        )
 
 
 @contextlib.contextmanager

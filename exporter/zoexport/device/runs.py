@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from zoexport.core import manifest as manifests
-from zoexport.core import outside
+from zoexport.core import outside, trust
 from zoexport.core.errors import (
     Cancelled,
     ConfigError,
@@ -109,6 +109,8 @@ def push(
     if not there:
         progress("copying the bundle", None)
         phone.push(bundle, target)
+    elif (signature := bundle / manifests.SIGNATURE).is_file():
+        phone.push(signature, target / manifests.SIGNATURE)  # which may have come later
     return _pushed(phone, target, copied=not there, runner=runner)
 
 
@@ -200,6 +202,8 @@ def run_there(
     arguments += ["--cache", FOLDER / "packed", "--json"]
     for key, value in settings.items():
         arguments += [OPTIONS[key], value]
+    for key_there in trust.trusted():
+        arguments += ["--trust", key_there.line]
     line = shlex.join(map(str, arguments))
     code, output = phone.stream(f"LD_LIBRARY_PATH={runner} {line}", on_line)
     return _answer(code, output, phone)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
+from zoexport.core import trust
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ZoExportError
 from zoexport.core.types import Progress
@@ -250,7 +251,11 @@ def _environment() -> Iterator[None]:
     """Ray's workers find our package where this process does, and one thread each leaves the cores to them."""
     import sys
 
-    changed = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    changed = {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",
+        **trust.environment(),
+    }
     before = {key: os.environ.get(key) for key in changed}
     os.environ.update(changed)
     try:

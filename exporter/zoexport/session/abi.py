@@ -114,6 +114,7 @@ class OpenOptions(Structure):
         ("skip_hashes", c_uint32),
         ("engine", POINTER(Engine)),
         ("cache", c_char_p),
+        ("trusted_keys", c_char_p),
     )
 
 

@@ -12,11 +12,13 @@ import ctypes
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from zoexport.core import trust as trusts
 from zoexport.core.errors import Cancelled, ZoExportError
 from zoexport.session import abi
 from zoexport.session.dataset import Dataset, closed
@@ -50,6 +52,8 @@ class Session:
     def __init__(self, handle: int, engine: EngineCallback | None) -> None:
         self._handle: int | None = handle
         self._engine = engine
+        # Held while the handle goes, and by what need not wait for the call that runs.
+        self._gate = threading.Lock()
 
     @classmethod
     def open(
@@ -60,6 +64,7 @@ class Session:
         verify: bool = True,
         engine: Engine | None = None,
         cache: str | Path | None = None,
+        trust: Iterable[str | os.PathLike[str]] | None = None,
     ) -> Session:
         """Open a bundle.
 
@@ -69,21 +74,26 @@ class Session:
             verify: whether files are hashed before they are used; sizes are always compared.
             engine: runs the programs instead of the engine that the manifest names.
             cache: the folder of packed weights; the user's own where None, nowhere where "".
+            trust: public keys, as files or as their lines, of which one must have signed the bundle. Where None: what
+                the environment requires (:mod:`zoexport.core.trust`).
 
         Raises:
-            BundleError: missing, altered, or of another version.
+            BundleError: missing, altered, of another version, or signed by none of the keys.
             ZoExportError: it needs libraries that are not there.
         """
         callback = EngineCallback(engine) if engine is not None else None
+        keys = trusts.trusted() if trust is None else trusts.parsed(trust, "trust")
         options = abi.OpenOptions(
             ctypes.sizeof(abi.OpenOptions),
             threads,
             0 if verify else 1,
             ctypes.pointer(callback.table) if callback is not None else None,
             None if cache is None else os.fsencode(cache),
+            "\n".join(key.line for key in keys).encode() if keys or trust is not None else None,
         )
         if engine is None:
-            bring_backends(bundle)
+            with trusts.required(keys):
+                bring_backends(bundle)
         handle = ctypes.c_void_p()
         abi.call(
             "zo_session_open", abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(handle)
@@ -118,7 +128,8 @@ class Session:
 
     def close(self) -> None:
         """Free the session and release its state. Closing twice is allowed."""
-        handle, self._handle = self._handle, None
+        with self._gate:
+            handle, self._handle = self._handle, None
         if handle:
             abi.library().zo_session_close(handle)
 
@@ -236,8 +247,13 @@ class Session:
                 raise
 
     def cancel(self) -> None:
-        """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled."""
-        abi.library().zo_session_cancel(self.handle)
+        """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled.
+
+        Nothing happens after :meth:`close`.
+        """
+        with self._gate:
+            if self._handle:
+                abi.library().zo_session_cancel(self._handle)
 
     def evaluate(self, dataset: Dataset) -> Evaluation:
         """Evaluate the master weights, the pending update applied, with the configured loss."""

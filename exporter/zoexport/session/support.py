@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from zoexport.core import manifest, outside
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import BundleError, ConfigError
 from zoexport.session import abi
 from zoexport.session.types import (
     DIFFERENCES,
@@ -55,11 +55,11 @@ def bring_backends(bundle: Path) -> None:
         ZoExportError: it is not there.
     """
     try:
-        content = (bundle / manifest.FILE).read_bytes()
+        content = manifest.content(bundle)
         if _QNN.encode() not in content:
             return  # without a look at the rest of it
         backends = outside.parse(content).get("backends", ())
-    except (OSError, ValueError, AttributeError):
+    except (BundleError, ValueError, AttributeError):
         return  # opening says what is wrong with the bundle
     if _QNN in backends:
         from zoexport.targets.qnn import library as qnn_library

@@ -104,6 +104,10 @@ typedef struct zo_open_options {
   uint32_t skip_hashes;    /* non-zero: check file sizes only */
   const zo_engine* engine; /* copied; NULL: the engine that the manifest names */
   const char* cache;       /* folder of packed weights (docs/session.md); NULL: the user's own; "": none */
+  /* minisign public keys in base64, one a line, as in .pub files. One of them must have signed the bundle (docs/bundle.md),
+   * or it is refused before any of it is parsed; skip_hashes is then of no effect, and files that the host reads by itself
+   * are hashed when the bundle is opened. NULL: any bundle. */
+  const char* trusted_keys;
 } zo_open_options;
 
 /* Opens the bundle folder. `options` may be NULL. */

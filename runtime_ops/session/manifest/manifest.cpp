@@ -7,6 +7,7 @@
 #include "session/manifest/canonical.h"
 #include "session/manifest/grid.h"
 #include "session/manifest/needs.h"
+#include "session/manifest/signature.h"
 #include "session/manifest/stages.h"
 #include "session/manifest/step.h"
 #include "session/manifest/update.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int64_t kLargest = 1 << 30;  // of any count: keeps products of two within int64
 const char* const kAgain = "Copy the bundle again from where it was compiled, or compile it again.";
+const char* const kFindBundle = "Check the path; zoexport compile writes bundles.";
 
 const ValueSpec* with_role(const std::vector<ValueSpec>& values, const std::string& role) {
   for (const ValueSpec& value : values) {
@@ -284,6 +286,11 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
       manifest.required_ops.push_back(name.text());
     }
   }
+  if (root.has("tokenizer")) {
+    for (const JsonNode& name : root.member("tokenizer").items()) {
+      manifest.tokenizer.push_back(name.text());
+    }
+  }
   if (root.has("backends")) {
     for (const JsonNode& name : root.member("backends").items()) {
       manifest.backends.push_back(name.text());
@@ -322,41 +329,24 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   return manifest;
 }
 
-Result<Manifest> read_manifest(const std::string& bundle) {
-  const std::string path = join(bundle, "manifest.json");
-  if (!exists(path)) {
-    return Failure{ZO_BUNDLE_ERROR, bundle, exists(bundle) ? "no manifest.json" : "no such folder", "a bundle",
-                   "Check the path; zoexport compile writes bundles."};
+Result<Manifest> read_manifest(const Folder& bundle, const TrustedKeys* trusted) {
+  const std::string name = "manifest.json";
+  if (!bundle.has(name)) {
+    return Failure{ZO_BUNDLE_ERROR, bundle.path(), "no manifest.json", "a bundle", kFindBundle};
   }
-  ZO_ASSIGN(text, read_file(path, ZO_BUNDLE_ERROR));
-  return parse_manifest(text, path);
+  ZO_ASSIGN(file, bundle.file(name));
+  ZO_ASSIGN(text, file.read());
+  if (trusted != nullptr) {
+    ZO_TRY(check_signature(bundle, name, text, *trusted));
+  }
+  return parse_manifest(text, file.path());
 }
 
-Status verify_file(const Manifest& manifest, const std::string& bundle, const std::string& name, bool skip_hash) {
-  const std::string path = join(bundle, name);
-  const auto entry = manifest.files.find(name);
-  if (entry == manifest.files.end()) {
-    return Failure{ZO_BUNDLE_ERROR, path, "no entry in the manifest's files", "one", kAgain};
+Result<Folder> open_bundle(const std::string& bundle) {
+  if (!exists(bundle)) {
+    return Failure{ZO_BUNDLE_ERROR, bundle, "no such folder", "a bundle", kFindBundle};
   }
-  if (!exists(path)) {
-    return Failure{ZO_BUNDLE_ERROR, path, "no such file", "a file of " + std::to_string(entry->second.bytes) + " bytes",
-                   kAgain};
-  }
-  ZO_ASSIGN(bytes, file_size(path, ZO_BUNDLE_ERROR));
-  if (bytes != entry->second.bytes) {
-    return Failure{ZO_BUNDLE_ERROR, path,
-                   std::to_string(bytes) + " bytes" + (bytes < entry->second.bytes ? " (truncated)" : ""),
-                   std::to_string(entry->second.bytes) + " bytes", kAgain};
-  }
-  if (skip_hash) {
-    return {};
-  }
-  ZO_ASSIGN(hash, hash_file(path, ZO_BUNDLE_ERROR));
-  if (hash != entry->second.sha256) {
-    return Failure{ZO_BUNDLE_ERROR, path, "altered content (SHA-256 " + hash.substr(0, 16) + "...)",
-                   "SHA-256 " + entry->second.sha256.substr(0, 16) + "...", kAgain};
-  }
-  return {};
+  return Folder::open(bundle, ZO_BUNDLE_ERROR);
 }
 
 }  // namespace zoexport

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "session/manifest/signature.h"
 #include "session/manifest/step_plan.h"
 #include "session/result.h"
 #include "session/storage/dtypes.h"
@@ -125,7 +126,8 @@ struct Manifest {
   std::vector<ProgramSpec> programs;
   std::vector<SlotSpec> slots;
   std::vector<std::string> required_ops;
-  std::vector<std::string> backends;  // of ExecuTorch, that the delegates call
+  std::vector<std::string> tokenizer;  // its files
+  std::vector<std::string> backends;   // of ExecuTorch, that the delegates call
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
   StepPlan step;                     // without levels where gradients are computed
@@ -168,10 +170,11 @@ inline int32_t difference_from_text(const std::string& text) {
 // Parses and checks a manifest; `where` is its path, for messages.
 Result<Manifest> parse_manifest(const std::string& text, const std::string& where);
 
-// Reads BUNDLE/manifest.json.
-Result<Manifest> read_manifest(const std::string& bundle);
+// The folder of a bundle.
+Result<Folder> open_bundle(const std::string& bundle);
 
-// Checks that a file of the bundle has the manifest's size and, unless `skip_hash`, its SHA-256.
-Status verify_file(const Manifest& manifest, const std::string& bundle, const std::string& name, bool skip_hash);
+// Reads BUNDLE/manifest.json. Where keys are given, one of them must have signed it: that is found before any of it is
+// parsed.
+Result<Manifest> read_manifest(const Folder& bundle, const TrustedKeys* trusted);
 
 }  // namespace zoexport

@@ -5,10 +5,10 @@
 namespace zoexport {
 
 Status FrozenWeights::open(const std::vector<Read>& reads) {
-  const std::string path = join(bundle_, manifest_.weights);
+  const std::string path = join(files_.path(), manifest_.weights);
   if (!file_) {
-    ZO_TRY(verify_(manifest_.weights));
-    ZO_ASSIGN(file, SafeTensors::open(path, ZO_BUNDLE_ERROR));
+    ZO_ASSIGN(opened, files_.open(manifest_.weights));
+    ZO_ASSIGN(file, SafeTensors::of(opened));
     file_.emplace(std::move(file));
   }
   for (const Read& read : reads) {

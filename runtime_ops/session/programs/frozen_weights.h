@@ -1,11 +1,11 @@
 // The file of frozen tensors that programs take as inputs: mapped, and checked against what programs read.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "session/manifest/bundle_files.h"
 #include "session/manifest/manifest.h"
 #include "session/storage/safetensors.h"
 
@@ -20,9 +20,8 @@ class FrozenWeights {
     std::string reader;
   };
 
-  // `verify` checks a file of the bundle before it is used. The manifest outlives this object.
-  FrozenWeights(const Manifest& manifest, std::string bundle, std::function<Status(const std::string& file)> verify)
-      : manifest_(manifest), bundle_(std::move(bundle)), verify_(std::move(verify)) {}
+  // Manifest and files outlive this object.
+  FrozenWeights(const Manifest& manifest, const BundleFiles& files) : manifest_(manifest), files_(files) {}
 
   // Opens the file where it is not open yet, and checks that it has every tensor of `reads` as its value states it.
   Status open(const std::vector<Read>& reads);
@@ -31,8 +30,7 @@ class FrozenWeights {
 
  private:
   const Manifest& manifest_;
-  std::string bundle_;
-  std::function<Status(const std::string& file)> verify_;
+  const BundleFiles& files_;
   std::optional<SafeTensors> file_;
 };
 

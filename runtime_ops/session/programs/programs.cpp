@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "session/storage/faults.h"
+
 namespace zoexport {
 namespace {
 
@@ -11,8 +13,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 }  // namespace
 
-Programs::Programs(const Manifest& manifest, Engine& engine, std::function<Status(const ProgramSpec&)> prepare)
-    : manifest_(manifest), engine_(engine), prepare_(std::move(prepare)), loaded_(manifest.programs.size(), false) {
+Programs::Programs(const Manifest& manifest, Engine& engine)
+    : manifest_(manifest), engine_(engine), loaded_(manifest.programs.size(), false) {
   for (const ProgramSpec& program : manifest.programs) {
     costs_.push_back({&program});
   }
@@ -24,15 +26,13 @@ Status Programs::run(const ProgramSpec& program, const std::vector<Tensor>& inpu
   ProgramCost& cost = costs_[index];
   if (!loaded_[index]) {
     const auto start = Clock::now();
-    if (prepare_) {
-      ZO_TRY(prepare_(program));
-    }
     ZO_TRY(engine_.load(program));
     loaded_[index] = true;
     cost.load_seconds = seconds_since(start);
   }
   const auto start = Clock::now();
   ZO_TRY(engine_.run(program, inputs, outputs));
+  ZO_TRY(Faults::current()->check());
   cost.seconds += seconds_since(start);
   ++cost.calls;
   return {};

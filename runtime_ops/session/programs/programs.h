@@ -1,7 +1,6 @@
 // The programs of a session: each is checked and loaded before its first call, and its cost is counted.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "engines/engine.h"
@@ -19,8 +18,8 @@ struct ProgramCost {
 
 class Programs {
  public:
-  // `prepare` runs before a program is loaded; it may be empty. Manifest and engine outlive this object.
-  Programs(const Manifest& manifest, Engine& engine, std::function<Status(const ProgramSpec&)> prepare);
+  // Manifest and engine outlive this object.
+  Programs(const Manifest& manifest, Engine& engine);
 
   // Runs one of the manifest's programs (see Engine::run).
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs);
@@ -33,7 +32,6 @@ class Programs {
  private:
   const Manifest& manifest_;
   Engine& engine_;
-  std::function<Status(const ProgramSpec&)> prepare_;
   std::vector<ProgramCost> costs_;
   std::vector<bool> loaded_;
 };

@@ -33,11 +33,11 @@ Result<const void*> slot_values(const SafeTensors& file, const std::string& name
   return static_cast<const void*>(tensor->data);
 }
 
-Result<Slots> Slots::load(const std::vector<SlotSpec>& specs, const std::string& path, uint32_t moments) {
-  ZO_ASSIGN(file, SafeTensors::open(path, ZO_BUNDLE_ERROR));
+Result<Slots> Slots::load(const std::vector<SlotSpec>& specs, const OpenFile& adapter, uint32_t moments) {
+  ZO_ASSIGN(file, SafeTensors::of(adapter));
   Slots slots(specs, std::move(file), moments);
   for (const SlotSpec& spec : specs) {
-    ZO_ASSIGN(values, slot_values(slots.file_, spec.name, spec, path, ZO_BUNDLE_ERROR));
+    ZO_ASSIGN(values, slot_values(slots.file_, spec.name, spec, adapter.path(), ZO_BUNDLE_ERROR));
     Value value;
     value.fixed = values;
     if (spec.role == "trainable") {

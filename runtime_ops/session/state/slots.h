@@ -18,9 +18,9 @@ enum class SlotKind { kAll, kTrainable, kFrozen };
 // trainable ones before there is room for their copies.
 class Slots {
  public:
-  // Loads the bundle's initial values; `path` is its adapter.safetensors. `moments` values of an optimizer belong to each
-  // value of a trainable slot.
-  static Result<Slots> load(const std::vector<SlotSpec>& specs, const std::string& path, uint32_t moments);
+  // Loads the bundle's initial values from its adapter.safetensors. `moments` values of an optimizer belong to each value
+  // of a trainable slot.
+  static Result<Slots> load(const std::vector<SlotSpec>& specs, const OpenFile& adapter, uint32_t moments);
 
   size_t size() const { return specs_->size(); }
   const SlotSpec& spec(size_t index) const { return (*specs_)[index]; }

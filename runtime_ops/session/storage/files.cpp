@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <thread>
+#include <utility>
 
-#include "session/storage/sha256.h"
+#include "session/storage/open_file.h"
 
 namespace zoexport {
 namespace {
@@ -75,51 +75,13 @@ Result<uint64_t> file_size(const std::string& path, zo_status code) {
 }
 
 Result<std::string> read_file(const std::string& path, zo_status code) {
-  ZO_ASSIGN(size, file_size(path, code));
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.value < 0) {
-    return system_failure(code, path, errno, false);
-  }
-  std::string content(size, '\0');
-  size_t filled = 0;
-  while (filled < content.size()) {
-    const ssize_t got = ::read(file.value, &content[filled], content.size() - filled);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got < 0) {
-      return system_failure(code, path, errno, false);
-    }
-    if (got == 0) {
-      break;
-    }
-    filled += static_cast<size_t>(got);
-  }
-  content.resize(filled);
-  return content;
+  ZO_ASSIGN(file, OpenFile::open(path, code));
+  return file.read();
 }
 
 Result<std::string> hash_file(const std::string& path, zo_status code) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.value < 0) {
-    return system_failure(code, path, errno, false);
-  }
-  constexpr size_t kPiece = size_t{256} * 1024;
-  const auto piece = std::make_unique<uint8_t[]>(kPiece);
-  Sha256 hash;
-  while (true) {
-    const ssize_t got = ::read(file.value, piece.get(), kPiece);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got < 0) {
-      return system_failure(code, path, errno, false);
-    }
-    if (got == 0) {
-      return to_hex(hash.finish());
-    }
-    hash.update(piece.get(), static_cast<size_t>(got));
-  }
+  ZO_ASSIGN(file, OpenFile::open(path, code));
+  return file.hash();
 }
 
 int sync_data(int descriptor) {
@@ -201,27 +163,33 @@ Status make_folder(const std::string& path) {
   return {};
 }
 
-Result<MappedFile> MappedFile::open(const std::string& path, zo_status code) {
-  ZO_ASSIGN(size, file_size(path, code));
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.value < 0) {
-    return system_failure(code, path, errno, false);
-  }
+Result<MappedFile> MappedFile::of(const OpenFile& file) { return of(file, 0, static_cast<size_t>(file.size())); }
+
+Result<MappedFile> MappedFile::of(const OpenFile& file, uint64_t offset, size_t size) {
   if (size == 0) {
-    return MappedFile(nullptr, 0);
+    return MappedFile(nullptr, 0, 0, MappingGuard());
   }
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value, 0);
+  static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto before = static_cast<size_t>(offset % page);
+  void* data =
+      ::mmap(nullptr, before + size, PROT_READ, MAP_PRIVATE, file.descriptor(), static_cast<off_t>(offset - before));
   if (data == MAP_FAILED) {
-    return system_failure(code, path, errno, false);
+    return system_failure(file.code(), file.path(), errno, false);
   }
-  return MappedFile(static_cast<const uint8_t*>(data), size);
+  return MappedFile(static_cast<const uint8_t*>(data) + before, size, before,
+                    MappingGuard(data, before + size, file.path(), file.code()));
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : data_(other.data_), size_(other.size_) { other.data_ = nullptr; }
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(other.size_),
+      before_(other.before_),
+      guard_(std::move(other.guard_)) {}
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
-    ::munmap(const_cast<uint8_t*>(data_), size_);
+    guard_ = MappingGuard();
+    ::munmap(const_cast<uint8_t*>(data_) - before_, before_ + size_);
   }
 }
 

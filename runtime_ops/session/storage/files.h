@@ -8,6 +8,8 @@
 #include <string>
 
 #include "session/result.h"
+#include "session/storage/faults.h"
+#include "session/storage/open_file.h"
 
 namespace zoexport {
 
@@ -41,10 +43,11 @@ Status sync_file(const std::string& path);
 // Renames within a folder, and syncs that.
 Status rename_file(const std::string& from, const std::string& to);
 
-// A read-only mapping of a file; empty files have a null pointer. Owns the mapping.
+// A read-only mapping of a file, or of a part of it; of no bytes it is a null pointer. Owns the mapping, not the file.
 class MappedFile {
  public:
-  static Result<MappedFile> open(const std::string& path, zo_status code);
+  static Result<MappedFile> of(const OpenFile& file);
+  static Result<MappedFile> of(const OpenFile& file, uint64_t offset, size_t size);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();
@@ -52,9 +55,12 @@ class MappedFile {
   size_t size() const { return size_; }
 
  private:
-  MappedFile(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  MappedFile(const uint8_t* data, size_t size, size_t before, MappingGuard guard)
+      : data_(data), size_(size), before_(before), guard_(std::move(guard)) {}
   const uint8_t* data_;
   size_t size_;
+  size_t before_;  // bytes that are mapped before the data, as a mapping begins at a page
+  MappingGuard guard_;
 };
 
 // An exclusive flock on a file, which a dead process does not hold, and the file's short content. Released by the

@@ -1,6 +1,7 @@
 #include "session/storage/safetensors.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
@@ -35,8 +36,15 @@ size_t shape_bytes(const std::vector<int64_t>& shape, size_t element) {
 }  // namespace
 
 Result<SafeTensors> SafeTensors::open(const std::string& path, zo_status code) {
+  ZO_ASSIGN(file, OpenFile::open(path, code));
+  return of(file);
+}
+
+Result<SafeTensors> SafeTensors::of(const OpenFile& opened) {
   const std::string fix = "Copy the file again from where it was made.";
-  ZO_ASSIGN(file, MappedFile::open(path, code));
+  const std::string& path = opened.path();
+  const zo_status code = opened.code();
+  ZO_ASSIGN(file, MappedFile::of(opened));
   uint64_t header_size = 0;
   if (file.size() < 8) {
     return Failure{code, path, std::to_string(file.size()) + " bytes", "a safetensors file", fix};
@@ -136,6 +144,11 @@ Status write_safetensors(const std::string& path, std::vector<TensorToWrite> ten
         write_all(descriptor, prefix.data(), prefix.size()) && write_all(descriptor, text.data(), text.size());
     for (const TensorToWrite& tensor : tensors) {
       written = written && write_all(descriptor, tensor.data, tensor.bytes);
+    }
+    // What came from a mapping that has lost its file must not take a good file's place.
+    if (written && !Faults::current()->check().ok()) {
+      errno = EIO;
+      return false;
     }
     return written;
   });

@@ -23,6 +23,7 @@ class SafeTensors {
  public:
   // Maps and checks the file: every tensor lies within it and has the size that its dtype and shape say.
   static Result<SafeTensors> open(const std::string& path, zo_status code);
+  static Result<SafeTensors> of(const OpenFile& file);
 
   const TensorBytes* find(const std::string& name) const;
   const std::map<std::string, TensorBytes>& tensors() const { return tensors_; }

@@ -116,7 +116,8 @@ SharedFile::SharedFile(SharedFile&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       size_(other.size_),
       device_(other.device_),
-      number_(other.number_) {}
+      number_(other.number_),
+      guard_(std::move(other.guard_)) {}
 
 SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
@@ -125,11 +126,13 @@ SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
   std::swap(size_, other.size_);
   std::swap(device_, other.device_);
   std::swap(number_, other.number_);
+  std::swap(guard_, other.guard_);
   return *this;
 }
 
 SharedFile::~SharedFile() {
   if (data_ != nullptr) {
+    guard_ = MappingGuard();
     ::munmap(data_, size_);
   }
   if (descriptor_ >= 0) {
@@ -153,6 +156,7 @@ Status SharedFile::map(size_t bytes, bool writable) {
     return system_failure(ZO_STATE_ERROR, path_, errno, writable);
   }
   data_ = static_cast<uint8_t*>(data);
+  guard_ = MappingGuard(data, bytes, path_, ZO_STATE_ERROR);
   return {};
 }
 

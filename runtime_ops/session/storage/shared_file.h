@@ -7,6 +7,7 @@
 #include <string>
 
 #include "session/result.h"
+#include "session/storage/faults.h"
 
 namespace zoexport {
 
@@ -33,8 +34,9 @@ class SharedFile {
   uint64_t device() const { return device_; }
   uint64_t number() const { return number_; }
 
-  // Takes room on the disk for the first `bytes`, so that no later write to the mapping can find it full. What they hold
-  // is undefined afterwards.
+  // Takes room on the disk for the first `bytes`, so that no later write to the mapping finds it full. What they hold is
+  // undefined afterwards. File systems that write elsewhere than they reserved (btrfs, APFS) may still find it full:
+  // then the write is lost and Faults says so.
   Status reserve(size_t bytes);
   // Gives the whole pages within a range back; they are zeros afterwards. False, and nothing done, where the system
   // cannot.
@@ -50,6 +52,7 @@ class SharedFile {
   size_t size_ = 0;
   uint64_t device_ = 0;
   uint64_t number_ = 0;
+  MappingGuard guard_;
 };
 
 }  // namespace zoexport

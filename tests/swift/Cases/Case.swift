@@ -118,6 +118,8 @@ package struct Expected: Decodable {
     package let states: String
     package let settings: Settings
     package let defaults: Defaults
+    package let trusted: String
+    package let other: String
     package let info: Info
     /// nil where the bits are the same.
     package let bounds: Bounds?

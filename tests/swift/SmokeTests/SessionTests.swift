@@ -56,6 +56,19 @@ final class SessionTests: XCTestCase {
         session.cancel()
     }
 
+    func testOpensOnlyWhatATrustedKeySigned() throws {
+        let keys = [expected.other, expected.trusted]
+        let session = try TrainingSession(bundle: test.bundle, trustedKeys: keys)
+        XCTAssertEqual(try session.info.bundleID, expected.info.bundleId)
+        let refused = assertFails(.bundle) {
+            try TrainingSession(bundle: test.bundle, trustedKeys: [expected.other])
+        }
+        XCTAssertEqual(refused?.expected, "one by a trusted key")
+        for keys in [[], ["nonsense"]] {
+            assertFails(.invalidArgument) { try TrainingSession(bundle: test.bundle, trustedKeys: keys) }
+        }
+    }
+
     func testPackedWeightsAreKeptInTheFolder() throws {
         let dataset = try test.examples()
         let folder = FileManager.default.temporaryDirectory.appendingPathComponent(UUID().uuidString)

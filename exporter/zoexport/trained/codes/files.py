@@ -20,6 +20,7 @@ from torch import Tensor
 from zoexport.adapters.files import refuse, write_json
 from zoexport.core import int4
 from zoexport.core.files import atomic_folder
+from zoexport.core.manifest import checked_file
 from zoexport.trained.model_files import (
     check_model,
     model_of,
@@ -119,7 +120,10 @@ def scales_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
     """The scales of every trained parameter of a bundle, as its file of weights has them."""
     from safetensors import safe_open
 
-    with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
+    with (
+        checked_file(bundle, manifest, manifest["weights"]["file"]) as path,
+        safe_open(path, framework="pt") as file,
+    ):
         return {
             name: file.get_tensor(f"{name}.scales")
             for slot in manifest["state"]

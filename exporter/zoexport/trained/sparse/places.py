@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError
+from zoexport.core.manifest import checked_file
 from zoexport.core.mask import Mask, read_mask
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def places_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, torch.Tens
 
     from zoexport.passes.separate_chosen import PLACES
 
-    with safe_open(bundle / manifest["weights"]["file"], framework="pt") as file:
+    with (
+        checked_file(bundle, manifest, manifest["weights"]["file"]) as path,
+        safe_open(path, framework="pt") as file,
+    ):
         places = file.get_tensor(PLACES).long()
     named = sorted(manifest["chosen"].items(), key=lambda item: item[1])
     return {name: places[begin:end] for name, (begin, end) in named}

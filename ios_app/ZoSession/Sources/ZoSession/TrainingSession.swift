@@ -17,22 +17,29 @@ public final class TrainingSession: Sendable {
     ///   - engine: runs the programs instead of the engine that the manifest names.
     ///   - cache: folder of packed weights, for an app one below its caches directory; empty: none; nil: the one that
     ///     the environment names.
-    /// - Throws: `ZoError` of kind `bundle`: missing, altered, or of another version.
+    ///   - trustedKeys: public keys, as the lines of minisign's .pub files, of which one must have signed the bundle; nil:
+    ///     any bundle. An app that ships a key opens nothing else.
+    /// - Throws: `ZoError` of kind `bundle`: missing, altered, of another version, or signed by none of the keys; of kind
+    ///   `invalidArgument`: no key in the list, or something else.
     public init(
-        bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil, cache: String? = nil
+        bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil, cache: String? = nil,
+        trustedKeys: [String]? = nil
     ) throws {
         try checkVersion()
         let path = try checked(bundle.path, "bundle")
         let packed = try cache.map { try checked($0, "cache") }
+        let keys = try trustedKeys.map { try checked($0.joined(separator: "\n"), "trustedKeys") }
         let callback = engine.map(EngineCallback.init)
         var opened: OpaquePointer?
         try withOptionalPointer(to: callback?.table) { table in
             try withOptionalText(packed) { folder in
-                var options = zo_open_options(
-                    struct_size: UInt32(MemoryLayout<zo_open_options>.size), threads: threads,
-                    skip_hashes: verify ? 0 : 1, engine: table, cache: folder
-                )
-                try verb { zo_session_open(path, &options, &opened, $0) }
+                try withOptionalText(keys) { trusted in
+                    var options = zo_open_options(
+                        struct_size: UInt32(MemoryLayout<zo_open_options>.size), threads: threads,
+                        skip_hashes: verify ? 0 : 1, engine: table, cache: folder, trusted_keys: trusted
+                    )
+                    try verb { zo_session_open(path, &options, &opened, $0) }
+                }
             }
         }
         handle = Handle(opened!, what: "session") { address in

@@ -60,7 +60,7 @@ ZO_NATIVE(jint, Library, nativeAbiVersion)(JNIEnv*, jclass) { return bits(zo_abi
 // ---- sessions ----------------------------------------------------------------------------------------------------
 
 ZO_NATIVE(jlong, TrainingSession, nativeOpen)
-(JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify, jstring cache) {
+(JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify, jstring cache, jstring trusted_keys) {
   return guarded(env, [&]() -> jlong {
     const std::string folder = to_utf8(env, bundle);
     zo_open_options options = {};
@@ -69,6 +69,8 @@ ZO_NATIVE(jlong, TrainingSession, nativeOpen)
     options.skip_hashes = verify == JNI_TRUE ? 0 : 1;
     const std::string packed = cache == nullptr ? "" : to_utf8(env, cache);
     options.cache = cache == nullptr ? nullptr : packed.c_str();
+    const std::string keys = trusted_keys == nullptr ? "" : to_utf8(env, trusted_keys);
+    options.trusted_keys = trusted_keys == nullptr ? nullptr : keys.c_str();
     zo_session* session = nullptr;
     call(env, zo_session_open, folder.c_str(), &options, &session);
     return reinterpret_cast<jlong>(session);

@@ -145,18 +145,28 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
          * @param verify whether files are hashed before they are used; sizes are always compared.
          * @param cache folder of packed weights, on Android one below `Context.cacheDir`; empty: none; null: the one
          *   that the environment names.
-         * @throws ZoException.Bundle missing, altered, or of another version.
+         * @param trustedKeys public keys, as the lines of minisign's .pub files, of which one must have signed the bundle;
+         *   null: any bundle. An app that ships a key opens nothing else.
+         * @throws ZoException.Bundle missing, altered, of another version, or signed by none of the keys.
+         * @throws ZoException.InvalidArgument no key in the list, or something else.
          */
         fun open(
             bundle: File,
             threads: Int = 0,
             verify: Boolean = true,
             cache: String? = null,
+            trustedKeys: List<String>? = null,
         ): TrainingSession {
             Library.load()
             val count = threads.toLong().notNegative("threads").toInt()
             return TrainingSession(
-                nativeOpen(bundle.path.checked("bundle"), count, verify, cache?.checked("cache")),
+                nativeOpen(
+                    bundle.path.checked("bundle"),
+                    count,
+                    verify,
+                    cache?.checked("cache"),
+                    trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
+                ),
             )
         }
 
@@ -170,6 +180,7 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             threads: Int,
             verify: Boolean,
             cache: String?,
+            trustedKeys: String?,
         ): Long
 
         @JvmStatic private external fun nativeCancel(session: Long)

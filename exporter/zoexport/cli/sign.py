@@ -1,0 +1,75 @@
+"""``zoexport sign``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, table
+
+
+@click.command()
+@click.argument("bundle", type=options.PATH, required=False)
+@click.option("--key", type=options.PATH, help="The secret key that signs.")
+@click.option(
+    "--generate",
+    type=options.PATH,
+    metavar="KEY",
+    help="Instead make a new key, and beside it the public one, .pub.",
+)
+@click.option(
+    "-W", "--no-password", is_flag=True, help="With --generate: a key that no password protects."
+)
+@options.force
+@options.common
+def sign(
+    bundle: Path | None,
+    key: Path | None,
+    generate: Path | None,
+    no_password: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Sign BUNDLE, so that others can refuse what is not yours (--trust).
+
+    Keys and signatures are minisign's: 'minisign -V -p release.pub -m model.bundle/manifest.json' checks one too.
+
+    \b
+    zoexport sign --generate release.key
+    zoexport sign model.bundle --key release.key
+    zoexport eval model.bundle --data test.jsonl --trust release.pub
+    """
+    from zoexport.signing import make_key, sign_bundle
+
+    if (bundle is None) == (generate is None):
+        raise click.UsageError("name a BUNDLE to sign, or --generate a key.")
+    if generate is not None:
+        if key is not None:
+            raise click.UsageError("--key goes with a BUNDLE.")
+        password = None if no_password else _new_password()
+        made = make_key(generate, password=password, force=force)
+        rows = [("secret key", made["key"]), ("public key", made["public_key_file"])]
+        emit(made, ["Made a key.", *table(rows), made["public_key"]], as_json=as_json)
+        return
+    if key is None:
+        raise click.UsageError("missing option '--key'.")
+    if no_password or force:
+        raise click.UsageError("--no-password and --force go with --generate.")
+    assert bundle is not None
+    signed = sign_bundle(bundle, key=key, password=_password)
+    rows = [("signature", signed["signature"]), ("public key", signed["public_key"])]
+    emit(signed, [f"Signed bundle {signed['bundle_id'][:12]}.", *table(rows)], as_json=as_json)
+
+
+def _password() -> str:
+    text: str = click.prompt("Password of the key", hide_input=True, err=True)
+    return text
+
+
+def _new_password() -> str:
+    text: str = click.prompt(
+        "Password of the new key", hide_input=True, confirmation_prompt=True, err=True
+    )
+    return text

