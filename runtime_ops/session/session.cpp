@@ -391,7 +391,7 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   DivergenceGuard guard = guard_;
   Record record{number, input.lr, static_cast<float>(run_.eps), loss, report.output.gradients};
   std::string bad = report.output.not_finite;
-  bad = bad.empty() && std::isfinite(loss) ? trainer_->out_of_range(record, &*slots_) : bad;
+  bad = bad.empty() && std::isfinite(loss) ? trainer_->out_of_range(record, run_.seed, &*slots_) : bad;
   if (!bad.empty()) {
     return diverged({number, bad, "an update of finite numbers, within the range of the slots' floats"}).failure();
   }
@@ -569,7 +569,7 @@ Status Session::check_records(const std::vector<Record>& records, DivergenceGuar
       return refused(record, "lr " + std::to_string(record.lr) + " and eps " + std::to_string(record.eps),
                      "a rate of at least 0 and a scale above 0");
     }
-    const std::string bad = trainer_->out_of_range(record, nullptr);
+    const std::string bad = trainer_->out_of_range(record, run_.seed, nullptr);
     if (!bad.empty()) {
       return refused(record, bad, "finite numbers, within the range of the slots' floats");
     }

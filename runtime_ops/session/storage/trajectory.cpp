@@ -159,7 +159,14 @@ Result<LogContent> parse_log(const std::string& bytes, const std::string& path, 
                      "at most " + std::to_string(kChained), "Update zoexport, or start again in another folder."};
     }
     LogContent log = read_records(bytes, *header, crc_before(bytes, kLogHeaderBytes, *header));
-    const size_t behind = records_behind(bytes, log.valid_bytes, log.records.size(), *header);
+    size_t behind = records_behind(bytes, log.valid_bytes, log.records.size(), *header);
+    // That of the bad record alone may be the damaged CRC: then the one behind it goes on from another than the file has.
+    const size_t size = record_bytes(header->queries);
+    if (behind == 0 && bytes.size() - log.valid_bytes >= 2 * size) {
+      const uint32_t computed = crc32(bytes.data() + log.valid_bytes, size - kCrcBytes,
+                                      crc_before(bytes, log.valid_bytes, *header));
+      behind = whole_record(bytes, log.valid_bytes + size, *header, computed) ? 1 : 0;
+    }
     if (behind > 0) {
       log.damage = "damage after " + std::to_string(log.records.size()) + " good records, and " + std::to_string(behind) +
                    " whole ones behind it";

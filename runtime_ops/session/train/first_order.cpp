@@ -29,7 +29,7 @@ class FirstOrderTrainer : public Trainer {
   double promised(const Record&) const override { return 0; }
 
   // The values are looked at as they are computed.
-  std::string out_of_range(const Record&, Slots*) const override { return ""; }
+  std::string out_of_range(const Record&, uint64_t, Slots*) override { return ""; }
 
   CallLimits limits() const override { return stages_.limits(Pass::kForward); }
 

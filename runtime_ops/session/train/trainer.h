@@ -47,7 +47,7 @@ class Trainer {
   virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
   // Why the record's update must not be applied: a number that is not finite, or slots that it could move out of the range of
   // their floats, from their next values where `slots` is given. Empty where it may be.
-  virtual std::string out_of_range(const Record& record, Slots* slots) const = 0;
+  virtual std::string out_of_range(const Record& record, uint64_t seed, Slots* slots) = 0;
   // By how much a record's update lowers the loss to first order; 0 for a method whose records do not tell.
   virtual double promised(const Record& record) const = 0;
   // The gradient of the last step by a slot, as long as its values; null where there is none.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "session/state/slot_values.h"
 #include "session/train/prober.h"
@@ -85,7 +86,7 @@ class ZerothOrderTrainer : public Trainer {
     return total;
   }
 
-  std::string out_of_range(const Record& record, Slots* slots) const override {
+  std::string out_of_range(const Record& record, uint64_t seed, Slots* slots) override {
     for (size_t i = 0; i < manifest_.slots.size(); ++i) {
       const SlotSpec& slot = manifest_.slots[i];
       if (slot.role != "trainable") {
@@ -99,11 +100,18 @@ class ZerothOrderTrainer : public Trainer {
       if (!std::isfinite(sum)) {
         return "a projected gradient that is not finite";
       }
-      const double move = kLargestNormal * sum * std::max(1.0, double{record.lr} / static_cast<double>(count));
-      const double half = slots != nullptr && slot.dtype == ZO_FLOAT16 ? largest_half(slot, slots->next(i)) : 0;
-      const double step = kLargestNormal * sum * record.lr / static_cast<double>(count);
-      if (!(move < kLargestMove) || (slot.dtype == ZO_FLOAT16 && !(half + step < kLargestHalf))) {
-        return "an update that could move values of " + slot.name + " by " + text(step);
+      const double rate = double{record.lr} / static_cast<double>(count);
+      const bool half = slot.dtype == ZO_FLOAT16;
+      const double from = half && slots != nullptr ? largest_half(slot, slots->next(i)) : 0;
+      const bool far = !(kLargestNormal * sum * std::max(1.0, rate) < kLargestMove);
+      if (!far && !(half && from + kLargestNormal * sum * rate >= kLargestHalf)) {
+        continue;
+      }
+      // Only the update itself tells whether the largest values are those that move furthest.
+      std::vector<uint8_t> moved(far || slots == nullptr ? 0 : slot.bytes());
+      if (moved.empty() || !apply(record, seed, slot, slots->next(i), moved.data()).ok() ||
+          !all_finite(slot, moved.data())) {
+        return "an update that could move values of " + slot.name + " by " + text(kLargestNormal * sum * rate);
       }
     }
     return "";

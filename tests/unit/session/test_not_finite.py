@@ -76,9 +76,10 @@ class Steep(LinearModel):
     def __call__(self, program: str, inputs: Any, outputs: Any) -> None:
         super().__call__(program, inputs, outputs)
         if program == "train" and inputs["step"].data[0] >= self.start:
-            data = outputs["logprobs"].data
-            for i in range(len(data) // 2):
-                data[i] -= self.apart
+            copies, entries = outputs["logprobs"].shape
+            for place in range(copies * entries):
+                if place // entries % 2 == 0:  # a copy along +z
+                    outputs["logprobs"].data[place] -= self.apart
 
 
 @pytest.mark.parametrize(("apart", "found"), [(2e38, "not finite"), (1e32, "could move values")])
