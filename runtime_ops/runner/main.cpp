@@ -225,8 +225,8 @@ int run(const Options& options) {
   json out;
   // First: examples that cannot be used must not leave a state behind.
   const DatasetHandle dataset(zo_dataset_new());
-  zo_status status = options.verb == "inspect" ? zo_status{ZO_OK}
-                                               : zo_dataset_load(dataset.get(), options.examples.c_str(), &error);
+  zo_status status =
+      options.verb == "inspect" ? zo_status{ZO_OK} : zo_dataset_load(dataset.get(), options.examples.c_str(), &error);
   const auto start = std::chrono::steady_clock::now();
   status = status == ZO_OK ? open_session(options, session, error) : status;
   const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

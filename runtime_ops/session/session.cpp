@@ -173,8 +173,7 @@ Status Session::check_settings(const RunSettings& run) const {
   if (!least_zero(run.weight_decay) || !least_zero(run.clip)) {
     return argument(least_zero(run.clip) ? "weight_decay" : "clip",
                     decimal(least_zero(run.clip) ? run.weight_decay : run.clip),
-                    "a number of at least 0, in the range of float32",
-                    "Pass another one; 0 turns it off.");
+                    "a number of at least 0, in the range of float32", "Pass another one; 0 turns it off.");
   }
   if (deferred() && (run.momentum > 0 || run.weight_decay > 0 || run.clip > 0)) {
     return argument("momentum, weight_decay or clip", "a number above 0",
@@ -419,9 +418,10 @@ Status Session::diverged(const Divergence& divergence) {
   records_.resize(divergence.kept);
   ZO_TRY(deferred() ? restore(records_.size()) : go_back());
   watch_again();
-  return Failure{ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
-                 "Lower lr (it is " + decimal(run_.lr) + (state_ && !records_.empty() ? "; --change-settings takes another" : "") + "). The state is back at " +
-                     std::to_string(records_.size()) + " steps, before the run left its range."};
+  return Failure{
+      ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
+      "Lower lr (it is " + decimal(run_.lr) + (state_ && !records_.empty() ? "; --change-settings takes another" : "") +
+          "). The state is back at " + std::to_string(records_.size()) + " steps, before the run left its range."};
 }
 
 void Session::watch_again() {

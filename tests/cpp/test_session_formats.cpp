@@ -161,8 +161,8 @@ void test_log_torn_and_flipped() {
       const std::string gap = longer.substr(0, log_bytes(1, 2) + 3) + longer.substr(log_bytes(1, 2) + 3 + lost);
       const auto log = parse_log(gap, "log");
       CHECK(log->records.size() == 1 && !log->damage.empty());
-      const auto added = parse_log(longer.substr(0, log_bytes(2, 2)) + std::string(lost, 'x') +
-                                       longer.substr(log_bytes(2, 2)), "log");
+      const auto added =
+          parse_log(longer.substr(0, log_bytes(2, 2)) + std::string(lost, 'x') + longer.substr(log_bytes(2, 2)), "log");
       CHECK(added->records.size() == 2 && !added->damage.empty());
     }
   }

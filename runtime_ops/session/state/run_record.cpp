@@ -170,7 +170,8 @@ Result<RunRecord> read_run(const std::string& path) {
   }
   if (root.has(kData)) {
     const JsonNode data = root.member(kData);
-    record.data = RunData{data.member("sha256").text(), static_cast<uint64_t>(data.member("examples").integer(0, INT64_MAX))};
+    record.data =
+        RunData{data.member("sha256").text(), static_cast<uint64_t>(data.member("examples").integer(0, INT64_MAX))};
   }
   const std::vector<JsonNode> changes = root.member("changes").items();
   for (size_t i = 0; i < changes.size(); ++i) {

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kStateSchema = 1;
 const char* const kPrefix = "snapshot-";
 const char* const kSuffix = ".safetensors";
-const char* const kDamaged = ".damaged-";       // behind the log's name, and a number
+const char* const kDamaged = ".damaged-";     // behind the log's name, and a number
 const char* const kLogDigest = "log_sha256";  // of the log up to a snapshot's steps
 
 std::string state_file(const std::string& folder) { return join(folder, "state.json"); }
@@ -77,7 +77,8 @@ bool is_of(const std::string& snapshot, const std::string& bundle_id) {
 
 Failure damaged(const std::string& path, const std::string& damage, const std::string& copy) {
   return {ZO_STATE_ERROR, path, damage + (copy.empty() ? "" : "; a copy of all is in " + copy), "an undamaged log",
-          "Restore the log from a backup, or train with --recover (recover of zo_attach_options): the run then goes on from "
+          "Restore the log from a backup, or train with --recover (recover of zo_attach_options): the run then goes on "
+          "from "
           "the last good record before the damage."};
 }
 
@@ -232,7 +233,8 @@ Result<std::vector<Record>> StateFolder::open_log(const AttachOptions& options, 
     if (!options.recover) {
       return damaged(path, log.damage, copy);
     }
-    const std::string good = encode_header(log.header) + bytes.substr(kLogHeaderBytes, log.valid_bytes - kLogHeaderBytes);
+    const std::string good =
+        encode_header(log.header) + bytes.substr(kLogHeaderBytes, log.valid_bytes - kLogHeaderBytes);
     ZO_TRY(write_file(path, [&](int descriptor) { return write_all(descriptor, good.data(), good.size()); }));
   }
   ZO_ASSIGN(file, LogFile::open(path, log));

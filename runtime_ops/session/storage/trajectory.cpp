@@ -102,7 +102,8 @@ std::optional<LogHeader> read_header(const std::string& bytes) {
 bool whole_record(const std::string& bytes, size_t at, const LogHeader& header, uint32_t before) {
   const size_t size = record_bytes(header.queries);
   const char* record = bytes.data() + at;
-  return bytes.size() - at >= size && get(record + size - kCrcBytes, kCrcBytes) == crc32(record, size - kCrcBytes, before);
+  return bytes.size() - at >= size &&
+         get(record + size - kCrcBytes, kCrcBytes) == crc32(record, size - kCrcBytes, before);
 }
 
 uint32_t crc_before(const std::string& bytes, size_t at, const LogHeader& header) {
@@ -163,13 +164,13 @@ Result<LogContent> parse_log(const std::string& bytes, const std::string& path, 
     // That of the bad record alone may be the damaged CRC: then the one behind it goes on from another than the file has.
     const size_t size = record_bytes(header->queries);
     if (behind == 0 && bytes.size() - log.valid_bytes >= 2 * size) {
-      const uint32_t computed = crc32(bytes.data() + log.valid_bytes, size - kCrcBytes,
-                                      crc_before(bytes, log.valid_bytes, *header));
+      const uint32_t computed =
+          crc32(bytes.data() + log.valid_bytes, size - kCrcBytes, crc_before(bytes, log.valid_bytes, *header));
       behind = whole_record(bytes, log.valid_bytes + size, *header, computed) ? 1 : 0;
     }
     if (behind > 0) {
-      log.damage = "damage after " + std::to_string(log.records.size()) + " good records, and " + std::to_string(behind) +
-                   " whole ones behind it";
+      log.damage = "damage after " + std::to_string(log.records.size()) + " good records, and " +
+                   std::to_string(behind) + " whole ones behind it";
     }
     return log;
   }

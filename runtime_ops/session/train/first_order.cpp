@@ -137,8 +137,8 @@ class FirstOrderTrainer : public Trainer {
       finite = finite && all_finite(spec, arrays.next_moments[m]);
     }
     if (!finite) {
-      not_finite_ = (all_finite(spec, arrays.gradient) ? "an update of " : "a gradient by ") + spec.name +
-                    " that is not finite";
+      not_finite_ =
+          (all_finite(spec, arrays.gradient) ? "an update of " : "a gradient by ") + spec.name + " that is not finite";
     }
   }
 
@@ -161,7 +161,7 @@ class FirstOrderTrainer : public Trainer {
   StageScorer scorer_;
   std::optional<StageGradient> gradient_;
   std::string not_finite_;  // what of the step that runs; empty: nothing
-  bool complete_ = false;  // whether the sums are the last step's gradients
+  bool complete_ = false;   // whether the sums are the last step's gradients
 };
 
 }  // namespace

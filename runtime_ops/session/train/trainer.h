@@ -26,7 +26,7 @@ struct StepInput {
 struct StepOutput {
   std::vector<double> losses;  // of each perturbed copy; the one loss of a first-order method
   std::vector<float> gradients;
-  double loss = 0;  // their mean
+  double loss = 0;         // their mean
   std::string not_finite;  // what of the update is not; empty: all is finite
 };
 

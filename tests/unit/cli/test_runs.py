@@ -60,7 +60,10 @@ def test_a_run_and_its_state(
     assert (found["settings"]["lr"], found["settings"]["loss"]) == (0.002, "choices")
     assert found["changes"] == [{"step": 2, "key": "lr", "old": 0.001, "new": 0.002}]
     assert found["data"]["examples"] == len(data.read_text().splitlines())
-    assert "state of" in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", state)["error"]["found"]
+    assert (
+        "state of"
+        in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", state)["error"]["found"]
+    )
     assert run(["inspect", str(state)]) == 0
     shown = capfd.readouterr().out
     assert "A state of prge after 3 steps" in shown and "lr: 0.001 -> 0.002" in shown
@@ -77,7 +80,17 @@ def test_a_run_and_its_state(
 
 def test_states_of_before(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = call(capfd, 0, "inspect", folder / "mebp" / "state")
-    assert (found["steps"], found["settings"], found["data"], found["changes"]) == (3, None, None, [])
+    assert (found["steps"], found["settings"], found["data"], found["changes"]) == (
+        3,
+        None,
+        None,
+        [],
+    )
     assert run(["inspect", str(folder / "mebp" / "state")]) == 0
     assert "Settings: not kept" in capfd.readouterr().out
-    assert "no state.json" in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", folder)["error"]["found"]
+    assert (
+        "no state.json"
+        in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", folder)["error"][
+            "found"
+        ]
+    )

@@ -43,10 +43,10 @@ def as_first_version(state: Path) -> None:
     """The log as earlier releases wrote it: every record with a CRC of its own."""
     content = (state / LOG).read_bytes()
     header = b"ZOLOG\0\0\1" + content[8 : HEADER - 4]
-    parts = [header] + [
-        content[at : at + RECORD - 4] for at in range(HEADER, len(content), RECORD)
-    ]
-    (state / LOG).write_bytes(b"".join(part + struct.pack("<I", zlib.crc32(part)) for part in parts))
+    parts = [header] + [content[at : at + RECORD - 4] for at in range(HEADER, len(content), RECORD)]
+    (state / LOG).write_bytes(
+        b"".join(part + struct.pack("<I", zlib.crc32(part)) for part in parts)
+    )
 
 
 @pytest.fixture

@@ -134,7 +134,9 @@ def test_the_digest_sees_all_of_the_examples(
             session.train(other, 9)
 
 
-def test_the_number_of_steps_is_the_schedules(bundle: Path, tmp_path: Path, dataset: Dataset) -> None:
+def test_the_number_of_steps_is_the_schedules(
+    bundle: Path, tmp_path: Path, dataset: Dataset
+) -> None:
     begun(bundle, tmp_path / "constant", dataset)
     with resumed(bundle, tmp_path / "constant") as session:
         session.train(dataset, 9)
