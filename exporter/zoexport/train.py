@@ -142,10 +142,12 @@ def evaluate(
 
 def loss_of_run(state: Path, manifest: Mapping[str, Any]) -> str:
     """The loss that a state goes on with: that of its run, or of the bundle."""
-    settings = None
+    settings = manifest["settings"]
     with contextlib.suppress(StateError):  # attaching says what is wrong with the state
-        settings = describe_state(state)["settings"]
-    return str((settings or manifest["settings"])["loss"])
+        found = describe_state(state)
+        if found["steps"] > 0 and found["settings"] is not None:
+            settings = found["settings"]
+    return str(settings["loss"])
 
 
 def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

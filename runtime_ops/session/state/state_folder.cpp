@@ -234,7 +234,8 @@ Result<std::vector<Record>> StateFolder::open_log(const AttachOptions& options, 
       return damaged(path, log.damage, copy);
     }
     const std::string good =
-        encode_header(log.header) + bytes.substr(kLogHeaderBytes, log.valid_bytes - kLogHeaderBytes);
+        encode_header(log.header) +
+        (log.records.empty() ? "" : bytes.substr(kLogHeaderBytes, log.valid_bytes - kLogHeaderBytes));
     ZO_TRY(write_file(path, [&](int descriptor) { return write_all(descriptor, good.data(), good.size()); }));
   }
   ZO_ASSIGN(file, LogFile::open(path, log));

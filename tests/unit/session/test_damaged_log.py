@@ -105,6 +105,14 @@ def test_a_damaged_header_costs_no_step(
             assert session.info.steps == STEPS
         assert (state / LOG).read_bytes() == good
         assert damaged in files_of(state).values()
+    (state / LOG).write_bytes(good[:50])
+    with pytest.raises(StateError, match="a damaged header before 0 good records"):
+        open_session(bundle, state)
+    with open_session(bundle) as session:
+        session.attach(state, recover=True)
+        session.train(dataset, STEPS)
+    # It is begun anew, as this release writes logs.
+    assert ((state / LOG).read_bytes() == good) == (version == 2)
 
 
 def test_a_first_order_run_recovers_to_a_snapshot(tmp_path: Path, dataset: Dataset) -> None:
