@@ -166,6 +166,8 @@ class Bundle:
         progress: Callable[[StepProgress], None] | None = None,
         phase: Progress | None = None,
         by_key: Mapping[str, Any] | None = None,
+        recover: bool = False,
+        change_settings: bool = False,
         **settings: Any,
     ) -> Trained:
         """Train until the state has ``steps`` steps in total, in the session that a phone runs.
@@ -177,7 +179,10 @@ class Bundle:
             progress: called after every step.
             phase: called with what happens before the first one.
             by_key: more settings, under the keys of ``--set``.
-            settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``.
+            recover: go on from the last good record of a damaged log.
+            change_settings: go on with other settings or data than the run's; else they are refused.
+            settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``; what
+                is not given is the run's, or the bundle's for a new one.
 
         Raises:
             ZoExportError: something cannot be used, the run diverged, or it was stopped.
@@ -193,6 +198,8 @@ class Bundle:
                 settings={**(by_key or {}), **self._by_key(settings)},
                 progress=progress or _silent,
                 phase=phase or _silent,
+                recover=recover,
+                change_settings=change_settings,
             )
         return Trained(**{**found, "state": Path(state)})
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest
+from zoexport.core.errors import StateError
 
 
 def describe_bundle(bundle: Path) -> dict[str, Any]:
@@ -47,6 +48,29 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
         "files": {name: entry["bytes"] for name, entry in found["files"].items()},
         "bytes": sum(entry["bytes"] for entry in found["files"].values()),
     }
+
+
+def describe_state(state: Path, bundle: Path | None = None) -> dict[str, Any]:
+    """What a training state says of its run: its steps, its settings and data, and what of them was changed when.
+
+    Args:
+        state: the state's folder.
+        bundle: whose it must be, where one is given.
+
+    Raises:
+        StateError: there is none, it is of another bundle, or it is damaged beyond its log.
+    """
+    from zoexport.session import describe_state as describe
+
+    found = describe(state)
+    if bundle is not None and found["bundle_id"] != (wanted := manifest.read(bundle)["bundle_id"]):
+        raise StateError(
+            str(state),
+            found=f"the state of bundle {found['bundle_id'][:16]}...",
+            expected=f"a state of {bundle}, {wanted[:16]}...",
+            fix="Name the bundle that it was trained with, or another state.",
+        )
+    return {"state": str(state), **found}
 
 
 def describe_mask(path: Path) -> dict[str, Any]:

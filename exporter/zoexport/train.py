@@ -6,7 +6,6 @@ The process that steps imports neither torch nor transformers, so that its memor
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import statistics
 import tempfile
@@ -18,9 +17,9 @@ from typing import Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core.config import as_dict, parse
-from zoexport.core.errors import ConfigError, DataError
+from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Progress
-from zoexport.session import Dataset, Session, memory_usage
+from zoexport.session import Dataset, Session, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
 
 _MEGABYTE = 1e6
@@ -35,6 +34,8 @@ def train(
     settings: Mapping[str, Any],
     progress: Callable[[Step], None],
     phase: Progress,
+    recover: bool = False,
+    change_settings: bool = False,
 ) -> dict[str, Any]:
     """Train until the state has ``steps`` steps in total.
 
@@ -43,9 +44,11 @@ def train(
         data: examples as JSON Lines.
         state: the state's folder; created where there is none.
         steps: in total, those that the state already has included.
-        settings: what need not be compiled in, by key.
+        settings: what need not be compiled in, by key; what is not given is the run's, or the bundle's for a new one.
         progress: called after every step.
         phase: called with what happens before the first step.
+        recover: go on from the last good record of a damaged log.
+        change_settings: go on with other settings or data than the run's.
 
     Returns:
         The keys of ``train --json``, with ``examples`` and ``shortened``, and ``packed_problem``: why packed weights
@@ -57,19 +60,23 @@ def train(
     """
     manifest = manifests.read(bundle)
     chosen = runtime_settings(manifest, settings)
-    loss = chosen.get("loss", manifest["settings"]["loss"])
+    loss = chosen.get("loss", loss_of_run(state, manifest))
     run = _Run(progress)
     with (
         Session.open(bundle) as session,
         tokenized(bundle, manifest, data, loss, phase) as (dataset, counts),
     ):
         # Only now: data that cannot be used must not leave a state behind.
-        with _new_state_removed_on_refusal(session, state):
-            session.attach(state, seed=chosen.pop("seed", None))
-            session.configure(**chosen)
-            phase("training", None)
-            with run.stopping_on_sigterm():
-                session.train(dataset, steps, on_progress=run)
+        session.attach(
+            state,
+            seed=chosen.pop("seed", None),
+            recover=recover,
+            change_settings=change_settings,
+        )
+        session.configure(**chosen)
+        phase("training", None)
+        with run.stopping_on_sigterm():
+            session.train(dataset, steps, on_progress=run)
         info = session.info
         losses = [session.record(step).loss for step in range(info.steps)]
     return {
@@ -133,6 +140,16 @@ def evaluate(
     }
 
 
+def loss_of_run(state: Path, manifest: Mapping[str, Any]) -> str:
+    """The loss that a state goes on with: that of its run, or of the bundle."""
+    settings = manifest["settings"]
+    with contextlib.suppress(StateError):  # attaching says what is wrong with the state
+        found = describe_state(state)
+        if found["steps"] > 0 and found["settings"] is not None:
+            settings = found["settings"]
+    return str(settings["loss"])
+
+
 def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of ``train --set`` with their types, checked by the method's own rules.
 
@@ -169,18 +186,6 @@ def tokenized(
             )
             dataset.load(examples)
         yield dataset, {"examples": count, "shortened": shortened}
-
-
-@contextlib.contextmanager
-def _new_state_removed_on_refusal(session: Session, state: Path) -> Iterator[None]:
-    """Remove a state made inside when settings or data are refused before its first step."""
-    existed = state.exists()
-    try:
-        yield
-    except (ConfigError, DataError):
-        if not existed and session.info.steps == 0:
-            shutil.rmtree(state, ignore_errors=True)
-        raise
 
 
 class _Run:

@@ -11,6 +11,7 @@
 #include "rng/variants.h"
 #include "session/memory.h"
 #include "session/session.h"
+#include "session/state/state_description.h"
 #include "zoexport/session.h"
 
 using namespace zoexport::c;
@@ -212,7 +213,46 @@ zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mod
                             zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(folder);
-    return impl.attach(folder, mode, seed);
+    zoexport::AttachOptions options;
+    options.mode = mode;
+    if (seed != nullptr) {
+      options.seed = *seed;
+    }
+    return impl.attach(folder, options);
+  });
+}
+
+zo_status zo_session_attach_with(zo_session* session, const char* folder, const zo_attach_options* options,
+                                 zo_error* error) {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    ZO_REQUIRE(folder);
+    ZO_REQUIRE(options);
+    zo_attach_options given;
+    ZO_TRY(read_struct(*options, sizeof(zo_attach_options), "zo_attach_options", given));
+    zoexport::AttachOptions chosen;
+    chosen.mode = given.mode;
+    chosen.recover = given.recover != 0;
+    chosen.change_settings = given.change_settings != 0;
+    if (given.seed != nullptr) {
+      chosen.seed = *given.seed;
+    }
+    return impl.attach(folder, chosen);
+  });
+}
+
+zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(folder);
+    ZO_REQUIRE(size);
+    ZO_ASSIGN(description, zoexport::describe_state(folder));
+    const std::string found = description.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    const size_t room = *size;
+    *size = found.size() + 1;
+    if (*size <= room) {
+      ZO_REQUIRE(text);
+      std::memcpy(text, found.c_str(), *size);
+    }
+    return {};
   });
 }
 

@@ -71,9 +71,10 @@ zo_status open_session(const Options& options, SessionHandle& session, zo_error&
   zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
   session.reset(opened);
   if (status == ZO_OK && !options.state.empty()) {
-    const int32_t mode = options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ;
-    const uint64_t* seed = options.seed ? &*options.seed : nullptr;
-    status = zo_session_attach(opened, options.state.c_str(), mode, seed, &error);
+    const zo_attach_options attach{sizeof(zo_attach_options), options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ,
+                                   options.seed ? &*options.seed : nullptr, options.recover ? 1u : 0u,
+                                   options.change_settings ? 1u : 0u};
+    status = zo_session_attach_with(opened, options.state.c_str(), &attach, &error);
   }
   zo_run run{};
   run.struct_size = sizeof(run);
@@ -226,18 +227,18 @@ int run(const Options& options) {
   SessionHandle session;
   zo_error error{};
   json out;
+  // First: examples that cannot be used must not leave a state behind.
+  const DatasetHandle dataset(zo_dataset_new());
+  zo_status status =
+      options.verb == "inspect" ? zo_status{ZO_OK} : zo_dataset_load(dataset.get(), options.examples.c_str(), &error);
   const auto start = std::chrono::steady_clock::now();
-  zo_status status = open_session(options, session, error);
+  status = status == ZO_OK ? open_session(options, session, error) : status;
   const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (status == ZO_OK && options.verb == "inspect") {
     status = inspect(session.get(), out, error);
   } else if (status == ZO_OK) {
-    const DatasetHandle dataset(zo_dataset_new());
-    status = zo_dataset_load(dataset.get(), options.examples.c_str(), &error);
-    if (status == ZO_OK) {
-      status = options.verb == "train" ? train(options, session.get(), dataset.get(), out, error)
-                                       : evaluate(session.get(), dataset.get(), out, error);
-    }
+    status = options.verb == "train" ? train(options, session.get(), dataset.get(), out, error)
+                                     : evaluate(session.get(), dataset.get(), out, error);
   }
   if (status != ZO_OK) {
     return fail(options, error);

@@ -110,6 +110,17 @@ const std::map<std::string, Setter>& setters() {
   return table;
 }
 
+const std::map<std::string, bool Options::*>& flags() {
+  static const std::map<std::string, bool Options::*> table = {
+      {"--json", &Options::json},
+      {"--timings", &Options::timings},
+      {"--skip-hashes", &Options::skip_hashes},
+      {"--recover", &Options::recover},
+      {"--change-settings", &Options::change_settings},
+  };
+  return table;
+}
+
 Status check_required(const Options& options) {
   const bool needs_examples = options.verb != "inspect";
   if (options.bundle.empty()) {
@@ -143,6 +154,8 @@ const char* const kUsage =
     "  --difference central|forward     the same, of a zeroth-order method\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
+    "  --recover         go on from the last good record of a damaged log; a copy of it is kept\n"
+    "  --change-settings go on with other settings or examples than the state's\n"
     "  --trust KEY       refuse bundles that no holder of KEY signed: a .pub file, or its line; again for several\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"
     "  --json            one JSON object on standard output\n"
@@ -160,16 +173,8 @@ Result<Options> parse_options(int count, const char* const* arguments) {
   }
   for (int i = 2; i < count; ++i) {
     const std::string name = arguments[i];
-    if (name == "--json") {
-      options.json = true;
-      continue;
-    }
-    if (name == "--timings") {
-      options.timings = true;
-      continue;
-    }
-    if (name == "--skip-hashes") {
-      options.skip_hashes = true;
+    if (const auto flag = flags().find(name); flag != flags().end()) {
+      options.*(flag->second) = true;
       continue;
     }
     const auto setter = setters().find(name);

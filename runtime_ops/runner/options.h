@@ -17,6 +17,8 @@ struct Options {
   uint64_t steps = 0;
   uint32_t threads = 0;
   bool skip_hashes = false;
+  bool recover = false;
+  bool change_settings = false;
   bool json = false;
   std::optional<std::string> cache;  // empty: none; not given: the session's own rule
   bool timings = false;

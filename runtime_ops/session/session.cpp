@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "rng/permutation.h"
@@ -23,6 +25,12 @@ constexpr uint8_t kNoInteger = 0x80;  // -128: no weight of INT8
 Failure argument(const std::string& where, const std::string& found, const std::string& expected,
                  const std::string& fix) {
   return {ZO_INVALID_ARGUMENT, where, found, expected, fix};
+}
+
+std::string decimal(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", value);
+  return text;
 }
 
 void pass_values(const SlotSpec& spec, SlotForm form, const void* from, void* values) {
@@ -47,16 +55,6 @@ double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
     default:
       return run.lr;
   }
-}
-
-// The values of an imported adapter.
-Result<SafeTensors> open_initial(const std::string& path) {
-  ZO_ASSIGN(file, SafeTensors::open(path, ZO_STATE_ERROR));
-  if (file.metadata("crc32") != crc_text(file.data_crc())) {
-    return Failure{ZO_STATE_ERROR, path, "damaged values", "the values of an imported adapter",
-                   "Restore the state from a copy, or import the adapter again into another state."};
-  }
-  return file;
 }
 
 Failure refused(const Record& record, const std::string& found, const std::string& expected) {
@@ -103,6 +101,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
                    "executorch, mlx, or an engine that the host supplies",
                    "Compile the bundle for a target of this system."};
   }
+  session->verify_programs_ = !options.engine;
   session->programs_ = std::make_unique<Programs>(known, *session->engine_);
   session->weights_ = std::make_unique<FrozenWeights>(known, files);
   session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
@@ -122,55 +121,50 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   return session;
 }
 
-Status Session::attach(const std::string& folder, int32_t mode, const uint64_t* seed) {
-  if (mode != ZO_STATE_READ && mode != ZO_STATE_TRAIN) {
-    return argument("mode", std::to_string(mode), "ZO_STATE_READ or ZO_STATE_TRAIN", "Pass one of them.");
+template <typename Given>
+Given Session::judged(Given given) {
+  if (state_) {
+    // A run that diverged leaves its last good state, also where that has no steps.
+    state_->want(given.ok() || given.failure().code == ZO_DIVERGED);
   }
-  if (state_ || !records_.empty() || !written_.empty()) {
-    return argument("state " + folder, "a session that has a state, steps or written slots", "a fresh session",
-                    "Attach the state right after opening the bundle.");
-  }
-  ZO_ASSIGN(opened, StateFolder::attach(folder, mode, seed, manifest_, queries()));
-  state_.emplace(std::move(opened.folder));
-  records_ = std::move(opened.records);
-  run_.seed = opened.seed;
-  Status restored = resume();
-  if (!restored.ok()) {
-    state_.reset();
-    records_.clear();
-    applied_ = 0;
-    scratch_folder_.clear();
-    if (in_file()) {
-      slots_->let_go();
-    }
-    run_.seed = manifest_.settings.seed;
-    return restored;
-  }
-  watch_again();
-  return {};
+  return given;
 }
 
 Status Session::configure(const RunSettings& run) {
-  const auto positive = [](double value) { return std::isfinite(value) && value > 0 && static_cast<float>(value) > 0; };
+  Status checked = judged(check_settings(run));
+  if (checked.ok()) {
+    if (run.seed != run_.seed) {
+      order_epoch_.reset();
+    }
+    run_ = run;
+  }
+  return checked;
+}
+
+Status Session::check_settings(const RunSettings& run) const {
+  // All of them are used as float32, whose range is smaller.
+  const auto finite = [](double value) { return std::fabs(value) <= std::numeric_limits<float>::max(); };
+  const auto positive = [&](double value) { return finite(value) && static_cast<float>(value) > 0; };
   if (!positive(run.lr)) {
-    return argument("lr", std::to_string(run.lr), "a number above 0", "Pass another learning rate.");
+    return argument("lr", decimal(run.lr), "a number above 0, in the range of float32", "Pass another learning rate.");
   }
   if (!positive(run.eps)) {
-    return argument("eps", std::to_string(run.eps), "a number above 0", "Pass another perturbation scale.");
+    return argument("eps", decimal(run.eps), "a number above 0, in the range of float32",
+                    "Pass another perturbation scale.");
   }
   if (manifest_.grid && static_cast<float>(run.eps) != static_cast<float>(manifest_.grid->eps)) {
     return argument("eps", std::to_string(run.eps),
                     std::to_string(manifest_.grid->eps) + ", which the bundle's roundings were made for",
                     "Leave it out, or compile the bundle with another one.");
   }
-  const auto least_zero = [](double value) { return std::isfinite(value) && value >= 0; };
+  const auto least_zero = [&](double value) { return finite(value) && value >= 0; };
   if (!least_zero(run.momentum) || run.momentum >= 1) {
-    return argument("momentum", std::to_string(run.momentum), "a number from 0 to below 1", "Pass another momentum.");
+    return argument("momentum", decimal(run.momentum), "a number from 0 to below 1", "Pass another momentum.");
   }
   if (!least_zero(run.weight_decay) || !least_zero(run.clip)) {
     return argument(least_zero(run.clip) ? "weight_decay" : "clip",
-                    std::to_string(least_zero(run.clip) ? run.weight_decay : run.clip), "a number of at least 0",
-                    "Pass another one; 0 turns it off.");
+                    decimal(least_zero(run.clip) ? run.weight_decay : run.clip),
+                    "a number of at least 0, in the range of float32", "Pass another one; 0 turns it off.");
   }
   if (deferred() && (run.momentum > 0 || run.weight_decay > 0 || run.clip > 0)) {
     return argument("momentum, weight_decay or clip", "a number above 0",
@@ -201,10 +195,6 @@ Status Session::configure(const RunSettings& run) {
     return Failure{ZO_STATE_ERROR, state_ ? state_->path() : "session", "a run with seed " + std::to_string(run_.seed),
                    "seed " + std::to_string(run.seed), "Leave the seed out to resume this run, or use another state."};
   }
-  if (run.seed != run_.seed) {
-    order_epoch_.reset();
-  }
-  run_ = run;
   return {};
 }
 
@@ -265,29 +255,24 @@ Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
   if (spec.dtype == ZO_INT8 && std::find(bytes, bytes + spec.bytes(), kNoInteger) != bytes + spec.bytes()) {
     return argument("slot " + spec.name, "the value -128", "values from -127 to 127", "Round to those.");
   }
+  std::vector<uint8_t> written(bytes, bytes + (form == SlotForm::kBytes ? spec.bytes() : 0));
+  if (form == SlotForm::kFloat32) {
+    written.resize(spec.bytes());
+    write_values(spec, static_cast<const float*>(values), written.data());
+  }
+  if (!all_finite(spec, written.data())) {
+    return argument("slot " + spec.name, "a value that is not finite in " + std::string(dtype_text(spec.dtype)),
+                    "finite values", "Import an adapter without NaN and infinity.");
+  }
   ZO_TRY(make_room());
+  slots_->set(slot, written.data());
   // A slot that is written again has one replacement still, however often.
   auto place = std::find_if(written_.begin(), written_.end(), [&](const auto& entry) { return entry.first == slot; });
   if (place == written_.end()) {
-    place = written_.insert(place, {slot, std::vector<uint8_t>(spec.bytes())});
+    place = written_.insert(place, {slot, {}});
   }
-  auto& [index, written] = *place;
-  if (form == SlotForm::kFloat32) {
-    write_values(spec, static_cast<const float*>(values), written.data());
-  } else {
-    std::memcpy(written.data(), values, spec.bytes());
-  }
-  slots_->set(index, written.data());
+  place->second = std::move(written);
   initial_changed_ = true;
-  return {};
-}
-
-Status Session::write_initial_if_changed() {
-  if (initial_changed_ && state_ && state_->writable()) {
-    ZO_TRY(state_->write_initial(slots_->to_write(SlotKind::kAll)));
-    initial_changed_ = false;
-    written_.clear();
-  }
   return {};
 }
 
@@ -304,7 +289,7 @@ Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* 
   const void* initial = slots_->bundled(slot);
   std::optional<SafeTensors> imported;
   if (state_ && exists(state_->initial_path())) {
-    ZO_ASSIGN(file, open_initial(state_->initial_path()));
+    ZO_ASSIGN(file, state_->read_initial());
     imported.emplace(std::move(file));
     ZO_ASSIGN(found, slot_values(*imported, spec.name, spec, state_->initial_path(), ZO_STATE_ERROR));
     initial = found;
@@ -322,21 +307,6 @@ Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* 
     ZO_TRY(trainer_->apply(records_[i], run_.seed, spec, room, room));
   }
   pass_values(spec, form, room, values);
-  return {};
-}
-
-Status Session::save() {
-  if (!state_ || !state_->writable()) {
-    return Failure{ZO_STATE_ERROR, state_ ? state_->path() : "session",
-                   state_ ? "a state attached for reading" : "no state folder", "a state attached for training",
-                   "Attach a state folder before training."};
-  }
-  ZO_TRY(write_initial_if_changed());
-  ZO_TRY(state_->log().sync());
-  if (applied_ > 0 && snapshot_ != applied_) {
-    ZO_TRY(state_->write_snapshot(applied_, slots_->to_write(SlotKind::kTrainable)));
-    snapshot_ = applied_;
-  }
   return {};
 }
 
@@ -411,12 +381,17 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   // Decided on a copy: a step whose record cannot be written has not happened.
   DivergenceGuard guard = guard_;
   Record record{number, input.lr, static_cast<float>(run_.eps), loss, report.output.gradients};
+  std::string bad = report.output.not_finite;
+  bad = bad.empty() && std::isfinite(loss) ? trainer_->out_of_range(record, run_.seed, &*slots_) : bad;
+  if (!bad.empty()) {
+    return diverged({number, bad, "an update of finite numbers, within the range of the slots' floats"}).failure();
+  }
   if (const auto divergence = guard.observe(record, trainer_->promised(record))) {
     return diverged(*divergence).failure();
   }
   slots_->copies().set_next_steps(uint64_t{number} + 1);
   if (state_) {
-    ZO_TRY(state_->log().append(record));
+    ZO_TRY(state_->append(record));
   }
   // Only now: until the record is in the log, the state is the one before the step.
   slots_->advance();
@@ -430,15 +405,15 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
 Status Session::diverged(const Divergence& divergence) {
   const std::string step = std::to_string(records_.size());
   if (state_) {
-    state_->remove_snapshots_after(divergence.kept);
-    ZO_TRY(state_->log().cut(divergence.kept));
+    ZO_TRY(state_->cut(divergence.kept));
   }
   records_.resize(divergence.kept);
   ZO_TRY(deferred() ? restore(records_.size()) : go_back());
   watch_again();
-  return Failure{ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
-                 "Lower lr (it is " + std::to_string(run_.lr) + "). The state is back at " +
-                     std::to_string(records_.size()) + " steps, before the run left its range."};
+  return Failure{
+      ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
+      "Lower lr (it is " + decimal(run_.lr) + (state_ && !records_.empty() ? "; --change-settings takes another" : "") +
+          "). The state is back at " + std::to_string(records_.size()) + " steps, before the run left its range."};
 }
 
 void Session::watch_again() {
@@ -449,6 +424,10 @@ void Session::watch_again() {
 }
 
 Result<StepReport> Session::step(const Dataset& dataset, const uint64_t* indices, size_t count) {
+  return judged(step_on(dataset, indices, count));
+}
+
+Result<StepReport> Session::step_on(const Dataset& dataset, const uint64_t* indices, size_t count) {
   ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
   const std::vector<uint64_t> chosen(indices, indices + count);
   for (uint64_t index : chosen) {
@@ -460,6 +439,8 @@ Result<StepReport> Session::step(const Dataset& dataset, const uint64_t* indices
   if (chosen.empty()) {
     return Failure{ZO_INVALID_ARGUMENT, "indices", "none", "at least one", "Pass indices of examples."};
   }
+  // The host chooses the examples of each step: no set of them is the run's.
+  ZO_TRY(begin_run(run_.total_steps, nullptr));
   return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.total_steps));
 }
 
@@ -473,12 +454,18 @@ uint64_t Session::steps_of_a_snapshot() const {
 
 Status Session::train(const Dataset& dataset, uint64_t total_steps,
                       const std::function<bool(const zo_progress&)>& go_on) {
+  return judged(train_on(dataset, total_steps, go_on));
+}
+
+Status Session::train_on(const Dataset& dataset, uint64_t total_steps,
+                         const std::function<bool(const zo_progress&)>& go_on) {
   ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
   // The manifest's own settings were configured by nobody.
   ZO_TRY(check_batch(run_, manifest_.seq_len));
   if (records_.size() >= total_steps) {
-    return {};
+    return check_run(dataset);
   }
+  ZO_TRY(begin_run(total_steps, &dataset));
   const uint64_t every = steps_of_a_snapshot();
   AnonymousPeak anonymous;
   while (records_.size() < total_steps) {
@@ -558,169 +545,6 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
   return result;
 }
 
-// --- The slots' values of a state: from initial ones, snapshots, records, or the copies that another process left --------
-
-Status Session::restore_initial(SlotKind kind) {
-  const auto chosen = [&](size_t slot) {
-    return kind == SlotKind::kAll || (kind == SlotKind::kTrainable) == slots_->trainable(slot);
-  };
-  for (size_t i = 0; i < slots_->size(); ++i) {
-    if (chosen(i) && slots_->current(i) != slots_->bundled(i)) {
-      slots_->set(i, slots_->bundled(i));
-    }
-  }
-  if (kind == SlotKind::kAll) {
-    slots_->clear_moments();
-  }
-  if (state_ && exists(state_->initial_path())) {
-    ZO_ASSIGN(file, open_initial(state_->initial_path()));
-    ZO_TRY(slots_->set_from(file, kind, state_->initial_path()));
-  }
-  for (const auto& [slot, values] : written_) {
-    if (chosen(slot)) {
-      slots_->set(slot, values.data());
-    }
-  }
-  return {};
-}
-
-Status Session::restore(uint64_t updates) {
-  // A copy that is being changed is nobody's to resume from.
-  slots_->copies().set_current_steps(WorkFile::kNoSteps);
-  slots_->copies().set_next_steps(WorkFile::kNoSteps);
-  ZO_TRY(restore_initial(SlotKind::kAll));
-  applied_ = 0;
-  snapshot_.reset();
-  for (uint64_t steps : state_ ? state_->snapshots() : std::vector<uint64_t>()) {
-    // One of `updates + 1` updates serves too where that is all records: then nothing is pending.
-    if (steps > updates && steps != records_.size()) {
-      continue;
-    }
-    const auto file = state_->read_snapshot(steps);
-    // A damaged snapshot only costs time: an older one, or the initial values, serve as well.
-    if (file.ok() && slots_->set_from(*file, SlotKind::kTrainable, state_->path()).ok()) {
-      applied_ = steps;
-      snapshot_ = steps;
-      break;
-    }
-  }
-  slots_->copies().set_current_steps(applied_);
-  return deferred() && applied_ < updates ? replay(applied_, updates) : Status();
-}
-
-Status Session::replay(uint64_t from, uint64_t to) {
-  for (uint64_t i = from; i < to; ++i) {
-    for (size_t slot = 0; slot < slots_->size(); ++slot) {
-      if (slots_->trainable(slot)) {
-        ZO_TRY(trainer_->apply(records_[i], run_.seed, slots_->spec(slot), slots_->current(slot),
-                               slots_->mutable_current(slot)));
-      }
-    }
-  }
-  applied_ = to;
-  return {};
-}
-
-Status Session::make_room() {
-  if (!slots_->held()) {
-    const std::string folder = scratch_folder_.empty() ? temporary_folder() : scratch_folder_;
-    ZO_ASSIGN(file, WorkFile::unnamed(folder, slots_->copy_bytes()));
-    slots_->hold(TwoCopies(std::move(file), 0), /*keep=*/false);
-    slots_->copies().set_current_steps(0);
-  }
-  return {};
-}
-
-Status Session::drop_records_after(uint64_t steps) {
-  if (state_ && state_->writable() && steps < records_.size()) {
-    ZO_TRY(state_->log().cut(steps));
-  }
-  records_.resize(std::min<size_t>(records_.size(), steps));
-  return {};
-}
-
-Status Session::resume() {
-  if (in_file() && state_->writable()) {
-    scratch_folder_ = state_->path();
-  }
-  if (!deferred()) {
-    return state_->writable() ? resume_copies() : read_copies();
-  }
-  ZO_TRY(make_room());
-  return restore(records_.empty() ? 0 : records_.size() - 1);
-}
-
-Status Session::resume_copies() {
-  const uint64_t steps = records_.size();
-  auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes(), /*writable=*/true);
-  // Without a step the copies may hold an adapter whose import was cut short.
-  for (int copy = 0; work && steps > 0 && copy < 2; ++copy) {
-    if (work->steps(copy) == steps) {
-      slots_->hold(TwoCopies(std::move(*work), copy), /*keep=*/true);
-      applied_ = steps;
-      return restore_initial(SlotKind::kFrozen);
-    }
-  }
-  if (!work) {
-    ZO_ASSIGN(made, WorkFile::create(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes()));
-    work.emplace(std::move(made));
-  }
-  slots_->hold(TwoCopies(std::move(*work), 0), /*keep=*/true);
-  ZO_TRY(restore(steps));
-  ZO_TRY(drop_records_after(applied_));
-  slots_->copies().set_valid(true);
-  return {};
-}
-
-Status Session::read_copies() {
-  constexpr int kTries = 5;
-  const size_t bytes = slots_->copy_bytes();
-  slots_->drop_moments();
-  ZO_ASSIGN(room, WorkFile::unnamed(temporary_folder(), slots_->copy_bytes()));
-  slots_->hold(TwoCopies(std::move(room), 0), /*keep=*/true);
-  for (int i = 0; i < kTries; ++i) {
-    const uint64_t steps = records_.size();
-    const auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, bytes, /*writable=*/false);
-    bool copied = false;
-    for (int copy = 0; work && steps > 0 && !copied && copy < 2; ++copy) {
-      if (work->steps(copy) == steps) {
-        std::memcpy(slots_->copies().current(), work->copy(copy), slots_->copy_bytes());
-        copied = true;
-      }
-    }
-    // The process that trains overwrites a copy only after a record more: an unchanged log means that it was whole.
-    ZO_ASSIGN(records, state_->read_records());
-    const bool same = records.size() == records_.size() &&
-                      (records.empty() || encode_record(records.back()) == encode_record(records_.back()));
-    records_ = std::move(records);
-    if (same && copied) {
-      applied_ = steps;
-      return restore_initial(SlotKind::kFrozen);
-    }
-    if (same) {
-      break;
-    }
-  }
-  ZO_TRY(restore(records_.size()));
-  return drop_records_after(applied_);
-}
-
-Status Session::go_back() {
-  const uint64_t steps = records_.size();
-  if (applied_ == steps) {
-    return {};
-  }
-  if (slots_->copies().next_steps() == steps) {
-    slots_->advance();
-    slots_->copies().set_next_steps(WorkFile::kNoSteps);
-    applied_ = steps;
-    snapshot_.reset();
-    return {};
-  }
-  ZO_TRY(restore(steps));
-  return drop_records_after(applied_);
-}
-
 // --- Going on by records instead of programs (zo_session_follow) ---------------------------------------------------------
 
 Status Session::check_records(const std::vector<Record>& records, DivergenceGuard& guard) const {
@@ -731,16 +555,17 @@ Status Session::check_records(const std::vector<Record>& records, DivergenceGuar
       return refused(record, "the record of step " + std::to_string(record.step),
                      "that of step " + std::to_string(number));
     }
-    const bool finite = std::all_of(record.gradients.begin(), record.gradients.end(),
-                                    [](float gradient) { return std::isfinite(gradient); });
-    if (!finite || !std::isfinite(record.loss)) {
-      return refused(record, finite ? "a loss that is not finite" : "a projected gradient that is not finite",
-                     "finite numbers");
+    if (!std::isfinite(record.loss)) {
+      return refused(record, "a loss that is not finite", "finite numbers");
     }
     // A schedule's last rate may be zero.
     if (!(std::isfinite(record.lr) && record.lr >= 0 && std::isfinite(record.eps) && record.eps > 0)) {
       return refused(record, "lr " + std::to_string(record.lr) + " and eps " + std::to_string(record.eps),
                      "a rate of at least 0 and a scale above 0");
+    }
+    const std::string bad = trainer_->out_of_range(record, run_.seed, nullptr);
+    if (!bad.empty()) {
+      return refused(record, bad, "finite numbers, within the range of the slots' floats");
     }
     if (manifest_.grid && record.eps != static_cast<float>(manifest_.grid->eps)) {
       return refused(record, "eps " + std::to_string(record.eps), std::to_string(manifest_.grid->eps));
@@ -770,7 +595,7 @@ Status Session::follow(std::vector<Record> records) {
       }
     }
     if (state_) {
-      ZO_TRY(state_->log().append(record));
+      ZO_TRY(state_->append(record));
     }
     if (pending() != nullptr) {
       slots_->copies().set_next_steps(records_.size());

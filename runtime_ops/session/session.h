@@ -53,7 +53,8 @@ class Session {
   const RunSettings& run() const { return run_; }
   const PackedUse& packed() const { return packed_; }
 
-  Status attach(const std::string& folder, int32_t mode, const uint64_t* seed);
+  // These four give up a state that the session made where they fail before its first step.
+  Status attach(const std::string& folder, const AttachOptions& options);
   Status configure(const RunSettings& run);
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
@@ -77,6 +78,23 @@ class Session {
   Session(Folder bundle, Manifest manifest, bool skip_hashes)
       : manifest_(std::move(manifest)), files_(std::move(bundle), manifest_, skip_hashes) {}
 
+  // Every file that steps may use, before a state is made for them.
+  Status verify_programs();
+  // What a verb gives, after which a state that the session made is kept or given up.
+  template <typename Given>
+  Given judged(Given given);
+  Status check_settings(const RunSettings& run) const;
+  Result<StepReport> step_on(const Dataset& dataset, const uint64_t* indices, size_t count);
+  Status train_on(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
+  // Configures what the state says of its run.
+  Status take_recorded();
+  // The record of a run that goes on with these settings and examples, or that the state refuses to.
+  Result<RunRecord> asked(const RunSettings& run, const Dataset* dataset) const;
+  // Before steps are taken: their settings, and the examples where the run has a set of them, are the run's from now on, or
+  // refused.
+  Status begin_run(uint64_t total_steps, const Dataset* dataset);
+  // Likewise refuses others, where no step is to be taken.
+  Status check_run(const Dataset& dataset) const;
   Status check_dataset(const Dataset& dataset, bool needs_choices) const;
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
@@ -117,6 +135,7 @@ class Session {
 
   Manifest manifest_;
   BundleFiles files_;
+  bool verify_programs_ = false;  // the engine loads the bundle's own programs
   PackedUse packed_;
   std::unique_ptr<Engine> engine_;
   std::optional<Slots> slots_;
@@ -129,6 +148,8 @@ class Session {
 
   RunSettings run_;
   std::optional<StateFolder> state_;
+  std::optional<RunRecord> recorded_;  // what the state has of its run
+  bool changes_settings_ = false;
   std::vector<Record> records_;
   uint64_t applied_ = 0;              // updates that are in the slots' current values
   std::optional<uint64_t> snapshot_;  // the steps of the snapshot that was last written or read

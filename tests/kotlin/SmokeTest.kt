@@ -204,6 +204,27 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         prepared(null).use { assertEvaluation("before", it, dataset) }
     }
 
+    fun aRunKeepsItsSettingsAndItsLog() = examples().use { dataset ->
+        val state = states.resolve("kept")
+        fun attached(rate: Double?, recover: Boolean = false, changeSettings: Boolean = false) = open().apply {
+            attach(state, recover = recover, changeSettings = changeSettings)
+            if (rate != null) configure(run.copy(lr = rate, schedule = Schedule.CONSTANT))
+        }
+        attached(0.25).use { it.train(dataset, 3) }
+        attached(null).use { assertEquals(0.25, it.run.lr) }
+        attached(0.5).use { session ->
+            val refused = assertFailsWith<ZoException.State> { session.train(dataset, 4) }
+            assertContains(refused.found, "lr 0.25")
+            assertContains(refused.expected, "lr 0.5")
+        }
+        attached(0.5, changeSettings = true).use { it.train(dataset, 4) }
+        val log = state.resolve("trajectory.log")
+        log.writeBytes(log.readBytes().also { it[70] = (it[70].toInt() xor 1).toByte() })
+        assertContains(assertFailsWith<ZoException.State> { attached(null).close() }.found, "damage after 0 good records")
+        assertTrue(state.resolve("trajectory.log.damaged-1").isFile)
+        attached(null, recover = true).use { assertEquals(0, it.info.steps) }
+    }
+
     fun failuresAreTypedAndSayWhere() = examples().use { dataset ->
         val nowhere = File("no/such/bundle")
         assertContains(assertFailsWith<ZoException.Bundle> { TrainingSession.open(nowhere) }.where, nowhere.path)
@@ -341,6 +362,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         "a callback's exception comes out of train" to ::aCallbacksExceptionComesOutOfTrain,
         "examples of the host are checked and counted" to ::examplesOfTheHostAreCheckedAndCounted,
         "examples added one by one are those of a file" to ::examplesAddedOneByOneAreThoseOfAFile,
+        "a run keeps its settings and its log" to ::aRunKeepsItsSettingsAndItsLog,
         "failures are typed and say where" to ::failuresAreTypedAndSayWhere,
         "no call after close, or from within a call" to ::noCallAfterCloseOrFromWithinACall,
         "close waits for the call that runs" to ::closeWaitsForTheCallThatRuns,

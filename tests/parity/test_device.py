@@ -139,6 +139,11 @@ def test_train_and_pull(
     said(capfd, "pull", bundle, "--state", tmp_path / "pulled", "--force")
     error = said(capfd, "pull", bundle, "--state", tmp_path / "x", "--run", "other", code=1)
     assert "no state" in error["found"] and not (tmp_path / "x").exists()
+    # What is not given is the run's; another value is asked for twice.
+    other = ("train", bundle, "--data", data, "--set", "lr=0.004", "--steps", 6)
+    error = said(capfd, *other, code=1)
+    assert (error["found"], error["expected"]) == ("a run with lr 0.002", "lr 0.004")
+    assert said(capfd, *other, "--change-settings")["steps"] == 6
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_js
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Steps in total.")
 @_RUN
 @options.settings
+@options.resume
 @_SERIAL
 @_RUNNER
 @options.common
@@ -89,6 +90,8 @@ def train(
     steps: int,
     run: str,
     assignments: tuple[str, ...],
+    recover: bool,
+    change_settings: bool,
     serial: str | None,
     runner: Path | None,
     as_json: bool,
@@ -111,6 +114,8 @@ def train(
             steps=steps,
             run=run,
             settings=parse_assignments(assignments),
+            recover=recover,
+            change_settings=change_settings,
             serial=serial,
             runner=runner,
             progress=phases,

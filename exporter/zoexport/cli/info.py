@@ -11,20 +11,60 @@ from zoexport.cli.console import emit, output_of_libraries, size, table
 
 
 @click.command()
-@click.argument("path", metavar="BUNDLE | MASK", type=options.PATH)
+@click.argument("path", metavar="BUNDLE | STATE | MASK", type=options.PATH)
+@click.option("--state", type=options.PATH, help="Of a bundle: show this state of it instead.")
 @options.trust
 @options.common
-def inspect(path: Path, as_json: bool) -> None:
-    """Check a bundle's files, or a mask file, and show what is in it.
+def inspect(path: Path, state: Path | None, as_json: bool) -> int:
+    """Check a bundle's files, a training state or a mask file, and show what is in it.
+
+    The exit code is 1 when a state's log is damaged.
 
     \b
     zoexport inspect model.bundle
+    zoexport inspect run
     zoexport inspect smollm2.mask
     """
+    if state is not None:
+        return _inspect_state(state, path, as_json)
     if path.is_file():
         _inspect_mask(path, as_json)
+        return 0
+    if (path / "state.json").is_file():
+        return _inspect_state(path, None, as_json)
+    _inspect_bundle(path, as_json)
+    return 0
+
+
+def _inspect_state(state: Path, bundle: Path | None, as_json: bool) -> int:
+    from zoexport.describe import describe_state
+
+    with output_of_libraries():
+        found = describe_state(state, bundle)
+    data = found["data"]
+    rows = [
+        ("bundle", found["bundle_id"][:12]),
+        ("seed", found["seed"]),
+        ("snapshots", ", ".join(map(str, found["snapshots"])) or "none"),
+        ("begins with", "an imported adapter" if found["imported"] else "the bundle's values"),
+    ]
+    if data is not None:
+        rows.append(("data", f"{data['examples']} examples ({data['sha256'][:12]})"))
+    if found["damage"]:
+        rows.append(("log", f"{found['damage']}; 'zoexport train --recover' goes on from them"))
+    lines = [f"A state of {found['method']} after {found['steps']} steps", *table(rows)]
+    if found["settings"] is None:
+        lines.append("Settings: not kept; the next step keeps them")
     else:
-        _inspect_bundle(path, as_json)
+        lines += ["Settings", *table(sorted(found["settings"].items()))]
+    if found["changes"]:
+        changes = [
+            (f"step {change['step']}", f"{change['key']}: {change['old']} -> {change['new']}")
+            for change in found["changes"]
+        ]
+        lines += ["Changes", *table(changes)]
+    emit(found, lines, as_json=as_json)
+    return 1 if found["damage"] else 0
 
 
 def _inspect_mask(path: Path, as_json: bool) -> None:

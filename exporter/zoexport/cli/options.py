@@ -81,6 +81,20 @@ def settings(function: F) -> F:
     )(function)
 
 
+def resume(function: F) -> F:
+    """``--recover`` and ``--change-settings``, of verbs that go on with a run."""
+    function = click.option(
+        "--change-settings",
+        is_flag=True,
+        help="Go on with other settings or data than the run's; the state keeps what changed.",
+    )(function)
+    return click.option(
+        "--recover",
+        is_flag=True,
+        help="Go on from the last good record of a damaged log; a copy of it is kept.",
+    )(function)
+
+
 def force(function: F) -> F:
     """``--force``."""
     return click.option(

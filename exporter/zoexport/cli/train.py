@@ -31,6 +31,7 @@ _DATA = click.option(
     help="Steps in total: a state that has 30 of 100 gets 70 more.",
 )
 @options.settings
+@options.resume
 @options.common
 def train(
     bundle: Path,
@@ -38,15 +39,18 @@ def train(
     state: Path,
     steps: int,
     assignments: tuple[str, ...],
+    recover: bool,
+    change_settings: bool,
     as_json: bool,
 ) -> None:
     """Train BUNDLE on examples, in the session that a phone runs.
 
-    --set takes what is not compiled in: lr, lr_schedule, eps, seed, accumulate, loss.
+    --set takes what is not compiled in: lr, lr_schedule, eps, seed, accumulate, loss. A run that goes on keeps its
+    settings and its data.
 
     \b
     zoexport train model.bundle --data train.jsonl --state run --steps 150
-    zoexport train model.bundle --data train.jsonl --state run --steps 300 --set lr=2e-3
+    zoexport train model.bundle --data train.jsonl --state run --steps 300 --set lr=2e-3 --change-settings
     """
     from zoexport.api import Bundle
     from zoexport.core.config import parse_assignments
@@ -62,6 +66,8 @@ def train(
                 by_key=settings,
                 progress=progress,
                 phase=progress.phase,
+                recover=recover,
+                change_settings=change_settings,
             )
             .as_dict()
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -132,6 +132,8 @@ def train(
     steps: int,
     run: str,
     settings: Mapping[str, str],
+    recover: bool,
+    change_settings: bool,
     serial: str | None,
     runner: Path | None,
     progress: Progress,
@@ -143,7 +145,9 @@ def train(
         bundle: the bundle's folder; it is pushed where the phone lacks it.
         data: examples as JSON Lines.
         run: the run's name there; one that has a state goes on.
-        settings: what need not be compiled in, by key.
+        settings: what need not be compiled in, by key; what is not given is the run's, or the bundle's for a new one.
+        recover: go on from the last good record of a damaged log.
+        change_settings: go on with other settings or data than the run's.
         on_line: called with the runner's line after every step.
 
     Returns:
@@ -173,7 +177,9 @@ def train(
         phone = choose_phone(pushed["serial"])
         phone.push(examples, place.examples)
     progress("training", None)
-    result = run_there(phone, place, steps, chosen, on_line)
+    flags = {"--recover": recover, "--change-settings": change_settings}
+    given = [flag for flag, on in flags.items() if on]
+    result = run_there(phone, place, steps, chosen, on_line, given)
     return {**result, "serial": phone.serial, "run": run, "examples": count, "shortened": shortened}
 
 
@@ -183,6 +189,7 @@ def run_there(
     steps: int,
     settings: Mapping[str, Any],
     on_line: Callable[[str], None],
+    flags: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run ``zoexport-runner train`` on a phone; the keys of its ``--json``.
 
@@ -199,7 +206,7 @@ def run_there(
         )
     arguments: list[object] = [runner / RUNNER, "train", "--bundle", place.bundle]
     arguments += ["--examples", place.examples, "--state", place.state, "--steps", steps]
-    arguments += ["--cache", FOLDER / "packed", "--json"]
+    arguments += ["--cache", FOLDER / "packed", "--json", *flags]
     for key, value in settings.items():
         arguments += [OPTIONS[key], value]
     for key_there in trust.trusted():

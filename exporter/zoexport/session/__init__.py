@@ -5,6 +5,7 @@ from __future__ import annotations
 from zoexport.session.dataset import Dataset
 from zoexport.session.host import Session
 from zoexport.session.library import abi_version, memory_usage, normals
+from zoexport.session.support import describe_state
 from zoexport.session.types import (
     Candidate,
     Engine,
@@ -41,6 +42,7 @@ __all__ = [
     "StepProgress",
     "Tensor",
     "abi_version",
+    "describe_state",
     "memory_usage",
     "no_programs",
     "normals",

@@ -118,6 +118,18 @@ class OpenOptions(Structure):
     )
 
 
+class AttachOptions(Structure):
+    """zo_attach_options."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("mode", c_int32),
+        ("seed", POINTER(c_uint64)),
+        ("recover", c_uint32),
+        ("change_settings", c_uint32),
+    )
+
+
 class Info(Structure):
     """zo_info."""
 
@@ -262,6 +274,8 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_slot": (_HANDLE, c_uint32, POINTER(SlotInfo)),
     "zo_session_find_slot": (_HANDLE, c_char_p, POINTER(SlotInfo)),
     "zo_session_attach": (_HANDLE, c_char_p, c_int32, POINTER(c_uint64)),
+    "zo_session_attach_with": (_HANDLE, c_char_p, POINTER(AttachOptions)),
+    "zo_state_describe": (c_char_p, c_char_p, POINTER(c_size_t)),
     "zo_session_run": (_HANDLE, POINTER(Run)),
     "zo_session_configure": (_HANDLE, POINTER(Run)),
     "zo_session_step": (_HANDLE, _HANDLE, POINTER(c_uint64), c_size_t, POINTER(Step)),

@@ -101,19 +101,39 @@ class Session:
         assert handle.value is not None
         return cls(handle.value, callback)
 
-    def attach(self, state: Path, *, seed: int | None = None, read_only: bool = False) -> None:
+    def attach(
+        self,
+        state: Path,
+        *,
+        seed: int | None = None,
+        read_only: bool = False,
+        recover: bool = False,
+        change_settings: bool = False,
+    ) -> None:
         """Attach a state folder, right after opening; without one, nothing of a run is kept.
+
+        The settings of a run that has begun become those of :attr:`run`, unless it is only read.
 
         Args:
             state: resumed, or created where there is none.
             seed: of a new state (the bundle's where None); must equal that of an existing one.
             read_only: the state must exist, is not locked and not written.
+            recover: go on from the last good record of a damaged log, of which a copy is kept.
+            change_settings: steps may be taken with other settings or examples than the run's.
 
         Raises:
             StateError: missing, damaged, locked, of another bundle or another seed.
         """
-        given = None if seed is None else ctypes.byref(ctypes.c_uint64(seed))
-        abi.call("zo_session_attach", self.handle, abi.path_bytes(state), int(not read_only), given)
+        options = abi.AttachOptions(
+            ctypes.sizeof(abi.AttachOptions),
+            int(not read_only),
+            None if seed is None else ctypes.pointer(ctypes.c_uint64(seed)),
+            int(recover),
+            int(change_settings),
+        )
+        abi.call(
+            "zo_session_attach_with", self.handle, abi.path_bytes(state), ctypes.byref(options)
+        )
 
     @property
     def handle(self) -> int:
@@ -171,7 +191,7 @@ class Session:
 
     @property
     def run(self) -> Run:
-        """The run as it is configured: at first the bundle's settings, with the state's seed."""
+        """The run as it is configured: at first the bundle's settings, then those of a state that is trained."""
         run = abi.sized(abi.Run)
         abi.call("zo_session_run", self.handle, ctypes.byref(run))
         return run_of(run)
@@ -181,7 +201,7 @@ class Session:
 
         Raises:
             ConfigError: an unknown field or an impossible value.
-            StateError: another seed than the state's.
+            StateError: another seed than the state's. That other settings are not the run's is said by the next step.
         """
         known = [field.name for field in dataclasses.fields(Run)]
         for name in changes:

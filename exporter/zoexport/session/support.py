@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from zoexport.core import manifest, outside
 from zoexport.core.errors import BundleError, ConfigError
@@ -66,6 +67,23 @@ def bring_backends(bundle: Path) -> None:
 
         abi.library()  # first: QNN brings a C++ library of its own
         qnn_library.load()
+
+
+def describe_state(state: Path) -> dict[str, Any]:
+    """What a state folder says of itself, as docs/session.md lists it; reads alone.
+
+    Raises:
+        StateError: there is none, or it is damaged beyond its log.
+    """
+    room = 4096
+    while True:
+        text = ctypes.create_string_buffer(room)
+        size = ctypes.c_size_t(room)
+        abi.call("zo_state_describe", abi.path_bytes(state), text, ctypes.byref(size))
+        if size.value <= room:
+            found: dict[str, Any] = json.loads(text.value)
+            return found
+        room = size.value
 
 
 def slot_of(slot: abi.SlotInfo) -> SlotInfo:

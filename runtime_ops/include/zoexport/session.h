@@ -176,6 +176,26 @@ enum { ZO_STATE_READ = 0, ZO_STATE_TRAIN = 1 };
 ZO_API zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mode, const uint64_t* seed,
                                    zo_error* error);
 
+typedef struct zo_attach_options {
+  uint32_t struct_size;
+  int32_t mode;             /* ZO_STATE_READ or ZO_STATE_TRAIN */
+  const uint64_t* seed;     /* as zo_session_attach has it */
+  uint32_t recover;         /* non-zero: go on from the last good record of a damaged log, of which a copy is kept */
+  uint32_t change_settings; /* non-zero: steps may be taken with other settings or examples than those before; the state
+                               keeps what changed */
+} zo_attach_options;
+
+/* Likewise, with more to choose. A log that is damaged where whole records follow is refused unless `recover` is given, as no
+ * abrupt end leaves one. The state's settings become those of the run (zo_session_run); see zo_session_train for what must
+ * stay as it was. A state that this made goes again with the session where its first configure, step or train fails. */
+ZO_API zo_status zo_session_attach_with(zo_session* session, const char* folder, const zo_attach_options* options,
+                                        zo_error* error);
+
+/* Describes a state folder without its bundle, as a zero-terminated JSON object (docs/session.md), and changes nothing. `size`
+ * is the room at `text`, and becomes what is needed, the terminator included: more than there was means that nothing was
+ * written, and `text` may be NULL then. */
+ZO_API zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_error* error);
+
 enum { ZO_SCHEDULE_CONSTANT = 0, ZO_SCHEDULE_LINEAR = 1, ZO_SCHEDULE_COSINE = 2 };
 enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1 };
 /* What a projected gradient is: (l(w + eps z) - l(w - eps z)) / (2 eps), or (l(w + eps z) - l(w)) / eps. */
@@ -200,7 +220,8 @@ typedef struct zo_run {
   int32_t difference; /* of zeroth-order methods; forward where one copy goes through the model at a time */
 } zo_run;
 
-/* Fills `run` with the run that is configured: at first the manifest's settings, and the state's seed. */
+/* Fills `run` with the run that is configured: at first the manifest's settings, and with a state its seed and, if it is
+ * attached for training and its run has begun, its settings. */
 ZO_API zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error);
 ZO_API zo_status zo_session_configure(zo_session* session, const zo_run* run, zo_error* error);
 
@@ -244,7 +265,8 @@ typedef struct zo_step {
   size_t gradient_count;
 } zo_step;
 
-/* One step on the given examples, in this order. */
+/* One step on the given examples, in this order. Of the run's settings and examples, the settings alone are kept and compared
+ * (zo_session_train): the host chooses the examples. */
 ZO_API zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const uint64_t* indices, size_t count,
                                  zo_step* step, zo_error* error);
 
@@ -262,7 +284,9 @@ typedef struct zo_progress {
 /* Called after every step; a non-zero answer stops the run after saving. */
 typedef int32_t (*zo_on_progress)(void* user, const zo_progress* progress);
 
-/* Trains until the state has `total_steps` steps, then saves. `on_progress` may be NULL. */
+/* Trains until the state has `total_steps` steps, then saves. `on_progress` may be NULL. Settings on which steps depend
+ * (`total_steps` with a schedule that is not constant among them) and the examples, by their digest, are kept in the state: a
+ * run that has begun is refused with others, unless the state was attached with change_settings. */
 ZO_API zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
                                   zo_on_progress on_progress, void* user, zo_error* error);
 

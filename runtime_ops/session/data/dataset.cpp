@@ -6,6 +6,7 @@
 
 #include "session/storage/files.h"
 #include "session/storage/json_reader.h"
+#include "session/storage/sha256.h"
 
 namespace zoexport {
 namespace {
@@ -113,6 +114,29 @@ Status Dataset::load(const std::string& path) {
   }
   *this = std::move(grown);
   return {};
+}
+
+std::string Dataset::digest() const {
+  Sha256 hash;
+  const auto number = [&](uint64_t value) {
+    uint8_t bytes[4];
+    for (int i = 0; i < 4; ++i) {
+      bytes[i] = static_cast<uint8_t>(value >> (8 * i));
+    }
+    hash.update(bytes, sizeof(bytes));
+  };
+  for (size_t example = 0; example < size(); ++example) {
+    number(candidates(example));
+    number(target(example));
+    for (size_t i = 0; i < candidates(example); ++i) {
+      const Candidate one = candidate(example, i);
+      number(one.length);
+      // Every processor that this runs on is little-endian, as all files of a state are.
+      hash.update(one.tokens, one.length * sizeof(int32_t));
+      hash.update(one.labels, one.length * sizeof(int32_t));
+    }
+  }
+  return to_hex(hash.finish());
 }
 
 size_t Dataset::candidates(size_t example) const {

@@ -30,6 +30,9 @@ class Dataset {
   size_t target(size_t example) const { return targets_[example]; }
   Candidate candidate(size_t example, size_t index) const;
 
+  // SHA-256 over everything that training sees of the examples, in their order (docs/session.md, "The run's settings").
+  std::string digest() const;
+
   // Over all examples: what a session compares with its bundle.
   uint32_t longest() const { return longest_; }
   int32_t largest_token() const { return largest_token_; }

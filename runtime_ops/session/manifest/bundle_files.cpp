@@ -35,7 +35,20 @@ Status BundleFiles::check_hosts(bool programs) const {
   return {};
 }
 
+Status BundleFiles::check(const std::string& name) const {
+  if (checked_.count(name) == 0) {
+    ZO_ASSIGN(file, open(name));
+    checked_.emplace(name, std::move(file));
+  }
+  return {};
+}
+
 Result<OpenFile> BundleFiles::open(const std::string& name) const {
+  if (const auto found = checked_.find(name); found != checked_.end()) {
+    OpenFile file = std::move(found->second);
+    checked_.erase(found);
+    return file;
+  }
   const auto entry = manifest_.files.find(name);
   if (entry == manifest_.files.end()) {
     return Failure{ZO_BUNDLE_ERROR, join(path(), name), "no entry in the manifest's files", "one", kAgain};

@@ -1,6 +1,7 @@
 // The files of a bundle: none is used that its manifest does not list as it is.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,9 @@ class BundleFiles {
   // Hashes what hosts read by themselves: the tokenizer and, where the host's engine runs them, the programs.
   Status check_hosts(bool programs) const;
 
+  // Whether a file has the manifest's size and SHA-256; it stays open until it is used.
+  Status check(const std::string& name) const;
+
   // A file with the manifest's size and SHA-256. Whoever uses it reads or maps what this opened.
   Result<OpenFile> open(const std::string& name) const;
 
@@ -34,6 +38,7 @@ class BundleFiles {
   Folder folder_;
   const Manifest& manifest_;
   bool skip_hashes_;
+  mutable std::map<std::string, OpenFile> checked_;  // that nobody has used yet
 };
 
 }  // namespace zoexport

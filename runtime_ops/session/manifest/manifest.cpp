@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "session/manifest/canonical.h"
@@ -120,8 +121,9 @@ RunSettings read_settings(const JsonNode& node) {
   RunSettings settings;
   const auto positive = [&](const char* key, double fallback) {
     const double value = node.has(key) ? node.member(key).number() : fallback;
-    if (!std::isfinite(value) || value <= 0) {
-      node.member(key).problem("a number above 0");
+    // Steps use it as float32, whose range is smaller.
+    if (!(value > 0 && value <= std::numeric_limits<float>::max())) {
+      node.member(key).problem("a number above 0, in the range of float32");
     }
     return value;
   };

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -32,12 +33,18 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
 }
 
-// A rename is durable once its folder is; file systems without that answer EINVAL, which is no loss.
-void sync_folder(const std::string& folder) {
-  Descriptor descriptor{::open(folder.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (descriptor.value >= 0) {
-    ::fsync(descriptor.value);
+// fsync, through the drive's own cache.
+int sync_all(int descriptor) {
+#if defined(__APPLE__)
+  // fsync leaves it there; file systems that cannot do more say so.
+  if (::fcntl(descriptor, F_FULLFSYNC) == 0) {
+    return 0;
   }
+  if (errno != ENOTSUP && errno != EINVAL && errno != ENOTTY) {
+    return -1;
+  }
+#endif
+  return ::fsync(descriptor);
 }
 
 }  // namespace
@@ -79,17 +86,58 @@ Result<std::string> read_file(const std::string& path, zo_status code) {
   return file.read();
 }
 
+Status read_range(const std::string& path, uint64_t first, uint64_t bytes, zo_status code,
+                  const std::function<void(const uint8_t* data, size_t size)>& take) {
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.value < 0) {
+    return system_failure(code, path, errno, false);
+  }
+  constexpr size_t kPiece = size_t{64} * 1024;
+  const auto piece = std::make_unique<uint8_t[]>(kPiece);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(file.value, piece.get(), std::min<uint64_t>(kPiece, bytes), static_cast<off_t>(first));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return system_failure(code, path, errno, false);
+    }
+    if (got == 0) {
+      return Failure{code, path, "the end of the file at byte " + std::to_string(first),
+                     std::to_string(bytes) + " bytes more", "Let one process write it at a time."};
+    }
+    take(piece.get(), static_cast<size_t>(got));
+    first += static_cast<uint64_t>(got);
+    bytes -= static_cast<uint64_t>(got);
+  }
+  return {};
+}
+
 Result<std::string> hash_file(const std::string& path, zo_status code) {
   ZO_ASSIGN(file, OpenFile::open(path, code));
   return file.hash();
 }
 
+std::string temporary_name(const std::string& name) { return name + ".tmp"; }
+
 int sync_data(int descriptor) {
 #if defined(__APPLE__)
-  return ::fsync(descriptor);  // its headers do not declare fdatasync
+  return sync_all(descriptor);
 #else
   return ::fdatasync(descriptor);
 #endif
+}
+
+Status sync_folder(const std::string& folder) {
+  Descriptor descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (descriptor.value < 0) {
+    return system_failure(ZO_STATE_ERROR, folder, errno, true);
+  }
+  // File systems that have no sync of folders say so: there is nothing to wait for.
+  if (sync_all(descriptor.value) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    return system_failure(ZO_STATE_ERROR, folder, errno, true);
+  }
+  return {};
 }
 
 bool write_all(int descriptor, const void* data, size_t size) {
@@ -112,27 +160,27 @@ bool write_all(int descriptor, const void* data, size_t size) {
 }
 
 Status write_file(const std::string& path, const std::function<bool(int)>& write) {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = temporary_name(path);
   int error = 0;
   {
     Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
     if (file.value < 0) {
       return system_failure(ZO_STATE_ERROR, path, errno, true);
     }
-    if (!write(file.value) || ::fsync(file.value) != 0) {
+    if (!write(file.value) || sync_all(file.value) != 0) {
       error = errno;
     }
   }
   const Status renamed = error == 0 ? rename_file(temporary, path) : system_failure(ZO_STATE_ERROR, path, error, true);
   if (!renamed.ok()) {
-    ::unlink(temporary.c_str());
+    ::unlink(temporary.c_str());  // there unless the folder alone could not be synced
   }
   return renamed;
 }
 
 Status sync_file(const std::string& path) {
   Descriptor file{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
-  if (file.value < 0 || ::fsync(file.value) != 0) {
+  if (file.value < 0 || sync_all(file.value) != 0) {
     return system_failure(ZO_STATE_ERROR, path, errno, true);
   }
   return {};
@@ -142,14 +190,18 @@ Status rename_file(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     return system_failure(ZO_STATE_ERROR, to, errno, true);
   }
-  sync_folder(folder_of(to));
-  return {};
+  return sync_folder(folder_of(to));
 }
 
-Status make_folder(const std::string& path) {
+Status make_folder(const std::string& path, std::vector<std::string>* made) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
-    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST) {
+    if (::mkdir(part.c_str(), 0755) == 0) {
+      if (made != nullptr) {
+        made->push_back(part);
+      }
+      ZO_TRY(sync_folder(folder_of(part)));
+    } else if (errno != EEXIST) {
       return system_failure(ZO_STATE_ERROR, path, errno, true);
     }
     if (slash == std::string::npos) {

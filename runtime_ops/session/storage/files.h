@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "session/result.h"
 #include "session/storage/faults.h"
@@ -25,18 +26,30 @@ Result<uint64_t> file_size(const std::string& path, zo_status code);
 // The whole of a small file.
 Result<std::string> read_file(const std::string& path, zo_status code);
 
+// Passes `bytes` bytes of a file from `first` on to `take`, in pieces; fewer are a failure.
+Status read_range(const std::string& path, uint64_t first, uint64_t bytes, zo_status code,
+                  const std::function<void(const uint8_t* data, size_t size)>& take);
+
 // The SHA-256 of a file, read in pieces so that its pages do not count as this process's memory.
 Result<std::string> hash_file(const std::string& path, zo_status code);
 
-// Gives `path` this content: a temporary file beside it is written, synced and renamed, and the folder synced. On failure
-// what was at `path` before is still there and nothing else is left.
+// Gives `path` this content: a temporary file beside it (temporary_name) is written, synced and renamed, and the folder
+// synced. On failure nothing else is left, and what was at `path` before is still there, unless it was the folder that could
+// not be synced: then either may be there after a power loss.
 Status write_file(const std::string& path, const std::function<bool(int descriptor)>& write);
 // Writes all of it; false with errno set on failure. For use inside write_file.
 bool write_all(int descriptor, const void* data, size_t size);
-// Waits until what was written is on the disk; not 0 with errno set on failure.
+// Under what name write_file writes what becomes `name`.
+std::string temporary_name(const std::string& name);
+// Waits until what was written is on the disk, in the drive's own cache not excepted; not 0 with errno set on failure. After a
+// failure the system may have dropped what it could not write and call it written: no later call makes up for it.
 int sync_data(int descriptor);
+// Waits until the names in a folder are on the disk.
+Status sync_folder(const std::string& folder);
 
-Status make_folder(const std::string& path);
+// Makes a folder and those above it, and syncs what names them. `made` (may be null) gets those that were not there, outermost
+// first, also on failure.
+Status make_folder(const std::string& path, std::vector<std::string>* made = nullptr);
 
 // Makes a file that another hand wrote durable.
 Status sync_file(const std::string& path);

@@ -67,9 +67,8 @@ std::string temporary_folder() {
 }
 
 Result<SharedFile> SharedFile::unnamed(const std::string& folder, size_t bytes) {
-  // The name ends like those that a state folder clears away, for an end between the two calls.
-  std::string path = join(folder, "zoexport-XXXXXX.tmp");
-  const int descriptor = ::mkstemps(path.data(), 4);
+  std::string path = join(folder, temporary_name(kScratchPrefix + std::string(kScratchLetters, 'X')));
+  const int descriptor = ::mkstemps(path.data(), static_cast<int>(temporary_name("").size()));
   if (descriptor < 0) {
     Failure failure = system_failure(ZO_STATE_ERROR, folder, errno, true);
     failure.fix += " TMPDIR names the folder for temporary files of a session without a state.";

@@ -14,6 +14,11 @@ namespace zoexport {
 // The folder for temporary files: $TMPDIR, or the system's own.
 std::string temporary_folder();
 
+// What the name of a file begins with that is to have none, followed by so many letters and digits and ".tmp": an end between
+// making and unlinking it leaves it behind.
+inline constexpr char kScratchPrefix[] = "zoexport-";
+inline constexpr size_t kScratchLetters = 6;
+
 // Owns mapping and descriptor.
 class SharedFile {
  public:

@@ -13,7 +13,9 @@
 namespace zoexport {
 namespace {
 
-constexpr char kMagic[8] = {'Z', 'O', 'L', 'O', 'G', '\0', '\0', '\1'};
+constexpr char kMagic[7] = {'Z', 'O', 'L', 'O', 'G', '\0', '\0'};  // the version follows
+constexpr uint32_t kChained = 2;
+constexpr size_t kCrcBytes = 4;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -52,6 +54,7 @@ int digit(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
 std::string encode_header(const LogHeader& header) {
   std::string out(kMagic, sizeof(kMagic));
+  put(out, header.version, 1);
   for (size_t i = 0; i < 64; i += 2) {
     out += static_cast<char>(digit(header.bundle_id[i]) * 16 + digit(header.bundle_id[i + 1]));
   }
@@ -62,7 +65,7 @@ std::string encode_header(const LogHeader& header) {
   return out;
 }
 
-std::string encode_record(const Record& record) {
+std::string encode_record(const Record& record, uint32_t before) {
   std::string out;
   put(out, record.step, 4);
   put(out, record.lr);
@@ -71,31 +74,66 @@ std::string encode_record(const Record& record) {
   for (float gradient : record.gradients) {
     put(out, gradient);
   }
-  put(out, crc32(out.data(), out.size()), 4);
+  put(out, crc32(out.data(), out.size(), before), kCrcBytes);
   return out;
 }
 
-Result<LogContent> parse_log(const std::string& bytes, const std::string& path) {
+namespace {
+
+std::optional<LogHeader> read_header(const std::string& bytes) {
   const char* data = bytes.data();
-  const bool whole = bytes.size() >= kLogHeaderBytes && std::memcmp(data, kMagic, sizeof(kMagic)) == 0 &&
-                     get(data + 60, 4) == crc32(data, 60);
-  if (!whole) {
-    return Failure{ZO_STATE_ERROR, path, "a damaged header", "a trajectory log",
-                   "Restore the state from a copy, or start again in another folder."};
+  if (bytes.size() < kLogHeaderBytes || std::memcmp(data, kMagic, sizeof(kMagic)) != 0 ||
+      get(data + 60, kCrcBytes) != crc32(data, 60)) {
+    return std::nullopt;
   }
-  LogContent log;
+  LogHeader header;
+  header.version = static_cast<uint32_t>(get(data + sizeof(kMagic), 1));
   static const char* digits = "0123456789abcdef";
   for (size_t i = 8; i < 40; ++i) {
-    log.header.bundle_id += digits[static_cast<uint8_t>(data[i]) >> 4];
-    log.header.bundle_id += digits[static_cast<uint8_t>(data[i]) & 15];
+    header.bundle_id += digits[static_cast<uint8_t>(data[i]) >> 4];
+    header.bundle_id += digits[static_cast<uint8_t>(data[i]) & 15];
   }
-  log.header.seed = get(data + 40, 8);
-  log.header.queries = static_cast<uint32_t>(get(data + 48, 4));
-  const size_t size = record_bytes(log.header.queries);
+  header.seed = get(data + 40, 8);
+  header.queries = static_cast<uint32_t>(get(data + 48, 4));
+  return header;
+}
+
+// Whether a whole record begins at a byte; four bytes lie before every place that is asked for.
+bool whole_record(const std::string& bytes, size_t at, const LogHeader& header, uint32_t before) {
+  const size_t size = record_bytes(header.queries);
+  const char* record = bytes.data() + at;
+  return bytes.size() - at >= size &&
+         get(record + size - kCrcBytes, kCrcBytes) == crc32(record, size - kCrcBytes, before);
+}
+
+uint32_t crc_before(const std::string& bytes, size_t at, const LogHeader& header) {
+  return header.version >= kChained ? static_cast<uint32_t>(get(bytes.data() + at - kCrcBytes, kCrcBytes)) : 0;
+}
+
+// How many whole records lie at or behind byte `at`, where one of step `step` ought to be: at any byte, since what was lost may
+// have had any length.
+size_t records_behind(const std::string& bytes, size_t at, uint64_t step, const LogHeader& header) {
+  const size_t size = record_bytes(header.queries);
+  size_t found = 0;
+  while (at < bytes.size() && bytes.size() - at >= size) {
+    // A step that fits is looked for first: few bytes are one, and each would cost a CRC.
+    const uint64_t number = get(bytes.data() + at, 4);
+    const bool there = number >= step && number - step <= bytes.size() &&
+                       whole_record(bytes, at, header, crc_before(bytes, at, header));
+    found += there ? 1 : 0;
+    at += there ? size : 1;
+  }
+  return found;
+}
+
+LogContent read_records(const std::string& bytes, const LogHeader& header, uint32_t before) {
+  LogContent log;
+  log.header = header;
+  const size_t size = record_bytes(header.queries);
   size_t at = kLogHeaderBytes;
-  for (; bytes.size() - at >= size; at += size) {
-    const char* record = data + at;
-    if (get(record + size - 4, 4) != crc32(record, size - 4) || get(record, 4) != log.records.size()) {
+  for (; at <= bytes.size() && whole_record(bytes, at, header, before); at += size) {
+    const char* record = bytes.data() + at;
+    if (get(record, 4) != log.records.size()) {
       break;
     }
     Record read;
@@ -103,34 +141,90 @@ Result<LogContent> parse_log(const std::string& bytes, const std::string& path) 
     read.lr = get_float(record + 4);
     read.eps = get_float(record + 8);
     read.loss = get_float(record + 12);
-    for (uint32_t i = 0; i < log.header.queries; ++i) {
+    for (uint32_t i = 0; i < header.queries; ++i) {
       read.gradients.push_back(get_float(record + 16 + 4 * size_t{i}));
     }
     log.records.push_back(std::move(read));
+    before = crc_before(bytes, at + size, header);
   }
   log.valid_bytes = at;
   return log;
 }
 
-Result<LogFile> LogFile::open(const std::string& path, uint64_t valid_bytes, uint32_t queries) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+}  // namespace
+
+Result<LogContent> parse_log(const std::string& bytes, const std::string& path, const std::optional<LogHeader>& known) {
+  if (const auto header = read_header(bytes)) {
+    if (header->version < 1 || header->version > kChained) {
+      return Failure{ZO_STATE_ERROR, path, "version " + std::to_string(header->version) + " of the log's format",
+                     "at most " + std::to_string(kChained), "Update zoexport, or start again in another folder."};
+    }
+    LogContent log = read_records(bytes, *header, crc_before(bytes, kLogHeaderBytes, *header));
+    size_t behind = records_behind(bytes, log.valid_bytes, log.records.size(), *header);
+    // That of the bad record alone may be the damaged CRC: then the one behind it goes on from another than the file has.
+    const size_t size = record_bytes(header->queries);
+    if (behind == 0 && bytes.size() - log.valid_bytes >= 2 * size) {
+      const uint32_t computed =
+          crc32(bytes.data() + log.valid_bytes, size - kCrcBytes, crc_before(bytes, log.valid_bytes, *header));
+      behind = whole_record(bytes, log.valid_bytes + size, *header, computed) ? 1 : 0;
+    }
+    if (behind > 0) {
+      log.damage = "damage after " + std::to_string(log.records.size()) + " good records, and " +
+                   std::to_string(behind) + " whole ones behind it";
+    }
+    return log;
+  }
+  if (!known) {
+    return Failure{ZO_STATE_ERROR, path, "a damaged header", "a trajectory log",
+                   "Restore the state from a copy, or start again in another folder."};
+  }
+  // Of either version: the one that makes sense of the records.
+  std::optional<LogContent> best;
+  for (uint32_t version = kChained; version >= 1; --version) {
+    LogHeader header = *known;
+    header.version = version;
+    const std::string encoded = encode_header(header);
+    LogContent log = read_records(bytes, header, crc_before(encoded, kLogHeaderBytes, header));
+    if (!best || log.records.size() > best->records.size()) {
+      best = std::move(log);
+    }
+  }
+  best->damage = "a damaged header before " + std::to_string(best->records.size()) + " good records";
+  return std::move(*best);
+}
+
+Result<std::string> LogDigest::of(const std::string& path, uint64_t bytes) {
+  if (bytes < bytes_) {
+    forget();
+  }
+  ZO_TRY(read_range(path, bytes_, bytes - bytes_, ZO_STATE_ERROR,
+                    [&](const uint8_t* data, size_t size) { hash_.update(data, size); }));
+  bytes_ = bytes;
+  Sha256 whole = hash_;
+  return to_hex(whole.finish());
+}
+
+Result<LogFile> LogFile::open(const std::string& path, const LogContent& content) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) {
     return system_failure(ZO_STATE_ERROR, path, errno, true);
   }
-  LogFile log(path, descriptor, valid_bytes, queries);
-  ZO_TRY(log.resize(valid_bytes));
+  LogFile log(path, descriptor, content.header);
+  ZO_TRY(log.resize(content.valid_bytes));
   return log;
 }
 
-LogFile::LogFile(std::string path, int descriptor, uint64_t size, uint32_t queries)
-    : path_(std::move(path)), descriptor_(descriptor), size_(size), queries_(queries), synced_at_(seconds_now()) {}
+LogFile::LogFile(std::string path, int descriptor, const LogHeader& header)
+    : path_(std::move(path)), descriptor_(descriptor), header_(header), synced_at_(seconds_now()) {}
 
 LogFile::LogFile(LogFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(other.descriptor_),
+      header_(std::move(other.header_)),
       size_(other.size_),
-      queries_(other.queries_),
-      synced_at_(other.synced_at_) {
+      before_(other.before_),
+      synced_at_(other.synced_at_),
+      failed_(std::move(other.failed_)) {
   other.descriptor_ = -1;
 }
 
@@ -142,44 +236,59 @@ LogFile::~LogFile() {
 }
 
 Status LogFile::resize(uint64_t size) {
+  char crc[kCrcBytes] = {};
   if (::ftruncate(descriptor_, static_cast<off_t>(size)) != 0 ||
-      ::lseek(descriptor_, static_cast<off_t>(size), SEEK_SET) < 0) {
+      ::lseek(descriptor_, static_cast<off_t>(size), SEEK_SET) < 0 ||
+      ::pread(descriptor_, crc, kCrcBytes, static_cast<off_t>(size - kCrcBytes)) != ssize_t{kCrcBytes}) {
     return system_failure(ZO_STATE_ERROR, path_, errno, true);
   }
   size_ = size;
+  before_ = header_.version >= kChained ? static_cast<uint32_t>(get(crc, kCrcBytes)) : 0;
   return {};
 }
 
 Status LogFile::append(const Record& record) {
-  const std::string bytes = encode_record(record);
+  if (failed_) {
+    return *failed_;
+  }
+  const std::string bytes = encode_record(record, before_);
   if (!write_all(descriptor_, bytes.data(), bytes.size())) {
     const Failure failure = system_failure(ZO_STATE_ERROR, path_, errno, true);
     // A torn record would end the log for the records after it.
     (void)resize(size_).ok();
     return failure;
   }
-  const uint64_t before = size_;
+  const uint64_t size = size_;
   size_ += bytes.size();
+  before_ = crc_before(bytes, bytes.size(), header_);
   if (seconds_now() - synced_at_ < 1.0) {
     return {};
   }
   Status synced = sync();
   if (!synced.ok()) {
-    (void)resize(before).ok();
+    (void)resize(size).ok();
   }
   return synced;
 }
 
 Status LogFile::sync() {
-  if (sync_data(descriptor_) != 0) {
-    return system_failure(ZO_STATE_ERROR, path_, errno, true);
+  if (!failed_ && sync_data(descriptor_) != 0) {
+    failed_ = system_failure(ZO_STATE_ERROR, path_, errno, true);
+    failed_->found += ", when the log was to be synced: steps of this session may be lost";
+    failed_->fix = "Look after the disk, then open the state again: what is on it is read anew.";
+  }
+  if (failed_) {
+    return *failed_;
   }
   synced_at_ = seconds_now();
   return {};
 }
 
 Status LogFile::cut(uint64_t records) {
-  ZO_TRY(resize(kLogHeaderBytes + records * record_bytes(queries_)));
+  if (failed_) {
+    return *failed_;
+  }
+  ZO_TRY(resize(log_bytes(records, header_.queries)));
   return sync();
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "session/result.h"
+#include "session/storage/sha256.h"
 
 namespace zoexport {
 
@@ -21,28 +23,54 @@ struct LogHeader {
   std::string bundle_id;  // 64 hexadecimal digits
   uint64_t seed = 0;
   uint32_t queries = 0;
+  // Of the format: in 2 the CRC of a record goes on from that of what lies before it, in 1 every record has its own.
+  uint32_t version = 2;
 };
 
 inline constexpr size_t kLogHeaderBytes = 64;
 inline size_t record_bytes(uint32_t queries) { return 20 + 4 * size_t{queries}; }
+// Of a log with so many records.
+inline uint64_t log_bytes(uint64_t records, uint32_t queries) {
+  return kLogHeaderBytes + records * record_bytes(queries);
+}
 
 std::string encode_header(const LogHeader& header);
-std::string encode_record(const Record& record);
+// `before` is the CRC that the record's goes on from: that of the header or the record before it, and 0 in version 1.
+std::string encode_record(const Record& record, uint32_t before = 0);
 
 struct LogContent {
   LogHeader header;
-  std::vector<Record> records;
-  uint64_t valid_bytes = 0;  // where the log ends: what follows is torn or damaged
+  std::vector<Record> records;  // up to the first that is torn, damaged or out of order
+  uint64_t valid_bytes = 0;     // where they end
+  // Whether the header is damaged, or whole records follow where they end: then something other than an abrupt end was at
+  // work, and what follows must not be given up unasked. Empty where there is none.
+  std::string damage;
 };
 
-// Reads a log. A damaged header is a failure; records end at the first that is torn, damaged or out of order.
-Result<LogContent> parse_log(const std::string& bytes, const std::string& path);
+// Reads a log. One with a damaged header is read as far as `known` tells, which is the header that it ought to have; without
+// it, that is a failure.
+Result<LogContent> parse_log(const std::string& bytes, const std::string& path,
+                             const std::optional<LogHeader>& known = std::nullopt);
 
-// The open log of a run. Every failure leaves the file as it was before the call.
+// The SHA-256 of the first bytes of a log, which only grows; it is read once.
+class LogDigest {
+ public:
+  // In hexadecimal digits, of the first `bytes` of the file at `path`.
+  Result<std::string> of(const std::string& path, uint64_t bytes);
+  // What was read may have changed.
+  void forget() { *this = LogDigest(); }
+
+ private:
+  Sha256 hash_;
+  uint64_t bytes_ = 0;
+};
+
+// The open log of a run. Every failure leaves the file as it was before the call, but a sync that failed: what the system could
+// not write it may call written afterwards, so nothing is written to the log any more.
 class LogFile {
  public:
-  // Opens an existing log for appending and cuts it to `valid_bytes`.
-  static Result<LogFile> open(const std::string& path, uint64_t valid_bytes, uint32_t queries);
+  // Opens an existing log for appending and cuts it after what is valid.
+  static Result<LogFile> open(const std::string& path, const LogContent& content);
   LogFile(LogFile&& other) noexcept;
   LogFile& operator=(LogFile&&) = delete;
   ~LogFile();
@@ -54,13 +82,15 @@ class LogFile {
   Status cut(uint64_t records);
 
  private:
-  LogFile(std::string path, int descriptor, uint64_t size, uint32_t queries);
+  LogFile(std::string path, int descriptor, const LogHeader& header);
   Status resize(uint64_t size);
   std::string path_;
   int descriptor_;
-  uint64_t size_;
-  uint32_t queries_;
+  LogHeader header_;
+  uint64_t size_ = 0;
+  uint32_t before_ = 0;  // what the next record's CRC goes on from
   double synced_at_;
+  std::optional<Failure> failed_;
 };
 
 }  // namespace zoexport

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "session/data/loss.h"
+#include "session/state/slot_values.h"
 #include "session/train/optimizer.h"
 #include "session/train/stage_gradient.h"
 #include "session/train/stage_scorer.h"
@@ -27,10 +28,14 @@ class FirstOrderTrainer : public Trainer {
 
   double promised(const Record&) const override { return 0; }
 
+  // The values are looked at as they are computed.
+  std::string out_of_range(const Record&, uint64_t, Slots*) override { return ""; }
+
   CallLimits limits() const override { return stages_.limits(Pass::kForward); }
 
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
     complete_ = false;
+    not_finite_.clear();
     ZO_TRY(sums_.begin());
     const StateValues state = [&](size_t slot) { return slots.current(slot); };
     const bool choices = input.run.loss == ZO_LOSS_CHOICES;
@@ -94,7 +99,8 @@ class FirstOrderTrainer : public Trainer {
         }
       }
     }
-    complete_ = true;
+    output.not_finite = not_finite_;
+    complete_ = not_finite_.empty();
     return output;
   }
 
@@ -107,6 +113,9 @@ class FirstOrderTrainer : public Trainer {
 
  private:
   void update(const UpdateSettings& settings, size_t slot, Slots& slots) {
+    if (!not_finite_.empty()) {
+      return;  // the step is given up
+    }
     // From here on the next values are no longer those of an earlier step.
     slots.copies().set_next_steps(WorkFile::kNoSteps);
     const auto* value = static_cast<const float*>(slots.current(slot));
@@ -120,6 +129,16 @@ class FirstOrderTrainer : public Trainer {
       adamw(settings, arrays);
     } else {
       sgd(settings, arrays);
+    }
+    // What is not finite in a gradient reaches a moment.
+    const SlotSpec& spec = slots.spec(slot);
+    bool finite = all_finite(spec, next);
+    for (uint32_t m = 0; m < slots.moments(); ++m) {
+      finite = finite && all_finite(spec, arrays.next_moments[m]);
+    }
+    if (!finite) {
+      not_finite_ =
+          (all_finite(spec, arrays.gradient) ? "an update of " : "a gradient by ") + spec.name + " that is not finite";
     }
   }
 
@@ -141,7 +160,8 @@ class FirstOrderTrainer : public Trainer {
   GradientSums sums_;
   StageScorer scorer_;
   std::optional<StageGradient> gradient_;
-  bool complete_ = false;  // whether the sums are the last step's gradients
+  std::string not_finite_;  // what of the step that runs; empty: nothing
+  bool complete_ = false;   // whether the sums are the last step's gradients
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "session/data/batching.h"
@@ -25,7 +26,8 @@ struct StepInput {
 struct StepOutput {
   std::vector<double> losses;  // of each perturbed copy; the one loss of a first-order method
   std::vector<float> gradients;
-  double loss = 0;  // their mean
+  double loss = 0;         // their mean
+  std::string not_finite;  // what of the update is not; empty: all is finite
 };
 
 class Trainer {
@@ -39,10 +41,13 @@ class Trainer {
   // The size of its calls.
   virtual CallLimits limits() const = 0;
   // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss
-  // that is not finite is returned with the next values untouched.
+  // that is not finite is returned with the next values untouched; where the next values would not be finite, the output says so.
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
   // Applies a record's update to the values of one slot; `in` may be `out`.
   virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
+  // Why the record's update must not be applied: a number that is not finite, or slots that it could move out of the range of
+  // their floats, from their next values where `slots` is given. Empty where it may be.
+  virtual std::string out_of_range(const Record& record, uint64_t seed, Slots* slots) = 0;
   // By how much a record's update lowers the loss to first order; 0 for a method whose records do not tell.
   virtual double promised(const Record& record) const = 0;
   // The gradient of the last step by a slot, as long as its values; null where there is none.

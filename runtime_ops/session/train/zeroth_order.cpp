@@ -1,14 +1,31 @@
 // Zeroth-order training: a step evaluates the probes of its plan, and takes slopes of the loss along their directions.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "session/state/slot_values.h"
 #include "session/train/prober.h"
 #include "session/train/slot_updates.h"
 #include "session/train/stage_scorer.h"
 
 namespace zoexport {
 namespace {
+
+// No normal of the noise specification is larger: sqrt(-2 ln 2^-24).
+constexpr double kLargestNormal = 5.77;
+// However many steps move a float32 value by less than this, it stays finite: beyond it they fall below its last bit.
+constexpr double kLargestMove = 1e29;
+constexpr double kLargestHalf = 65504;
+
+std::string text(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%g", value);
+  return digits;
+}
 
 class ZerothOrderTrainer : public Trainer {
  public:
@@ -67,6 +84,37 @@ class ZerothOrderTrainer : public Trainer {
           promised_decrease(record.lr, record.gradients.data() + plan_.first_scalar(level), plan_.directions(level));
     }
     return total;
+  }
+
+  std::string out_of_range(const Record& record, uint64_t seed, Slots* slots) override {
+    for (size_t i = 0; i < manifest_.slots.size(); ++i) {
+      const SlotSpec& slot = manifest_.slots[i];
+      if (slot.role != "trainable") {
+        continue;
+      }
+      const size_t level = manifest_.level_of(slot.name);
+      const float* gradients = record.gradients.data() + plan_.first_scalar(level);
+      const size_t count = plan_.directions(level);
+      const double sum = std::accumulate(gradients, gradients + count, 0.0,
+                                         [](double total, float gradient) { return total + std::fabs(gradient); });
+      if (!std::isfinite(sum)) {
+        return "a projected gradient that is not finite";
+      }
+      const double rate = double{record.lr} / static_cast<double>(count);
+      const bool half = slot.dtype == ZO_FLOAT16;
+      const double from = half && slots != nullptr ? largest_half(slot, slots->next(i)) : 0;
+      const bool far = !(kLargestNormal * sum * std::max(1.0, rate) < kLargestMove);
+      if (!far && !(half && from + kLargestNormal * sum * rate >= kLargestHalf)) {
+        continue;
+      }
+      // Only the update itself tells whether the largest values are those that move furthest.
+      std::vector<uint8_t> moved(far || slots == nullptr ? 0 : slot.bytes());
+      if (moved.empty() || !apply(record, seed, slot, slots->next(i), moved.data()).ok() ||
+          !all_finite(slot, moved.data())) {
+        return "an update that could move values of " + slot.name + " by " + text(kLargestNormal * sum * rate);
+      }
+    }
+    return "";
   }
 
   const float* gradient(size_t) const override { return nullptr; }

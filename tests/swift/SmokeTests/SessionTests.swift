@@ -154,6 +154,41 @@ final class SessionTests: XCTestCase {
         try assertEvaluation(expected.before, test.prepared(nil), dataset)
     }
 
+    func testARunKeepsItsSettingsAndItsLog() throws {
+        let dataset = try test.examples()
+        let state = test.states.appendingPathComponent("kept")
+        func attached(_ rate: Double?, recover: Bool = false, changeSettings: Bool = false) throws -> TrainingSession {
+            let session = try test.open()
+            try session.attach(state, recover: recover, changeSettings: changeSettings)
+            if let rate {
+                var run = try session.run
+                run.lr = rate
+                run.schedule = .constant
+                try session.configure(run)
+            }
+            return session
+        }
+        let first = try attached(0.25)
+        try first.train(dataset, totalSteps: 3)
+        try first.close()
+        let other = try attached(0.5)
+        let refused = assertFails(.state) { try other.train(dataset, totalSteps: 4) }
+        XCTAssertTrue(refused?.found.contains("lr 0.25") == true)
+        try other.close()
+        let changed = try attached(0.5, changeSettings: true)
+        try changed.train(dataset, totalSteps: 4)
+        try changed.close()
+        let log = state.appendingPathComponent("trajectory.log")
+        var content = try Data(contentsOf: log)
+        content[70] ^= 1
+        try content.write(to: log)
+        let damaged = assertFails(.state) { try attached(nil).close() }
+        XCTAssertTrue(damaged?.found.contains("damage after 0 good records") == true)
+        let recovered = try attached(nil, recover: true)
+        XCTAssertEqual(try recovered.info.steps, 0)
+        try recovered.close()
+    }
+
     func testFailuresAreTypedAndSayWhere() throws {
         let dataset = try test.examples()
         let nowhere = URL(fileURLWithPath: "/no/such/bundle")

@@ -92,6 +92,7 @@ from zoexport.core.errors import StateError
 from tests.unit.session.test_session import bundles, make_dataset, open_session, state_bytes
 dataset = make_dataset(bundles.text_examples())
 with open_session(Path({str(bundle)!r}), Path({str(state)!r})) as session:
+    session.train(dataset, 1)  # writes the run's settings, which are longer than the limit
     resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
     for _ in range(2):
         try:

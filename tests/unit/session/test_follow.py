@@ -25,7 +25,8 @@ def refuses_to_run(*_: object) -> None:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """All but the settings and data of a run that takes steps itself."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "run.json"}
 
 
 def trained(bundle: Path, state: Path | None, dataset: Dataset, steps: int) -> list[Record]:

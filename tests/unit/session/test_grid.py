@@ -212,7 +212,7 @@ def kill_again_and_again(bundle: Path, state: Path) -> None:
             for name in TRAINED:
                 assert session.replay_slot(name, reached) == session.read_slot(name)
     names = {path.name for path in state.iterdir() if not path.name.startswith("snapshot")}
-    assert names == {"lock", "state.json", "trajectory.log"}
+    assert names == {"lock", "run.json", "state.json", "trajectory.log"}
     with make_dataset(EXAMPLES) as dataset:
         assert run(bundle, dataset, reached) == current
 

@@ -58,7 +58,7 @@ public final class TrainingSession: Sendable {
         get throws { try handle.call(readSlots(of:)) }
     }
 
-    /// The run as it is configured: at first the bundle's settings, with the state's seed.
+    /// The run as it is configured: at first the bundle's settings, then those of a state that is trained.
     public var run: Run {
         get throws {
             try handle.call { session in
@@ -70,19 +70,28 @@ public final class TrainingSession: Sendable {
         }
     }
 
-    /// Attaches a state folder, right after opening; without one, nothing of a run is kept.
+    /// Attaches a state folder, right after opening; without one, nothing of a run is kept. The settings of a run that has
+    /// begun become those of `run`, unless it is only read.
     ///
     /// - Parameters:
     ///   - state: resumed, or created where there is none.
     ///   - seed: of a new state (the bundle's where nil); must equal that of an existing one.
     ///   - readOnly: the state must exist, is not locked and not written.
+    ///   - recover: go on from the last good record of a damaged log, of which a copy is kept.
+    ///   - changeSettings: steps may be taken with other settings or examples than the run's.
     /// - Throws: `ZoError` of kind `state`: missing, damaged, locked, of another bundle or another seed.
-    public func attach(_ state: URL, seed: UInt64? = nil, readOnly: Bool = false) throws {
+    public func attach(
+        _ state: URL, seed: UInt64? = nil, readOnly: Bool = false, recover: Bool = false, changeSettings: Bool = false
+    ) throws {
         let path = try checked(state.path, "state")
         let mode = Int32(readOnly ? ZO_STATE_READ : ZO_STATE_TRAIN)
         try handle.call { session in
             try withOptionalPointer(to: seed) { seed in
-                try verb { zo_session_attach(session, path, mode, seed, $0) }
+                var options = zo_attach_options(
+                    struct_size: UInt32(MemoryLayout<zo_attach_options>.size), mode: mode, seed: seed,
+                    recover: recover ? 1 : 0, change_settings: changeSettings ? 1 : 0
+                )
+                try verb { zo_session_attach_with(session, path, &options, $0) }
             }
         }
     }
@@ -117,7 +126,8 @@ public final class TrainingSession: Sendable {
     ///
     /// - Parameter onProgress: called after every step, on this thread; true stops the run after saving. An error of it
     ///   does so too, and comes out of here.
-    /// - Throws: `ZoError` of kind `cancelled`, `diverged` (the last good state stays), or `state` (likewise).
+    /// - Throws: `ZoError` of kind `cancelled`, `diverged` (the last good state stays), or `state` (likewise; or the state's
+    ///   run has other settings or examples).
     public func train(
         _ dataset: Dataset, totalSteps: UInt64, onProgress: ((StepProgress) throws -> Bool)? = nil
     ) throws {

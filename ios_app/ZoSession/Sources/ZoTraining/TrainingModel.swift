@@ -245,7 +245,10 @@ private struct Prepared: Sendable {
             let dataset = try Dataset()
             for example in read.examples { try dataset.add(example.candidates, target: UInt(example.target)) }
             try places.tidy()
-            try session.attach(places.state(of: request, bundleID: session.info.bundleID))
+            // The screen said which data and how many steps: others than before are meant, and the state keeps what changed.
+            try session.attach(
+                places.state(of: request, bundleID: session.info.bundleID), changeSettings: true
+            )
             let info = try session.info
             let points = try (0..<info.steps).map { step in
                 TrainingView.Point(step: step + 1, loss: Double(try session.record(step).loss))

@@ -119,12 +119,17 @@ ZO_NATIVE(jobject, TrainingSession, nativeFindSlot)(JNIEnv* env, jclass, jlong s
 }
 
 ZO_NATIVE(void, TrainingSession, nativeAttach)
-(JNIEnv* env, jclass, jlong session, jstring state, jboolean read_only, jboolean has_seed, jlong seed) {
+(JNIEnv* env, jclass, jlong session, jstring state, jboolean read_only, jboolean has_seed, jlong seed, jboolean recover,
+ jboolean change_settings) {
   guarded(env, [&] {
     const std::string folder = to_utf8(env, state);
     const auto given = static_cast<uint64_t>(seed);
-    const int32_t mode = read_only == JNI_TRUE ? ZO_STATE_READ : ZO_STATE_TRAIN;
-    call(env, zo_session_attach, session_of(session), folder.c_str(), mode, has_seed == JNI_TRUE ? &given : nullptr);
+    auto options = sized<zo_attach_options>();
+    options.mode = read_only == JNI_TRUE ? ZO_STATE_READ : ZO_STATE_TRAIN;
+    options.seed = has_seed == JNI_TRUE ? &given : nullptr;
+    options.recover = recover == JNI_TRUE ? 1 : 0;
+    options.change_settings = change_settings == JNI_TRUE ? 1 : 0;
+    call(env, zo_session_attach_with, session_of(session), folder.c_str(), &options);
   });
 }
 

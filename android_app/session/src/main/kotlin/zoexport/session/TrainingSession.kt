@@ -17,19 +17,36 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
     /** The state slots, in the manifest's order. */
     val slots: List<SlotInfo> get() = handle.call(::slotsOf)
 
-    /** The run as it is configured: at first the bundle's settings, with the state's seed. */
+    /** The run as it is configured: at first the bundle's settings, then those of a state that is trained. */
     val run: Run get() = handle.call(::nativeRun)
 
     /**
-     * Attaches a state folder, right after opening; without one, nothing of a run is kept.
+     * Attaches a state folder, right after opening; without one, nothing of a run is kept. The settings of a run that has
+     * begun become those of [run], unless it is only read.
      *
      * @param state resumed, or created where there is none.
      * @param seed of a new state (the bundle's where null); must equal that of an existing one.
      * @param readOnly the state must exist, is not locked and not written.
+     * @param recover go on from the last good record of a damaged log, of which a copy is kept.
+     * @param changeSettings steps may be taken with other settings or examples than the run's.
      * @throws ZoException.State missing, damaged, locked, of another bundle or another seed.
      */
-    fun attach(state: File, seed: ULong? = null, readOnly: Boolean = false) = handle.call {
-        nativeAttach(it, state.path.checked("state"), readOnly, seed != null, (seed ?: 0u).toLong())
+    fun attach(
+        state: File,
+        seed: ULong? = null,
+        readOnly: Boolean = false,
+        recover: Boolean = false,
+        changeSettings: Boolean = false,
+    ) = handle.call {
+        nativeAttach(
+            it,
+            state.path.checked("state"),
+            readOnly,
+            seed != null,
+            (seed ?: 0u).toLong(),
+            recover,
+            changeSettings,
+        )
     }
 
     /** Sets how the run trains; begin with a copy of [run]. */
@@ -68,7 +85,8 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
      *
      * @throws ZoException.Cancelled [onProgress] returned true.
      * @throws ZoException.Diverged the loss left its range; the last good state stays.
-     * @throws ZoException.State the state could not be written; the last good state stays.
+     * @throws ZoException.State other settings or examples than the run's, or the state could not be written; the last
+     *   good state stays.
      */
     fun train(dataset: Dataset, totalSteps: Long, onProgress: OnProgress? = null) =
         dataset.handle.call { examples ->
@@ -202,6 +220,8 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
             readOnly: Boolean,
             hasSeed: Boolean,
             seed: Long,
+            recover: Boolean,
+            changeSettings: Boolean,
         )
 
         @JvmStatic

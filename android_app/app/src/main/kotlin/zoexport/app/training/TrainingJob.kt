@@ -49,8 +49,9 @@ class TrainingJob(
                 tokenizer(request.bundle).use {
                     dataset.add(records, it, bundle, choices = session.run.loss == Loss.CHOICES)
                 }
-                // Only now: data that cannot be used must not leave a state behind.
-                session.attach(request.state)
+                // Only now: data that cannot be used must not leave a state behind. The screen said which data and how many
+                // steps: other ones than before are meant, and the state keeps what changed.
+                session.attach(request.state, changeSettings = true)
                 while (session.info.steps < request.steps) {
                     takeSteps(session, dataset, request.steps, place)
                 }

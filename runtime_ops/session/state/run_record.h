@@ -1,0 +1,51 @@
+// run.json of a state folder: the settings and the data that its steps were taken with (docs/session.md, "The run's settings").
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "session/manifest/manifest.h"
+
+namespace zoexport {
+
+// What went on with another value from step `step` on.
+struct RunChange {
+  uint64_t step = 0;
+  std::string key;
+  nlohmann::json before;
+  nlohmann::json after;
+};
+
+// The examples that a run is trained on.
+struct RunData {
+  std::string sha256;  // Dataset::digest()
+  uint64_t examples = 0;
+};
+
+struct RunRecord {
+  nlohmann::json settings = nlohmann::json::object();  // by the keys of the manifest's, and total_steps
+  std::optional<RunData> data;                         // not known of a run whose host chose the examples of each step
+  std::vector<RunChange> changes;
+};
+
+// The settings that steps of a run depend on; the number of steps is one of them where the schedule's rates depend on it.
+nlohmann::json settings_of_run(const RunSettings& run, bool first_order);
+
+// Sets those of `run` that the record has; `path` is that of its file.
+Status take_settings(const RunRecord& record, const std::string& path, RunSettings& run);
+
+// Where `now` has other values than `record`, which go on from `step`. What either does not have is no difference.
+std::vector<RunChange> changes_between(const RunRecord& record, const RunRecord& now, uint64_t step);
+
+// That a run is not to go on with other values unasked. `state` is its folder.
+Failure refused_changes(const std::string& state, const RunRecord& record, const RunRecord& now,
+                        const std::vector<RunChange>& changes);
+
+// As the file has it, with a CRC-32 of the rest.
+nlohmann::json encode_run(const RunRecord& record);
+Result<RunRecord> read_run(const std::string& path);
+
+}  // namespace zoexport

@@ -1,0 +1,96 @@
+"""``train`` that goes on with a run, and ``inspect`` of its state, as processes of the command line are called."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zoexport.cli.main import run
+
+ARCHIVE = Path(__file__).parents[2] / "data" / "bundles-0.1.0.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle, data, and a state of one step."""
+    folder = tmp_path_factory.mktemp("runs")
+    with tarfile.open(ARCHIVE) as archive:
+        members = [m for m in archive if m.name.split("/")[0] in ("prge", "mebp")]
+        archive.extractall(folder, members, filter="data")
+    choices = [" good", " bad"]
+    with (folder / "data.jsonl").open("w") as file:
+        for i in range(6):
+            line = {"prompt": f"no {i}", "completion": choices[i % 2], "choices": choices}
+            file.write(json.dumps(line) + "\n")
+    return folder
+
+
+def call(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> Any:
+    assert run([*map(str, arguments), "--json"]) == code
+    return json.loads(capfd.readouterr().out)
+
+
+def test_a_run_and_its_state(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle, data, state = folder / "prge" / "bundle", folder / "data.jsonl", tmp_path / "state"
+
+    def train(code: int, steps: int, *others: object, data: Path = data) -> Any:
+        arguments = ("--data", data, "--state", state, "--steps", steps)
+        return call(capfd, code, "train", bundle, *arguments, *others)
+
+    train(0, 1, "--set", "lr=0.001", "--set", "loss=choices")
+    # What is not given is the run's, also how examples are read.
+    assert train(0, 2)["steps"] == 2
+    shorter = tmp_path / "shorter.jsonl"
+    shorter.write_text("".join(data.read_text().splitlines(keepends=True)[:-1]))
+    error = train(1, 3, "--set", "lr=0.002", data=shorter)["error"]
+    assert error["found"].startswith("a run with lr 0.001, 6 examples of digest ")
+    assert error["expected"].startswith("lr 0.002, 5 examples of digest ")
+    assert "--change-settings" in error["fix"]
+    assert train(0, 3, "--set", "lr=0.002", "--change-settings")["steps"] == 3
+
+    found = call(capfd, 0, "inspect", state)
+    assert found == call(capfd, 0, "inspect", bundle, "--state", state)
+    assert (found["method"], found["steps"], found["damage"]) == ("prge", 3, None)
+    assert (found["settings"]["lr"], found["settings"]["loss"]) == (0.002, "choices")
+    assert found["changes"] == [{"step": 2, "key": "lr", "old": 0.001, "new": 0.002}]
+    assert found["data"]["examples"] == len(data.read_text().splitlines())
+    assert (
+        "state of"
+        in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", state)["error"]["found"]
+    )
+    assert run(["inspect", str(state)]) == 0
+    shown = capfd.readouterr().out
+    assert "A state of prge after 3 steps" in shown and "lr: 0.001 -> 0.002" in shown
+
+    log = state / "trajectory.log"
+    content = bytearray(log.read_bytes())
+    content[70] ^= 1
+    log.write_bytes(content)
+    assert "damage after 0 good records" in call(capfd, 1, "inspect", state)["damage"]
+    assert train(0, 4, "--recover")["steps"] == 4
+    assert (state / "trajectory.log.damaged-1").read_bytes() == content
+    assert call(capfd, 0, "inspect", state)["damage"] is None
+
+
+def test_states_of_before(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = call(capfd, 0, "inspect", folder / "mebp" / "state")
+    assert (found["steps"], found["settings"], found["data"], found["changes"]) == (
+        3,
+        None,
+        None,
+        [],
+    )
+    assert run(["inspect", str(folder / "mebp" / "state")]) == 0
+    assert "Settings: not kept" in capfd.readouterr().out
+    assert (
+        "no state.json"
+        in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", folder)["error"][
+            "found"
+        ]
+    )
