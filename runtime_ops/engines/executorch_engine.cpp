@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 
@@ -59,7 +60,7 @@ void forget_log() { logged.clear(); }
 
 // A failed assertion of ExecuTorch, which would end the process: a program file may state what no compiler writes, such as
 // a number where an operator takes a list.
-struct FailedAssertion {};
+struct FailedAssertion : std::exception {};
 
 // Whether this thread is in a call whose assertions may fail.
 thread_local bool may_fail = false;

@@ -1,12 +1,13 @@
-// A minimal test harness: CHECK counts, and check::result() prints the counts and gives the exit status.
+// A minimal test harness: CHECK counts, on any thread, and check::result() prints the counts and gives the exit status.
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 
 namespace check {
 
-inline int passed = 0;
-inline int failed = 0;
+inline std::atomic<int> passed{0};
+inline std::atomic<int> failed{0};
 
 inline bool that(bool holds, const char* text, const char* file, int line) {
   if (holds) {
@@ -21,7 +22,7 @@ inline bool that(bool holds, const char* text, const char* file, int line) {
 }
 
 inline int result() {
-  std::printf("%d passed, %d failed\n", passed, failed);
+  std::printf("%d passed, %d failed\n", passed.load(), failed.load());
   return failed == 0 && passed > 0 ? 0 : 1;
 }
 

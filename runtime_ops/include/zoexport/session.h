@@ -99,7 +99,8 @@ typedef struct zo_session zo_session;
 
 typedef struct zo_open_options {
   uint32_t struct_size;
-  uint32_t threads; /* 0: the engine's own choice. ExecuTorch has one pool of threads for all sessions of a process: another
+  uint32_t
+      threads; /* 0: the engine's own choice. ExecuTorch has one pool of threads for all sessions of a process: another
                        number is refused while a session has programs */
   uint32_t skip_hashes;    /* non-zero: check file sizes only */
   const zo_engine* engine; /* copied; NULL: the engine that the manifest names */
