@@ -90,9 +90,21 @@ def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
     sources = [SESSION / "kotlin", TRAINING, HERE]
     run(kotlin / "bin" / "kotlinc", *options, *sources, environment=quick)
     path = f"{jar}:{path}:{lib / 'kotlin-stdlib.jar'}"
-    # -Xcheck:jni warns of an unchecked exception or a leaked reference and goes on.
+    # -Xcheck:jni warns of an unchecked exception or a leaked reference and goes on; of a handler of signals beside its
+    # own too, unless the JDK's library that chains them comes first.
+    chain = java.resolve().parents[1] / "lib" / "libjsig.so"
+    assert chain.is_file()
     return lambda name, *arguments: [
-        *(java, "-Xcheck:jni", f"-Djava.library.path={glue}", "-cp", path, name),
+        *(
+            "env",
+            f"LD_PRELOAD={chain}",
+            java,
+            "-Xcheck:jni",
+            f"-Djava.library.path={glue}",
+            "-cp",
+            path,
+            name,
+        ),
         *arguments,
     ]
 

@@ -12,7 +12,9 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.hosts import ROOT
+from tests.support.signed import make_keys, sign
 from zoexport.cli.main import run
+from zoexport.core.manifest import SIGNATURE
 from zoexport.core.native import native_folder
 from zoexport.session import Session
 
@@ -100,6 +102,32 @@ def test_push_keeps_what_is_there(
     assert app == f"/sdcard/Android/data/dev.zoexport.app/files/bundles/{bundle.name}"
     assert (phones / SERIAL / app[1:] / "manifest.json").is_file()
     assert not list((phones / SERIAL).rglob("*.partial"))
+
+
+def test_the_phone_checks_the_signature_too(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bundle = shutil.copytree(bundle_of(compiler, "prge"), tmp_path / "bundle")
+    keys = make_keys(tmp_path / "keys")
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in DATA))
+    there = phones / SERIAL / said(capfd, "push", bundle, "--runner", runner)["bundle"][1:]
+    train = ("train", bundle, "--data", data, "--steps", 1, "--trust", keys.pub)
+    assert "no signature" in said(capfd, *train, code=1)["found"]
+    # Signed after it was copied: the signature follows.
+    sign(bundle, keys.secret)
+    assert said(capfd, *train)["steps"] == 1
+    assert (there / SIGNATURE).read_bytes() == (bundle / SIGNATURE).read_bytes()
+    # What was altered on the phone is found there.
+    (there / SIGNATURE).unlink()
+    (there / "tokenizer.json").write_bytes(b"x" * (there / "tokenizer.json").stat().st_size)
+    refused = said(capfd, *train, code=1)
+    assert refused["where"].endswith(f"tokenizer.json (on {SERIAL})"), refused
+    assert "altered content" in refused["found"]
 
 
 @pytest.mark.parametrize("method", ["prge", "mebp"])

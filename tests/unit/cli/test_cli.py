@@ -38,6 +38,7 @@ VERBS = [
     ["federate", "client"],
     ["federate", "simulate"],
     ["inspect"],
+    ["sign"],
     ["doctor"],
     ["methods"],
     ["targets"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from zoexport.api import Bundle
 from zoexport.core import manifest as manifests
 from zoexport.core import trust
 from zoexport.core.errors import BundleError, ConfigError
+from zoexport.core.native import runner_path
 from zoexport.session import Session
 
 FILE, SIGNATURE = manifests.FILE, manifests.SIGNATURE
@@ -229,3 +231,21 @@ def test_a_bundle_keeps_its_keys(signed: Path, keys: Keys, tmp_path: Path) -> No
             use()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "keys"]
     assert trust.trusted() == ()
+
+
+def test_the_runner_checks_it_too(signed: Path, keys: Keys) -> None:
+    def said(*trusted: object) -> str:
+        line = [runner_path(), "inspect", "--bundle", signed]
+        for each in trusted:
+            line += ["--trust", each]
+        done = subprocess.run(list(map(str, line)), capture_output=True, text=True)
+        assert done.returncode in (1, 2)
+        return done.stderr
+
+    opened = "found the engine test"  # what it says of a bundle like this one that it opened
+    for trusted in ((), (keys.pub,), (keys.secret.public.line,), (keys.other_pub, keys.pub)):
+        assert opened in said(*trusted)
+    assert "found a signature by the key" in said(keys.other_pub)
+    assert "expected minisign public keys" in said("nonsense")
+    (signed / SIGNATURE).unlink()
+    assert "found no signature" in said(keys.pub)
