@@ -181,8 +181,8 @@ class Bundle:
             by_key: more settings, under the keys of ``--set``.
             recover: go on from the last good record of a damaged log.
             change_settings: go on with other settings or data than the run's; else they are refused.
-            settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``; what
-                is not given is the run's, or the bundle's for a new one.
+            settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``;
+                what is not given is the run's, or the bundle's for a new one.
 
         Raises:
             ZoExportError: something cannot be used, the run diverged, or it was stopped.

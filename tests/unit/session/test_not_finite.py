@@ -52,7 +52,7 @@ def test_gradients(tmp_path: Path, dataset: Dataset, value: float, clip: float) 
         if clip == 0 or not math.isfinite(value):  # clipping brings the largest finite ones back
             engine.session = session
             for _ in range(2):
-                with pytest.raises(DivergedError, match="step 3: found .* that is not finite"):
+                with pytest.raises(DivergedError, match=r"step 3: found .* that is not finite"):
                     session.train(dataset, 6)
                 assert content(session) == good
     with Session.open(bundle, engine=SplitModel()) as session:

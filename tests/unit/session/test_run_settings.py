@@ -87,7 +87,7 @@ def test_changes_are_taken_and_kept(bundle: Path, state: Path, dataset: Dataset)
     with make_dataset(bundles.text_examples()[:5]) as fewer:
         with resumed(bundle, state) as session:
             assert session.run.lr == 0.125
-            with pytest.raises(StateError, match="7 examples of digest .* expected 5 examples of"):
+            with pytest.raises(StateError, match=r"7 examples of digest .* expected 5 examples of"):
                 session.train(fewer, 9)
             # No step is left to take: that is refused all the same.
             with pytest.raises(StateError, match="7 examples of digest"):
