@@ -48,7 +48,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static volatile uint64_t read = 0;
   read = read + sum;
   const std::vector<SlotSpec> specs = slots_of(*tensors);
-  auto slots = Slots::load(specs, path, 0);
+  const auto opened = OpenFile::open(path, ZO_BUNDLE_ERROR);
+  MUST(opened.ok());
+  auto slots = Slots::load(specs, *opened, 0);
   if (slots.ok() && slots->copy_bytes() < size_t{1} << 20) {
     slots->hold(TwoCopies(slots->copy_bytes()), /*keep=*/false);
     MUST(slots->set_from(*tensors, SlotKind::kAll, path).ok());
