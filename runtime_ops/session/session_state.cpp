@@ -74,8 +74,8 @@ Result<RunRecord> Session::asked(const RunSettings& run, const Dataset* dataset)
     return now;  // a run that has not begun
   }
   std::vector<RunChange> changes = changes_between(*recorded_, now, records_.size());
-  if (!changes.empty() && !changes_settings_) {
-    return refused_changes(state_->path(), *recorded_, now, changes);
+  if (!changes_settings_) {
+    ZO_TRY(check_changes(state_->path(), *recorded_, now, changes));
   }
   now.changes = recorded_->changes;
   now.changes.insert(now.changes.end(), changes.begin(), changes.end());

@@ -32,7 +32,7 @@ class ProgressTest(private val case: File, private val output: File) {
     /** The step that runs is the last one, it is saved when the collector has ended, and the session is free again. */
     fun cancellingTheCollectorEndsTheRunWithinAStep() = examples().use { dataset ->
         open("mebp").use { session ->
-            session.attach(output.resolve("cancelled"), changeSettings = true)  // of how many steps the schedule is
+            session.attach(output.resolve("cancelled"))
             val began = CompletableDeferred<Unit>()
             runBlocking {
                 val collecting = launch { session.progress(dataset, 1_000_000).collect { began.complete(Unit) } }

@@ -15,6 +15,7 @@ using nlohmann::json;
 constexpr int64_t kRunSchema = 1;
 const char* const kCrc = "crc32";
 const char* const kData = "data";
+const char* const kTotalSteps = "total_steps";
 const char* const kFix = "Restore it from a copy; without it the run goes on with the settings that are asked for.";
 
 const char* const kSchedules[] = {"constant", "linear", "cosine"};
@@ -77,7 +78,7 @@ json settings_of_run(const RunSettings& run, bool first_order) {
                    {"batch", run.batch},
                    {"accumulate", run.accumulate}};
   if (run.schedule != ZO_SCHEDULE_CONSTANT) {
-    settings["total_steps"] = run.total_steps;
+    settings[kTotalSteps] = run.total_steps;
   }
   if (first_order) {
     settings.update({{"momentum", run.momentum}, {"weight_decay", run.weight_decay}, {"clip", run.clip}});
@@ -98,7 +99,7 @@ Status take_settings(const RunRecord& record, const std::string& path, RunSettin
   reader.number("clip", taken.clip);
   reader.count("batch", taken.batch, 1);
   reader.count("accumulate", taken.accumulate, 1);
-  reader.count("total_steps", taken.total_steps, 0);
+  reader.count(kTotalSteps, taken.total_steps, 0);
   reader.word("lr_schedule", taken.schedule, schedule_from_text, "constant, linear or cosine");
   reader.word("loss", taken.loss, loss_from_text, "full or choices");
   reader.word("difference", taken.difference, difference_from_text, "central or forward");
@@ -121,17 +122,23 @@ std::vector<RunChange> changes_between(const RunRecord& record, const RunRecord&
   return changes;
 }
 
-Failure refused_changes(const std::string& state, const RunRecord& record, const RunRecord& now,
-                        const std::vector<RunChange>& changes) {
+Status check_changes(const std::string& state, const RunRecord& record, const RunRecord& now,
+                     const std::vector<RunChange>& changes) {
   std::string found, expected;
   for (const RunChange& change : changes) {
+    if (change.key == kTotalSteps) {
+      continue;
+    }
     const char* separator = found.empty() ? "" : ", ";
     found += separator + text_of(change.key, change.before, record.data);
     expected += separator + text_of(change.key, change.after, now.data);
   }
-  return {ZO_STATE_ERROR, state, "a run with " + found, expected,
-          "Leave out what differs to go on with the run, take another state, or let it go on with the new values: "
-          "--change-settings (change_settings of zo_attach_options)."};
+  if (found.empty()) {
+    return {};
+  }
+  return Failure{ZO_STATE_ERROR, state, "a run with " + found, expected,
+                 "Leave out what differs to go on with the run, take another state, or let it go on with the new "
+                 "values: --change-settings (change_settings of zo_attach_options)."};
 }
 
 json encode_run(const RunRecord& record) {

@@ -40,9 +40,10 @@ Status take_settings(const RunRecord& record, const std::string& path, RunSettin
 // Where `now` has other values than `record`, which go on from `step`. What either does not have is no difference.
 std::vector<RunChange> changes_between(const RunRecord& record, const RunRecord& now, uint64_t step);
 
-// That a run is not to go on with other values unasked. `state` is its folder.
-Failure refused_changes(const std::string& state, const RunRecord& record, const RunRecord& now,
-                        const std::vector<RunChange>& changes);
+// Refuses to go on with other values unasked, but for the number of steps, which every call states. `state` is the run's
+// folder.
+Status check_changes(const std::string& state, const RunRecord& record, const RunRecord& now,
+                     const std::vector<RunChange>& changes);
 
 // As the file has it, with a CRC-32 of the rest.
 nlohmann::json encode_run(const RunRecord& record);

@@ -44,7 +44,7 @@ int sync_all(int descriptor) {
     return -1;
   }
 #endif
-  return ::fsync(descriptor);
+  return uninterrupted([&] { return ::fsync(descriptor); });
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ int sync_data(int descriptor) {
 #if defined(__APPLE__)
   return sync_all(descriptor);
 #else
-  return ::fdatasync(descriptor);
+  return uninterrupted([&] { return ::fdatasync(descriptor); });
 #endif
 }
 

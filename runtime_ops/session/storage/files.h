@@ -1,6 +1,7 @@
 // Files that are either whole or absent, a read-only mapping, and a folder lock.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,16 @@ Result<std::string> hash_file(const std::string& path, zo_status code);
 // synced. On failure nothing else is left, and what was at `path` before is still there, unless it was the folder that could
 // not be synced: then either may be there after a power loss.
 Status write_file(const std::string& path, const std::function<bool(int descriptor)>& write);
+// Calls a function of the system again where a signal interrupted it.
+template <typename Call>
+int uninterrupted(Call call) {
+  int result;
+  do {
+    result = call();
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
 // Writes all of it; false with errno set on failure. For use inside write_file.
 bool write_all(int descriptor, const void* data, size_t size);
 // Under what name write_file writes what becomes `name`.

@@ -237,7 +237,7 @@ LogFile::~LogFile() {
 
 Status LogFile::resize(uint64_t size) {
   char crc[kCrcBytes] = {};
-  if (::ftruncate(descriptor_, static_cast<off_t>(size)) != 0 ||
+  if (uninterrupted([&] { return ::ftruncate(descriptor_, static_cast<off_t>(size)); }) != 0 ||
       ::lseek(descriptor_, static_cast<off_t>(size), SEEK_SET) < 0 ||
       ::pread(descriptor_, crc, kCrcBytes, static_cast<off_t>(size - kCrcBytes)) != ssize_t{kCrcBytes}) {
     return system_failure(ZO_STATE_ERROR, path_, errno, true);
