@@ -134,7 +134,8 @@ def _check_names(manifest: dict[str, Any], path: Path) -> None:
     if "weights" in manifest:
         named.append(manifest["weights"]["file"])
     for name in named:
-        if name not in manifest["files"]:
+        # A program may be a folder of files.
+        if not any(listed == name or listed.startswith(f"{name}/") for listed in manifest["files"]):
             raise _damaged(path, f"the file {name!r}, which is not listed under files")
 
 

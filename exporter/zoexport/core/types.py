@@ -135,9 +135,12 @@ class Stage:
         return dataclasses.asdict(self)
 
 
+_MODEL = "model"
+
+
 def whole_model(program: str) -> Stage:
     """The one stage of a model that is not split: a program that scores labels of tokens."""
-    return Stage("model", program, None, {})
+    return Stage(_MODEL, program, None, {})
 
 
 class RowReader(Protocol):
@@ -209,7 +212,7 @@ class TrainingGraph:
     @property
     def whole(self) -> bool:
         """Whether the model is one stage, whose programs have the weights inside and perturb by themselves."""
-        return len(self.stages) == 1
+        return self.stages[0].name == _MODEL
 
     def stages_of(self, program: Program) -> list[Stage]:
         """The stages that run a program, forward or backward."""

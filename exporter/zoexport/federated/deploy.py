@@ -89,8 +89,8 @@ def serve(
         ZoExportError: something cannot be used, or too few clients answered.
     """
     flower.prepare()
-    keys = access.keys()
     manifest = manifests.read(bundle)
+    keys = access.keys()
     terms = terms_of(bundle, manifest, algorithm, steps, settings)
     with Store.opened(state, terms, sample) as store:
         shown = store.version()

@@ -160,6 +160,7 @@ def test_slots_of_fp16_pass_by_their_bits(tmp_path: Path, kind: Any) -> None:
     program.update(file="model.mlpackage", method="scores")
     del content["bundle_id"]
     listed = [bundle / name for name in content.pop("files")]
+    listed += [path for path in (bundle / "model.mlpackage").rglob("*") if path.is_file()]
     manifests.write(bundle, content, listed)
     values = np.array([1.5, -2e-7, 6e4], np.float16)
     slot = tensor("slot", values.view(np.uint16), (3,), "H")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer, tiny_tokenizer
 from zoexport.core.errors import DataError, ModelError
+from zoexport.core.files import sha256
 from zoexport.data import IGNORED, Candidate, tokenize_file, tokenize_for, tokenize_in_subprocess
 from zoexport.data.examples import tokenize_records
 from zoexport.data.records import parse_line
@@ -109,7 +110,12 @@ def test_the_child_process_gives_the_same(tmp_path: Path) -> None:
     assert here.shortened == 1 and len(here.examples) == 1
     assert tokenize_in_subprocess(*arguments, masked=True) == here
     # An encoder's bundle, which has its tokenizer: every verb goes this way.
+    files = [*(tmp_path / "tokenizer").iterdir()]
     manifest = {
+        "tokenizer": [file.name for file in files],
+        "files": {
+            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files
+        },
         "settings": {"seq_len": 16},
         "model": {"vocab_size": VOCAB_SIZE},
         "bidirectional": {"pad_token": 0},
