@@ -142,6 +142,21 @@ def write_json(path: Path, content: Mapping[str, Any], *, allow_nan: bool = Fals
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
+def refuse_existing(path: Path, *, replace: bool) -> None:
+    """Refuse an output that is already there, unless it may be replaced.
+
+    Raises:
+        ConfigError: ``path`` exists and ``replace`` is off.
+    """
+    if path.exists() and not replace:
+        raise ConfigError(
+            f"output {path}",
+            found="something that is already there",
+            expected="a path that does not exist yet",
+            fix="Choose another path, or pass --force to replace it.",
+        )
+
+
 @contextlib.contextmanager
 def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; on success its files are synced and it takes the name.
@@ -153,13 +168,7 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     Raises:
         ConfigError: ``path`` exists and ``replace`` is off, or the place cannot be written.
     """
-    if path.exists() and not replace:
-        raise ConfigError(
-            f"output {path}",
-            found="something that is already there",
-            expected="a path that does not exist yet",
-            fix="Choose another path, or pass --force to replace it.",
-        )
+    refuse_existing(path, replace=replace)
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from zoexport.core.errors import BundleError, ConfigError
-from zoexport.core.files import atomic_file
+from zoexport.core.files import atomic_file, refuse_existing
 
 _UNTRUSTED = b"untrusted comment:"
 _TRUSTED = b"trusted comment: "
@@ -175,13 +175,7 @@ def write_key(key: SecretKey, path: Path, password: str | None, *, force: bool =
     """
     public = path.with_suffix(".pub") if path.suffix == ".key" else Path(f"{path}.pub")
     for file in (path, public):
-        if file.exists() and not force:
-            raise ConfigError(
-                f"output {file}",
-                found="something that is already there",
-                expected="a path that does not exist yet",
-                fix="Choose another path, or pass --force to replace it.",
-            )
+        refuse_existing(file, replace=force)
     body = key.public.number + key.seed + key.public.key
     body += hashlib.blake2b(b"Ed" + body, digest_size=32).digest()
     salt, kind = bytes(32), b"\0\0"
