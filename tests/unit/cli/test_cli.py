@@ -101,7 +101,7 @@ def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixtur
     [
         (
             ("server", "B", "--nodes", "N", "--ca", "A", "--certificate", "C", "--key", "K"),
-            "found No such file",
+            "found no such folder",
         ),
         (("simulate", "B", "--data", "D", "--clients", "3"), "found no such folder"),
         (
