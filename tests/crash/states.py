@@ -1,17 +1,19 @@
 """All states that a crash may leave, tried one by one, and counted.
 
-``python -m tests.crash.states docs/trust.md`` tries all of every method and renews the page's table: half an hour of a
-core.
+``python -m tests.crash.states docs/trust.md`` tries all of every method and renews the page's table: half an
+hour of a core.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,21 +177,27 @@ def table(tallies: Mapping[str, Tally]) -> list[str]:
     return [*lines, "| " + " | ".join(cells) + " |"]
 
 
+def all_of(name: str) -> Tally:
+    """Try everything of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs, golden = prepare(Compiler(), name, Path(folder))
+        both = faults(runs, golden), losses_of_power(runs, golden)
+    return dataclasses.replace(
+        both[0],
+        tried=both[0].tried + both[1].tried,
+        problems=both[0].problems + both[1].problems,
+        lost={kind: max(one.lost[kind] for one in both) for kind in COLUMNS},
+    )
+
+
 def main() -> int:
     """Try everything, print it as it comes, and renew the marked part of a page."""
     page = Path(sys.argv[1])
-    compiler, tallies = Compiler(), {}
-    for name in NAMES:
-        with tempfile.TemporaryDirectory() as folder:
-            runs, golden = prepare(compiler, name, Path(folder))
-            both = faults(runs, golden), losses_of_power(runs, golden)
-        tallies[name] = dataclasses.replace(
-            both[0],
-            tried=both[0].tried + both[1].tried,
-            problems=both[0].problems + both[1].problems,
-            lost={kind: max(one.lost[kind] for one in both) for kind in COLUMNS},
-        )
-        print(*table({name: tallies[name]})[2:3], *tallies[name].problems, sep="\n", flush=True)
+    tallies = {}
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for name, tally in zip(NAMES, pool.map(all_of, NAMES), strict=True):
+            tallies[name] = tally
+            print(table({name: tally})[2], *tally.problems, sep="\n", flush=True)
     before, rest = page.read_text("utf-8").split(MARKS[0])
     _, after = rest.split(MARKS[1])
     lines = "\n".join(table(tallies))
