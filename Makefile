@@ -118,7 +118,8 @@ endef
 # The slow test builds what it needs; then the quick tests of the session, whose own processes are watched too.
 test-sanitized-session: setup ## Run the session from Python under address and undefined-behaviour sanitizers
 	$(BIN)/python -m pytest tests/slow/test_sanitized_session.py $(PYTEST_ARGS)
-	LD_PRELOAD="$$($(or $(CXX),g++) -print-file-name=libasan.so)" PYTHONMALLOC=malloc OMP_NUM_THREADS=1 \
+	LD_PRELOAD="$$($(or $(CXX),g++) -print-file-name=libasan.so) $$($(or $(CXX),g++) -print-file-name=libstdc++.so)" \
+	  PYTHONMALLOC=malloc OMP_NUM_THREADS=1 \
 	  ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0 ZOEXPORT_NATIVE_DIR="$(abspath build/address/runtime_ops)" \
 	  $(BIN)/python -m pytest tests/unit/session $(PYTEST_ARGS)
 

@@ -45,10 +45,14 @@ def sanitized() -> dict[str, str]:
 
 
 def runtime_of(library: Path) -> str:
-    """The sanitizer's library that a library is linked to, which must be loaded before all others."""
-    linked = run("ldd", library)
-    (found,) = [line.split()[2] for line in linked.splitlines() if "asan" in line]
-    return found
+    """What a library is linked to that must be loaded before all others.
+
+    The sanitizer's library looks for the function that throws exceptions when it is loaded.
+    """
+    linked = {line.split()[0]: line.split() for line in run("ldd", library).splitlines()}
+    names = [name for name in linked if name.startswith(("libasan.", "libstdc++."))]
+    assert len(names) == 2, linked
+    return " ".join(linked[name][2] for name in sorted(names))
 
 
 @pytest.fixture(scope="module")
