@@ -14,6 +14,8 @@ FEDERATED_ARGS ?=
 # Of make sweep and make fuzz, all targets together.
 SECONDS ?= 600
 CLANG ?= clang++
+# Of make test-sanitized.
+KIND ?= address thread
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +28,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 .DELETE_ON_ERROR:
 .PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
   report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
-  test-aarch64 test-sanitized fuzz test-federation test-cpp test-kotlin test-swift check format clean
+  test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,8 +103,8 @@ test-aarch64: setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
 
-test-sanitized: $(VENV)/.packages ## Run the C++ tests under address, undefined-behaviour and thread sanitizers (a few minutes)
-	$(foreach kind,address thread,$(SANITIZED))
+test-sanitized: $(VENV)/.packages ## Run the C++ tests under sanitizers: KIND=address (and undefined behaviour), thread, or both
+	$(foreach kind,$(KIND),$(SANITIZED))
 
 # One sanitizer: its build, and its tests. What g++ brings; clang works too, with CXX=clang++.
 define SANITIZED
@@ -112,6 +114,14 @@ $(BIN)/cmake -S . -B build/$(kind) -G Ninja -DCMAKE_BUILD_TYPE=Release -DZOEXPOR
 	ASAN_OPTIONS=handle_sigbus=0 $(BIN)/ctest --test-dir build/$(kind) --output-on-failure --no-tests=error --parallel $(JOBS)
 
 endef
+
+# The slow test builds what it needs; then the quick tests of the session, whose own processes are watched too.
+test-sanitized-session: setup ## Run the session from Python under address and undefined-behaviour sanitizers
+	$(BIN)/python -m pytest tests/slow/test_sanitized_session.py $(PYTEST_ARGS)
+	LD_PRELOAD="$$($(or $(CXX),g++) -print-file-name=libasan.so) $$($(or $(CXX),g++) -print-file-name=libstdc++.so)" \
+	  PYTHONMALLOC=malloc OMP_NUM_THREADS=1 \
+	  ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0 ZOEXPORT_NATIVE_DIR="$(abspath build/address/runtime_ops)" \
+	  $(BIN)/python -m pytest tests/unit/session $(PYTEST_ARGS)
 
 fuzz: setup ## Run the fuzz targets for SECONDS (600) together; needs clang (CLANG=clang++-14) and its libFuzzer
 	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Release -DZOEXPORT_FUZZ=ON \

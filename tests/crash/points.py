@@ -18,8 +18,10 @@ SHIM = ROOT / "build" / "libzoexport_crash_shim.so"
 
 #: Steps in the state after each process of a run that may be cut short; the second resumes what the first has left.
 PHASES = (3, 7)
-#: Steps to which every run goes on.
+#: Steps to which every run goes on. These are counted from where the run starts.
 END = 9
+#: What the system stores of a file at once.
+PAGE = 4096
 #: What a call may do instead of its work. Those of the second row end the process.
 FAULTS = ("short", "EINTR", "EIO", "ENOSPC", "full", "kill", "torn")
 KILLS = ("kill", "torn")
@@ -33,7 +35,8 @@ _CAN_MEET = {
     "ENOSPC": ("write", "fallocate", "create", "mkdir", "rename"),
     "full": ("write", "fallocate", "create", "mkdir", "rename"),
 }
-_HEADER = 64
+#: Bytes of a log before its records.
+HEADER = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +60,15 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A process that ended. ``steps``: in the state, as its last line on a step said; 0 where it said none."""
+    """A process that ended.
+
+    Attributes:
+        first, steps: the numbers of steps after its first and its last one, as its lines said; 0 where it said none.
+    """
 
     code: int
     errors: str
+    first: int
     steps: int
 
 
@@ -70,11 +78,23 @@ class Runs:
 
     Attributes:
         bundle, examples: what is trained on. folder: where runs may write.
+        start: steps in the state before the first process that may be cut short.
     """
 
     bundle: Path
     examples: Path
     folder: Path
+    start: int = 0
+
+    @property
+    def phases(self) -> tuple[int, ...]:
+        """Steps in the state after each of these processes."""
+        return tuple(self.start + steps for steps in PHASES)
+
+    @property
+    def end(self) -> int:
+        """Steps to which every run goes on."""
+        return self.start + END
 
     def state(self, name: str) -> Path:
         """A state's folder; it alone is watched."""
@@ -115,14 +135,16 @@ class Runs:
             check=False,
         )
         said = [text for text in done.stderr.splitlines() if text.startswith("step ")]
-        reached = int(said[-1].split()[1].partition("/")[0]) if said else 0
-        return Ended(done.returncode, done.stderr, reached)
+        numbers = [int(text.split()[1].partition("/")[0]) for text in said] or [0]
+        return Ended(done.returncode, done.stderr, numbers[0], numbers[-1])
 
     def undisturbed(self) -> Golden:
         """The run that nothing cuts short."""
         state = self.state("golden")
+        if self.start:
+            self.train(state, self.start)
         calls, before = [], []
-        for number, steps in enumerate((*PHASES, END)):
+        for number, steps in enumerate((*self.phases, self.end)):
             trace = self.folder / f"trace.{number}"
             before.append(self.folder / f"before.{number}")
             if state.exists():
@@ -135,11 +157,12 @@ class Runs:
             state,
             (state / "trajectory.log").read_bytes(),
             max(state.glob("snapshot-*"), key=lambda path: int(path.stem.partition("-")[2])),
+            self.end,
             before,
             calls[: len(PHASES)],
             [],
         )
-        for phase, steps in enumerate(PHASES):
+        for phase, steps in enumerate(self.phases):
             trace = self.folder / f"trace.copy.{phase}"
             self.train(self.as_before(golden, phase), steps, trace=trace)
             golden.points.append(read_trace(trace))
@@ -159,7 +182,7 @@ class Golden:
     """The undisturbed run.
 
     Attributes:
-        state: its folder. log: the bytes of its log. last: its last snapshot.
+        state: its folder. log: the bytes of its log. last: its last snapshot. end: its steps.
         before: for each process, a copy of the state's folder as it found it; absent before the first.
         calls: of each process.
         points: of each process where it goes on in such a copy, which first-order runs do by other calls.
@@ -168,6 +191,7 @@ class Golden:
     state: Path
     log: bytes
     last: Path
+    end: int
     before: list[Path]
     calls: list[list[Call]]
     points: list[list[Call]]
@@ -175,7 +199,7 @@ class Golden:
     @property
     def record(self) -> int:
         """Bytes of a record."""
-        return (len(self.log) - _HEADER) // END
+        return (len(self.log) - HEADER) // self.end
 
     def is_reached(self, state: Path) -> bool:
         """Whether a finished state has the same log and last snapshot, to the last byte."""
@@ -193,12 +217,12 @@ class Golden:
         log = state / "trajectory.log"
         if not log.exists() or not (found := log.read_bytes()):
             return 0
-        whole = max(0, len(found) - _HEADER) // self.record
-        same = found[: _HEADER + whole * self.record]
+        whole = max(0, len(found) - HEADER) // self.record
+        same = found[: HEADER + whole * self.record]
         # What is behind the last whole record was torn; a torn record is no whole one of other bytes.
         while whole and same != self.log[: len(same)]:
             whole -= 1
-            same = found[: _HEADER + whole * self.record]
+            same = found[: HEADER + whole * self.record]
         assert same == self.log[: len(same)], "a log that does not begin like the golden one"
         return whole
 
@@ -225,10 +249,23 @@ def cases(golden: Golden, faults: tuple[str, ...]) -> Iterator[tuple[int, Call, 
                     yield phase, call, fault
 
 
-def violations_at(runs: Runs, golden: Golden, phase: int, call: Call, fault: str) -> list[str]:
-    """What is wrong after one fault, and after going on; nothing where all that is promised holds."""
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one fault led to.
+
+    Attributes:
+        problems: what is wrong after it, and after going on; nothing where all that is promised holds.
+        lost: steps that were reported and had to be made again.
+    """
+
+    problems: list[str]
+    lost: int
+
+
+def outcome(runs: Runs, golden: Golden, phase: int, call: Call, fault: str) -> Outcome:
+    """Let one call meet one fault, and go on from what is left."""
     state = runs.as_before(golden, phase)
-    ended = runs.train(state, PHASES[phase], at=call.number, fault=fault)
+    ended = runs.train(state, runs.phases[phase], at=call.number, fault=fault)
     found = []
     if fault in KILLS:
         if ended.code != -signal.SIGKILL:
@@ -240,24 +277,29 @@ def violations_at(runs: Runs, golden: Golden, phase: int, call: Call, fault: str
     elif ended.code != 0 and sum(s.startswith("error: ") for s in ended.errors.splitlines()) != 1:
         found.append(f"not one message: {ended.errors.strip()}")
     try:
-        kept = golden.steps(state)
+        golden.steps(state)
     except AssertionError as error:
-        return [*found, str(error)]
-    least = ended.steps if ended.code != 0 else PHASES[phase]
-    if kept < least:
-        found.append(f"{least} steps were reported, {kept} are in the log")
-    return [*found, *resumed(runs, golden, state)]
+        return Outcome([*found, str(error)], 0)
+    before = (runs.start, *runs.phases)[phase]
+    reported = max(before, ended.steps) if ended.code != 0 else runs.phases[phase]
+    problems, kept = resumed(runs, golden, state)
+    if kept is not None and kept < reported:
+        found.append(f"{reported} steps were reported, and it goes on from {kept}")
+    return Outcome([*found, *problems], max(0, reported - kept) if kept is not None else 0)
 
 
-def resumed(runs: Runs, golden: Golden, state: Path, boot: Path | None = None) -> list[str]:
-    """What is wrong after going on from a state."""
-    ended = runs.train(state, END, boot=boot)
+def resumed(
+    runs: Runs, golden: Golden, state: Path, boot: Path | None = None
+) -> tuple[list[str], int | None]:
+    """What is wrong after going on from a state, and from how many steps that went on."""
+    ended = runs.train(state, runs.end, boot=boot)
     if ended.code != 0:
-        return [f"cannot go on: {ended.errors.strip()}"]
+        return [f"cannot go on: {ended.errors.strip()}"], None
+    kept = ended.first - 1
     if not golden.is_reached(state):
-        return ["ends in other bytes"]
+        return ["ends in other bytes"], kept
     leftovers = [path.name for path in state.iterdir() if path.suffix == ".tmp"]
-    return [f"leaves {leftovers}"] if leftovers else []
+    return ([f"leaves {leftovers}"] if leftovers else []), kept
 
 
 def write_examples(path: Path, count: int = 6) -> Path:

@@ -12,9 +12,8 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from tests.crash.points import Call
+from tests.crash.points import PAGE, Call
 
-PAGE = 4096
 _DATA = ("write", "truncate", "fallocate")
 _NAMES = ("create", "rename", "unlink", "mkdir")
 #: Subsets drawn for each moment, beside the regular ones.
@@ -53,13 +52,19 @@ class Disk:
     Args:
         calls: of all processes.
         root: paths below it count.
+        before: a folder like it with what was stored there before.
     """
 
-    def __init__(self, calls: Sequence[Call], root: Path) -> None:
+    def __init__(self, calls: Sequence[Call], root: Path, before: Path | None = None) -> None:
         self.root = root
         self.events: list[_Event] = []
-        names: dict[str, int] = {}
-        files = 0
+        paths = sorted(before.rglob("*")) if before is not None and before.exists() else []
+        self.stored = {
+            str(path.relative_to(before)): path.read_bytes() for path in paths if path.is_file()
+        }
+        self.folders = {str(path.relative_to(before)) for path in paths if path.is_dir()}
+        names = {name: number for number, name in enumerate(self.stored, 1)}
+        files = len(names)
         for call in calls:
             path = self._below(call.path)
             if path is None:
@@ -103,6 +108,28 @@ class Disk:
                 made.add(self._apply(kept))
         yield from sorted(made, key=repr)
 
+    def sizes(self, moment: int, name: str) -> tuple[int, int]:
+        """The bytes that a file had after the first ``moment`` calls, and how many of them were synced."""
+        sizes = {number: len(c) for number, c in enumerate(self.stored.values(), 1)}
+        names = {stored: number for number, stored in enumerate(self.stored, 1)}
+        synced = dict(sizes)
+        for event in self.events[:moment]:
+            call, file = event.call, event.file
+            path, second = self._below(call.path), self._below(call.second)
+            if call.operation == "create" and path is not None:
+                names[path] = file
+            elif call.operation == "rename" and path is not None and second is not None:
+                names[second] = names.pop(path)
+            elif call.operation == "write":
+                sizes[file] = max(sizes.get(file, 0), call.offset + call.size)
+            elif call.operation == "truncate":
+                sizes[file] = call.size
+                synced[file] = min(synced.get(file, 0), call.size)
+            elif call.operation == "sync":
+                synced[file] = sizes.get(file, 0)
+        file = names.get(name, 0)
+        return sizes.get(file, 0), synced.get(file, 0)
+
     def _is_stored(self, number: int, moment: int) -> bool:
         """Whether a call's effect was synced by a later one."""
         event = self.events[number]
@@ -139,9 +166,9 @@ class Disk:
         return kept
 
     def _apply(self, events: Sequence[_Event]) -> Image:
-        contents: dict[int, bytearray] = {}
-        names: dict[str, int] = {}
-        folders: set[str] = set()
+        contents = {number: bytearray(c) for number, c in enumerate(self.stored.values(), 1)}
+        names = {name: number for number, name in enumerate(self.stored, 1)}
+        folders = set(self.folders)
         for event in events:
             call, path = event.call, self._below(event.call.path)
             assert path is not None

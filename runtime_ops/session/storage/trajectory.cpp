@@ -16,6 +16,8 @@ namespace {
 constexpr char kMagic[7] = {'Z', 'O', 'L', 'O', 'G', '\0', '\0'};  // the version follows
 constexpr uint32_t kChained = 2;
 constexpr size_t kCrcBytes = 4;
+// No system stores less of a file at once, and larger pages are multiples.
+constexpr uint64_t kPageBytes = 4096;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -211,6 +213,7 @@ Result<LogFile> LogFile::open(const std::string& path, const LogContent& content
   }
   LogFile log(path, descriptor, content.header);
   ZO_TRY(log.resize(content.valid_bytes));
+  ZO_TRY(log.sync());
   return log;
 }
 
@@ -222,6 +225,7 @@ LogFile::LogFile(LogFile&& other) noexcept
       descriptor_(other.descriptor_),
       header_(std::move(other.header_)),
       size_(other.size_),
+      synced_(other.synced_),
       before_(other.before_),
       synced_at_(other.synced_at_),
       failed_(std::move(other.failed_)) {
@@ -261,7 +265,7 @@ Status LogFile::append(const Record& record) {
   const uint64_t size = size_;
   size_ += bytes.size();
   before_ = crc_before(bytes, bytes.size(), header_);
-  if (seconds_now() - synced_at_ < 1.0) {
+  if (seconds_now() - synced_at_ < 1.0 && size_ / kPageBytes == synced_ / kPageBytes) {
     return {};
   }
   Status synced = sync();
@@ -281,6 +285,7 @@ Status LogFile::sync() {
     return *failed_;
   }
   synced_at_ = seconds_now();
+  synced_ = size_;
   return {};
 }
 

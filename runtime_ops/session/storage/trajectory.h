@@ -69,13 +69,14 @@ class LogDigest {
 // not write it may call written afterwards, so nothing is written to the log any more.
 class LogFile {
  public:
-  // Opens an existing log for appending and cuts it after what is valid.
+  // Opens an existing log for appending, cuts it after what is valid and syncs it, as one that was killed may not have.
   static Result<LogFile> open(const std::string& path, const LogContent& content);
   LogFile(LogFile&& other) noexcept;
   LogFile& operator=(LogFile&&) = delete;
   ~LogFile();
 
-  // Appends, and syncs when the last sync is a second ago.
+  // Appends, and syncs when the last sync is a second ago, or was in another page of the file: of two pages that are not
+  // synced a lost power may leave the second alone, whose records behind a gap would look like damage.
   Status append(const Record& record);
   Status sync();
   // Keeps the first `records` records.
@@ -88,6 +89,7 @@ class LogFile {
   int descriptor_;
   LogHeader header_;
   uint64_t size_ = 0;
+  uint64_t synced_ = 0;  // bytes
   uint32_t before_ = 0;  // what the next record's CRC goes on from
   double synced_at_;
   std::optional<Failure> failed_;
