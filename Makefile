@@ -115,7 +115,7 @@ endef
 
 fuzz: setup ## Run the fuzz targets for SECONDS (600) together; needs clang (CLANG=clang++-14) and its libFuzzer
 	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Release -DZOEXPORT_FUZZ=ON \
-	  -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
+	  -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
 	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)"
 	$(BIN)/cmake --build build/fuzz --parallel $(JOBS) --target fuzz
 	$(BIN)/python -m tests.fuzz.run --build build/fuzz --seconds $(SECONDS)
