@@ -82,7 +82,7 @@ def run(target: Target, build: Path, seconds: float) -> dict[str, Any]:
                 *target.command,
                 f"-rss_limit_mb={MEMORY_MB}",
                 f"-timeout={HANG_SECONDS}",
-                "-report_slow_units=0",
+                "-report_slow_units=100000",
                 f"-max_len={LONGEST_INPUT}",
                 f"-artifact_prefix={kept}/",
                 "-print_final_stats=1",

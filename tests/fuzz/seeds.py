@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import operator_calls
+from tests.fuzz import operator_calls, python_seeds
 from tests.support import bundles, grid_bundles, linear_program, split_bundles, stacked_bundles
 from tests.support.sessions import make_dataset, open_session, write_examples
 from zoexport.session import Session
@@ -78,6 +78,7 @@ def _write(work: Path, folder: Path) -> None:
         manifest = (work / name / "manifest.json").read_bytes()
         keep("manifest", name, manifest)
         keep("safetensors", name, (work / name / "adapter.safetensors").read_bytes())
+    manifest = (BUNDLES / "zeroth" / "manifest.json").read_bytes()
     keep("canonical", "manifest", (work / "prge" / "manifest.json").read_bytes())
     for number, text in enumerate(
         (b'{"b":[1,-2.50e-3,true,null,"\\u00e9\\n"],"a":{"x":{}}}', b"[]", b"1e5")
@@ -104,6 +105,9 @@ def _write(work: Path, folder: Path) -> None:
     for name, content in VERBS.items():
         keep("abi", name, content)
     keep("program", "linear", linear_program.compiled())
+    for target, made in python_seeds.seeds(work, manifest).items():
+        for name, content in made.items():
+            keep(target, name, content)
     for name, (tensors, elements, times, constants, code) in ROW_PROGRAMS.items():
         numbers = bytes([tensors, elements, times, constants, *(number + 16 for number in code)])
         keep("row_program", name, numbers)
