@@ -9,11 +9,11 @@ import warnings
 
 import numpy as np
 
-from tests.fuzz.python_target import folder, instrumented, main, parts
+from tests.fuzz.python_target import check_error, folder, instrumented, main, parts
 
 with instrumented():
     from zoexport.adapters import FORMATS, AdapterSettings, read_settings
-    from zoexport.core.errors import ConfigError, StateError, ZoExportError
+    from zoexport.core.errors import ConfigError, StateError
     from zoexport.core.mask import read_mask
 
 warnings.simplefilter("ignore", RuntimeWarning)  # values that overflow are refused after that
@@ -30,7 +30,7 @@ def adapter(name: str, config: bytes, tensors: bytes) -> None:
     try:
         slots = FORMATS[name].read(FOLDER, SHAPES, SETTINGS)
     except (ConfigError, StateError) as error:
-        check(error)
+        check_error(error)
         return
     for slot, shape in SHAPES.items():
         assert slots[slot].shape == shape and slots[slot].dtype == np.float32
@@ -42,7 +42,7 @@ def settings(config: bytes) -> None:
     try:
         found = read_settings(FOLDER)
     except StateError as error:
-        check(error)
+        check_error(error)
         return
     assert found.rank > 0 and np.isfinite(found.alpha / found.rank)
     assert all(isinstance(name, str) for name in found.target_modules)
@@ -54,15 +54,11 @@ def mask(content: bytes) -> None:
     try:
         found = read_mask(path)
     except ConfigError as error:
-        check(error)
+        check_error(error)
         return
     for name, places in found.places.items():
         rows, columns = found.facts.shapes[name]
         assert places.numel() == 0 or 0 <= int(places.min()) <= int(places.max()) < rows * columns
-
-
-def check(error: ZoExportError) -> None:
-    assert error.where and error.found and error.expected and error.fix
 
 
 def run(data: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 if __name__ == "__main__":
     import atheris  # noqa: F401
 
-from tests.fuzz.python_target import folder, instrumented, main
+from tests.fuzz.python_target import check, check_error, folder, instrumented, main
 
 with instrumented():
     from zoexport.core.errors import DataError
@@ -20,7 +20,8 @@ def run(data: bytes) -> None:
     try:
         found = list(records.read_records(FILE))
     except DataError as error:
-        assert str(FILE) in error.where and error.found and error.expected and error.fix
+        check_error(error)
+        check(str(FILE) in error.where)
         return
     assert found
     for record in found:

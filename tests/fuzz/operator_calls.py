@@ -11,7 +11,9 @@ SIXTEENTHS = 0x10
 
 
 def number(value: int) -> bytes:
-    return bytes([value + 16]) if -16 <= value < 0xE0 else b"\xf8" + (value % 2**64).to_bytes(8, "big")
+    return (
+        bytes([value + 16]) if -16 <= value < 0xE0 else b"\xf8" + (value % 2**64).to_bytes(8, "big")
+    )
 
 
 def tensor(

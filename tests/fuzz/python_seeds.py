@@ -58,7 +58,8 @@ def messages() -> dict[str, bytes]:
 
     return {
         "train": b"\x00" + Request(TRAIN, "fed", 4, 4, 7, terms.as_dict(), 3, None, rounds).pack(),
-        "sync": b"\x00" + Request(SYNC, "fed", 4, 4, 7, terms.as_dict(), 3, b"state", rounds).pack(),
+        "sync": b"\x00"
+        + Request(SYNC, "fed", 4, 4, 7, terms.as_dict(), 3, b"state", rounds).pack(),
         "scalars": b"\x01" + reply(one.pack()),
         "refused": b"\x01" + reply(b"", "", REFUSED),
         "values": b"\x02" + reply(values, models.digest(model)),
@@ -130,9 +131,13 @@ def finds() -> dict[str, dict[str, bytes]]:
             "gap": tensors(b'{"w":{' + one + b"[1,3]}}", b"abc"),
             "overlap": tensors(b'{"w":{' + one + b'[0,2]},"v":{' + one + b"[1,3]}}", b"abc"),
             "behind": tensors(b'{"w":{' + one + b"[0,2]}}", b"abc"),
-            "unknown-type": tensors(b'{"w":{"dtype":"U7","shape":[2],"data_offsets":[0,2]}}', b"ab"),
+            "unknown-type": tensors(
+                b'{"w":{"dtype":"U7","shape":[2],"data_offsets":[0,2]}}', b"ab"
+            ),
             "spaces-first": tensors(b' {"w":{' + one + b"[0,2]}}", b"ab"),
             "twice": tensors(b'{"w":{' + one + b'[0,2]},"w":{' + one + b"[0,2]}}", b"ab"),
-            "metadata-of-numbers": tensors(b'{"__metadata__":{"a":1},"w":{' + one + b"[0,2]}}", b"ab"),
+            "metadata-of-numbers": tensors(
+                b'{"__metadata__":{"a":1},"w":{' + one + b"[0,2]}}", b"ab"
+            ),
         },
     }

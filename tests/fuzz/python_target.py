@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -34,6 +35,17 @@ def folder() -> Path:
     """A folder in memory, the same for all inputs of a process."""
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     return Path(tempfile.mkdtemp(prefix="zoexport-fuzz-", dir=root))
+
+
+def check(holds: object) -> None:
+    """What must hold of an input."""
+    if not holds:
+        raise AssertionError
+
+
+def check_error(error: Any) -> None:
+    """What must hold of an error: it has its four parts."""
+    check(error.where and error.found and error.expected and error.fix)
 
 
 def parts(data: bytes, count: int) -> list[bytes]:

@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.run --build build/fuzz --seconds 600
 
-Targets are the programs ``fuzz_*`` of the build folder, and with ``--python`` the modules ``fuzz_*`` of this package, which
-need atheris. An input that crashes, hangs or takes too much memory is kept in tests/fuzz/corpus/<target>, from where every
+Targets are the programs ``fuzz_*`` of the build folder, and the modules ``fuzz_*`` of this package where atheris is
+installed. An input that crashes, hangs or takes too much memory is kept in tests/fuzz/corpus/<target>, from where every
 later run and the tests take it. What else was found interesting stays in the build folder, and so do the figures of all
 runs together, in figures.json.
 """
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ LONGEST_INPUT = 1 << 16
 HANG_SECONDS = 120
 #: CPU seconds after which a target's figures are written, and another one has its turn.
 SLICE_SECONDS = 120.0
+#: Of the inputs of a target that --keep adds.
+KEPT_BYTES = 20000
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -187,6 +191,31 @@ def run_all(chosen: list[Target], build: Path, jobs: int) -> None:
             done.result()
 
 
+def keep(name: str, command: list[str], build: Path) -> int:
+    """Add to a target's kept inputs what reaches much, the shortest first; how many that are."""
+    kept, chosen = CORPUS / name, build / "chosen" / name
+    shutil.rmtree(chosen, ignore_errors=True)
+    chosen.mkdir(parents=True)
+    grown = [
+        folder for folder in (build / "corpus" / name, build / "seeds" / name) if folder.exists()
+    ]
+    subprocess.run(
+        [*command, "-set_cover_merge=1", f"-max_len={LONGEST_INPUT}", chosen, *grown],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    room = KEPT_BYTES
+    found = 0
+    for path in sorted(chosen.iterdir(), key=lambda one: one.stat().st_size):
+        room -= path.stat().st_size
+        if room >= 0:
+            shutil.copyfile(path, kept / path.name)
+            found += 1
+    return found
+
+
 def table(build: Path) -> str:
     """The figures of all runs as docs/trust.md has them."""
     lines = [
@@ -205,20 +234,28 @@ def main() -> int:
     """Run all targets, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True, help="where the targets were built")
-    parser.add_argument("--seconds", type=float, default=600, help="CPU time of all targets together")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="CPU time of all targets together"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
-    parser.add_argument("--python", action="store_true", help="also those in Python, which need atheris")
+    parser.add_argument(
+        "--keep", action="store_true", help="add what reaches much to the kept inputs alone"
+    )
     parser.add_argument("--table", action="store_true", help="print the figures of all runs alone")
     parser.add_argument("targets", nargs="*", help="some of them; all")
     options = parser.parse_args()
     if options.table:
         sys.stdout.write(table(options.build))
         return 0
-    known = targets(options.build, options.python)
+    known = targets(options.build, python=find_spec("atheris") is not None)
     unknown = set(options.targets) - {name for name, _ in known}
     if unknown:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     named = [one for one in known if not options.targets or one[0] in options.targets]
+    if options.keep:
+        for name, command in named:
+            sys.stdout.write(f"{name}: {keep(name, command, options.build)}\n")
+        return 0
     chosen = [Target(name, command, options.seconds / len(named)) for name, command in named]
     seeds.write(options.build / "seeds")
     run_all(chosen, options.build, max(1, options.jobs))

@@ -50,7 +50,8 @@ VERBS = {
     "memory": _OPEN + _ADD + _RUN + _READ,
     "state": _OPEN + bytes([6, 0, 16, 1, 0, 0]) + _ADD + _RUN + bytes([23, 0, 8, 0, 200, 0, 0, 0]),
     "first": _OPEN[:-1] + b"\x01" + _ADD + _RUN,
-    "structs": _OPEN + bytes([2, 0, 0xC0, 88, 3, 0, 0, 16, 5, 0, 0, 16, 9, 0, 0, 10, 0, 0, 1, 8, 1]),
+    "structs": _OPEN
+    + bytes([2, 0, 0xC0, 88, 3, 0, 0, 16, 5, 0, 0, 16, 9, 0, 0, 10, 0, 0, 1, 8, 1]),
 }
 
 
