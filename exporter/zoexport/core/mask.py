@@ -129,7 +129,12 @@ def read_mask(path: Path) -> Mask:
 def _facts(content: Any) -> MaskFacts:
     """The facts of a file's metadata; TypeError or ValueError where they are none."""
     facts = MaskFacts(**content)
-    kinds = {"str": str, "int": int, "float": (int, float), "dict[str, list[int]]": dict}
+    kinds: dict[str, Any] = {
+        "str": str,
+        "int": int,
+        "float": (int, float),
+        "dict[str, list[int]]": dict,
+    }
     for field in dataclasses.fields(facts):
         value = getattr(facts, field.name)
         if not isinstance(value, kinds[str(field.type)]) or isinstance(value, bool):

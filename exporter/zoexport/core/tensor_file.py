@@ -1,8 +1,8 @@
-"""Safetensors files: writing one whose tensors come one by one, or a few rows at a time, and never all at once; and
-whether the session would read one.
+"""Safetensors files: writing one whose tensors come one by one, and whether the session would read one.
 
-The format is an 8-byte length, a JSON header with each tensor's type, shape and place, and the tensors' bytes without
-gaps. Names, types and shapes must be known first; the header is then written once and every tensor has its place.
+Tensors may also come a few rows at a time; they are never all in memory at once. The format is an 8-byte length, a JSON
+header with each tensor's type, shape and place, and the tensors' bytes without gaps. Names, types and shapes must be known
+first; the header is then written once and every tensor has its place.
 """
 
 from __future__ import annotations
@@ -242,7 +242,9 @@ def _check(file: IO[bytes], size: int) -> None:
 def _place(name: str, entry: dict[str, Any]) -> tuple[int, int]:
     """Where a tensor's bytes begin and end."""
     bytes_of = dict(_TYPES.values())
-    shape, offsets, dtype = entry.get("shape"), entry.get("data_offsets"), entry.get("dtype")
+    shape: Any = entry.get("shape")
+    offsets: Any = entry.get("data_offsets")
+    dtype: Any = entry.get("dtype")
     if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
         raise ValueError(f"no shape or no two data_offsets of {name}")
     if not isinstance(dtype, str) or dtype not in bytes_of:
