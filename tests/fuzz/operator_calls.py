@@ -39,6 +39,15 @@ def call(operator: int, *arguments: bytes) -> bytes:
     return bytes([operator, 0]) + b"".join(b"\x00" + argument for argument in arguments)
 
 
+def beside(made: bytes, place: int) -> bytes:
+    """A tensor in the memory of another, the one of number ``place`` modulo how many there are."""
+    return made[:-1] + bytes([0xE0 + place])
+
+
+def without_memory(made: bytes) -> bytes:
+    return made[: made.index(ZEROS, 2 + made[1] % 16)] + b"\xff"
+
+
 NONE, ON, OFF = b"\x00", b"\x01", b"\x00"
 SEED, STEP, EPSILON = one(LONG, 7), one(LONG, 3), one(FLOAT, 1)
 
@@ -104,4 +113,32 @@ def calls() -> dict[str, bytes]:
         found[f"grid-{kind}"] = call(
             operator, floats(4, 64), *weight, NONE, *noise, number(2), room(4, 4)
         )
+    return found
+
+
+def finds() -> dict[str, bytes]:
+    """Calls that once read or wrote outside of memory, failed an assertion, or did not end."""
+    known = calls()
+    labels = tensor(LONG, (3,), ASCENDING, 1)
+    int8 = (tensor(CHAR, (0, 0)), tensor(FLOAT, (0,)))
+    most = 2**31 - 1
+    found = {
+        "labels-under-logprobs": call(
+            4, floats(2, 3, 12), labels, beside(room(2, 3), 1), room(2, 3)
+        ),
+        "first-beyond": call(
+            16, floats(2, 8, 8), tensor(LONG, (2, 4)), number(2**63 - 1), number(1), OFF, room(2, 4, 4)
+        ),
+        "rows-of-nothing": call(
+            8, tensor(FLOAT, (most, most, 0)), *int8, NONE, tensor(FLOAT, (most, most, 0))
+        ),
+        "table-of-nothing": call(
+            16, tensor(FLOAT, (most, most, 0)), tensor(LONG, (1, 0)), number(2), number(1), OFF,
+            tensor(FLOAT, (most, most, 0)),
+        ),
+        "no-memory": call(14, without_memory(room(3, 8)), tensor(FLOAT, (3,), SAME, 1), room(3, 8)),
+    }  # fmt: skip
+    for name, content in known.items():
+        found[f"{name}-one-argument"] = content[:1] + b"\xf1" + content[2:]
+        found[f"{name}-a-number-first"] = content[:2] + b"\xfa\x20" + content[3:]
     return found

@@ -22,7 +22,11 @@ _ID = re.compile(rb'("bundle_id"\s*:\s*")[0-9a-f]{64}"')
 
 
 def both(kind: str, content: bytes, folder: Path) -> tuple[str, str]:
-    """What the session and Python say of a file of that kind; ``folder`` is for their files."""
+    """What the session and Python say of a file of that kind; ``folder`` is for their files.
+
+    A manifest may pass here that the session refuses, for what its steps need of programs and slots: Python opens no
+    such bundle without a session. None may pass there that is refused here.
+    """
     readers: dict[str, Callable[[bytes, Path], tuple[str, str]]] = {
         "json": _json,
         "manifest": _manifest,
@@ -57,7 +61,10 @@ def _manifest(content: bytes, folder: Path) -> tuple[str, str]:
         digest = manifests.bundle_id(found)
         content = _ID.sub(lambda match: match[1] + digest.encode() + b'"', content, count=1)
     (bundle / "manifest.json").write_bytes(content)
-    return _opened(bundle), _said(lambda: manifests.read(bundle))
+    of_session, of_python = _opened(bundle), _said(lambda: manifests.read(bundle))
+    if of_python == "" and "expected valid JSON" not in of_session:
+        of_session = ""  # what its programs need beyond the schema is the session's alone to say
+    return of_session, of_python
 
 
 def _safetensors(content: bytes, folder: Path) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """Safetensors files: writing one whose tensors come one by one, and whether the session would read one.
 
 Tensors may also come a few rows at a time; they are never all in memory at once. The format is an 8-byte length, a JSON
-header with each tensor's type, shape and place, and the tensors' bytes without gaps. Names, types and shapes must be known
-first; the header is then written once and every tensor has its place.
+header with each tensor's type, shape and place, and the tensors' bytes without gaps. Names, types and shapes must be
+known first; the header is then written once and every tensor has its place.
 """
 
 from __future__ import annotations
