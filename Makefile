@@ -123,12 +123,12 @@ test-sanitized-session: setup ## Run the session from Python under address and u
 	  ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0 ZOEXPORT_NATIVE_DIR="$(abspath build/address/runtime_ops)" \
 	  $(BIN)/python -m pytest tests/unit/session $(PYTEST_ARGS)
 
-fuzz: setup ## Run the fuzz targets for SECONDS (600) together; needs clang (CLANG=clang++-14) and its libFuzzer
+fuzz: setup $(VENV)/.fuzz ## Run the fuzz targets for SECONDS (600) of CPU time together; needs clang (CLANG=clang++-14) and its libFuzzer
 	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Release -DZOEXPORT_FUZZ=ON \
-	  -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
-	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)"
+	  -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_C_COMPILER=$(subst clang++,clang,$(CLANG)) \
+	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" -DPython3_EXECUTABLE="$(abspath $(BIN)/python)"
 	$(BIN)/cmake --build build/fuzz --parallel $(JOBS) --target fuzz
-	$(BIN)/python -m tests.fuzz.run --build build/fuzz --seconds $(SECONDS)
+	$(BIN)/python -m tests.fuzz.run --build build/fuzz --seconds $(SECONDS) --jobs $(JOBS)
 
 test-federation: setup ## Run Flower's engine and real processes only (needs openssl and ssh-keygen)
 	$(BIN)/python -m pytest -m federation tests/slow $(PYTEST_ARGS)
@@ -177,6 +177,10 @@ $(VENV)/.torch: $(VENV)/.created
 
 $(VENV)/.packages: $(VENV)/.torch pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.packages
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
 	@touch $@
 
 build/.configured: $(VENV)/.packages CMakeLists.txt

@@ -31,7 +31,9 @@ Tensor& round_activations_out(KernelRuntimeContext& ctx, const Tensor& x, const 
   return out;
 }
 
-EXECUTORCH_LIBRARY(zoexport, "round_activations.out", round_activations_out);
+const bool registered[] = {
+    register_operator<round_activations_out>("zoexport::round_activations.out"),
+};
 
 }  // namespace
 }  // namespace zoexport

@@ -47,6 +47,9 @@ Tensor& grid_linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix
   ZO_CHECK(ctx, noise.queries >= 1 && noise.queries <= (1 << 20), out, "queries must be in [1, 2^20]");
   const char* misfit = linear_misfit(x, weight, bias, out);
   ZO_CHECK(ctx, misfit == nullptr, out, misfit);
+  if (out.numel() == 0) {
+    return out;
+  }
   const kernels::GridLinear product{x.const_data_ptr<float>(),
                                     rows_of(x),
                                     weight,
@@ -84,8 +87,10 @@ Tensor& grid_linear_int8_out(KernelRuntimeContext& ctx, const Tensor& x, const T
   return grid_linear_out(ctx, x, *weight, bias, {table, number, epsilon, seed, step, queries}, out);
 }
 
-EXECUTORCH_LIBRARY(zoexport, "grid_linear_int4.out", grid_linear_int4_out);
-EXECUTORCH_LIBRARY(zoexport, "grid_linear_int8.out", grid_linear_int8_out);
+const bool registered[] = {
+    register_operator<grid_linear_int4_out>("zoexport::grid_linear_int4.out"),
+    register_operator<grid_linear_int8_out>("zoexport::grid_linear_int8.out"),
+};
 
 }  // namespace
 }  // namespace zoexport

@@ -13,8 +13,6 @@ namespace zoexport {
 namespace {
 
 using namespace ops;
-using executorch::runtime::EValue;
-using executorch::runtime::Span;
 
 // Of a master of elements T, which ExecuTorch calls `type`.
 template <typename T, typename Kernel>
@@ -95,6 +93,8 @@ Tensor& zo_perturb_one_out(KernelRuntimeContext& ctx, const Tensor& master, cons
   return out;
 }
 
+constexpr const char* kApart = "outputs must not lie in the memory of label_tokens";
+
 void label_logprobs_out(KernelRuntimeContext& ctx, const Tensor& logits, const Tensor& label_tokens, Tensor& logprobs,
                         Tensor& is_argmax) {
   ZO_CHECK(ctx, is_dense(logits, ScalarType::Float) && logits.dim() == 3 && logits.size(2) > 0, ,
@@ -111,6 +111,7 @@ void label_logprobs_out(KernelRuntimeContext& ctx, const Tensor& logits, const T
            resize(logprobs, std::nullopt, logits, 1, std::nullopt) && is_dense(logprobs, ScalarType::Float) &&
                resize(is_argmax, std::nullopt, logits, 1, std::nullopt) && is_dense(is_argmax, ScalarType::Float),
            , "logprobs and is_argmax must be float32 with room for (C, M)");
+  ZO_CHECK(ctx, is_apart(logprobs, {&label_tokens}) && is_apart(is_argmax, {&label_tokens}), , kApart);
   const float* in = logits.const_data_ptr<float>();
   float* out = logprobs.mutable_data_ptr<float>();
   float* most = is_argmax.mutable_data_ptr<float>();
@@ -118,21 +119,6 @@ void label_logprobs_out(KernelRuntimeContext& ctx, const Tensor& logits, const T
       static_cast<size_t>(logits.size(0)) * M, std::max<size_t>(1, 32768 / V),
       [&](size_t begin, size_t end) { kernels::label_logprobs_rows(in, labels, M, V, begin, end, out, most); });
   ET_KERNEL_CHECK(ctx, ran, Internal, );
-}
-
-// Boxed by hand: EXECUTORCH_LIBRARY takes functions of one output only.
-bool are_tensors(const Span<EValue*>& stack, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    if (i >= stack.size() || !stack[i]->isTensor()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void label_logprobs_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
-  ET_KERNEL_CHECK(ctx, are_tensors(stack, 4), InvalidArgument, );
-  label_logprobs_out(ctx, stack[0]->toTensor(), stack[1]->toTensor(), stack[2]->toTensor(), stack[3]->toTensor());
 }
 
 void label_gradient_out(KernelRuntimeContext& ctx, const Tensor& logits, const Tensor& label_tokens,
@@ -156,6 +142,10 @@ void label_gradient_out(KernelRuntimeContext& ctx, const Tensor& logits, const T
                resize(is_argmax, std::nullopt, logits, 1, std::nullopt) && is_dense(is_argmax, ScalarType::Float) &&
                resize(gradient, std::nullopt, logits, 0, std::nullopt) && is_dense(gradient, ScalarType::Float),
            , "logprobs and is_argmax must be float32 with room for (M), gradient for (M, V)");
+  ZO_CHECK(ctx,
+           is_apart(logprobs, {&label_tokens}) && is_apart(is_argmax, {&label_tokens}) &&
+               is_apart(gradient, {&label_tokens}),
+           , kApart);
   const float* in = logits.const_data_ptr<float>();
   const float* weights = label_weights.const_data_ptr<float>();
   float* out = logprobs.mutable_data_ptr<float>();
@@ -166,20 +156,15 @@ void label_gradient_out(KernelRuntimeContext& ctx, const Tensor& logits, const T
   });
   ET_KERNEL_CHECK(ctx, ran, Internal, );
 }
-void label_gradient_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
-  ET_KERNEL_CHECK(ctx, are_tensors(stack, 6), InvalidArgument, );
-  label_gradient_out(ctx, stack[0]->toTensor(), stack[1]->toTensor(), stack[2]->toTensor(), stack[3]->toTensor(),
-                     stack[4]->toTensor(), stack[5]->toTensor());
-}
 
-EXECUTORCH_LIBRARY(zoexport, "zo_update.out", zo_update_out);
-EXECUTORCH_LIBRARY(zoexport, "zo_update_half.out", zo_update_half_out);
-EXECUTORCH_LIBRARY(zoexport, "zo_perturb.out", zo_perturb_out);
-EXECUTORCH_LIBRARY(zoexport, "zo_perturb_one.out", zo_perturb_one_out);
-const auto registered = {executorch::runtime::register_kernel(
-                             executorch::runtime::Kernel("zoexport::label_logprobs.out", label_logprobs_boxed)),
-                         executorch::runtime::register_kernel(
-                             executorch::runtime::Kernel("zoexport::label_gradient.out", label_gradient_boxed))};
+const bool registered[] = {
+    register_operator<zo_update_out>("zoexport::zo_update.out"),
+    register_operator<zo_update_half_out>("zoexport::zo_update_half.out"),
+    register_operator<zo_perturb_out>("zoexport::zo_perturb.out"),
+    register_operator<zo_perturb_one_out>("zoexport::zo_perturb_one.out"),
+    register_operator<label_logprobs_out>("zoexport::label_logprobs.out"),
+    register_operator<label_gradient_out>("zoexport::label_gradient.out"),
+};
 
 }  // namespace
 }  // namespace zoexport

@@ -15,6 +15,9 @@ Tensor& linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix& wei
                    Tensor& out) {
   const char* misfit = linear_misfit(x, weight, bias, out);
   ZO_CHECK(ctx, misfit == nullptr, out, misfit);
+  if (out.numel() == 0) {
+    return out;
+  }
   const bool ran = run(
       kernels::linear(x.const_data_ptr<float>(), rows_of(x), weight, floats_of(bias), out.mutable_data_ptr<float>()));
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
@@ -26,6 +29,9 @@ Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Ma
   ZO_CHECK(ctx, has_rows(dy, weight.N), out, "dy must be dense float32 (..., N)");
   ZO_CHECK(ctx, resize(out, std::nullopt, dy, 1, static_cast<SizesType>(weight.K)) && is_dense(out, ScalarType::Float),
            out, "out must be float32 with room for (..., K)");
+  if (out.numel() == 0) {
+    return out;
+  }
   const bool ran = run(
       kernels::linear_input_gradient(dy.const_data_ptr<float>(), rows_of(dy), weight, out.mutable_data_ptr<float>()));
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
@@ -86,6 +92,9 @@ Tensor& matmul_out(KernelRuntimeContext& ctx, const Tensor& a, const Tensor& b, 
                    Error::Ok &&
                is_dense(out, ScalarType::Float),
            out, "out must be float32 with room for the product");
+  if (out.numel() == 0) {
+    return out;
+  }
   const bool ran =
       run(kernels::matmul(a.const_data_ptr<float>(), b.const_data_ptr<float>(), batches, static_cast<size_t>(rows),
                           static_cast<size_t>(columns), static_cast<size_t>(depth), transpose_a, transpose_b,
@@ -94,11 +103,13 @@ Tensor& matmul_out(KernelRuntimeContext& ctx, const Tensor& a, const Tensor& b, 
   return out;
 }
 
-EXECUTORCH_LIBRARY(zoexport, "linear_int4.out", linear_int4_out);
-EXECUTORCH_LIBRARY(zoexport, "linear_int4_input_gradient.out", linear_int4_input_gradient_out);
-EXECUTORCH_LIBRARY(zoexport, "linear_int8.out", linear_int8_out);
-EXECUTORCH_LIBRARY(zoexport, "linear_int8_input_gradient.out", linear_int8_input_gradient_out);
-EXECUTORCH_LIBRARY(zoexport, "matmul.out", matmul_out);
+const bool registered[] = {
+    register_operator<linear_int4_out>("zoexport::linear_int4.out"),
+    register_operator<linear_int4_input_gradient_out>("zoexport::linear_int4_input_gradient.out"),
+    register_operator<linear_int8_out>("zoexport::linear_int8.out"),
+    register_operator<linear_int8_input_gradient_out>("zoexport::linear_int8_input_gradient.out"),
+    register_operator<matmul_out>("zoexport::matmul.out"),
+};
 
 }  // namespace
 }  // namespace zoexport

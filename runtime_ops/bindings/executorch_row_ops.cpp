@@ -12,8 +12,6 @@ namespace zoexport {
 namespace {
 
 using namespace ops;
-using executorch::runtime::EValue;
-using executorch::runtime::Span;
 
 constexpr size_t kMaxInputs = kernels::kRowMaxRegisters;
 // Fewer elements than these are not worth another thread.
@@ -25,7 +23,7 @@ void rows_out(KernelRuntimeContext& ctx, ArrayRef<Tensor> inputs, ArrayRef<int64
   std::array<size_t, kMaxInputs> sizes;
   ZO_CHECK(ctx, inputs.size() <= kMaxInputs, , "there may be 256 inputs at most");
   for (size_t i = 0; i < inputs.size(); ++i) {
-    ZO_CHECK(ctx, is_dense(inputs[i], ScalarType::Float), , "inputs must be dense float32");
+    ZO_CHECK(ctx, is_dense(inputs[i], ScalarType::Float) && has_memory(inputs[i]), , "inputs must be dense float32");
     in[i] = inputs[i].const_data_ptr<float>();
     sizes[i] = static_cast<size_t>(inputs[i].numel());
   }
@@ -54,7 +52,7 @@ void rows_out(KernelRuntimeContext& ctx, ArrayRef<Tensor> inputs, ArrayRef<int64
   ET_KERNEL_CHECK(ctx, done, MemoryAllocationFailed, );
 }
 
-// Boxed by hand: EXECUTORCH_LIBRARY takes functions of one output only. The stack: inputs, code, constants, K outputs.
+// Boxed by hand, as they take lists. The stack: inputs, code, constants, K outputs.
 template <size_t K>
 void rows_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
   ET_KERNEL_CHECK(ctx, stack.size() >= 3 + K, InvalidArgument, );
@@ -64,7 +62,7 @@ void rows_boxed(KernelRuntimeContext& ctx, Span<EValue*> stack) {
   ZO_CHECK(ctx, inputs.ok() && code.ok() && constants.ok(), ,
            "inputs must be a list of tensors, code of ints, constants of floats");
   for (size_t k = 0; k < K; ++k) {
-    ET_KERNEL_CHECK(ctx, stack[3 + k]->isTensor(), InvalidArgument, );
+    ET_KERNEL_CHECK(ctx, Argument<Tensor>::fits(*stack[3 + k]), InvalidArgument, );
   }
   rows_out(ctx, *inputs, *code, *constants, Span<EValue*>(stack.data() + 3, K));
 }

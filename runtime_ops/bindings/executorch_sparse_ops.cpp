@@ -44,6 +44,10 @@ Tensor& sparse_add_mm_out(KernelRuntimeContext& ctx, const Tensor& y, const Tens
   ZO_CHECK(ctx, queries >= 1 && queries <= (1 << 20), out, "queries must be in [1, 2^20]");
   ZO_CHECK(ctx, resize(out, std::nullopt, y, 0, std::nullopt) && is_dense(out, ScalarType::Float), out,
            "out must be float32 with room for y");
+  ZO_CHECK(ctx, is_apart(out, {&places}), out, "out must not lie in the memory of places");
+  if (out.numel() == 0) {
+    return out;
+  }
   const kernels::SparseProduct product{rows_of(x),
                                        static_cast<size_t>(y.size(y.dim() - 1)),
                                        static_cast<size_t>(x.size(x.dim() - 1)),
@@ -73,7 +77,9 @@ Tensor& sparse_add_mm_out(KernelRuntimeContext& ctx, const Tensor& y, const Tens
   return out;
 }
 
-EXECUTORCH_LIBRARY(zoexport, "sparse_add_mm.out", sparse_add_mm_out);
+const bool registered[] = {
+    register_operator<sparse_add_mm_out>("zoexport::sparse_add_mm.out"),
+};
 
 }  // namespace
 }  // namespace zoexport

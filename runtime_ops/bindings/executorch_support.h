@@ -6,14 +6,18 @@
 #define ET_USE_THREADPOOL  // libexecutorch_threadpool.so is linked: parallel_for is its function
 #endif
 
-#include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
 #include <executorch/runtime/kernel/kernel_includes.h>
+#include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 namespace zoexport::ops {
 
@@ -22,15 +26,30 @@ using executorch::aten::ScalarType;
 using executorch::aten::SizesType;
 using executorch::aten::Tensor;
 using executorch::runtime::Error;
+using executorch::runtime::EValue;
 using executorch::runtime::KernelRuntimeContext;
+using executorch::runtime::Span;
 
 // Fails the call, with the operator and the rule in the log, and returns `result` where `cond` does not hold.
 #define ZO_CHECK(ctx, cond, result, rule) \
   ET_KERNEL_CHECK_MSG(ctx, cond, InvalidArgument, result, "%s: %s", __func__, rule)
 
-inline bool is_dense(const Tensor& t, ScalarType type) {
-  return t.scalar_type() == type && executorch::runtime::tensor_is_contiguous(t);
+// A program file may name a tensor without memory.
+inline bool has_memory(const Tensor& t) { return t.numel() == 0 || t.const_data_ptr() != nullptr; }
+
+// Row-major without gaps. ExecuTorch's own check multiplies sizes of a program file as 32-bit integers.
+inline bool is_contiguous(const Tensor& t) {
+  int64_t stride = 1;
+  for (ssize_t axis = t.dim() - 1; axis >= 0; --axis) {
+    if (t.strides()[axis] != stride) {
+      return false;
+    }
+    stride *= std::max<int64_t>(t.sizes()[axis], 1);  // within 62 bits, as the last one was within 31
+  }
+  return true;
 }
+
+inline bool is_dense(const Tensor& t, ScalarType type) { return t.scalar_type() == type && is_contiguous(t); }
 
 inline bool is_one(const Tensor& t, ScalarType type) { return t.scalar_type() == type && t.numel() == 1; }
 
@@ -84,6 +103,18 @@ inline bool resize(Tensor& out, std::optional<SizesType> first, const Tensor& li
   return executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), rank)) == Error::Ok;
 }
 
+// Whether what is written to `out` leaves tensors alone that were looked at before: a program file may give them the same
+// memory.
+inline bool is_apart(const Tensor& out, std::initializer_list<const Tensor*> read) {
+  const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()); };
+  for (const Tensor* t : read) {
+    if (begin(out) < begin(*t) + t->nbytes() && begin(*t) < begin(out) + out.nbytes()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Splits begin..end-1 over the runtime's threads; false where the pool refused.
 template <typename Body>
 bool parallel(size_t count, size_t grain, const Body& body) {
@@ -91,6 +122,57 @@ bool parallel(size_t count, size_t grain, const Body& body) {
                                                            [&](int64_t begin, int64_t end) {
                                                              body(static_cast<size_t>(begin), static_cast<size_t>(end));
                                                            });
+}
+
+// How a parameter of an operator comes out of an EValue, and whether that has it: ExecuTorch's own conversions end the call
+// by an assertion, and its boxing takes arguments that a program file does not name from beside those it does.
+template <typename T>
+struct Argument;
+
+template <>
+struct Argument<Tensor> {
+  static bool fits(const EValue& value) { return value.isTensor() && has_memory(value.toTensor()); }
+  static Tensor& of(EValue& value) { return value.toTensor(); }
+};
+template <>
+struct Argument<std::optional<Tensor>> {
+  static bool fits(const EValue& value) { return value.isNone() || Argument<Tensor>::fits(value); }
+  static std::optional<Tensor> of(EValue& value) { return value.toOptional<Tensor>(); }
+};
+template <>
+struct Argument<int64_t> {
+  static bool fits(const EValue& value) { return value.isInt(); }
+  static int64_t of(EValue& value) { return value.toInt(); }
+};
+template <>
+struct Argument<bool> {
+  static bool fits(const EValue& value) { return value.isBool(); }
+  static bool of(EValue& value) { return value.toBool(); }
+};
+
+// Calls an operator with what a program file names. ExecuTorch names the outputs again behind them.
+template <auto Function, typename Type = decltype(Function)>
+struct Boxed;
+template <auto Function, typename Return, typename... Parameters>
+struct Boxed<Function, Return (*)(KernelRuntimeContext&, Parameters...)> {
+  template <typename T>
+  using ArgumentOf = Argument<std::remove_cv_t<std::remove_reference_t<T>>>;
+
+  template <size_t... Index>
+  static void call(KernelRuntimeContext& ctx, Span<EValue*> stack, std::index_sequence<Index...>) {
+    const bool fit = stack.size() >= sizeof...(Parameters) && (ArgumentOf<Parameters>::fits(*stack[Index]) && ...);
+    ZO_CHECK(ctx, fit, , "the arguments must be those of the operator's schema, and tensors have memory");
+    Function(ctx, ArgumentOf<Parameters>::of(*stack[Index])...);
+  }
+  static void call(KernelRuntimeContext& ctx, Span<EValue*> stack) {
+    call(ctx, stack, std::index_sequence_for<Parameters...>());
+  }
+};
+
+// Registers a function as the operator zoexport::`name`.
+template <auto Function>
+bool register_operator(const char* name) {
+  return executorch::runtime::register_kernel(executorch::runtime::Kernel(name, Boxed<Function>::call)) == Error::Ok;
 }
 
 }  // namespace zoexport::ops

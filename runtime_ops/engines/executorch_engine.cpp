@@ -23,6 +23,7 @@
 #include "engines/mapped_loader.h"
 #include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
+#include "engines/program_tables.h"
 #include "session/memory.h"
 #include "session/storage/files.h"
 #include "session/storage/sha256.h"
@@ -345,6 +346,11 @@ class ExecutorchEngine : public Engine {
     if (error != Error::Ok) {
       return failed(program, "while opening, " + code_text(error),
                     "Compile the bundle with this version of zoexport; report it if that does not help.");
+    }
+    ZO_ASSIGN(content, MappedFile::of(*file, 0, file->size()));
+    const std::string problem = program_problem(static_cast<const uint8_t*>(content.data()));
+    if (!problem.empty()) {
+      return failed(program, problem, "Compile the bundle again.");
     }
     return module;
   }

@@ -267,6 +267,31 @@ void test_safetensors() {
   CHECK(sum > 0);
 }
 
+// A byte of the data belongs to one tensor, and every byte to one.
+void test_safetensors_places() {
+  const Folder folder;
+  const std::string path = folder.file("a");
+  const auto opens = [&](const std::string& header, const std::string& data) {
+    std::string content(8, '\0');
+    content[0] = static_cast<char>(header.size());
+    put(path, content + header + data);
+    return SafeTensors::open(path, ZO_STATE_ERROR).ok();
+  };
+  const auto tensor = [](const std::string& name, const std::string& offsets, const std::string& dtype = "U8") {
+    return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":[2],"data_offsets":)" + offsets + "}";
+  };
+  CHECK(opens("{" + tensor("b", "[2,4]") + "," + tensor("a", "[0,2]") + "}", "abcd"));
+  CHECK(opens(R"({"e":{"dtype":"U8","shape":[0,3],"data_offsets":[0,0]}})", ""));
+  CHECK(opens("{}", ""));
+  CHECK(!opens("{" + tensor("a", "[1,3]") + "}", "abc"));
+  CHECK(!opens("{" + tensor("a", "[0,2]") + "}", "abc"));
+  CHECK(!opens("{" + tensor("a", "[0,2]") + "," + tensor("b", "[1,3]") + "}", "abc"));
+  CHECK(!opens("{" + tensor("a", "[0,2]") + "," + tensor("b", "[3,5]") + "}", "abcde"));
+  CHECK(!opens("{" + tensor("a", "[0,2]", "U7") + "}", "ab"));
+  CHECK(!opens(" {" + tensor("a", "[0,2]") + "}", "ab"));
+  CHECK(!opens("", ""));
+}
+
 void test_manifest() {
   const auto manifest = parse_manifest(with_id(manifest_body()), "manifest");
   if (!CHECK(manifest.ok())) {
@@ -427,6 +452,7 @@ int main() {
   test_log_file();
   test_log_digest();
   test_safetensors();
+  test_safetensors_places();
   test_manifest();
   test_half_slots();
   test_integer_slots();

@@ -69,13 +69,13 @@ class Numbers {
   }
   const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
-
- private:
   void skip(size_t count) {
     count = count < size_ ? count : size_;
     data_ += count;
     size_ -= count;
   }
+
+ private:
   const uint8_t* data_;
   size_t size_;
 };

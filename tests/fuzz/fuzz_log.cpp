@@ -8,11 +8,12 @@
 
 namespace {
 
-void sign(std::string& bytes, size_t begin, size_t size) {
-  const uint32_t crc = zoexport::crc32(bytes.data() + begin, size - 4);
+uint32_t sign(std::string& bytes, size_t begin, size_t size, uint32_t before) {
+  const uint32_t crc = zoexport::crc32(bytes.data() + begin, size - 4, before);
   for (size_t i = 0; i < 4; ++i) {
     bytes[begin + size - 4 + i] = static_cast<char>(crc >> (8 * i));
   }
+  return crc;
 }
 
 }  // namespace
@@ -24,11 +25,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   std::string bytes = fuzz::text(data + 1, size - 1);
   if (data[0] % 2 == 1 && bytes.size() >= kLogHeaderBytes) {
-    sign(bytes, 0, kLogHeaderBytes);
+    // From format 2 on, each goes on from the one before.
+    const bool chained = bytes[7] != 1;
+    uint32_t crc = sign(bytes, 0, kLogHeaderBytes, 0);
     const uint32_t queries = static_cast<uint8_t>(bytes[48]);  // the least of its bytes
     const size_t record = record_bytes(queries);
     for (size_t at = kLogHeaderBytes; at + record <= bytes.size(); at += record) {
-      sign(bytes, at, record);
+      crc = sign(bytes, at, record, chained ? crc : 0);
     }
   }
   const auto log = parse_log(bytes, "log");

@@ -1,92 +1,265 @@
-"""Runs the fuzz targets, each for its share of the time, and says what they reached.
+"""Runs the fuzz targets, each for its share of CPU time, and says what they reached.
 
     python -m tests.fuzz.run --build build/fuzz --seconds 600
 
-An input that crashes, hangs or takes too much memory is kept in tests/fuzz/corpus/<target>, from where every later run
-and the tests take it. What else was found interesting stays in the build folder.
+Targets are the programs ``fuzz_*`` of the build folder, and the modules ``fuzz_*`` of this package where atheris is
+installed. An input that crashes, hangs or takes too much memory is kept in tests/fuzz/corpus/<target>, from where every
+later run and the tests take it. What else was found interesting stays in the build folder, and so do the figures of all
+runs together, in figures.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
-import resource
+import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tests.fuzz import seeds
 
-CORPUS = Path(__file__).parent / "corpus"
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
 MEMORY_MB = 512
 LONGEST_INPUT = 1 << 16
-HANG_SECONDS = 20
+#: Of wall time, which is many times an input's own on a machine that is busy with other things.
+HANG_SECONDS = 120
+#: CPU seconds after which a target's figures are written, and another one has its turn.
+SLICE_SECONDS = 120.0
+#: Of the inputs of a target that --keep adds.
+KEPT_BYTES = 20000
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def run(program: Path, build: Path, seconds: int) -> dict[str, Any]:
-    """Run one target; its figures."""
-    target = program.name.removeprefix("fuzz_")
-    grown, kept = build / "corpus" / target, CORPUS / target
-    for folder in (grown, kept):
+@dataclass
+class Target:
+    """A fuzz target; ``left`` is the CPU time of this run that it still has."""
+
+    name: str
+    command: list[str]
+    left: float
+    running: bool = False
+    finds: list[str] = field(default_factory=list)
+    status: int = 0
+
+
+def targets(build: Path, python: bool) -> list[tuple[str, list[str]]]:
+    """Names and commands of all targets."""
+    programs = sorted(path for path in build.glob("fuzz_*") if path.is_file())
+    found = [(path.name.removeprefix("fuzz_"), [str(path)]) for path in programs]
+    if python:
+        for path in sorted(HERE.glob("fuzz_*.py")):
+            command = [sys.executable, "-m", f"tests.fuzz.{path.stem}"]
+            found.append((path.stem.removeprefix("fuzz_"), command))
+    return found
+
+
+def cpu_seconds(process: int) -> float:
+    """CPU time that a process has taken so far."""
+    text = Path(f"/proc/{process}/stat").read_text("utf-8")
+    fields = text[text.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def run(target: Target, build: Path, seconds: float) -> dict[str, Any]:
+    """Run one target for so much CPU time; its figures."""
+    grown, kept = build / "corpus" / target.name, CORPUS / target.name
+    given = build / "seeds" / target.name
+    for folder in (grown, kept, given):
         folder.mkdir(parents=True, exist_ok=True)
+    words = build / "seeds" / f"{target.name}.dict"
     before = set(kept.iterdir())
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [
-            str(program),
-            f"-max_total_time={seconds}",
-            f"-rss_limit_mb={MEMORY_MB}",
-            f"-timeout={HANG_SECONDS}",
-            f"-max_len={LONGEST_INPUT}",
-            f"-artifact_prefix={kept}/",
-            "-print_final_stats=1",
-            str(grown),
-            str(build / "seeds" / target),
-            str(kept),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    log = done.stderr
-    (build / f"{target}.log").write_text(log, "utf-8")
+    log = build / f"{target.name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *target.command,
+                f"-rss_limit_mb={MEMORY_MB}",
+                f"-timeout={HANG_SECONDS}",
+                "-report_slow_units=100000",
+                f"-max_len={LONGEST_INPUT}",
+                f"-artifact_prefix={kept}/",
+                "-print_final_stats=1",
+                *([f"-dict={words}"] if words.exists() else []),
+                str(grown),
+                str(given),
+                str(kept),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        asked = False
+        while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
+            if not asked and cpu_seconds(process.pid) >= seconds:
+                process.send_signal(signal.SIGUSR1)  # libFuzzer ends after the input that runs
+                asked = True
+            time.sleep(0.2)
+    process.returncode = os.waitstatus_to_exitcode(ended[1])
+    text = log.read_text("utf-8", "replace")
 
     def last(pattern: str) -> int:
-        found = re.findall(pattern, log)
+        found = re.findall(pattern, text)
         return int(found[-1]) if found else 0
 
     return {
-        "target": target,
         "edges": last(r"cov: (\d+)"),
         "executions": last(r"stat::number_of_executed_units:\s*(\d+)"),
         "peak_mb": last(r"stat::peak_rss_mb:\s*(\d+)"),
-        "cpu_seconds": round(after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime),
+        "cpu_seconds": round(ended[2].ru_utime + ended[2].ru_stime, 1),
         "finds": sorted(path.name for path in set(kept.iterdir()) - before),
-        "status": done.returncode,
+        "status": process.returncode,
     }
 
 
+def add(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a target's earlier runs, and those of one more."""
+    return {
+        "edges": max(known.get("edges", 0), found["edges"]),
+        "executions": known.get("executions", 0) + found["executions"],
+        "cpu_seconds": round(known.get("cpu_seconds", 0) + found["cpu_seconds"], 1),
+        "peak_mb": max(known.get("peak_mb", 0), found["peak_mb"]),
+        "finds": sorted({*known.get("finds", []), *found["finds"]}),
+    }
+
+
+class Figures:
+    """figures.json of a build folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+
+    def read(self) -> dict[str, Any]:
+        """Of all targets."""
+        return json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+
+    def add(self, name: str, found: dict[str, Any]) -> dict[str, Any]:
+        """Add one more run of a target; its figures then."""
+        with self.lock:
+            known = self.read()
+            known[name] = add(known.get(name, {}), found)
+            written = self.path.with_suffix(".tmp")
+            written.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
+            written.replace(self.path)
+            return known[name]
+
+
+def run_all(chosen: list[Target], build: Path, jobs: int) -> None:
+    """Run targets in slices, ``jobs`` at a time, until none has time left or all have failed."""
+    figures = Figures(build / "figures.json")
+    turn = threading.Condition()
+
+    def work() -> None:
+        while True:
+            with turn:
+                while True:
+                    waiting = [one for one in chosen if one.left > 0]
+                    ready = [one for one in waiting if not one.running]
+                    if not waiting or ready:
+                        break
+                    turn.wait()
+                if not waiting:
+                    return
+                target = max(ready, key=lambda one: one.left)
+                target.running = True
+            found = run(target, build, min(SLICE_SECONDS, target.left))
+            total = figures.add(target.name, found)
+            with turn:
+                target.running = False
+                target.left -= max(found["cpu_seconds"], 0.1)
+                target.finds += found["finds"]
+                if found["status"] != 0:
+                    target.status, target.left = found["status"], 0
+                now = {"target": target.name, **found, "all_runs": total}
+                sys.stdout.write(json.dumps(now) + "\n")
+                sys.stdout.flush()
+                turn.notify_all()
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in [pool.submit(work) for _ in range(jobs)]:
+            done.result()
+
+
+def keep(name: str, command: list[str], build: Path) -> int:
+    """Add to a target's kept inputs what reaches much, the shortest first; how many that are."""
+    kept, chosen = CORPUS / name, build / "chosen" / name
+    shutil.rmtree(chosen, ignore_errors=True)
+    chosen.mkdir(parents=True)
+    grown = [
+        folder for folder in (build / "corpus" / name, build / "seeds" / name) if folder.exists()
+    ]
+    subprocess.run(
+        [*command, "-set_cover_merge=1", f"-max_len={LONGEST_INPUT}", chosen, *grown],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    room = KEPT_BYTES
+    found = 0
+    for path in sorted(chosen.iterdir(), key=lambda one: one.stat().st_size):
+        room -= path.stat().st_size
+        if room >= 0:
+            shutil.copyfile(path, kept / path.name)
+            found += 1
+    return found
+
+
+def table(build: Path) -> str:
+    """The figures of all runs as docs/trust.md has them."""
+    lines = [
+        "| target | edges | executions | CPU time | peak memory | finds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, known in sorted(Figures(build / "figures.json").read().items()):
+        lines.append(
+            f"| `{name}` | {known['edges']} | {known['executions']:,} | {known['cpu_seconds'] / 60:.0f} min | "
+            f"{known['peak_mb']} MB | {len(known['finds'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
-    """Run all targets, one after another."""
+    """Run all targets, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True, help="where the targets were built")
-    parser.add_argument("--seconds", type=int, default=600, help="of all targets together")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="CPU time of all targets together"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
+    parser.add_argument(
+        "--keep", action="store_true", help="add what reaches much to the kept inputs alone"
+    )
+    parser.add_argument("--table", action="store_true", help="print the figures of all runs alone")
     parser.add_argument("targets", nargs="*", help="some of them; all")
     options = parser.parse_args()
-    programs = sorted(path for path in options.build.glob("fuzz_*") if path.is_file())
-    chosen = [path for path in programs if not options.targets or path.name[5:] in options.targets]
+    if options.table:
+        sys.stdout.write(table(options.build))
+        return 0
+    known = targets(options.build, python=find_spec("atheris") is not None)
+    unknown = set(options.targets) - {name for name, _ in known}
+    if unknown:
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    named = [one for one in known if not options.targets or one[0] in options.targets]
+    if options.keep:
+        for name, command in named:
+            sys.stdout.write(f"{name}: {keep(name, command, options.build)}\n")
+        return 0
+    chosen = [Target(name, command, options.seconds / len(named)) for name, command in named]
     seeds.write(options.build / "seeds")
-    failed = not chosen
-    for program in chosen:
-        found = run(program, options.build, max(1, options.seconds // len(chosen)))
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
-        failed |= found["status"] != 0
-    return int(failed)
+    run_all(chosen, options.build, max(1, options.jobs))
+    return int(not chosen or any(target.status != 0 for target in chosen))
 
 
 if __name__ == "__main__":

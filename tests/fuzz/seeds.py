@@ -7,18 +7,51 @@ writes FOLDER/<target>/<name>.
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support import bundles, grid_bundles, split_bundles, stacked_bundles
+from tests.fuzz import operator_calls, python_seeds
+from tests.support import bundles, grid_bundles, linear_program, split_bundles, stacked_bundles
 from tests.support.sessions import make_dataset, open_session, write_examples
+from zoexport.session import Session
+
+#: Bundles that the targets open, as the writers of the tests made them.
+BUNDLES = Path(__file__).parent / "bundles"
+#: Of fuzz_state, in the order of their numbers.
+STATE_FILES = (
+    "state.json",
+    "run.json",
+    "trajectory.log",
+    "initial.safetensors",
+    "snapshot-0.safetensors",
+    "snapshot-3.safetensors",
+    "snapshot-4.safetensors",
+    "snapshot-5.safetensors",
+    "work.bin",
+)
 
 #: Of fuzz_row_program: tensors, their sizes, constants, then the code, whose numbers are 16 larger.
 ROW_PROGRAMS = {
     "scale": (1, 6, 1, 1, [1, 6, 1, 1, 0, 1, 2, 1, 1, 1, 1, 2, 1, 0, -1, 0]),
     "softmax": (1, 12, 1, 0, [1, 3, 1, 4, 0, 4, 5, 4, 1, 4, 4, 1, 1, 3, 31, 1, 0, 0, 0]),
+}
+
+
+#: Of fuzz_abi: verbs, each with a number for its error, and what they are given.
+_OPEN = bytes([0, 0, 0, 0, 0, 16, 0, 0xFF, 0])
+_ADD = bytes([11, 0, 0, 1, 3, 0, 17, 18, 19, 3, 0, 17, 18, 19, 16, 0])
+_RUN = bytes([13, 0, 1, 0, 16, 0]) + bytes([14, 0, 21]) + bytes([15, 0, 0])
+_READ = bytes([16, 0, 0, 0, 0, 1]) + bytes([21, 0, 0, 0, 16]) + bytes([23, 0, 2, 0, 0, 9, 0, 0])
+VERBS = {
+    "memory": _OPEN + _ADD + _RUN + _READ,
+    "state": _OPEN + bytes([6, 0, 16, 1, 0, 0]) + _ADD + _RUN + bytes([23, 0, 8, 0, 200, 0, 0, 0]),
+    "first": _OPEN[:-1] + b"\x01" + _ADD + _RUN,
+    "structs": _OPEN
+    + bytes([2, 0, 0xC0, 88, 3, 0, 0, 16, 5, 0, 0, 16, 9, 0, 0, 10, 0, 0, 1, 8, 1]),
 }
 
 
@@ -46,6 +79,7 @@ def _write(work: Path, folder: Path) -> None:
         manifest = (work / name / "manifest.json").read_bytes()
         keep("manifest", name, manifest)
         keep("safetensors", name, (work / name / "adapter.safetensors").read_bytes())
+    manifest = (BUNDLES / "zeroth" / "manifest.json").read_bytes()
     keep("canonical", "manifest", (work / "prge" / "manifest.json").read_bytes())
     for number, text in enumerate(
         (b'{"b":[1,-2.50e-3,true,null,"\\u00e9\\n"],"a":{"x":{}}}', b"[]", b"1e5")
@@ -65,9 +99,54 @@ def _write(work: Path, folder: Path) -> None:
         (b"\x01\x03\x00\x10", b"\x02\x05\x01\x1f", b"\x00\x00\x00\x3b")
     ):
         keep("dataset", f"lines-{number}", options + lines)
+    for name, content in states(work / "states").items():
+        keep("state", name, content)
+    for name, content in operator_calls.calls().items():
+        keep("operators", name, content)
+    for name, content in VERBS.items():
+        keep("abi", name, content)
+    keep("program", "linear", linear_program.compiled())
+    for target, made in python_seeds.seeds(work, manifest).items():
+        for name, content in made.items():
+            keep(target, name, content)
     for name, (tensors, elements, times, constants, code) in ROW_PROGRAMS.items():
         numbers = bytes([tensors, elements, times, constants, *(number + 16 for number in code)])
         keep("row_program", name, numbers)
+
+
+def states(work: Path) -> dict[str, bytes]:
+    """States of the bundles, each read and trained, with its own checksums and with ones that are made right."""
+    found = {}
+    kinds = {"zeroth": (0, bundles.LinearModel), "first": (1, split_bundles.SplitModel)}
+    for name, (kind, engine) in kinds.items():
+        for imported in (False, True):
+            state = work / f"{name}-{imported}"
+            with (
+                make_dataset(bundles.text_examples()) as dataset,
+                Session.open(BUNDLES / name, engine=engine()) as session,
+            ):
+                session.attach(state)
+                if imported:
+                    slot = session.slots()[0]
+                    session.write_slot(slot.name, array("f", [0.25] * math.prod(slot.shape)))
+                session.train(dataset, 3)
+                session.save()
+                session.train(dataset, 5)
+                files = packed(state)
+            for way in (0, 2, 4, 6, 0x1E):
+                found[f"{state.name}-{way}"] = bytes([kind | way]) + files
+    return found
+
+
+def packed(state: Path) -> bytes:
+    """The files of a state, one after another."""
+    content = b""
+    for number, name in enumerate(STATE_FILES):
+        path = state / name
+        if path.exists():
+            file = path.read_bytes()
+            content += bytes([number]) + len(file).to_bytes(2, "big") + file
+    return content
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from zoexport.adapters.formats import Slots, slot_modules
-from zoexport.core import outside
+from zoexport.core import outside, tensor_file
 from zoexport.core.errors import StateError, first_line
 
 CONFIG = "adapter_config.json"
@@ -178,8 +178,10 @@ def _read_tensors(path: Path, layout: Layout) -> dict[str, Array]:
 
     library: Any = safetensors  # its functions carry no types
     try:
-        entries = library.deserialize(path.read_bytes())
-    except (OSError, library.SafetensorError) as error:
+        content = path.read_bytes()
+        tensor_file.check(content)
+        entries = library.deserialize(content)
+    except (OSError, library.SafetensorError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise StateError(
             f"{path}",

@@ -177,11 +177,16 @@ def read_settings(folder: Path) -> AdapterSettings:
     """
     content = read_config(folder, _LAYOUT)
     try:
+        rank, targets = int(content["r"]), content["target_modules"]
+        if rank < 1:
+            raise ValueError(f"a rank of {rank}")
+        if not isinstance(targets, list) or not all(isinstance(name, str) for name in targets):
+            raise TypeError("target_modules that are no list of names")
         return AdapterSettings(
-            rank=int(content["r"]),
+            rank=rank,
             alpha=float(content["lora_alpha"]),
             base_model=str(content.get("base_model_name_or_path") or ""),
-            target_modules=tuple(content["target_modules"]),
+            target_modules=tuple(targets),
             fan_in_fan_out=bool(content.get("fan_in_fan_out", False)),
             causal=content.get("task_type", _CAUSAL) == _CAUSAL,
         )

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.core import outside
+from zoexport.core import outside, tensor_file
 from zoexport.core.errors import ConfigError, first_line
 from zoexport.core.files import atomic_file
 
@@ -105,15 +105,16 @@ def read_mask(path: Path) -> Mask:
     from safetensors import SafetensorError, safe_open
 
     try:
+        tensor_file.check(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             places = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise _unusable(path, first_line(error)) from error
     if metadata.get("format") != FORMAT:
         raise _unusable(path, f"the format {metadata.get('format')!r}")
     try:
-        facts = MaskFacts(**outside.parse(metadata["facts"]))
+        facts = _facts(outside.parse(metadata["facts"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable(path, f"metadata that cannot be read ({first_line(error)})") from error
     for name, shape in facts.shapes.items():
@@ -123,6 +124,26 @@ def read_mask(path: Path) -> Mask:
     if mask.count() == 0:
         raise _unusable(path, "no chosen weight")
     return mask
+
+
+def _facts(content: Any) -> MaskFacts:
+    """The facts of a file's metadata; TypeError or ValueError where they are none."""
+    facts = MaskFacts(**content)
+    kinds: dict[str, Any] = {
+        "str": str,
+        "int": int,
+        "float": (int, float),
+        "dict[str, list[int]]": dict,
+    }
+    for field in dataclasses.fields(facts):
+        value = getattr(facts, field.name)
+        if not isinstance(value, kinds[str(field.type)]) or isinstance(value, bool):
+            raise TypeError(f"{field.name} = {value!r}"[:200])
+    for name, shape in facts.shapes.items():
+        sizes = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
+        if not sizes or len(shape) != 2:
+            raise ValueError(f"the shape of {name} is {shape!r}"[:200])
+    return facts
 
 
 def _problem(places: Any, shape: list[int]) -> str:

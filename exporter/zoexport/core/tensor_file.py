@@ -1,12 +1,14 @@
-"""Writing a safetensors file whose tensors come one by one, or a few rows at a time, and never all at once.
+"""Safetensors files: writing one whose tensors come one by one, and whether the session would read one.
 
-The format is an 8-byte length, a JSON header with each tensor's type, shape and place, and the tensors' bytes without
-gaps. Names, types and shapes must be known first; the header is then written once and every tensor has its place.
+Tensors may also come a few rows at a time; they are never all in memory at once. The format is an 8-byte length, a JSON
+header with each tensor's type, shape and place, and the tensors' bytes without gaps. Names, types and shapes must be
+known first; the header is then written once and every tensor has its place.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -15,7 +17,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
+
+from zoexport.core import outside
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +28,14 @@ if TYPE_CHECKING:
 _TYPES = {
     "float64": ("F64", 8),
     "int64": ("I64", 8),
+    "uint64": ("U64", 8),
     "float32": ("F32", 4),
     "int32": ("I32", 4),
     "uint32": ("U32", 4),
     "bfloat16": ("BF16", 2),
     "float16": ("F16", 2),
     "int16": ("I16", 2),
+    "uint16": ("U16", 2),
     "int8": ("I8", 1),
     "uint8": ("U8", 1),
     "bool": ("BOOL", 1),
@@ -191,3 +197,64 @@ def _bytes(entry: TensorEntry) -> int:
 
 def _rows(entry: TensorEntry) -> int:
     return entry.shape[0] if entry.shape else 1
+
+
+def check(file: Path | bytes) -> None:
+    """Look at a file's header as the session does, so that no file is one thing here and another there.
+
+    Args:
+        file: its path, or its bytes.
+
+    Raises:
+        ValueError: the session refuses it. OSError: it cannot be read.
+    """
+    if isinstance(file, bytes):
+        return _check(io.BytesIO(file), len(file))
+    with file.open("rb") as opened:
+        _check(opened, os.fstat(opened.fileno()).st_size)
+
+
+def _check(file: IO[bytes], size: int) -> None:
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8 or length > outside.LONGEST:
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
+    text = file.read(length)
+    if not text.startswith(b"{"):
+        raise ValueError("a header that does not begin with {")
+    places = []
+    for name, entry in outside.parse(text).items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"{name} is no object")
+        if name == "__metadata__":
+            if not all(isinstance(value, str) for value in entry.values()):
+                raise ValueError("metadata that are no texts")
+            continue
+        places.append(_place(name, entry))
+    end = 0
+    for begin, after in sorted(places):
+        if begin != end:
+            raise ValueError(f"a tensor at byte {begin} of the data, not at byte {end}")
+        end = after
+    if end != size - 8 - length:
+        raise ValueError(f"{size - 8 - length} bytes of data, not {end}, as the tensors have")
+
+
+def _place(name: str, entry: dict[str, Any]) -> tuple[int, int]:
+    """Where a tensor's bytes begin and end."""
+    bytes_of = dict(_TYPES.values())
+    shape: Any = entry.get("shape")
+    offsets: Any = entry.get("data_offsets")
+    dtype: Any = entry.get("dtype")
+    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
+        raise ValueError(f"no shape or no two data_offsets of {name}")
+    if not isinstance(dtype, str) or dtype not in bytes_of:
+        raise ValueError(f"an unknown type of {name}")
+    if offsets[1] - offsets[0] != math.prod(shape) * bytes_of[dtype]:
+        raise ValueError(f"other bytes than the shape of {name} needs")
+    return offsets[0], offsets[1]
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < 2**63 for value in values
+    )

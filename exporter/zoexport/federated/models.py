@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from zoexport.core import manifest as manifests
+from zoexport.core import tensor_file
 from zoexport.core.errors import ConfigError, StateError, first_line
 from zoexport.core.files import atomic_file
 from zoexport.session import Session, SlotInfo, no_programs
@@ -90,6 +91,7 @@ def unpack(content: bytes, like: Mapping[str, int], where: str) -> Model:
         StateError: it is something else, or of other slots.
     """
     try:
+        tensor_file.check(content)
         found = {name: values.reshape(-1) for name, values in load(content).items()}
         sizes = {name: values.size for name, values in found.items()}
         floats = all(values.dtype == np.float32 for values in found.values())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zoexport.core import outside
 from zoexport.core.errors import DataError
 from zoexport.session import Record
 
@@ -161,23 +162,22 @@ class Request:
         header, parts = _unpack(content)
         try:
             terms = header["terms"]
-            steps = terms["steps"]
+            steps = _number(terms["steps"])
             # An average has the numbers of one client's trajectory.
-            scalars = terms["scalars"]
+            scalars = _number(terms["scalars"])
             state = parts.pop(0) if header["state"] else None
             rounds = []
             for listed in header["rounds"]:
                 found = {
-                    client: Trajectory.unpack(parts.pop(0), steps, scalars)
+                    _number(client): Trajectory.unpack(parts.pop(0), steps, scalars)
                     for client in listed["clients"]
                 }
-                limit = listed.get("limit")
                 rounds.append(
                     RoundScalars(
                         _number(listed["round"]),
                         found,
                         _one_of(listed.get("aggregate", "mean"), AGGREGATES),
-                        None if limit is None else float(limit),
+                        _limit(listed.get("limit")),
                     )
                 )
             return cls(
@@ -264,11 +264,11 @@ def _pack(header: Mapping[str, Any], parts: Sequence[bytes]) -> bytes:
 def _unpack(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
     end = content.find(b"\n", 0, _LONGEST_HEADER)
     try:
-        header = json.loads(content[: max(end, 0)])
+        header = outside.parse(content[: max(end, 0)])
         if header["protocol"] not in _READ:
             raise _malformed(f"protocol {header['protocol']}", f"protocol {PROTOCOL}")
         sizes = [_number(size) for size in header["parts"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _malformed("no line of JSON with protocol and parts", "a message") from error
     at, parts = end + 1, []
     for size in sizes:
@@ -283,6 +283,14 @@ def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TypeError(f"a number (it is {value!r})")
     return value
+
+
+def _limit(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"a limit (it is {value!r})")
+    return float(value)
 
 
 def _one_of(value: object, known: Sequence[str]) -> str:

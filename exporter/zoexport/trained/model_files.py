@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.adapters.files import refuse
-from zoexport.core import outside
+from zoexport.core import outside, tensor_file
 from zoexport.core.errors import StateError, first_line
 from zoexport.core.files import atomic_folder
 
@@ -64,8 +64,9 @@ def read_tensors(path: Path, kind: str) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
+        tensor_file.check(path)
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, kind, error) from error
 
 

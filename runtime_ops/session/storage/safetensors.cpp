@@ -58,6 +58,9 @@ Result<SafeTensors> SafeTensors::of(const OpenFile& opened) {
                    "a whole safetensors file", fix};
   }
   const char* begin = reinterpret_cast<const char*>(file.data()) + 8;
+  if (header_size == 0 || *begin != '{') {
+    return Failure{code, path, "a header that does not begin with {", "a safetensors file", fix};
+  }
   ZO_ASSIGN(header, parse_json(begin, begin + header_size, code, path, fix));
   SafeTensors result(std::move(file), 8 + static_cast<size_t>(header_size));
   const size_t available = result.file_.size() - result.start_;
@@ -86,7 +89,11 @@ Result<SafeTensors> SafeTensors::of(const OpenFile& opened) {
       break;
     }
     const size_t element = dtype_bytes(tensor.dtype);
-    if (element != 0 && shape_bytes(tensor.shape, element) != last - first) {
+    if (element == 0) {
+      entry.member("dtype").problem("a type of whole bytes that this release knows");
+      break;
+    }
+    if (shape_bytes(tensor.shape, element) != last - first) {
       entry.problem("as many bytes as the shape needs");
       break;
     }
@@ -95,7 +102,30 @@ Result<SafeTensors> SafeTensors::of(const OpenFile& opened) {
     result.tensors_.emplace(name, std::move(tensor));
   }
   ZO_TRY(problems.status());
+  ZO_TRY(result.check_gaps(available, fix, code, path));
   return result;
+}
+
+// Tensors lie end to end and fill the file, so that no byte of it belongs to two of them, or to none.
+Status SafeTensors::check_gaps(size_t available, const std::string& fix, zo_status code,
+                               const std::string& path) const {
+  std::vector<std::pair<size_t, size_t>> places;
+  for (const auto& entry : tensors_) {
+    const auto begin = static_cast<size_t>(entry.second.data - (file_.data() + start_));
+    places.emplace_back(begin, begin + entry.second.bytes);
+  }
+  std::sort(places.begin(), places.end());
+  size_t end = 0;
+  for (const auto& [begin, next] : places) {
+    if (begin != end) {
+      return Failure{code, path, "a tensor at byte " + std::to_string(begin) + " of the data",
+                     "one at byte " + std::to_string(end), fix};
+    }
+    end = next;
+  }
+  return end == available ? Status()
+                          : Failure{code, path, std::to_string(available) + " bytes of data",
+                                    std::to_string(end) + ", as the tensors have", fix};
 }
 
 const TensorBytes* SafeTensors::find(const std::string& name) const {

@@ -21,7 +21,8 @@ struct TensorBytes {
 
 class SafeTensors {
  public:
-  // Maps and checks the file: every tensor lies within it and has the size that its dtype and shape say.
+  // Maps and checks the file: every tensor lies within it and has the size that its dtype and shape say, and together they
+  // fill it. What is refused here, Python's core/tensor_file.py refuses.
   static Result<SafeTensors> open(const std::string& path, zo_status code);
   static Result<SafeTensors> of(const OpenFile& file);
 
@@ -34,6 +35,7 @@ class SafeTensors {
 
  private:
   SafeTensors(MappedFile file, size_t start) : file_(std::move(file)), start_(start) {}
+  Status check_gaps(size_t available, const std::string& fix, zo_status code, const std::string& path) const;
   MappedFile file_;
   size_t start_;
   std::map<std::string, TensorBytes> tensors_;

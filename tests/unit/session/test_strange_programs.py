@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
@@ -37,6 +39,56 @@ def test_planned_memory_is_added_up(bundle: Path, sizes: list[int], found: str) 
     rewrite(bundle)
     message = in_child(step, bundle)
     assert f"tensors that take {found}, and" in message and "in this machine" in message
+
+
+def change(bundle: Path, alter: Callable[[Any], None]) -> str:
+    """The message of a step with both methods altered."""
+    file = deserialize_pte_binary((bundle / "model.bin").read_bytes())
+    for plan in file.program.execution_plan:
+        alter(plan)
+    (bundle / "model.bin").write_bytes(bytes(serialize_pte_binary(file)))
+    rewrite(bundle)
+    return in_child(step, bundle)
+
+
+def test_a_tensor_without_memory_is_refused(bundle: Path) -> None:
+    def alter(plan: Any) -> None:
+        place = next(
+            index
+            for index, value in enumerate(plan.values)
+            if getattr(value.val, "allocation_info", None) is not None
+            and index not in [*plan.inputs, *plan.outputs]
+        )
+        plan.values[place].val.allocation_info = None
+
+    assert "a tensor without memory" in change(bundle, alter)
+
+
+def test_an_input_that_is_a_constant_is_refused(bundle: Path) -> None:
+    """The file is mapped for reading, and ExecuTorch would copy the caller's input there."""
+
+    def alter(plan: Any) -> None:
+        tensor = plan.values[plan.inputs[3]].val
+        constants = [value.val for value in plan.values if hasattr(value.val, "data_buffer_idx")]
+        tensor.data_buffer_idx = max(one.data_buffer_idx for one in constants)
+        tensor.allocation_info = None
+
+    assert "an input that is a constant" in change(bundle, alter)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5])
+def test_arguments_that_are_not_there(bundle: Path, kept: int) -> None:
+    """What lies beside an operator's arguments is not read as one."""
+
+    def alter(plan: Any) -> None:
+        names = [f"{one.name}.{one.overload}" for one in plan.operators]
+        for instruction in plan.chains[0].instructions:
+            call = instruction.instr_args
+            if hasattr(call, "op_index") and names[call.op_index].startswith("zoexport::zo_"):
+                call.args = call.args[:kept]
+
+    message = change(bundle, alter)
+    assert "the arguments must be those of the operator's schema" in message
 
 
 @pytest.mark.parametrize("word", [0x7FFFFFF0, -4])

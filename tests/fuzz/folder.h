@@ -1,0 +1,101 @@
+// A folder in memory for targets that read folders, and the programs of their bundles, which run in this process.
+#pragma once
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "fuzz.h"
+#include "zoexport/session.h"
+
+namespace fuzz {
+
+class Folder {
+ public:
+  explicit Folder(const char* name) : path_("/dev/shm/zoexport-fuzz-" + std::to_string(::getpid()) + "-" + name) {
+    MUST(::mkdir(path_.c_str(), 0700) == 0);
+  }
+  ~Folder() {
+    clear();
+    ::rmdir(path_.c_str());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+  // Removes all files.
+  void clear() const {
+    std::vector<std::string> names;
+    DIR* folder = ::opendir(path_.c_str());
+    MUST(folder != nullptr);
+    while (const dirent* entry = ::readdir(folder)) {
+      if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) {
+        names.emplace_back(entry->d_name);
+      }
+    }
+    ::closedir(folder);
+    for (const std::string& name : names) {
+      MUST(::unlink(file(name).c_str()) == 0);
+    }
+  }
+
+  void write(const std::string& name, const std::string& content) const {
+    const int descriptor = ::open(file(name).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    MUST(descriptor >= 0 &&
+         ::write(descriptor, content.data(), content.size()) == static_cast<ssize_t>(content.size()));
+    ::close(descriptor);
+  }
+
+ private:
+  std::string path_;
+};
+
+// Outputs that have an input's name are that input; the others are the same numbers for every call.
+inline int32_t run_program(void*, const char*, const zo_tensor* inputs, size_t input_count, const zo_tensor* outputs,
+                           size_t output_count, char*, size_t) {
+  for (size_t i = 0; i < output_count; ++i) {
+    if (outputs[i].data == nullptr) {
+      continue;
+    }
+    const zo_tensor* same = std::find_if(inputs, inputs + input_count, [&](const zo_tensor& input) {
+      return std::strcmp(input.name, outputs[i].name) == 0 && input.bytes == outputs[i].bytes;
+    });
+    if (same != inputs + input_count) {
+      std::memcpy(outputs[i].data, same->data, outputs[i].bytes);
+    } else {
+      std::fill_n(static_cast<float*>(outputs[i].data), outputs[i].bytes / sizeof(float), -1.5f);
+    }
+  }
+  return 0;
+}
+
+// A bundle of tests/fuzz/bundles, whose programs are the one above.
+inline zo_session* open_bundle(const char* name) {
+  static const zo_engine engine{sizeof(zo_engine), nullptr, run_program};
+  zo_open_options options{};
+  options.struct_size = sizeof(options);
+  options.engine = &engine;
+  options.cache = "";
+  zo_session* session = nullptr;
+  zo_error error;
+  const std::string path = std::string(ZOEXPORT_SOURCE_DIR "/tests/fuzz/bundles/") + name;
+  if (zo_session_open(path.c_str(), &options, &session, &error) != ZO_OK) {
+    std::fprintf(stderr, "%s: %s\n", error.where, error.found);
+    std::abort();
+  }
+  return session;
+}
+
+// What every verb promises: a failure says all four parts.
+inline void check(zo_status status, const zo_error& error) {
+  MUST(status >= ZO_OK && status < ZO_INTERNAL_ERROR && (status == ZO_OK) == (error.code == ZO_OK));
+  MUST(status == ZO_OK || (error.code == status && error.where[0] != '\0' && error.found[0] != '\0' &&
+                           error.expected[0] != '\0' && error.fix[0] != '\0'));
+}
+
+}  // namespace fuzz

@@ -1,0 +1,92 @@
+"""What fuzzing kept: inputs of the targets in Python, which ctest does not run, and files that are read twice."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import python_seeds, readers
+from tests.fuzz import run as fuzzing
+
+CORPUS = fuzzing.CORPUS
+PYTHON = sorted(path.stem.removeprefix("fuzz_") for path in fuzzing.HERE.glob("fuzz_*.py"))
+#: Kinds of files that the session and Python read, and whose inputs are of that kind.
+READ_TWICE = {"json": "canonical", "manifest": "manifest", "safetensors": "safetensors"}
+
+
+def target(name: str) -> Callable[[bytes], None]:
+    run: Callable[[bytes], None] = importlib.import_module(f"tests.fuzz.fuzz_{name}").run
+    return run
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_kept_inputs(name: str) -> None:
+    kept = sorted((CORPUS / name).iterdir())
+    assert kept
+    for path in kept:
+        target(name)(path.read_bytes())
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_seeds_and_what_was_mended(name: str, tmp_path: Path) -> None:
+    manifest = (readers.BUNDLE / "manifest.json").read_bytes()
+    seeds = python_seeds.seeds(tmp_path, manifest)[name]
+    for content in [*seeds.values(), *python_seeds.finds().get(name, {}).values()]:
+        target(name)(content)
+        for end in range(1, len(content), max(1, len(content) // 40)):
+            target(name)(content[:end])
+
+
+@pytest.mark.parametrize("kind", READ_TWICE)
+def test_readers_agree(kind: str, tmp_path: Path) -> None:
+    """Each input is taken by the session and by Python, or by neither; some are taken."""
+    taken = 0
+    for path in sorted((CORPUS / READ_TWICE[kind]).iterdir()):
+        of_session, of_python = readers.both(kind, path.read_bytes(), tmp_path)
+        assert (of_session == "") == (of_python == ""), (path.name, of_session, of_python)
+        taken += of_session == ""
+    assert taken > 0
+
+
+TARGET = """#!{python}
+import signal, sys, time
+asked = []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+kept = next(one.partition("=")[2] for one in sys.argv if one.startswith("-artifact_prefix="))
+while not asked:
+    sum(range(10000))
+time.sleep(0.3)
+open(kept + "crash-1", "w").close()
+print("#9 NEW cov: 12 ft: 3", "stat::number_of_executed_units: 345", "stat::peak_rss_mb: 67", sep="\\n")
+sys.exit(77)
+"""
+
+
+def test_figures_are_of_cpu_time_and_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "fuzz_one"
+    program.write_text(TARGET.format(python=sys.executable))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(fuzzing, "CORPUS", tmp_path / "kept")
+    (named,) = fuzzing.targets(tmp_path, python=False)
+    for runs in (1, 2):
+        fuzzing.run_all([fuzzing.Target(*named, left=0.4)], tmp_path, jobs=2)
+        (name, known), *others = json.loads((tmp_path / "figures.json").read_text()).items()
+        assert (name, others) == ("one", [])
+        assert (known["edges"], known["executions"], known["peak_mb"]) == (12, 345 * runs, 67)
+        assert 0.4 * runs <= known["cpu_seconds"] < 3 * runs and known["finds"] == ["crash-1"]
+    assert "| `one` | 12 | 690 |" in fuzzing.table(tmp_path)
+
+
+def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.fuzz.run", "--build", str(tmp_path), "two"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "no such target: two" in done.stderr
