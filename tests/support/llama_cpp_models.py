@@ -1,6 +1,6 @@
 """A transformers model as the GGUF file that llama.cpp runs: what its own conversion of each architecture states.
 
-Rows are ordered one by one here, as the formulas have them, and not as :mod:`zoexport.adapters.llama_cpp_names` does it.
+Rows are ordered one by one here, as the formulas have them, not as :mod:`zoexport.adapters.llama_cpp_names` does it.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def _get(config: Any, *names: str, default: Any = None) -> Any:
     return next((v for n in names if (v := getattr(config, n, None)) is not None), default)
 
 
-def write_model(
-    path: Path, model: Any, *, half: bool = False, wrong_order: bool = False
-) -> Path:
+def write_model(path: Path, model: Any, *, half: bool = False, wrong_order: bool = False) -> Path:
     """Write a model whose tokens have no text.
 
     Args:

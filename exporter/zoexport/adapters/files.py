@@ -19,6 +19,7 @@ CONFIG = "adapter_config.json"
 """PEFT and mlx-lm call their descriptions the same; what is in them differs."""
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
+_LONGEST_NAME = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +164,11 @@ def check_finite(where: str, values: Array) -> None:
         )
 
 
+def shown(name: str) -> str:
+    """A name of a stranger's file for a message of one line."""
+    return name if name.isprintable() and len(name) <= _LONGEST_NAME else repr(name)[:_LONGEST_NAME]
+
+
 def check_names(
     path: Path,
     names: Mapping[str, str],
@@ -187,7 +193,7 @@ def check_names(
             modules = slot_modules(shapes)
             refuse(
                 f"{path}",
-                found=f"{found} {wrong[0]}{more}",
+                found=f"{found} {shown(wrong[0])}{more}",
                 expected=f"the {len(modules)} layers that the bundle adapts, such as {modules[0]}",
                 fix="Compile the model with the adapter's layers (--set lora.targets=..., lora.layers=...).",
             )

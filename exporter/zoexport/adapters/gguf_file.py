@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zoexport.adapters.files import shown
+
 LONGEST_HEADER = 1 << 20
 """Bytes of fields and tensors' descriptions: an adapter's has no vocabulary."""
 _MAGIC = b"GGUF"
@@ -112,7 +114,7 @@ def open_gguf(path: Path) -> GgufFile:
         name = reader.text()
         dimensions = reader.number("<I")
         if dimensions > _MOST_DIMENSIONS:
-            raise BadGgufError(f"{name!r} of {dimensions} dimensions")
+            raise BadGgufError(f"{shown(name)} of {dimensions} dimensions")
         sizes = [reader.number("<Q") for _ in range(dimensions)]
         _add(described, name, (tuple(reversed(sizes)), reader.number("<I"), reader.number("<Q")))
     alignment = fields.get(_ALIGNMENT, 32)
@@ -125,7 +127,7 @@ def open_gguf(path: Path) -> GgufFile:
 
 def _add(found: dict[str, Any], name: str, value: Any) -> None:
     if name in found:
-        raise BadGgufError(f"two entries of the name {name!r}")
+        raise BadGgufError(f"two entries of the name {shown(name)}")
     found[name] = value
 
 
@@ -137,14 +139,14 @@ def _tensor(
     kinds = {int(GGMLQuantizationType[kind]): kind for kind in _TYPES}
     if number not in kinds:
         known = {int(kind): kind.name for kind in GGMLQuantizationType}
-        raise BadGgufError(f"{name!r} of the type {known.get(number, number)}")
+        raise BadGgufError(f"{shown(name)} of the type {known.get(number, number)}")
     kind = kinds[number]
     block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     if not shape or shape[-1] % block:
-        raise BadGgufError(f"{name!r} of the shape {shape}, in {kind}")
+        raise BadGgufError(f"{shown(name)} of the shape {shape}, in {kind}")
     taken = math.prod(shape) // block * block_bytes
     if begin + offset + taken > size:
-        raise BadGgufError(f"{name!r}, whose {taken} bytes end beyond the file's {size}")
+        raise BadGgufError(f"{shown(name)}, whose {taken} bytes end beyond the file's {size}")
     return GgufTensor(shape, kind, begin + offset, taken)
 
 

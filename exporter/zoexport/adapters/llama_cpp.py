@@ -81,7 +81,8 @@ class GgufFormat:
             writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, settings.alpha)
             for slot, name in sorted(layers.tensors.items(), key=lambda pair: pair[1]):
                 values = layers.out(slot, np.asarray(slots[slot], dtype=np.float32))
-                writer.add_tensor(name, *self._encoded(name, values))
+                encoded, kind = self._encoded(name, values)
+                writer.add_tensor(name, encoded, raw_dtype=kind)
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
