@@ -13,26 +13,37 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import fixed_tokens, masking_tokenizer
 from tests.support.verbs import run
+from zoexport import models
 from zoexport.core import int4
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ModelError
+from zoexport.merged import round_weights
 from zoexport.session import Dataset, Session
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 STEPS = 4
-LORA = {"lora__targets": "all-linear", "lora__alpha": 6}
+RATE = 0.05
+LORA = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}
+# The first of each kind has the settings of that kind's own tests, whose bundle it is.
 CASES = [
-    ("llama_tied", "mebp", "host", {"weights": "int4", "lr": 0.01, **LORA}),
-    ("gpt2", "mebp", "host", {"weights": "int8", "lr": 0.01, **LORA}),
-    ("qwen2", "mebp", "ios-mlx", {"weights": "int4", "group_size": 64, "lr": 0.01}),
-    ("gemma3", "prge", "host", {"weights": "int4", "activations": "fp32", "lr": 0.05}),
-    ("llama_tied", "senszoq", "host", {"weights": "int4", "lr": 0.05}),
-    ("gpt2", "senszoq", "host", {"weights": "int4", "lr": 0.05}),
-    ("llama_tied", "quzo", "host", {"weights": "int4"}),
+    ("llama_tied", "mebp", "host", LORA),
+    ("llama_tied", "senszoq", "host", {"weights": "int4", "lr": 1e-3, "queries": 2}),
+    ("llama_tied", "quzo", "host", {"weights": "int4", "queries": 2}),
+    (
+        "llama_tied",
+        "spzo",
+        "host",
+        {"train": "full", "lr": 1e-3, "split": "head", "perturbations": "1,1"},
+    ),
+]
+MORE = [
+    ("gpt2", "mebp", "host", {**LORA, "weights": "int8"}),
+    ("qwen2", "mebp", "ios-mlx", {"weights": "int4", "group_size": 64}),
+    ("gemma3", "prge", "host", {"weights": "int4", "activations": "fp32"}),
+    ("gpt2", "senszoq", "host", {"weights": "int4"}),
     ("gpt2", "quzo", "host", {"weights": "int8"}),
     ("opt", "quzo", "host", {"weights": "int4", "train": "lora"}),
-    ("llama_tied", "spzo", "host", {"train": "full", "lr": 0.05}),
 ]
 
 
@@ -43,11 +54,12 @@ def _loss(session: Session, tokens: torch.Tensor) -> float:
         return session.evaluate(dataset).loss
 
 
-def _trained(bundle: Path, state: Path, settings: dict[str, Any]) -> tuple[float, float]:
+def _trained(bundle: Path, state: Path) -> tuple[float, float]:
     """The losses before and after some steps."""
     tokens = fixed_tokens(3, 20)
     with Session.open(bundle) as session, Dataset() as dataset:
         session.attach(state)
+        session.configure(lr=RATE)
         before = _loss(session, fixed_tokens(2, 20))
         for row in tokens.tolist():
             dataset.add([(row[:-1], row[1:])], 0)
@@ -65,7 +77,9 @@ def _their_loss(folder: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "method", "target", "settings"), CASES, ids=["-".join(case[:3]) for case in CASES]
+    ("name", "method", "target", "settings"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+    ids=["-".join(case[:3]) for case in (*CASES, *MORE)],
 )
 def test_losses_are_the_sessions(
     compiler: Compiler,
@@ -76,7 +90,7 @@ def test_losses_are_the_sessions(
     settings: dict[str, Any],
 ) -> None:
     bundle = compiler.bundle(name, method, target, **settings)
-    before, ours = _trained(bundle, tmp_path / "state", settings)
+    before, ours = _trained(bundle, tmp_path / "state")
     assert abs(before - ours) > 1e-3 * ours
     output = tmp_path / "merged"
     found = export_adapter(
@@ -98,7 +112,7 @@ def test_losses_are_the_sessions(
 
 def test_weights_are_those_that_the_bundle_keeps(compiler: Compiler, tmp_path: Path) -> None:
     """The rounding is repeated on the original model; the bundle's own file has the same integers."""
-    bundle = compiler.bundle("llama_tied", "mebp", weights="int4")
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
     export_adapter(bundle, state=None, kind="merged", output=tmp_path / "merged", force=False)
     merged = load_file(tmp_path / "merged" / "model.safetensors")
     stored = load_file(bundle / "weights.safetensors")
@@ -109,14 +123,11 @@ def test_weights_are_those_that_the_bundle_keeps(compiler: Compiler, tmp_path: P
         assert torch.equal(merged[name], values), name
 
 
+@pytest.mark.slow
 def test_rotated_weights_are_rotated_back(compiler: Compiler, tmp_path: Path) -> None:
     """Activations are rounded too, so losses are near and not equal; unrotated weights would be far off."""
     bundle = compiler.bundle("llama_tied", "prge", weights="int4", activations="int8")
-    manifest = manifests.read(bundle)
-    from zoexport import models
-    from zoexport.merged import round_weights
-
-    settings = manifest["settings"]
+    settings = manifests.read(bundle)["settings"]
     original = models.load(models.resolve(str(compiler.model("llama_tied")))).model
     plain = {name: value.clone() for name, value in original.named_parameters()}
     names = ["model.layers.0.mlp.down_proj.weight", "lm_head.weight"]
@@ -124,13 +135,14 @@ def test_rotated_weights_are_rotated_back(compiler: Compiler, tmp_path: Path) ->
     for name in (names[0], "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"):
         error = (original.get_parameter(name) - plain[name]).norm() / plain[name].norm()
         assert 0.01 < error < 0.15
-    before, _ = _trained(bundle, tmp_path / "state", {})
+    before, _ = _trained(bundle, tmp_path / "state")
     export_adapter(bundle, state=None, kind="merged", output=tmp_path / "merged", force=False)
     assert _their_loss(tmp_path / "merged") == pytest.approx(before, rel=2e-2)
 
 
+@pytest.mark.slow
 def test_an_encoder(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("bert", "mebp", weights="int4", **LORA)
+    bundle = compiler.bundle("bert", "mebp", **LORA)
     tokens = masking_tokenizer()("A warm <mask> film.").input_ids
     place, label = tokens.index(masking_tokenizer().mask_token_id), 77
     labels = [label if i == place else -100 for i in range(len(tokens))]
@@ -152,7 +164,7 @@ def test_an_encoder(compiler: Compiler, tmp_path: Path) -> None:
 
 def test_another_place_of_the_model(compiler: Compiler, tmp_path: Path) -> None:
     """--model names the original where the bundle was compiled elsewhere; another model is refused."""
-    bundle = compiler.bundle("llama_tied", "mebp", weights="int4")
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
     output = tmp_path / "merged"
     with pytest.raises(ModelError, match="weights that the bundle was compiled from"):
         export_adapter(
@@ -194,7 +206,8 @@ def test_what_cannot_be_written(
     options: dict[str, str],
     message: str,
 ) -> None:
-    bundle = compiler.bundle("llama_tied", method, weights="int4")
+    settings = {name: settings for _, name, _, settings in CASES}[method]
+    bundle = compiler.bundle("llama_tied", method, **settings)
     with pytest.raises(ConfigError, match=message):
         export_adapter(
             bundle, state=None, kind=kind, output=tmp_path / "out", force=False, **options
@@ -203,15 +216,16 @@ def test_what_cannot_be_written(
 
 
 def test_a_merged_model_is_no_adapter(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "mebp", weights="int4")
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
     with pytest.raises(ConfigError, match="a whole model"):
         import_adapter(
             bundle, adapter=tmp_path, kind="merged", state=tmp_path / "state", force=False
         )
 
 
+@pytest.mark.slow
 def test_the_command_line(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "mebp", weights="int4")
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
     done = run("adapter", "export", bundle, "--format", "merged", "-o", tmp_path / "merged")
     assert done.returncode == 0, done.stderr
     assert '"format": "merged"' in done.stdout

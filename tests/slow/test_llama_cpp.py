@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from zoexport.data import corpus
 from zoexport.methods.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
+from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 RANK, ALPHA = 4, 6.0
@@ -149,7 +151,7 @@ PARAGRAPHS = 4
 
 
 @pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run over int4 weights, and what leaves it: adapters, merged models, and llama.cpp's files of the base."""
     folder = tmp_path_factory.mktemp("smollm2")
     settings = ("lora.targets=all-linear", "seq_len=64", "batch=2")
@@ -171,7 +173,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     base = _load(folder / "base")
     for half, name in ((False, "base-f32.gguf"), (True, "base-f16.gguf")):
         write_model(folder / name, base, half=half)
-    yield {
+    return {
         path.stem if path.suffix == ".gguf" else path.name: path for path in folder.iterdir()
     } | {"bundle": bundle, "test": samples.test}
 
@@ -182,8 +184,6 @@ def _load(folder: Path) -> Any:
 
 def _paragraphs(files: dict[str, Path]) -> list[list[int]]:
     """Tokens of held-out paragraphs."""
-    import json
-
     tokenizer = AutoTokenizer.from_pretrained(files["merged"])
     with files["test"].open() as lines:
         texts = [json.loads(line)["text"] for line in itertools.islice(lines, PARAGRAPHS)]
@@ -236,8 +236,6 @@ def test_smollm2_speaks_the_same(
         found = _theirs([Job(smollm2["base-f32"], row, smollm2[outtype]) for row in rows])
         for (loss, _), (expected, _) in zip(found, ours, strict=True):
             assert loss == pytest.approx(expected, rel=0.01)
-
-    from zoexport.transfer import export_adapter
 
     wrong = dict(llama_cpp_names.ARCHITECTURES)
     wrong["LlamaForCausalLM"] = llama_cpp_names.Architecture("LLAMA")
