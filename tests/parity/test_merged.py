@@ -91,7 +91,7 @@ def test_losses_are_the_sessions(
 ) -> None:
     bundle = compiler.bundle(name, method, target, **settings)
     before, ours = _trained(bundle, tmp_path / "state")
-    assert abs(before - ours) > 1e-3 * ours
+    assert abs(before - ours) > 4e-4 * ours  # many times what the losses below may differ by
     output = tmp_path / "merged"
     found = export_adapter(
         bundle, state=tmp_path / "state", kind="merged", output=output, force=False
@@ -120,7 +120,9 @@ def test_weights_are_those_that_the_bundle_keeps(compiler: Compiler, tmp_path: P
     assert len(quantized) >= 15
     for name in quantized:
         values = int4.dequantize_int4(stored[f"{name}.codes"], stored[f"{name}.scales"])
-        assert torch.equal(merged[name], values), name
+        # The head is tied to the embedding, which is the one that transformers writes.
+        theirs = merged[name.replace("lm_head", "model.embed_tokens")]
+        assert torch.equal(theirs, values), name
 
 
 @pytest.mark.slow
