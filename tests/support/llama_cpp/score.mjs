@@ -5,20 +5,25 @@ import {getLlama} from "node-llama-cpp";
 const jobs = JSON.parse(readFileSync(0, "utf8"));
 const llama = await getLlama({gpu: false, build: "never", logLevel: "error", maxThreads: 2});
 
+// All logits are many objects: a vocabulary's for each token take a second.
+function wanted(token, next, whole) {
+  const filter = {tokens: next === undefined ? [] : [next], includeMax: true};
+  return [token, {generateNext: {logits: whole || {filter}, totalLogitWeight: true}}];
+}
+
+// The largest logit comes first.
+function largest(output) {
+  return output.next.logits.entries().next().value;
+}
+
+function logprob(output, token) {
+  return output.next.logits.get(token) - largest(output)[1] - Math.log(output.next.totalLogitWeight);
+}
+
 function row(output) {
-  const logits = new Float32Array(output.next.logits.size);
-  for (const [token, value] of output.next.logits) logits[token] = value;
-  return logits;
-}
-
-function largest(logits) {
-  return logits.reduce((best, value, token) => (value > logits[best] ? token : best), 0);
-}
-
-function logprob(logits, token) {
-  const top = logits[largest(logits)];
-  const sum = logits.reduce((total, value) => total + Math.exp(value - top), 0);
-  return logits[token] - top - Math.log(sum);
+  const values = new Array(output.next.logits.size);
+  for (const [token, value] of output.next.logits) values[token] = value;
+  return values;
 }
 
 async function run({model: modelPath, adapter, tokens, more, logits: whole}) {
@@ -28,20 +33,19 @@ async function run({model: modelPath, adapter, tokens, more, logits: whole}) {
     contextSize: tokens.length + more + 1, lora, threads: 2, ignoreMemorySafetyChecks: true
   });
   const sequence = context.getSequence();
-  const ask = async (asked) => (await sequence.controlledEvaluate(
-    asked.map((token) => [token, {generateNext: {logits: true}}])
-  )).map(row);
-  const rows = await ask(tokens);
-  const logprobs = tokens.slice(1).map((token, place) => logprob(rows[place], token));
+  const outputs = await sequence.controlledEvaluate(
+    tokens.map((token, place) => wanted(token, tokens[place + 1], whole))
+  );
+  const logprobs = tokens.slice(1).map((token, place) => logprob(outputs[place], token));
   const text = [];
-  let last = rows.at(-1);
+  let last = outputs.at(-1);
   while (text.length < more) {
-    text.push(largest(last));
-    [last] = await ask(text.slice(-1));
+    text.push(largest(last)[0]);
+    [last] = await sequence.controlledEvaluate([wanted(text.at(-1), undefined, false)]);
   }
   await context.dispose();
   await model.dispose();
-  return {logprobs, text, logits: whole ? rows.map((values) => Array.from(values)) : null};
+  return {logprobs, text, logits: whole ? outputs.map(row) : null};
 }
 
 const found = [];
