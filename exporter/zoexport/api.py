@@ -272,14 +272,19 @@ class Bundle:
         *,
         state: StrPath | None = None,
         format: str | None = None,
+        outtype: str | None = None,
+        model: str | None = None,
         force: bool = False,
     ) -> Exported:
         """Write what a state has trained, or the bundle's initial values, as another tool's files.
 
         Args:
-            path: the folder to create.
+            path: the folder to create; of ``gguf``, the file.
             state: a training state's folder.
-            format: ``peft``, ``mlx``, ``gguf``, ``sparse``, ``quantized`` or ``hf``; what fits the method where None.
+            format: ``peft``, ``mlx``, ``gguf``, ``sparse``, ``quantized``, ``hf`` or ``merged``; what fits the method
+                where None.
+            outtype: the numbers of ``gguf``: ``f32`` where None, ``f16`` or ``q8_0``.
+            model: where the original model is, if not where it was compiled from; for ``merged`` and ``hf``.
             force: replace ``path`` where it exists.
 
         Raises:
@@ -294,6 +299,8 @@ class Bundle:
                 kind=format,
                 output=Path(path),
                 force=force,
+                outtype=outtype,
+                model=model,
             )
         return Exported(**{**found, "adapter": Path(path)})
 
@@ -303,7 +310,7 @@ class Bundle:
         """Create a state that begins with an adapter.
 
         Args:
-            path: the adapter's folder.
+            path: the adapter's folder, or its GGUF file.
             state: the state's folder to create.
             format: of the adapter; what :meth:`export_adapter` writes where None.
             force: replace ``state`` where it exists.

@@ -21,6 +21,7 @@ from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
 from zoexport.core.settings import TrainingSettings
+from zoexport.core.sizes import attention_heads
 from zoexport.core.types import (
     Lowered,
     Method,
@@ -309,6 +310,7 @@ def _fill(
     save_file(graph.initial, folder / INITIAL_STATE)
     settings = as_dict(planned.config)
     adapters.write_peft_config(folder, graph.slots, settings, loaded)
+    heads = attention_heads(loaded.config)
     return {
         **_description(planned, lowered, graph, settings),
         "model": {
@@ -318,6 +320,7 @@ def _fill(
             "vocab_size": loaded.vocab_size,
             "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
             "sha256": loaded.sha256,
+            **({} if heads is None else {"attention_heads": heads}),
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
     }

@@ -9,18 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zoexport.adapters import adapter_format
+from zoexport.adapters import FORMATS, adapter_format
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
-from zoexport.core.files import atomic_folder
+from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
 from zoexport.session import Session, no_programs
 from zoexport.trained import kind_of, kinds
-from zoexport.trained.kind import Bundle, Trained
+from zoexport.trained.kind import MERGED, Bundle, Output, Trained
 
 
 def export_adapter(
-    bundle: Path, *, state: Path | None, kind: str | None, output: Path, force: bool
+    bundle: Path,
+    *,
+    state: Path | None,
+    kind: str | None,
+    output: Path,
+    force: bool,
+    outtype: str | None = None,
+    model: str | None = None,
 ) -> dict[str, Any]:
     """Write what a state has trained, the pending update applied, or the bundle's initial values.
 
@@ -29,8 +36,10 @@ def export_adapter(
         state: the state's folder.
         kind: the name of a format; None: peft of adapters, sparse of chosen weights, quantized of integers, hf of all
             weights.
-        output: the folder to create.
+        output: the folder to create, or the file.
         force: replace ``output`` where it exists.
+        outtype: the type of a GGUF file's numbers; None: f32.
+        model: where the original model is, if not where it was compiled from; for formats of whole models.
 
     Returns:
         The keys of ``adapter export --json``: adapter, format, steps, tensors, bytes.
@@ -41,19 +50,28 @@ def export_adapter(
     manifest = manifests.read(bundle)
     trained = kind_of(config_of(manifest))
     kind = _format(manifest, trained, kind)
+    _check_options(kind, outtype, model)
+    refuse_existing(output, replace=force)
     with Session.open(bundle, engine=no_programs) as session:
         initial = _values(session) if kind == "sparse" else {}
         if state is not None:
             session.attach(state, read_only=True)
         slots = _values(session)
         steps = session.info.steps
-    trained.write(kind, slots, initial, Bundle(bundle, manifest), output, force)
+    wanted = Output(kind, output, force, outtype, model)
+    if kind == MERGED:
+        from zoexport.merged import write_merged  # loads torch
+
+        write_merged(trained, wanted, slots, Bundle(bundle, manifest))
+    else:
+        trained.write(wanted, slots, initial, Bundle(bundle, manifest))
+    files = list(output.iterdir()) if output.is_dir() else [output]
     return {
         "adapter": str(output),
         "format": kind,
         "steps": steps,
         "tensors": len(slots),
-        "bytes": sum(path.stat().st_size for path in output.iterdir()),
+        "bytes": sum(path.stat().st_size for path in files),
     }
 
 
@@ -64,7 +82,7 @@ def import_adapter(
 
     Args:
         bundle: the bundle's folder.
-        adapter: the adapter's folder.
+        adapter: the adapter's folder or file.
         kind: the name of its format; None: see :func:`export_adapter`.
         state: the state's folder to create.
         force: replace ``state`` where it exists.
@@ -107,8 +125,30 @@ def _format(manifest: Mapping[str, Any], trained: Trained, kind: str | None) -> 
         f"adapter format {kind!r}",
         found=f"a bundle of {manifest['method']}, which trains {trained.words}",
         expected="one of " + ", ".join(trained.formats),
-        fix="Choose one of them.",
+        fix="Choose one of them."
+        if kind not in FORMATS
+        else f"Use --format {MERGED}: there is no adapter, and it writes a whole model.",
     )
+
+
+def _check_options(kind: str, outtype: str | None, model: str | None) -> None:
+    if outtype is not None:
+        if kind in FORMATS:
+            adapter_format(kind, outtype)
+        else:
+            raise ConfigError(
+                f"outtype {outtype!r}",
+                found=f"the format {kind!r}",
+                expected="gguf, whose numbers have several types",
+                fix="Leave --outtype out.",
+            )
+    if model is not None and kind not in (MERGED, "hf"):
+        raise ConfigError(
+            f"model {model!r}",
+            found=f"the format {kind!r}, which takes nothing from the original model",
+            expected=f"{MERGED}, or hf of chosen or all weights",
+            fix="Leave --model out.",
+        )
 
 
 def _values(session: Session) -> dict[str, NDArray[Any]]:

@@ -11,6 +11,7 @@ from zoexport.adapters.formats import (
     Slots,
     slot_modules,
 )
+from zoexport.adapters.llama_cpp import GgufFormat
 from zoexport.adapters.mlx import MlxFormat
 from zoexport.adapters.peft import (
     PeftFormat,
@@ -21,7 +22,9 @@ from zoexport.adapters.peft import (
 )
 from zoexport.core.errors import ConfigError, nearest
 
-FORMATS: dict[str, AdapterFormat] = {entry.name: entry for entry in (PeftFormat(), MlxFormat())}
+FORMATS: dict[str, AdapterFormat] = {
+    entry.name: entry for entry in (PeftFormat(), MlxFormat(), GgufFormat())
+}
 """The formats by the name that ``--format`` takes."""
 
 __all__ = [
@@ -38,11 +41,14 @@ __all__ = [
 ]
 
 
-def adapter_format(name: str) -> AdapterFormat:
+def adapter_format(name: str, outtype: str | None = None) -> AdapterFormat:
     """The format called ``name``.
 
+    Args:
+        outtype: the type of its numbers, of a format that has several; None: its first.
+
     Raises:
-        ConfigError: there is none; the message lists the known names.
+        ConfigError: there is none, and the message lists the known names; or it has no such type.
     """
     if name not in FORMATS:
         raise ConfigError(
@@ -51,4 +57,14 @@ def adapter_format(name: str) -> AdapterFormat:
             expected="one of " + ", ".join(sorted(FORMATS)),
             fix=f"Choose one of them.{nearest(name, FORMATS)}",
         )
-    return FORMATS[name]
+    found = FORMATS[name]
+    if outtype is None:
+        return found
+    if isinstance(found, GgufFormat):
+        return found.with_outtype(outtype)
+    raise ConfigError(
+        f"outtype {outtype!r}",
+        found=f"the format {name!r}",
+        expected="gguf, whose numbers have several types",
+        fix="Leave --outtype out.",
+    )

@@ -19,6 +19,7 @@ CONFIG = "adapter_config.json"
 """PEFT and mlx-lm call their descriptions the same; what is in them differs."""
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
+_LONGEST_NAME = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def read_slots(
     path = folder / layout.weights
     tensors = _read_tensors(path, layout)
     names = {layout.slot(name): name for name in tensors}
-    _check_names(path, names, shapes, layout)
+    check_names(path, names, shapes, layout.key)
     slots: dict[str, Array] = {}
     for slot, shape in shapes.items():
         name = names[slot]
@@ -143,22 +144,48 @@ def read_slots(
                 expected=f"{layout.shape(shape)}, as the bundle has it",
                 fix="Use an adapter for the same base model and rank.",
             )
-        if not np.isfinite(tensors[name]).all():
-            refuse(
-                f"{path}, {name}",
-                found="values that are not finite",
-                expected="finite numbers",
-                fix="Use an adapter from a run that did not diverge.",
-            )
+        check_finite(f"{path}, {name}", tensors[name])
         slots[slot] = layout.turned(tensors[name])
     return slots
 
 
-def _check_names(
-    path: Path, names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], layout: Layout
+def check_finite(where: str, values: Array) -> None:
+    """Refuse values of ``where`` that are infinite, or no numbers.
+
+    Raises:
+        StateError: there are some.
+    """
+    if not np.isfinite(values).all():
+        refuse(
+            where,
+            found="values that are not finite",
+            expected="finite numbers",
+            fix="Use an adapter from a run that did not diverge.",
+        )
+
+
+def shown(name: str) -> str:
+    """A name of a stranger's file for a message of one line."""
+    return name if name.isprintable() and len(name) <= _LONGEST_NAME else repr(name)[:_LONGEST_NAME]
+
+
+def check_names(
+    path: Path,
+    names: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+    key: Callable[[str], str],
 ) -> None:
+    """Refuse a file that lacks a slot, or has something else.
+
+    Args:
+        path: the file. names: the file's, by the slot that each stands for, or by itself.
+        shapes: of the slots. key: a slot's name in the file.
+
+    Raises:
+        StateError: it is such a file.
+    """
     for wrong, found in (
-        ([layout.key(slot) for slot in shapes if slot not in names], "no"),
+        ([key(slot) for slot in shapes if slot not in names], "no"),
         ([name for slot, name in names.items() if slot not in shapes], "also"),
     ):
         if wrong:
@@ -166,7 +193,7 @@ def _check_names(
             modules = slot_modules(shapes)
             refuse(
                 f"{path}",
-                found=f"{found} {wrong[0]}{more}",
+                found=f"{found} {shown(wrong[0])}{more}",
                 expected=f"the {len(modules)} layers that the bundle adapts, such as {modules[0]}",
                 fix="Compile the model with the adapter's layers (--set lora.targets=..., lora.layers=...).",
             )

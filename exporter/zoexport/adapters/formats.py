@@ -23,6 +23,8 @@ class AdapterSettings:
         target_modules: names or paths that match the adapted layers of the base model and no other.
         fan_in_fan_out: whether the base model keeps these layers' weights transposed (GPT-2).
         causal: whether the base model is a causal language model.
+        architecture: transformers' class of the base model.
+        heads: of its attention, those of queries and those of keys; None where nobody says.
     """
 
     rank: int
@@ -31,31 +33,33 @@ class AdapterSettings:
     target_modules: tuple[str, ...]
     fan_in_fan_out: bool = False
     causal: bool = True
+    architecture: str = ""
+    heads: tuple[int, int] | None = None
 
 
 class AdapterFormat(Protocol):
-    """One way to write an adapter into a folder, and to read it."""
+    """One way to write an adapter into a folder or a file, and to read it."""
 
     name: str
     summary: str
 
     def write(
-        self, slots: Slots, settings: AdapterSettings, folder: Path, *, replace: bool = False
+        self, slots: Slots, settings: AdapterSettings, path: Path, *, replace: bool = False
     ) -> None:
-        """Write the adapter as a new folder, whole or not at all; the same slots give the same bytes.
+        """Write the adapter to a new path, whole or not at all; the same slots give the same bytes.
 
         Raises:
-            ConfigError: the format has no name for an adapted layer, the folder exists and ``replace`` is off, or
+            ConfigError: the format has no name for an adapted layer, the path exists and ``replace`` is off, or
                 the place cannot be written.
         """
 
     def read(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
+        self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """Read an adapter that must fit.
 
         Args:
-            folder: the adapter.
+            path: the adapter.
             shapes: of every slot of the bundle.
             settings: the bundle's; rank and alpha must agree.
 

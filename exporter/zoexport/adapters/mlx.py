@@ -58,7 +58,7 @@ class MlxFormat:
     summary = "adapter_config.json and adapters.safetensors, for mlx-lm and MLX Swift"
 
     def write(
-        self, slots: Slots, settings: AdapterSettings, folder: Path, *, replace: bool = False
+        self, slots: Slots, settings: AdapterSettings, path: Path, *, replace: bool = False
     ) -> None:
         """Write the two files, see :class:`~zoexport.adapters.AdapterFormat`.
 
@@ -79,12 +79,12 @@ class MlxFormat:
             "model": settings.base_model,
             "num_layers": num_layers,
         }
-        with atomic_folder(folder, replace=replace) as output:
+        with atomic_folder(path, replace=replace) as output:
             write_json(output / CONFIG, config)
             (output / _LAYOUT.weights).write_bytes(save(tensors_of(slots, _LAYOUT)))
 
     def read(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
+        self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, Array]:
         """Read the two files, see :class:`~zoexport.adapters.AdapterFormat`.
 
@@ -92,8 +92,8 @@ class MlxFormat:
         bundle's.
         """
         _blocks(slot_modules(shapes))
-        _check_config(folder / CONFIG, read_config(folder, _LAYOUT), settings)
-        return read_slots(folder, shapes, _LAYOUT)
+        _check_config(path / CONFIG, read_config(path, _LAYOUT), settings)
+        return read_slots(path, shapes, _LAYOUT)
 
 
 def _blocks(modules: Iterable[str]) -> tuple[int, list[str]]:

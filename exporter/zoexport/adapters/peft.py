@@ -74,23 +74,23 @@ class PeftFormat:
     summary = "adapter_config.json and adapter_model.safetensors, for PEFT and what reads its files"
 
     def write(
-        self, slots: Slots, settings: AdapterSettings, folder: Path, *, replace: bool = False
+        self, slots: Slots, settings: AdapterSettings, path: Path, *, replace: bool = False
     ) -> None:
         """Write the two files, see :class:`~zoexport.adapters.AdapterFormat`."""
         from safetensors.numpy import save
 
         # PEFT refuses files that do not say which framework's layout they have.
         content = save(tensors_of(slots, _LAYOUT), metadata={"format": "pt"})
-        with atomic_folder(folder, replace=replace) as output:
+        with atomic_folder(path, replace=replace) as output:
             write_config(output, settings)
             (output / _LAYOUT.weights).write_bytes(content)
 
     def read(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
+        self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, Array]:
         """Read the two files, see :class:`~zoexport.adapters.AdapterFormat`."""
-        _check_config(folder / CONFIG, read_config(folder, _LAYOUT), settings)
-        return read_slots(folder, shapes, _LAYOUT)
+        _check_config(path / CONFIG, read_config(path, _LAYOUT), settings)
+        return read_slots(path, shapes, _LAYOUT)
 
 
 def write_config(folder: Path, settings: AdapterSettings) -> None:

@@ -13,7 +13,8 @@ from zoexport.cli.groups import Verbs
 _FORMAT = click.option(
     "--format",
     "kind",
-    help="Whose files: peft (the default) or mlx; of chosen weights sparse (the default), of all or chosen ones hf.",
+    help="Whose files: peft (the default), mlx or gguf; of chosen weights sparse (the default), of all or chosen ones"
+    " hf; merged: a whole model with what was trained.",
 )
 
 
@@ -26,21 +27,42 @@ def adapter() -> None:
 @options.bundle
 @click.option("--state", type=options.PATH, help="The trained state; without it, as compiled.")
 @_FORMAT
-@click.option("-o", "--output", type=options.PATH, required=True, help="The adapter's folder.")
+@click.option(
+    "-o",
+    "--output",
+    type=options.PATH,
+    required=True,
+    help="The adapter's folder; of gguf, its file.",
+)
+@click.option("--outtype", help="The numbers of a GGUF file: f32 (the default), f16 or q8_0.")
+@click.option(
+    "--model", help="The original model, if not where it was compiled from; of merged and hf."
+)
 @options.force
 @options.common
 def export(
-    bundle: Path, state: Path | None, kind: str | None, output: Path, force: bool, as_json: bool
+    bundle: Path,
+    state: Path | None,
+    kind: str | None,
+    output: Path,
+    outtype: str | None,
+    model: str | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write the adapter of a state of BUNDLE, the pending update applied.
 
     \b
     zoexport adapter export model.bundle --state run --format peft -o adapter
+    zoexport adapter export model.bundle --state run --format gguf -o adapter.gguf
+    zoexport adapter export model.bundle --state run --format merged -o model
     """
     from zoexport.api import Bundle
 
     with output_of_libraries():
-        found = Bundle.open(bundle).export_adapter(output, state=state, format=kind, force=force)
+        found = Bundle.open(bundle).export_adapter(
+            output, state=state, format=kind, outtype=outtype, model=model, force=force
+        )
     result = found.as_dict()
     rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
     emit(result, [f"Exported as {result['format']}.", *table(rows)], as_json=as_json)

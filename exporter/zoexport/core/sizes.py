@@ -23,3 +23,16 @@ def sizes(config: Any) -> Any:
         # configurations' attribute_map), and NormalizedTextConfig asks for these.
         kind = NormalizedTextConfig
     return kind(text)
+
+
+def attention_heads(config: Any) -> dict[str, int] | None:
+    """How many heads the attention of a language model has: of ``queries``, and of ``keys``.
+
+    Returns:
+        None where the configuration does not say, or not the same of every layer.
+    """
+    found = sizes(config)
+    queries: Any = getattr(found, "num_attention_heads", None)
+    keys: Any = getattr(found, "num_key_value_heads", None)
+    heads = {"queries": queries, "keys": queries if keys is None else keys}
+    return heads if all(type(count) is int and count > 0 for count in heads.values()) else None

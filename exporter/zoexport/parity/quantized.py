@@ -8,7 +8,7 @@ as the embedding, gives out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
     """
     if settings["weights"] == "fp32":
         return
-    if settings.get("compute") == "fp16" and settings["activations"] != "fp32":
-        _round_channels(model, int(settings["weights"].removeprefix("int")))
+    if rounds_channels(settings):
+        round_channels(model, settings)
         return
     table = model.get_input_embeddings()
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -44,7 +44,7 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
         if place not in done:
             done.add(place)
             with torch.no_grad():
-                layer.weight.copy_(_rounded(turn(layer.weight), settings))
+                layer.weight.copy_(rounded(turn(layer.weight), settings))
         round_ = round_rows if settings["activations"] == "int8" else _leave
         if layer is table:
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
@@ -53,12 +53,17 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
             layer.forward = _reading(layer.forward, turn, round_)
 
 
-def _round_channels(model: Any, bits: int) -> None:
+def rounds_channels(settings: Mapping[str, Any]) -> bool:
+    """Whether a target's own quantizer rounds the weights of a bundle with these settings."""
+    return settings.get("compute") == "fp16" and settings["activations"] != "fp32"
+
+
+def round_channels(model: Any, settings: Mapping[str, Any]) -> None:
     """Linear weights as a target's own quantizer rounds them: symmetrically, each output channel by its largest.
 
     Such a target rounds activations too, in ranges that it measured: what that does is within the bounds of parity.
     """
-    largest = 2 ** (bits - 1) - 1
+    largest = 2 ** (int(settings["weights"].removeprefix("int")) - 1) - 1
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             weight = layer.weight.detach()
@@ -85,7 +90,8 @@ def _leave(rows: Tensor) -> Tensor:
     return rows
 
 
-def _rounded(weight: Tensor, settings: dict[str, Any]) -> Tensor:
+def rounded(weight: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    """A weight (outputs, inputs) as a bundle's packing gives it back."""
     if settings["weights"] == "int4":
         group = settings["group_size"]
         return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group), group)

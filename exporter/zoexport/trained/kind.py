@@ -55,17 +55,36 @@ def _nothing_beside(
     return {}
 
 
-class Write(Protocol):
-    """Writes what was trained as a new folder."""
+MERGED = "merged"
+"""The format that every kind has: the model as the session computes it, with what was trained in its weights."""
 
-    def __call__(
-        self, kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
-    ) -> None:
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What is to be written.
+
+    Attributes:
+        kind: one of the ``formats``. path: the folder, or the file. replace: where it exists.
+        outtype: the type of numbers, of a format that has several; None: its first.
+        model: where the original model is, if not where it was compiled from; of formats of whole models.
+    """
+
+    kind: str
+    path: Path
+    replace: bool = False
+    outtype: str | None = None
+    model: str | None = None
+
+
+class Write(Protocol):
+    """Writes what was trained."""
+
+    def __call__(self, output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
         """Write it.
 
         Args:
-            kind: one of the ``formats``. slots: as trained. initial: as the bundle has them.
-            bundle: whose they are. output: the folder. replace: where it exists.
+            output: of a kind that is not :data:`MERGED`. slots: as trained. initial: as the bundle has them.
+            bundle: whose they are.
         """
 
 
@@ -86,6 +105,8 @@ class Trained:
         formats: in which it leaves a state, the default first. readable: those that a state can begin with.
         insertion: settings and the modules that these name -> how it enters programs.
         write: see :class:`Write`.
+        merge: transformers' model with the bundle's frozen weights, the slots and the bundle: puts what was trained
+            into its weights.
         read: format, folder, the bundle's slots and the bundle -> the slots that the folder has.
         needs: what it asks of a target, and the setting that asks.
         mask: settings -> the chosen elements, read before the model is; None where none are chosen. It raises
@@ -101,6 +122,7 @@ class Trained:
     readable: tuple[str, ...]
     insertion: Callable[[Any, list[str]], Insertion]
     write: Write
+    merge: Callable[[torch.nn.Module, Slots, Bundle], None]
     read: Callable[[str, Path, Slots, Bundle], Slots]
     needs: Callable[[TrainingSettings], dict[Feature, str]] = _nothing_needed
     mask: Callable[[Any], Mask | None] = _nothing_chosen

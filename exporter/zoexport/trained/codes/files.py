@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,11 +26,7 @@ from zoexport.trained.model_files import (
     model_of,
     read_description,
     read_tensors,
-    save_model,
 )
-
-if TYPE_CHECKING:
-    from zoexport.models import LoadedModel
 
 FORMAT = "zoexport-quantized/1"
 CONFIG, WEIGHTS = "quantized_config.json", "quantized_model.safetensors"
@@ -59,20 +55,10 @@ def write_quantized(
         write_json(output / CONFIG, config)
 
 
-def write_dequantized(
-    folder: Path, parts: Parts, loaded: LoadedModel, *, replace: bool = False
-) -> None:
-    """Write the original model with the trained weights, as transformers saves it, with its tokenizer.
-
-    Args:
-        loaded: the original model, which is changed.
-
-    Raises:
-        ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
-    """
+def set_dequantized(model: torch.nn.Module, parts: Parts) -> None:
+    """Put scale times integer into the trained weights of a model."""
     for name, (codes, scales) in parts.items():
-        loaded.model.get_parameter(name).data.copy_(_dequantized(codes, scales))
-    save_model(folder, loaded, replace=replace)
+        model.get_parameter(name).data.copy_(_dequantized(codes, scales))
 
 
 def read_quantized(folder: Path, parts: Parts, manifest: Mapping[str, Any]) -> dict[str, Tensor]:

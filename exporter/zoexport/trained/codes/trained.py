@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.adapters import FORMATS, adapter_format, read_settings
+from zoexport.adapters import FORMATS, adapter_format
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Pass
 from zoexport.trained import kinds
-from zoexport.trained.kind import Bundle, Insertion, Slots, Trained
+from zoexport.trained.kind import MERGED, Bundle, Insertion, Output, Slots, Trained
 
 if TYPE_CHECKING:
     import torch
@@ -90,31 +90,47 @@ def for_reference(
     return {f"scales.{name}": scales for name, scales in scales_of(bundle, manifest).items()}
 
 
-def write(
-    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
-) -> None:
+def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
     """Codes and scales, or the original model with what they stand for."""
     from zoexport.models import load_original
-    from zoexport.trained.codes.files import write_dequantized, write_quantized
+    from zoexport.trained.codes.files import set_dequantized, write_quantized
+    from zoexport.trained.model_files import save_model
 
     parts = _parts(bundle, slots)
-    if kind == "quantized":
-        write_quantized(output, parts, bundle.manifest, replace=replace)
-    else:
-        write_dequantized(output, parts, load_original(bundle.manifest), replace=replace)
-
-
-def write_adapters(
-    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
-) -> None:
-    """Codes and scales, or an adapter for PEFT or mlx-lm."""
-    from zoexport.trained.codes.files import adapters_of
-
-    if kind == "quantized":
-        write(kind, slots, initial, bundle, output, replace)
+    if output.kind == "quantized":
+        write_quantized(output.path, parts, bundle.manifest, replace=output.replace)
         return
-    adapters, settings = adapters_of(_parts(bundle, slots)), read_settings(bundle.folder)
-    adapter_format(kind).write(adapters, settings, output, replace=replace)
+    loaded = load_original(bundle.manifest, output.model)
+    set_dequantized(loaded.model, parts)
+    save_model(output.path, loaded, replace=output.replace)
+
+
+def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """What the codes stand for, as the weights."""
+    from zoexport.trained.codes.files import set_dequantized
+
+    set_dequantized(model, _parts(bundle, slots))
+
+
+def write_adapters(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
+    """Codes and scales, or an adapter for PEFT, mlx-lm or llama.cpp."""
+    from zoexport.trained.codes.files import adapters_of
+    from zoexport.trained.lora.adapters import settings_of
+
+    if output.kind == "quantized":
+        write(output, slots, initial, bundle)
+        return
+    kind = adapter_format(output.kind, output.outtype)
+    adapters = adapters_of(_parts(bundle, slots))
+    kind.write(adapters, settings_of(bundle), output.path, replace=output.replace)
+
+
+def merge_adapters(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """What the adapters add, in the weights that they are beside."""
+    from zoexport.trained.codes.files import adapters_of
+    from zoexport.trained.lora.adapters import add_to_weights, settings_of
+
+    add_to_weights(model, adapters_of(_parts(bundle, slots)), settings_of(bundle))
 
 
 def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
@@ -133,10 +149,11 @@ def _parts(bundle: Bundle, slots: Slots) -> Any:
 
 _CODES = Trained(
     words="quantized weights",
-    formats=("quantized", "hf"),
+    formats=("quantized", "hf", MERGED),
     readable=("quantized",),
     insertion=of_layers,
     write=write,
+    merge=merge,
     read=read,
     needs=needs,
     for_reference=for_reference,
@@ -147,8 +164,9 @@ kinds.register(
     dataclasses.replace(
         _CODES,
         words="quantized adapters",
-        formats=(*FORMATS, "quantized"),
+        formats=(*FORMATS, "quantized", MERGED),
         insertion=of_adapters,
         write=write_adapters,
+        merge=merge_adapters,
     ),
 )

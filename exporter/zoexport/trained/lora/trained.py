@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zoexport.adapters import FORMATS, adapter_format, read_settings
+from zoexport.adapters import FORMATS, adapter_format
 from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Pass
 from zoexport.trained import kinds
-from zoexport.trained.kind import Bundle, Insertion, Slots, Trained
+from zoexport.trained.kind import MERGED, Bundle, Insertion, Output, Slots, Trained
+from zoexport.trained.lora.adapters import add_to_weights, settings_of
+
+if TYPE_CHECKING:
+    import torch
 
 
 def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
@@ -30,27 +35,32 @@ def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
     return Insertion(captured=(inject,))
 
 
-def write(
-    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
-) -> None:
-    """A folder for PEFT or mlx-lm."""
-    adapter_format(kind).write(slots, read_settings(bundle.folder), output, replace=replace)
+def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
+    """A folder for PEFT or mlx-lm, or a file for llama.cpp."""
+    kind = adapter_format(output.kind, output.outtype)
+    kind.write(slots, settings_of(bundle), output.path, replace=output.replace)
 
 
-def read(kind: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
-    """The adapter in such a folder."""
+def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """What the adapters add, in the weights that they are beside."""
+    add_to_weights(model, slots, settings_of(bundle))
+
+
+def read(kind: str, path: Path, own: Slots, bundle: Bundle) -> Slots:
+    """The adapter in such a folder or file."""
     shapes = {name: values.shape for name, values in own.items()}
-    return adapter_format(kind).read(folder, shapes, read_settings(bundle.folder))
+    return adapter_format(kind).read(path, shapes, settings_of(bundle))
 
 
 kinds.register(
     "lora",
     Trained(
         words="an adapter",
-        formats=tuple(FORMATS),
+        formats=(*FORMATS, MERGED),
         readable=tuple(FORMATS),
         insertion=insertion,
         write=write,
+        merge=merge,
         read=read,
     ),
 )

@@ -26,11 +26,10 @@ from zoexport.trained.model_files import (
     model_of,
     read_description,
     read_tensors,
-    save_model,
 )
 
 if TYPE_CHECKING:
-    from zoexport.models import LoadedModel
+    import torch
 
 FORMAT = "zoexport-sparse/1"
 CONFIG, WEIGHTS = "sparse_config.json", "sparse_model.safetensors"
@@ -71,31 +70,15 @@ def write_sparse(
         write_json(output / CONFIG, {"format": FORMAT, "count": values.size, **model_of(manifest)})
 
 
-def write_merged(
-    folder: Path,
-    places: Places,
-    values: NDArray[np.float32],
-    loaded: LoadedModel,
-    *,
-    replace: bool = False,
-) -> None:
-    """Write the original model with the trained elements, as transformers saves it, with its tokenizer.
-
-    Args:
-        folder, places, values, replace: as in :func:`write_sparse`.
-        loaded: the original model, which is changed.
-
-    Raises:
-        ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
-    """
+def set_elements(model: torch.nn.Module, places: Places, values: NDArray[np.float32]) -> None:
+    """Put the chosen elements, (S) of the slot, into the weights of a model."""
     import torch
 
     for name, pair in ranges(places).items():
-        weight = loaded.model.get_parameter(name).data
+        weight = model.get_parameter(name).data
         weight.view(-1)[torch.from_numpy(places[name])] = torch.from_numpy(
             values[slice(*pair)].copy()
         )
-    save_model(folder, loaded, replace=replace)
 
 
 def read_sparse(folder: Path, places: Places, manifest: Mapping[str, Any]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Pass
 from zoexport.trained import kinds
-from zoexport.trained.kind import Bundle, Insertion, Slots, Trained
+from zoexport.trained.kind import MERGED, Bundle, Insertion, Output, Slots, Trained
 from zoexport.trained.sparse.places import mask_of, places_of
 
 if TYPE_CHECKING:
@@ -64,19 +64,28 @@ def for_reference(
     return {f"places.{name}": places for name, places in chosen.items()}
 
 
-def write(
-    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
-) -> None:
+def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
     """The elements alone, or the original model with them."""
     from zoexport.models import load_original
-    from zoexport.trained.sparse.files import write_merged, write_sparse
+    from zoexport.trained.model_files import save_model
+    from zoexport.trained.sparse.files import write_sparse
 
-    ((name, values),) = slots.items()
-    manifest, places = bundle.manifest, _places(bundle)
-    if kind == "sparse":
-        write_sparse(output, places, values, initial[name], manifest, replace=replace)
-    else:
-        write_merged(output, places, values, load_original(manifest), replace=replace)
+    if output.kind == "sparse":
+        ((name, values),) = slots.items()
+        first, places = initial[name], _places(bundle)
+        write_sparse(output.path, places, values, first, bundle.manifest, replace=output.replace)
+        return
+    loaded = load_original(bundle.manifest, output.model)
+    merge(loaded.model, slots, bundle)
+    save_model(output.path, loaded, replace=output.replace)
+
+
+def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """The elements in their places."""
+    from zoexport.trained.sparse.files import set_elements
+
+    (values,) = slots.values()
+    set_elements(model, _places(bundle), values)
 
 
 def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
@@ -96,10 +105,11 @@ kinds.register(
     "sparse",
     Trained(
         words="chosen weights",
-        formats=("sparse", "hf"),
+        formats=("sparse", "hf", MERGED),
         readable=("sparse",),
         insertion=insertion,
         write=write,
+        merge=merge,
         read=read,
         needs=needs,
         mask=mask_of,

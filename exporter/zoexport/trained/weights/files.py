@@ -4,35 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.adapters.files import refuse
-from zoexport.trained.model_files import save_model
-
-if TYPE_CHECKING:
-    from zoexport.models import LoadedModel
-
-
-def write_weights(
-    folder: Path, values: Mapping[str, NDArray[Any]], loaded: LoadedModel, *, replace: bool = False
-) -> None:
-    """Write the model with these values of its parameters, with its tokenizer, as a new folder.
-
-    Args:
-        values: by parameter, float32.
-        loaded: the original model, which is changed.
-
-    Raises:
-        ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
-    """
-    import torch
-
-    for name, value in values.items():
-        loaded.model.get_parameter(name).data.copy_(torch.from_numpy(value.copy()))
-    save_model(folder, loaded, replace=replace)
 
 
 def read_weights(

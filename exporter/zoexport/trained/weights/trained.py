@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Pass
 from zoexport.trained import kinds
-from zoexport.trained.kind import Bundle, Insertion, Slots, Trained
+from zoexport.trained.kind import MERGED, Bundle, Insertion, Output, Slots, Trained
+
+if TYPE_CHECKING:
+    import torch
 
 
 def needs(_: TrainingSettings) -> dict[Feature, str]:
@@ -25,14 +28,22 @@ def insertion(_: Any, __: list[str]) -> Insertion:
     return Insertion(families=(Pass("weights_as_state", weights_as_state, place),))
 
 
-def write(
-    kind: str, slots: Slots, initial: Slots, bundle: Bundle, output: Path, replace: bool
-) -> None:
+def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
     """A folder that transformers loads."""
     from zoexport.models import load_original
-    from zoexport.trained.weights.files import write_weights
+    from zoexport.trained.model_files import save_model
 
-    write_weights(output, slots, load_original(bundle.manifest), replace=replace)
+    loaded = load_original(bundle.manifest, output.model)
+    merge(loaded.model, slots, bundle)
+    save_model(output.path, loaded, replace=output.replace)
+
+
+def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """The parameters as trained."""
+    import torch
+
+    for name, value in slots.items():
+        model.get_parameter(name).data.copy_(torch.from_numpy(value.copy()))
 
 
 def read(_: str, folder: Path, own: Slots, __: Bundle) -> Slots:
@@ -46,10 +57,11 @@ kinds.register(
     "weights",
     Trained(
         words="the model's weights",
-        formats=("hf",),
+        formats=("hf", MERGED),
         readable=("hf",),
         insertion=insertion,
         write=write,
+        merge=merge,
         read=read,
         needs=needs,
     ),

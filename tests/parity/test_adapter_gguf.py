@@ -1,0 +1,160 @@
+"""A trained adapter as a GGUF file, and back; what llama.cpp makes of it is in tests/slow/test_llama_cpp.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.support.compiled import Compiler
+from tests.support.tiny_models import fixed_tokens
+from tests.support.verbs import run
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ConfigError, StateError
+from zoexport.session import Dataset, Session
+from zoexport.transfer import export_adapter, import_adapter
+
+pytestmark = pytest.mark.parity
+LORA = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}
+
+
+def _trained(bundle: Path, state: Path) -> float:
+    with Session.open(bundle) as session, Dataset() as data:
+        session.attach(state)
+        for row in fixed_tokens(3, 20).tolist():
+            data.add([(row[:-1], row[1:])], 0)
+        for _ in range(3):
+            session.step(data, [0, 1, 2])
+        session.save()
+        return session.evaluate(data).loss
+
+
+def _slots(bundle: Path, state: Path) -> dict[str, bytes]:
+    with Session.open(bundle) as session:
+        session.attach(state, read_only=True)
+        return {slot.name: bytes(session.read_slot(slot.name)) for slot in session.slots()}
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "target"),
+    [
+        ("llama_tied", "mebp", "host"),
+        pytest.param("gpt_neox", "mebp", "host", marks=pytest.mark.slow),
+        pytest.param("gpt2", "prge", "host", marks=pytest.mark.slow),
+        pytest.param("mistral", "mebp", "ios-mlx", marks=pytest.mark.slow),
+    ],
+)
+def test_what_left_comes_back(
+    compiler: Compiler, tmp_path: Path, name: str, method: str, target: str
+) -> None:
+    bundle = compiler.bundle(name, method, target, **LORA)
+    _trained(bundle, tmp_path / "state")
+    file = tmp_path / "adapter.gguf"
+    found = export_adapter(bundle, state=tmp_path / "state", kind="gguf", output=file, force=False)
+    assert (found["format"], found["bytes"]) == ("gguf", file.stat().st_size)
+    again = import_adapter(bundle, adapter=file, kind="gguf", state=tmp_path / "again", force=False)
+    assert again == {
+        "state": str(tmp_path / "again"),
+        "format": "gguf",
+        "tensors": found["tensors"],
+    }
+    assert _slots(bundle, tmp_path / "again") == _slots(bundle, tmp_path / "state")
+    assert gguf.GGUFReader(file).fields["adapter.lora.alpha"].contents() == 6
+
+
+@pytest.mark.slow
+def test_quantized_adapters_leave_as_what_they_stand_for(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    bundle = compiler.bundle("llama_tied", "quzo", weights="int4", train="lora")
+    files = [tmp_path / "adapter.gguf", tmp_path / "peft"]
+    for kind, file in zip(("gguf", "peft"), files, strict=True):
+        export_adapter(bundle, state=None, kind=kind, output=file, force=False)
+    theirs = load_file(files[1] / "adapter_model.safetensors")
+    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(files[0]).tensors}
+    name = "base_model.model.model.layers.1.self_attn.v_proj.lora_{}.weight"
+    for half in "AB":
+        ours = tensors[f"blk.1.attn_v.weight.lora_{half.lower()}"]
+        np.testing.assert_array_equal(ours, theirs[name.format(half)])
+
+
+@pytest.mark.parametrize(("outtype", "bound"), [("f16", 1e-3), ("q8_0", 1e-2)])
+def test_fewer_bits(compiler: Compiler, tmp_path: Path, outtype: str, bound: float) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
+    _trained(bundle, tmp_path / "state")
+    file = tmp_path / "adapter.gguf"
+    where = {"state": tmp_path / "state", "outtype": outtype}
+    export_adapter(bundle, kind="gguf", output=file, force=False, **where)
+    import_adapter(bundle, adapter=file, kind="gguf", state=tmp_path / "again", force=False)
+    before, after = (_slots(bundle, tmp_path / name) for name in ("state", "again"))
+    errors = []
+    for name, content in before.items():
+        ours, theirs = np.frombuffer(content, np.float32), np.frombuffer(after[name], np.float32)
+        errors.append(np.linalg.norm(ours - theirs) / max(float(np.linalg.norm(ours)), 1e-9))
+    assert 0 < max(errors) < bound
+
+
+def test_the_command_line(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
+    file = tmp_path / "adapter.gguf"
+    done = run("adapter", "export", bundle, "--format", "gguf", "--outtype", "q8_0", "-o", file)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result == {
+        "adapter": str(file),
+        "format": "gguf",
+        "steps": 0,
+        "tensors": 28,
+        "bytes": file.stat().st_size,
+    }
+    done = run(
+        "adapter", "import", bundle, "-i", file, "--format", "gguf", "--state", tmp_path / "again"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tensors"] == 28
+
+
+def test_a_failed_verb_writes_nothing(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(ConfigError, match="already there"):
+        export_adapter(bundle, state=None, kind="gguf", output=file, force=False)
+    with pytest.raises(StateError, match="ends too early"):
+        import_adapter(bundle, adapter=file, kind="gguf", state=tmp_path / "s", force=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "OPTForCausalLM"}, "a bundle of OPTForCausalLM.*--format merged"),
+        # As 0.1.0 wrote them.
+        ({"attention_heads": None}, r"--format peft, and llama.cpp's convert_lora_to_gguf\.py"),
+        ({"architecture": "Qwen2ForCausalLM", "attention_heads": None}, ""),
+    ],
+)
+def test_what_a_bundle_says_of_its_model(
+    compiler: Compiler, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(compiler.bundle("llama_tied", "mebp", **LORA), bundle)
+    content = json.loads((bundle / "manifest.json").read_text())
+    del content["bundle_id"]
+    model = content["model"] | changes
+    content["model"] = {name: value for name, value in model.items() if value is not None}
+    content["bundle_id"] = manifests.bundle_id(content)
+    (bundle / "manifest.json").write_text(json.dumps(content))
+    output = tmp_path / "adapter.gguf"
+    if message:
+        with pytest.raises(ConfigError, match=message):
+            export_adapter(bundle, state=None, kind="gguf", output=output, force=False)
+    else:  # its rows stay where they are
+        export_adapter(bundle, state=None, kind="gguf", output=output, force=False)
+    assert output.exists() == (not message)
