@@ -285,7 +285,7 @@ def _fill(
 
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
-    from zoexport.generating import add_generating
+    from zoexport.decoding import add_generating
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:

@@ -366,9 +366,8 @@ zo_status zo_session_generate(zo_session* session, const zo_generate_options* op
       ZO_REQUIRE(given.prompt);
       chosen.prompt.assign(given.prompt, given.prompt + given.prompt_length);
     }
-    if (given.stop_count > 0) {
-      ZO_REQUIRE(given.stop_tokens);
-      chosen.stop_tokens.assign(given.stop_tokens, given.stop_tokens + given.stop_count);
+    if (given.stop_tokens != nullptr) {
+      chosen.stop_tokens.emplace(given.stop_tokens, given.stop_tokens + given.stop_count);
     }
     chosen.max_tokens = given.max_tokens;
     chosen.sampling = {given.temperature,

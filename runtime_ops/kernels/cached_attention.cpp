@@ -115,8 +115,7 @@ void run_query(const CachedAttention& a, size_t head, size_t token, float* score
 }  // namespace
 
 bool cache_reaches(const CachedAttention& attention) {
-  const size_t seen =
-      attention.window == 0 ? attention.first : std::min(attention.first, attention.window - size_t{1});
+  const size_t seen = attention.window == 0 ? attention.first : std::min(attention.first, attention.window - size_t{1});
   return seen <= attention.rows;
 }
 

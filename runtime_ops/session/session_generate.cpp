@@ -31,14 +31,9 @@ Result<zo_generation> Session::generate(const GenerateOptions& options, bool unt
     generating_ = std::make_unique<Programs>(manifest_.generate->programs, *engine_);
   }
   Decoder decoder(manifest_, *slots_, *generating_, *weights_);
-  ZO_ASSIGN(made, zoexport::generate(decoder, options, manifest_.vocab_size, run_.seed, state, on_token));
-  return zo_generation{0,
-                       made.stop,
-                       options.prompt.size(),
-                       made.tokens,
-                       made.prefill_seconds,
-                       made.decode_seconds,
-                       anonymous.take()};
+  ZO_ASSIGN(made, zoexport::generate(manifest_, decoder, options, run_.seed, state, on_token));
+  return zo_generation{
+      0, made.stop, options.prompt.size(), made.tokens, made.prefill_seconds, made.decode_seconds, anonymous.take()};
 }
 
 }  // namespace zoexport

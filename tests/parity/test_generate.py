@@ -54,7 +54,7 @@ def follow(compiler: Compiler, name: str, **settings: Any) -> None:
     with Session.open(bundle) as session:
         for length in (1, 37):
             prompt = prompt_of(length, VOCAB_SIZE)
-            made = session.generate(prompt, max_tokens=STEPS)
+            made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
             assert list(made.tokens) == greedy(model, prompt)
             assert (made.stop, made.prompt_tokens) == ("length", length)
         prompt = prompt_of(9, VOCAB_SIZE)
@@ -63,8 +63,9 @@ def follow(compiler: Compiler, name: str, **settings: Any) -> None:
         with adapted(model, bundle, slots):
             after = greedy(model, prompt)
         assert after != before, "the adapter must say something"
-        assert list(session.generate(prompt, max_tokens=STEPS).tokens) == after
-        assert list(session.generate(prompt, max_tokens=STEPS, untrained=True).tokens) == before
+        options: Any = {"max_tokens": STEPS, "stop_tokens": ()}
+        assert list(session.generate(prompt, **options).tokens) == after
+        assert list(session.generate(prompt, untrained=True, **options).tokens) == before
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -109,7 +110,7 @@ def test_generating_leaves_training_alone(compiler: Compiler, tmp_path: Path) ->
                 session.attach(tmp_path / method / name)
                 for steps in stops:
                     session.train(dataset, steps)
-                    texts.append(session.generate(prompt_of(7, VOCAB_SIZE), max_tokens=9).tokens)
+                    texts.append(session.generate(prompt_of(7, VOCAB_SIZE), max_tokens=9, stop_tokens=()).tokens)
         assert texts[0] == texts[2]
         once, twice = (tmp_path / method / name for name in ("once", "twice"))
         for file in ("trajectory.log", "snapshot-10.safetensors", "state.json"):
@@ -119,14 +120,14 @@ def test_generating_leaves_training_alone(compiler: Compiler, tmp_path: Path) ->
 def test_a_callback_ends_the_text(compiler: Compiler) -> None:
     with Session.open(compiler.bundle("llama", "mebp", **ALL)) as session:
         prompt = prompt_of(9, VOCAB_SIZE)
-        whole = session.generate(prompt, max_tokens=20)
+        whole = session.generate(prompt, max_tokens=20, stop_tokens=())
         seen: list[int] = []
 
         def three(token: int) -> bool:
             seen.append(token)
             return len(seen) == 3
 
-        made = session.generate(prompt, max_tokens=20, on_token=three)
+        made = session.generate(prompt, max_tokens=20, stop_tokens=(), on_token=three)
         assert (made.stop, made.tokens) == ("caller", whole.tokens[:3])
         stop = whole.tokens[5]
         made = session.generate(prompt, max_tokens=20, stop_tokens=[stop])
@@ -144,7 +145,7 @@ def test_the_context_ends_the_text(compiler: Compiler) -> None:
     model = reference(compiler.model("llama"), bundle)
     with Session.open(bundle) as session:
         prompt = prompt_of(20, VOCAB_SIZE)
-        made = session.generate(prompt, max_tokens=STEPS)
+        made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
         assert list(made.tokens) == greedy(model, prompt, 12)
         assert made.stop == "length"
         with pytest.raises(ConfigError, match=r"31 tokens.*generate.context = 31"):

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -193,7 +193,8 @@ def _attention(program: Program, softmax: Node) -> _Attention:
             raise _refused(program, node, "scores that are scaled, capped and masked")
     given = arguments(node)
     if is_call(node, aten.baddbmm):
-        alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+        named: Mapping[str, Any] = node.kwargs
+        alpha, beta = named.get("alpha", 1), named.get("beta", 1)
         if beta and (softcap or given[0] not in constants):
             raise _refused(program, node, "a constant that is added to scores")
         biases += [(given[0], factor * float(beta))] if beta else []
@@ -365,7 +366,7 @@ def _transposed(node: Node) -> Node:
 
 
 def _unrepeated(node: Node) -> Node:
-    """What ``node`` (..., h, s, d) repeats for each head of a group, (..., n, s, d); ``node`` where it repeats nothing."""
+    """What ``node`` (..., h, s, d) repeats for each head of a group, (..., n, s, d); itself where it repeats nothing."""
     if not is_call(node, *RESHAPES):
         return node
     expand = operand(node)

@@ -39,9 +39,7 @@ def check_cached(before: TrainingGraph, graph: TrainingGraph) -> None:
             _check(before, captured, graph, graph.programs[stage.forward])
 
 
-def _check(
-    before: TrainingGraph, stage: Stage, graph: TrainingGraph, cached: Program
-) -> None:
+def _check(before: TrainingGraph, stage: Stage, graph: TrainingGraph, cached: Program) -> None:
     windows = [
         arguments(node)[9]
         for node in cached.module.graph.nodes
@@ -75,7 +73,9 @@ def _check(
 def _piecewise(
     graph: TrainingGraph, cached: Program, given: dict[str, torch.Tensor], at_once: int
 ) -> list[torch.Tensor]:
-    caches = {value.name: torch.zeros(value.sizes()) for value in cached.inputs if value.role == "cache"}
+    caches = {
+        value.name: torch.zeros(value.sizes()) for value in cached.inputs if value.role == "cache"
+    }
     parts: list[list[torch.Tensor]] = []
     first = 0
     for count in (at_once, *[1] * _ALONE):

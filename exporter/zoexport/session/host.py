@@ -291,7 +291,7 @@ class Session:
         prompt: Sequence[int],
         *,
         max_tokens: int = 128,
-        stop_tokens: Sequence[int] = (),
+        stop_tokens: Sequence[int] | None = None,
         sampling: Sampling | None = None,
         untrained: bool = False,
         on_token: OnToken | None = None,
@@ -301,7 +301,7 @@ class Session:
         Args:
             prompt: tokens, fewer than the bundle's ``generate.context``.
             max_tokens: that follow at most.
-            stop_tokens: after which nothing follows.
+            stop_tokens: after which nothing follows; the bundle's where None.
             sampling: the most likely token each time where None.
             untrained: with the slots as the bundle has them.
             on_token: called with each token.
@@ -312,14 +312,16 @@ class Session:
         """
         chosen = sampling or Sampling()
         tokens = (ctypes.c_int64 * len(prompt))(*prompt)
-        stops = (ctypes.c_int64 * len(stop_tokens))(*stop_tokens)
+        # A pointer to none is no null pointer, which would be the bundle's.
+        given = stop_tokens or ()
+        stops = (ctypes.c_int64 * max(len(given), 1))(*given)
         options = abi.GenerateOptions(
             ctypes.sizeof(abi.GenerateOptions),
             max_tokens,
             tokens,
             len(prompt),
-            stops,
-            len(stop_tokens),
+            None if stop_tokens is None else stops,
+            len(given),
             chosen.temperature,
             chosen.top_k,
             int(untrained),

@@ -315,15 +315,15 @@ enum { ZO_STOP_TOKEN = 0, ZO_STOP_LENGTH = 1, ZO_STOP_CALLER = 2 };
 /* How to generate (docs/generate.md). Zero in fields from `temperature` on chooses the most likely token each time. */
 typedef struct zo_generate_options {
   uint32_t struct_size;
-  uint32_t max_tokens;  /* after the prompt, at least 1 */
+  uint32_t max_tokens;   /* after the prompt, at least 1 */
   const int64_t* prompt; /* tokens, at least one, fewer than the bundle's generate.context */
   size_t prompt_length;
-  const int64_t* stop_tokens; /* may be NULL */
+  const int64_t* stop_tokens; /* after which nothing follows; NULL: the bundle's */
   size_t stop_count;
   double temperature;
-  uint32_t top_k;            /* 0: all */
-  uint32_t untrained;        /* non-zero: the slots as the bundle has them, whatever was trained */
-  double top_p;              /* 0: 1 */
+  uint32_t top_k;     /* 0: all */
+  uint32_t untrained; /* non-zero: the slots as the bundle has them, whatever was trained */
+  double top_p;       /* 0: 1 */
   double min_p;
   double repetition_penalty; /* 0: 1 */
   uint64_t seed;

@@ -124,7 +124,7 @@ Status Decoder::run(size_t stage, const ProgramSpec& program, uint32_t count, co
   next_.resize(program.outputs.size());
   for (const ValueSpec& value : program.outputs) {
     Tensor tensor = make_tensor(value, sizes_of(value), nullptr);
-    std::vector<float>& room = value.role == "activation"  ? next_[given++]
+    std::vector<float>& room = value.role == "activation"   ? next_[given++]
                                : value.role == "cache_rows" ? own.caches[rows++].given
                                                             : logits_;
     room.resize(tensor.bytes / sizeof(float));

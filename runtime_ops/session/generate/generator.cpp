@@ -35,21 +35,23 @@ Status check_options(const Manifest& manifest, const GenerateOptions& options) {
   return check_sampling(options.sampling);
 }
 
-Result<Generation> generate(Decoder& decoder, const GenerateOptions& options, int64_t vocabulary, uint64_t seed,
+Result<Generation> generate(const Manifest& manifest, Decoder& decoder, const GenerateOptions& options, uint64_t seed,
                             const StateValues& state, const OnToken& on_token) {
   Generation result;
+  const std::vector<int64_t>& stops = options.stop_tokens ? *options.stop_tokens : manifest.generate->stop_tokens;
   const auto start = Clock::now();
   ZO_TRY(decoder.feed(options.prompt.data(), options.prompt.size(), seed, state));
   result.prefill_seconds = seconds_since(start);
   const size_t known = decoder.logits().size();
-  Sampler sampler(options.sampling, vocabulary > 0 ? std::min(known, static_cast<size_t>(vocabulary)) : known);
+  const auto vocabulary = static_cast<size_t>(manifest.vocab_size);
+  Sampler sampler(options.sampling, vocabulary > 0 ? std::min(known, vocabulary) : known);
   for (int64_t token : options.prompt) {
     sampler.see(token);
   }
   const auto second = Clock::now();
   while (true) {
     const int64_t token = sampler.choose(decoder.logits().data(), static_cast<uint32_t>(result.tokens));
-    if (std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) != options.stop_tokens.end()) {
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
       result.stop = ZO_STOP_TOKEN;
       break;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace zoexport {
 struct GenerateOptions {
   std::vector<int64_t> prompt;
   uint32_t max_tokens = 0;
-  std::vector<int64_t> stop_tokens;  // after which nothing follows; they are not given to the caller
+  // After which nothing follows; they are not given to the caller. None: the bundle's.
+  std::optional<std::vector<int64_t>> stop_tokens;
   SamplingOptions sampling;
 };
 
@@ -31,7 +33,7 @@ using OnToken = std::function<bool(int64_t token)>;
 Status check_options(const Manifest& manifest, const GenerateOptions& options);
 
 // Reads the prompt and generates, on a decoder that nothing was fed to. `seed` is the run's.
-Result<Generation> generate(Decoder& decoder, const GenerateOptions& options, int64_t vocabulary, uint64_t seed,
+Result<Generation> generate(const Manifest& manifest, Decoder& decoder, const GenerateOptions& options, uint64_t seed,
                             const StateValues& state, const OnToken& on_token);
 
 }  // namespace zoexport

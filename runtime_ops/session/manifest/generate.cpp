@@ -76,15 +76,17 @@ class StageCheck {
           std::none_of(value.shape.begin(), value.shape.end(), [](const Dimension& size) { return size.dynamic(); });
       const bool scalar = scalar_dtype(value.role) >= 0 || value.role == "position";
       const bool any = value.role == "weight" || value.role == "state" || value.role == "table";
-      const int32_t dtype = value.role == "position"  ? ZO_INT64
-                            : scalar                  ? scalar_dtype(value.role)
+      const int32_t dtype = value.role == "position" ? ZO_INT64
+                            : scalar                 ? scalar_dtype(value.role)
                             : value.role == "tokens" ? ZO_INT64
-                                                      : ZO_FLOAT32;
+                                                     : ZO_FLOAT32;
       if (!fixed || value.shape.empty() || (!any && value.dtype != dtype) || (scalar && !value.has_shape({1}))) {
-        return fail("another dtype or a range of sizes of " + value.name, "the dtype of docs/bundle.md, and fixed sizes");
+        return fail("another dtype or a range of sizes of " + value.name,
+                    "the dtype of docs/bundle.md, and fixed sizes");
       }
       if (is_noise(value) && !fits_noise(manifest_, value)) {
-        return fail("the input " + value.name + " of another name, dtype or shape", "noise.SLOT, float32 (queries, *SLOT)");
+        return fail("the input " + value.name + " of another name, dtype or shape",
+                    "noise.SLOT, float32 (queries, *SLOT)");
       }
     }
     return true;
@@ -148,7 +150,8 @@ class StageCheck {
       });
       if (cache == program_.inputs.end() ||
           !rows->has_shape({1, cache->shape[0].max, int64_t{length_}, cache->shape[2].max})) {
-        return fail("the rows " + rows->name + " of another shape", "(1, groups, tokens, width) of the cache they go to");
+        return fail("the rows " + rows->name + " of another shape",
+                    "(1, groups, tokens, width) of the cache they go to");
       }
     }
     return taken == given || fail("caches without rows that are added", "as many rows as caches, in their order");
@@ -190,9 +193,9 @@ void check_chain(const GenerateSpec& spec, size_t stage, uint32_t length, JsonPr
                                       [](const ValueSpec* a, const ValueSpec* b) { return a->has_shape(sizes(*b)); });
   const Values caches = with_role(program.inputs, "cache");
   const Values others = with_role(spec.program(stage, 1)->inputs, "cache");
-  const bool same = std::equal(
-      caches.begin(), caches.end(), others.begin(), others.end(),
-      [](const ValueSpec* a, const ValueSpec* b) { return a->name == b->name && a->has_shape(sizes(*b)); });
+  const bool same =
+      std::equal(caches.begin(), caches.end(), others.begin(), others.end(),
+                 [](const ValueSpec* a, const ValueSpec* b) { return a->name == b->name && a->has_shape(sizes(*b)); });
   if (!fits || !same) {
     problems.add("generate, stage " + spec.stages[stage].name,
                  fits ? "other caches for " + std::to_string(length) + " tokens than for one"
@@ -229,6 +232,9 @@ void read_generate(const JsonNode& root, Manifest& manifest) {
   for (const JsonNode& length : node.member("lengths").items()) {
     const int64_t least = spec.lengths.empty() ? 1 : int64_t{spec.lengths.back()} + 1;
     spec.lengths.push_back(static_cast<uint32_t>(length.integer(least, spec.lengths.empty() ? 1 : kMostTokens)));
+  }
+  for (const JsonNode& token : node.member("stop_tokens").items()) {
+    spec.stop_tokens.push_back(token.integer(0, INT32_MAX));
   }
   for (const JsonNode& program : node.member("programs").items()) {
     spec.programs.push_back(read_program(program));
@@ -268,10 +274,10 @@ void check_generate(const Manifest& manifest, JsonProblems& problems) {
     for (uint32_t length : spec.lengths) {
       const ProgramSpec* program = spec.program(stage, length);
       if (program == nullptr || (program->length == 0) != head) {
-        problems.add("generate, stage " + spec.stages[stage].name,
-                     "no program of the family " + spec.stages[stage].forward + " for " + std::to_string(length) +
-                         " tokens",
-                     head ? "one without a length" : "one for each of lengths");
+        problems.add(
+            "generate, stage " + spec.stages[stage].name,
+            "no program of the family " + spec.stages[stage].forward + " for " + std::to_string(length) + " tokens",
+            head ? "one without a length" : "one for each of lengths");
         return;
       }
       StageCheck(manifest, stage, *program, length, problems).run();

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "session/manifest/canonical.h"
-#include "session/manifest/grid.h"
 #include "session/manifest/generate.h"
+#include "session/manifest/grid.h"
 #include "session/manifest/needs.h"
 #include "session/manifest/program_reader.h"
 #include "session/manifest/signature.h"

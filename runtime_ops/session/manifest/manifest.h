@@ -92,6 +92,7 @@ struct GenerateSpec {
   std::string problem;            // why there are none; what follows is empty then
   uint32_t context = 0;           // tokens of a prompt and what follows it, at most
   std::vector<uint32_t> lengths;  // tokens in one call, ascending; the first is 1
+  std::vector<int64_t> stop_tokens;
   std::vector<ProgramSpec> programs;
   std::vector<StageSpec> stages;  // of which only `name`, `forward` and `bind` count
 
@@ -151,7 +152,7 @@ struct Manifest {
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any
   std::vector<StageSpec> stages;
   std::optional<GenerateSpec> generate;  // absent where the bundle is older than that
-  uint32_t label_rows = 0;  // label entries in one call of a head that takes activations
+  uint32_t label_rows = 0;               // label entries in one call of a head that takes activations
 
   // Whether one stage is first and head at once. Its programs choose label rows themselves, and what it runs forward
   // perturbs its slots, of any number of copies from the same rows, and gives their next values.

@@ -59,7 +59,9 @@ class Cached:
                     for row in range(count):
                         at = (self.first + row) % cache.shape[1]
                         cache[:, at] = results[value.name][0, :, row]
-            passed = [results[v.name] for v in program.outputs if v.role in ("activation", "logits")]
+            passed = [
+                results[v.name] for v in program.outputs if v.role in ("activation", "logits")
+            ]
         self.first += count
         return passed[0][0]
 
@@ -108,8 +110,7 @@ def test_logits_of_pieces_are_those_of_the_whole(name: str) -> None:
 def test_layers_with_other_windows_have_other_programs() -> None:
     graph = decoding(tiny("gemma2"), [1])
     seen = {
-        stage.name: attentions(graph.programs[f"{stage.forward}@1"])
-        for stage in graph.stages[1:-1]
+        stage.name: attentions(graph.programs[f"{stage.forward}@1"]) for stage in graph.stages[1:-1]
     }
     local, far, again = seen.values()
     assert [one[1:] for one in (local[0], far[0])] == [(50.0, 8), (50.0, 0)]

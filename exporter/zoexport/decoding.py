@@ -61,10 +61,20 @@ def add_generating(
     entry = {
         "context": made.max_labels,
         "lengths": made.lengths,
+        "stop_tokens": _stop_tokens(loaded.model),
         "programs": programs,
         "stages": stages,
     }
     return Generating(entry, names)
+
+
+def _stop_tokens(model: Any) -> list[int]:
+    """The tokens that end a text, as the model's own generation has them."""
+    for config in (getattr(model, "generation_config", None), model.config):
+        found = getattr(config, "eos_token_id", None)
+        if found is not None:
+            return sorted({found} if isinstance(found, int) else set(found))
+    return []
 
 
 def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
@@ -103,7 +113,9 @@ def generating_graph(
     try:
         captured = capture(model, length)
     except ModelError as error:
-        raise VerifyError(error.where, found=error.found, expected=error.expected, fix=error.fix) from error
+        raise VerifyError(
+            error.where, found=error.found, expected=error.expected, fix=error.fix
+        ) from error
     verify(captured)
     captured.source = graph.source
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
