@@ -110,7 +110,11 @@ def test_generating_leaves_training_alone(compiler: Compiler, tmp_path: Path) ->
                 session.attach(tmp_path / method / name)
                 for steps in stops:
                     session.train(dataset, steps)
-                    texts.append(session.generate(prompt_of(7, VOCAB_SIZE), max_tokens=9, stop_tokens=()).tokens)
+                    texts.append(
+                        session.generate(
+                            prompt_of(7, VOCAB_SIZE), max_tokens=9, stop_tokens=()
+                        ).tokens
+                    )
         assert texts[0] == texts[2]
         once, twice = (tmp_path / method / name for name in ("once", "twice"))
         for file in ("trajectory.log", "snapshot-10.safetensors", "state.json"):

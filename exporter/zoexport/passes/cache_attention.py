@@ -366,7 +366,7 @@ def _transposed(node: Node) -> Node:
 
 
 def _unrepeated(node: Node) -> Node:
-    """What ``node`` (..., h, s, d) repeats for each head of a group, (..., n, s, d); itself where it repeats nothing."""
+    """What ``node`` (..., h, s, d) repeats for each head of a group, (..., n, s, d); else itself."""
     if not is_call(node, *RESHAPES):
         return node
     expand = operand(node)
