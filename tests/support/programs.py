@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.native import load_library
+from zoexport.targets.executorch.needed_passes import needed_passes_only
 
 _KEPT: list[Any] = []  # a method reads its program's buffer, and does not keep it alive
 
@@ -31,7 +32,7 @@ def lower(
 ) -> Any:
     """A loaded ExecuTorch method of ``function``."""
     load_library()
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir import to_edge, to_edge_transform_and_lower
     from executorch.runtime import Runtime
 
     class Program(torch.nn.Module):
@@ -40,7 +41,12 @@ def lower(
 
     shapes = None if dynamic is None else (tuple(dynamic),)
     exported = torch.export.export(Program(), arguments, strict=False, dynamic_shapes=shapes)
-    buffer = to_edge_transform_and_lower(exported, partitioner=partitioners).to_executorch().buffer
+    if partitioners is None:
+        with needed_passes_only([exported]):
+            edge = to_edge(exported)
+    else:
+        edge = to_edge_transform_and_lower(exported, partitioner=partitioners)
+    buffer = edge.to_executorch().buffer
     program = Runtime.get().load_program(buffer)
     method = program.load_method("forward")
     assert method is not None

@@ -1,13 +1,16 @@
 """The passes that ExecuTorch's lowering runs, without those that have nothing to find.
 
-ExecuTorch 1.5 runs nine passes over every program and 17 over each delegate, and most of them retrace the whole graph:
-for a model of 30 layers they take longer than everything else that compiling does.
+ExecuTorch 1.5 decomposes every program, and runs nine passes over it and 17 over each delegate. Most of that retraces
+the whole graph: for a model of 30 layers it takes longer than everything else that compiling does. What leaves the
+normal form has little left to decompose, and of a tiny program decomposing is most of the time, as torch goes through
+all operators that it knows.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from zoexport.ir.graphs import aten, is_call
 _VISION = ("convolution", "conv1d", "conv2d", "max_pool", "batch_norm", "prelu", "upsample", "pad")
 _PROMOTING = (aten.add, aten.mul, aten.sub, aten.div, aten.minimum)
 _XNNPACK_CONCATENATES = 5
+_TRACED_AWAY = (aten.detach, aten.alias, aten.lift_fresh_copy, aten.lift_fresh)
 
 
 @contextlib.contextmanager
@@ -42,6 +46,8 @@ def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iter
         omitted = _idle_edge_passes(nodes)
         return [step for step in before if pass_name(step) not in omitted], after
 
+    for program in programs:
+        _decompose_if_needed(program)
     if not vision:
         xnnpack_preprocess.XNNPACKPassManager = of_delegates
         _program._get_aten_to_edge_passes = of_programs
@@ -50,11 +56,56 @@ def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iter
     finally:
         xnnpack_preprocess.XNNPACKPassManager = manager
         _program._get_aten_to_edge_passes = to_edge
+        for program in programs:
+            vars(program).pop("run_decompositions", None)
 
 
 def pass_name(step: Any) -> str:
     """The name of a pass's class; pass managers wrap passes in functions that carry it."""
     return str(getattr(step, "__name__", type(step).__name__))
+
+
+def _decompose_if_needed(program: torch.export.ExportedProgram) -> None:
+    """Let ``program.run_decompositions`` give the program back where it would only trace it again."""
+    run = program.run_decompositions
+
+    def decomposed(table: Any) -> torch.export.ExportedProgram:
+        return run(table) if has_decompositions(program, table) else program
+
+    vars(program)["run_decompositions"] = decomposed
+
+
+def has_decompositions(program: torch.export.ExportedProgram, table: Container[Any]) -> bool:
+    """Whether tracing ``program`` again with the decompositions of ``table`` changes more than names.
+
+    It does where an operator is in the table, writes in place, or is one that only tracing removes; and inside blocks.
+    """
+    called = {n.target for n in program.graph_module.graph.nodes if n.op == "call_function"}
+    operators = {one for one in called if isinstance(one, torch._ops.OpOverload)}
+    # A table that is asked about an operator is first filled with all that torch knows, so few are asked about.
+    default = _decomposed_by_default()
+    return (
+        any(getattr(one, "__module__", None) != "_operator" for one in called - operators)
+        or any(one._schema.is_mutable for one in operators)
+        or any(one.overloadpacket in _TRACED_AWAY for one in operators)
+        or any(_is_composite(one) for one in operators - default)
+        or any(one in table for one in operators & default)
+    )
+
+
+def _is_composite(target: torch._ops.OpOverload) -> bool:
+    """Whether tracing always replaces an operator by those that it is made of, such as reshape by view."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in target.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), key
+    )
+
+
+@functools.cache
+def _decomposed_by_default() -> frozenset[Any]:
+    from executorch.exir.tracer import _default_decomposition_table
+
+    return frozenset(_default_decomposition_table().keys())
 
 
 def _delegate_passes(nodes: Sequence[Node], inside: Sequence[Node]) -> list[Any]:

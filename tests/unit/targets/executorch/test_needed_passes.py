@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import default_decompositions
 
-from zoexport.targets.executorch.needed_passes import needed_passes_only, pass_name
+from zoexport.targets.executorch.needed_passes import (
+    has_decompositions,
+    needed_passes_only,
+    pass_name,
+)
 
 ALWAYS = {"XNNPACKRemoveCloneOpsTransform"}
 
@@ -74,6 +80,50 @@ def test_all_run_where_there_is_a_convolution() -> None:
     )
     assert {"NormalizeTransposePass", "RemoveMixedTypeOperators"} <= edge
     assert "Conv1dUnsqueezePass" in delegate and delegate >= ALWAYS
+
+
+@pytest.mark.parametrize(
+    ("function", "decomposed"),
+    [
+        (lambda x: x * x.sum(-1, keepdim=True), False),
+        (lambda x: torch.nn.functional.softplus(x), True),
+        (lambda x: x.view(3, 2).expand(4, 3, 2), False),
+        (lambda x: torch.ops.aten.reshape(x, (3, 2)), True),
+        (lambda x: x.clone().add_(1), True),
+        (lambda x: x.detach() + x, True),
+        (lambda x: x + torch.ones(3), True),
+    ],
+)
+def test_programs_are_decomposed_where_that_changes_them(
+    function: Callable[[Tensor], Tensor], decomposed: bool
+) -> None:
+    program = torch.export.export(_Function(function), (torch.ones(2, 3),))
+    with needed_passes_only([program]):
+        assert (program.run_decompositions(default_decompositions()) is not program) is decomposed
+    assert program.run_decompositions() is not program
+
+
+def test_operators_that_are_kept_whole_are_not_decomposed() -> None:
+    program = torch.export.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),))
+    table = default_decompositions()
+    assert has_decompositions(program, table)
+    table.pop(torch.ops.aten.linear.default)
+    assert not has_decompositions(program, table)
+
+
+def test_the_program_file_is_the_same() -> None:
+    from executorch.exir import to_edge
+
+    def function(x: Tensor) -> Tensor:
+        rows = (x * x).mean(-1, keepdim=True).expand(2, 3)
+        return torch.where(x > 0, x.exp() - rows, x).permute(1, 0).sum(0)
+
+    def lowered(left_out: bool) -> bytes:
+        program = torch.export.export(_Function(function), (torch.ones(2, 3),))
+        with needed_passes_only([program]) if left_out else contextlib.nullcontext():
+            return bytes(to_edge(program).to_executorch().buffer)
+
+    assert lowered(left_out=True) == lowered(left_out=False)
 
 
 def test_executorch_is_as_it_was_afterwards() -> None:
