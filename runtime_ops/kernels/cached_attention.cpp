@@ -1,6 +1,7 @@
 #include "cached_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "each_width.h"
@@ -96,7 +97,7 @@ void run_query(const CachedAttention& a, size_t head, size_t token, float* score
   }
   float greatest = scores[0];
   for (size_t i = 1; i < count; ++i) {
-    greatest = scores[i] > greatest || scores[i] != scores[i] ? scores[i] : greatest;  // NaN stays
+    greatest = scores[i] > greatest || std::isnan(scores[i]) ? scores[i] : greatest;  // NaN stays
   }
   exponentials(scores, count, greatest);
   double total = 0.0;

@@ -12,18 +12,41 @@
 namespace zoexport {
 namespace {
 
-// Rows of padding that are worth one call less: weights are read once a call.
-constexpr size_t kPadded = 4;
+// A call reads all weights once, which takes as long as computing so many rows.
+constexpr size_t kRowsOfACall = 8;
+
+// What `count` tokens take in rows, in calls of ascending `lengths` up to `most`, and in `first` the length of the first.
+size_t cost_of(size_t count, const std::vector<uint32_t>& lengths, size_t most, uint32_t& first) {
+  first = lengths.front();
+  const uint32_t* padded = nullptr;
+  for (const uint32_t& length : lengths) {
+    if (length <= std::min(count, most)) {
+      first = length;
+    } else if (length <= most && padded == nullptr) {
+      padded = &length;
+    }
+  }
+  uint32_t next = 0;
+  size_t cost = first + kRowsOfACall;
+  if (count > first) {
+    cost += count / first > kRowsOfACall ? count : cost_of(count - first, lengths, most - first, next);
+  }
+  if (padded != nullptr && first < count && *padded + kRowsOfACall < cost) {
+    first = *padded;
+    cost = first + kRowsOfACall;
+  }
+  return cost;
+}
 
 }  // namespace
 
 Decoder::Decoder(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights)
-    : manifest_(manifest), spec_(*manifest.generate), slots_(slots), programs_(programs), weights_(weights) {}
+    : spec_(*manifest.generate), slots_(slots), programs_(programs), weights_(weights) {}
 
 Status Decoder::prepare() {
   std::vector<FrozenWeights::Read> reads, tables;
   std::vector<Stage> stages(spec_.stages.size());
-  uint64_t total = 0;
+  uint64_t total = 0, passed = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
     const StageSpec& bound = spec_.stages[i];
     for (uint32_t length : spec_.lengths) {
@@ -40,10 +63,13 @@ Status Decoder::prepare() {
           total = size_sum(total, value_bytes(value));
         }
       }
+      for (const ValueSpec& value : program.outputs) {
+        passed = std::max(passed, value_bytes(value));
+      }
     }
   }
-  if (total > machine_memory()) {
-    return Failure{ZO_BUNDLE_ERROR, "generate.context", "keys and values that take " + bytes_text(total),
+  if (size_sum(total, size_product(passed, 4)) > machine_memory()) {
+    return Failure{ZO_BUNDLE_ERROR, "generate.context", "keys, values and results that take " + bytes_text(total),
                    "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
                    "Compile the bundle with a smaller generate.context."};
   }
@@ -69,14 +95,9 @@ Status Decoder::prepare() {
 }
 
 uint32_t Decoder::next_length(size_t count) const {
-  uint32_t chosen = 1;
-  for (uint32_t length : spec_.lengths) {
-    if (length > room() || (length > count && (chosen >= count || length > kPadded * count))) {
-      break;
-    }
-    chosen = length;
-  }
-  return chosen;
+  uint32_t length = 1;
+  (void)cost_of(count, spec_.lengths, room(), length);
+  return length;
 }
 
 Status Decoder::feed(const int64_t* tokens, size_t count, uint64_t seed, const StateValues& state) {

@@ -55,7 +55,6 @@ class Decoder {
   // Puts the first `count` of what a stage gave into its caches.
   void keep(Stage& stage, uint32_t count);
 
-  const Manifest& manifest_;
   const GenerateSpec& spec_;
   const Slots& slots_;
   Programs& programs_;

@@ -69,7 +69,7 @@ int64_t Sampler::choose(float* logits, uint32_t number) {
   }
   size_t best = vocabulary_;
   for (size_t i = 0; i < vocabulary_; ++i) {
-    if (logits[i] == logits[i] && (best == vocabulary_ || logits[i] > logits[best])) {
+    if (!std::isnan(logits[i]) && (best == vocabulary_ || logits[i] > logits[best])) {
       best = i;
     }
   }

@@ -25,6 +25,7 @@ Values with_role(const std::vector<ValueSpec>& values, const std::string& role) 
 
 std::vector<int64_t> sizes(const ValueSpec& value) {
   std::vector<int64_t> found;
+  found.reserve(value.shape.size());
   for (const Dimension& size : value.shape) {
     found.push_back(size.max);
   }
