@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zoexport.api import Bundle, compile
     from zoexport.core.errors import ZoExportError
-    from zoexport.results import Evaluated, Exported, Imported, Parity, Trained
-    from zoexport.session import Session
+    from zoexport.results import Evaluated, Exported, Generated, Imported, Parity, Trained
+    from zoexport.session import Sampling, Session
 
 __version__ = "0.1.0"
 
@@ -22,8 +22,10 @@ __all__ = [
     "Bundle",
     "Evaluated",
     "Exported",
+    "Generated",
     "Imported",
     "Parity",
+    "Sampling",
     "Session",
     "Trained",
     "ZoExportError",
@@ -35,8 +37,10 @@ _PLACES = {
     "Bundle": "zoexport.api",
     "compile": "zoexport.api",
     "ZoExportError": "zoexport.core.errors",
-    "Session": "zoexport.session",
-    **dict.fromkeys(("Evaluated", "Exported", "Imported", "Parity", "Trained"), "zoexport.results"),
+    **dict.fromkeys(("Sampling", "Session"), "zoexport.session"),
+    **dict.fromkeys(
+        ("Evaluated", "Exported", "Generated", "Imported", "Parity", "Trained"), "zoexport.results"
+    ),
 }
 
 

@@ -24,7 +24,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core import trust as trusts
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.core.types import Progress
-from zoexport.results import Evaluated, Exported, Imported, Parity, Trained
+from zoexport.results import Evaluated, Exported, Generated, Imported, Parity, Trained
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from zoexport.core.minisign import PublicKey
     from zoexport.models import ModelSource
-    from zoexport.session import StepProgress
+    from zoexport.session import Sampling, StepProgress
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
 Data: TypeAlias = "StrPath | Iterable[Mapping[str, Any]]"
@@ -234,6 +234,43 @@ class Bundle:
                 phase=progress or _silent,
             )
         return Evaluated(**found)
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        state: StrPath | None = None,
+        adapter: StrPath | None = None,
+        max_tokens: int = 128,
+        sampling: Sampling | None = None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Generated:
+        """Generate what follows a prompt.
+
+        Args:
+            prompt: as it is; nothing is added but what the tokenizer adds by itself.
+            state: a training state's folder, which stays as it is.
+            adapter: a folder that :meth:`export_adapter` wrote, in place of a state.
+            max_tokens: that follow at most.
+            sampling: the most likely token each time where None.
+            on_text: called with pieces of text as they come.
+
+        Raises:
+            ZoExportError: something cannot be used.
+        """
+        from zoexport.generate import generate
+
+        with trusts.required(self.trusted):
+            (found,) = generate(
+                self.path,
+                [prompt],
+                state=None if state is None else Path(state),
+                adapter=None if adapter is None else Path(adapter),
+                max_tokens=max_tokens,
+                sampling=sampling,
+                on_text=on_text,
+            )
+        return Generated(**found)
 
     def parity(
         self,

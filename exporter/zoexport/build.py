@@ -207,7 +207,8 @@ def capture_length(
     from zoexport.ir.lengths import marker_prime
 
     values = as_dict(planned.config).items()
-    sizes = [value for key, value in values if isinstance(value, int) and key != "seq_len"]
+    own = ("seq_len", "generate.context")
+    sizes = [value for key, value in values if isinstance(value, int) and key not in own]
     sizes += [size for parameter in model.parameters() for size in parameter.shape]
     sizes += kind_of(planned.config).counts(planned.config, model, chosen)
     return marker_prime(planned.config.seq_len, sizes, position_limit(model))
@@ -285,6 +286,7 @@ def _fill(
 
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
+    from zoexport.decoding import add_generating
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
@@ -303,8 +305,10 @@ def _fill(
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
-    if names := outer_weights(graph, lowered):
+    generating = add_generating(planned, loaded, graph, folder, progress)
+    if names := [*outer_weights(graph, lowered), *generating.weights]:
         reader = None if graph.whole else graph.source
+        names = list(dict.fromkeys(names))
         frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
     save_file(graph.initial, folder / INITIAL_STATE)
@@ -323,6 +327,7 @@ def _fill(
             **({} if heads is None else {"attention_heads": heads}),
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
+        "generate": generating.entry,
     }
 
 

@@ -60,6 +60,26 @@ class Evaluated(_Result):
 
 
 @dataclasses.dataclass(frozen=True)
+class Generated(_Result):
+    """What follows a prompt.
+
+    Attributes:
+        text: what follows. tokens: the same; an end token is not among them. prompt_tokens: of the prompt.
+        stop: eos, length or caller.
+        prefill_tokens_per_second, decode_tokens_per_second: of the prompt, and of the tokens after the first.
+        peak_anonymous_mb: of this process meanwhile; None where the system does not say.
+    """
+
+    text: str
+    tokens: list[int]
+    prompt_tokens: int
+    stop: str
+    prefill_tokens_per_second: float | None
+    decode_tokens_per_second: float | None
+    peak_anonymous_mb: float | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Parity(_Result):
     """The session beside the method's reference (docs/cli.md says what each error is relative to).
 

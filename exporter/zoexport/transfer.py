@@ -16,7 +16,7 @@ from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
 from zoexport.session import Session, no_programs
 from zoexport.trained import kind_of, kinds
-from zoexport.trained.kind import MERGED, Bundle, Output, Trained
+from zoexport.trained.kind import MERGED, Bundle, Output, Slots, Trained
 
 
 def export_adapter(
@@ -94,6 +94,36 @@ def import_adapter(
         ZoExportError: the adapter does not fit, or ``state`` exists; nothing is written.
     """
     manifest = manifests.read(bundle)
+    kind, _ = _readable(manifest, kind)
+    with (
+        atomic_folder(state, replace=force) as folder,
+        Session.open(bundle, engine=no_programs) as session,
+    ):
+        session.attach(folder)
+        for name, values in read_adapter(session, bundle, manifest, adapter, kind).items():
+            session.write_slot(name, values)
+        session.save()
+        count = len(_values(session))
+    return {"state": str(state), "format": kind, "tensors": count}
+
+
+def read_adapter(
+    session: Session, bundle: Path, manifest: dict[str, Any], adapter: Path, kind: str | None = None
+) -> Slots:
+    """The slots that an adapter's files have, of the dtypes and shapes of an open session's.
+
+    Args:
+        bundle, manifest: the session's. adapter, kind: see :func:`import_adapter`.
+
+    Raises:
+        ZoExportError: the adapter does not fit.
+    """
+    kind, trained = _readable(manifest, kind)
+    return trained.read(kind, adapter, _values(session), Bundle(bundle, manifest))
+
+
+def _readable(manifest: Mapping[str, Any], kind: str | None) -> tuple[str, Trained]:
+    """The format that files have, and what reads them."""
     trained = kind_of(config_of(manifest))
     kind = _format(manifest, trained, kind)
     if kind not in trained.readable:
@@ -103,16 +133,7 @@ def import_adapter(
             expected=f"the {trained.words} alone",
             fix=f"Import what `zoexport adapter export --format {trained.formats[0]}` wrote.",
         )
-    with (
-        atomic_folder(state, replace=force) as folder,
-        Session.open(bundle, engine=no_programs) as session,
-    ):
-        session.attach(folder)
-        own = _values(session)
-        for name, values in trained.read(kind, adapter, own, Bundle(bundle, manifest)).items():
-            session.write_slot(name, values)
-        session.save()
-    return {"state": str(state), "format": kind, "tensors": len(own)}
+    return kind, trained
 
 
 def _format(manifest: Mapping[str, Any], trained: Trained, kind: str | None) -> str:

@@ -358,11 +358,17 @@ class ExecutorchEngine : public Engine {
   // Makes the arena large enough for all programs of a file at once.
   Status take_room(Module& module, const ProgramSpec& program) {
     uint64_t most = 1;
-    for (const ProgramSpec& other : manifest_.programs) {
-      if (other.file == program.file) {
-        const auto meta = module.method_meta(other.method);
-        most = std::max(most, meta.ok() ? PlannedArena::needed(*meta) : 0);
+    const auto room_of = [&](const std::vector<ProgramSpec>& programs) {
+      for (const ProgramSpec& other : programs) {
+        if (other.file == program.file) {
+          const auto meta = module.method_meta(other.method);
+          most = std::max(most, meta.ok() ? PlannedArena::needed(*meta) : 0);
+        }
       }
+    };
+    room_of(manifest_.programs);
+    if (manifest_.generate) {
+      room_of(manifest_.generate->programs);
     }
     ZO_TRY(fits(program, most));
     return arena_.take(static_cast<size_t>(most)) != nullptr ? Status() : out_of_memory(program, most);

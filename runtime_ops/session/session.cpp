@@ -102,7 +102,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
                    "Compile the bundle for a target of this system."};
   }
   session->verify_programs_ = !options.engine;
-  session->programs_ = std::make_unique<Programs>(known, *session->engine_);
+  session->programs_ = std::make_unique<Programs>(known.programs, *session->engine_);
   session->weights_ = std::make_unique<FrozenWeights>(known, files);
   session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
                                               session->scratch_folder_);
@@ -493,18 +493,22 @@ Status Session::train_on(const Dataset& dataset, uint64_t total_steps,
   return state_ ? save() : Status();
 }
 
-Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
-  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
-  // Between steps the slots' next values are free: they hold the finished state.
+Result<StateValues> Session::finished() {
   const Record* record = pending();
   for (size_t i = 0; record != nullptr && i < slots_->size(); ++i) {
     if (slots_->trainable(i)) {
       ZO_TRY(trainer_->apply(*record, run_.seed, slots_->spec(i), slots_->current(i), slots_->next(i)));
     }
   }
-  const auto state = [&](size_t slot) -> const void* {
-    return record != nullptr && slots_->trainable(slot) ? slots_->next(slot) : slots_->current(slot);
-  };
+  const bool next = record != nullptr;
+  return StateValues([this, next](size_t slot) -> const void* {
+    return next && slots_->trainable(slot) ? slots_->next(slot) : slots_->current(slot);
+  });
+}
+
+Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
+  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  ZO_ASSIGN(state, finished());
   double loss = 0;
   uint64_t with_choices = 0, right = 0, labels = 0, argmax = 0;
   std::vector<uint64_t> indices(dataset.size());

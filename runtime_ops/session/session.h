@@ -9,6 +9,7 @@
 
 #include "engines/engine.h"
 #include "session/data/dataset.h"
+#include "session/generate/generator.h"
 #include "session/manifest/bundle_files.h"
 #include "session/manifest/manifest.h"
 #include "session/programs/programs.h"
@@ -59,6 +60,8 @@ class Session {
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
   Result<zo_evaluation> evaluate(const Dataset& dataset);
+  // Tokens that follow a prompt; `untrained`: with the slots as the bundle has them.
+  Result<zo_generation> generate(const GenerateOptions& options, bool untrained, const OnToken& on_token);
   // Goes on by another session's records (zo_session_follow).
   Status follow(std::vector<Record> records);
 
@@ -96,6 +99,10 @@ class Session {
   // Likewise refuses others, where no step is to be taken.
   Status check_run(const Dataset& dataset) const;
   Status check_dataset(const Dataset& dataset, bool needs_choices) const;
+  // The slots with the pending update applied: between steps their next values are free to hold them.
+  Result<StateValues> finished();
+  // Why the bundle cannot generate.
+  Status check_generates() const;
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr);
@@ -141,6 +148,7 @@ class Session {
   std::optional<Slots> slots_;
   std::string scratch_folder_;  // empty: the folder for temporary files
   std::unique_ptr<Programs> programs_;
+  std::unique_ptr<Programs> generating_;  // once something was generated
   std::unique_ptr<FrozenWeights> weights_;
   std::unique_ptr<Stages> stages_;
   std::unique_ptr<Trainer> trainer_;

@@ -18,6 +18,7 @@ SESSION: dict[str, set[str]] = {
     "data": {"storage"},
     "state": {"storage", "manifest"},
     "programs": {"storage", "manifest", "data", "state"},
+    "generate": {"storage", "manifest", "state", "programs"},
     "train": {"storage", "manifest", "data", "state", "programs"},
 }
 #: Of session/ itself: what the folders may include; session.h is above them.

@@ -59,7 +59,7 @@ def compile_tiny(
     model: Path, output: Path, method: str = "prge", target: str = "host", **settings: Any
 ) -> dict[str, Any]:
     """Compile a tiny model for a short sequence; settings with ``__`` for a dot."""
-    values: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32"}
+    values: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32", "generate": "off"}
     values |= {"lora.rank": 4} if "lora.rank" in fields(methods.get(method).config) else {}
     values |= {key.replace("__", "."): value for key, value in settings.items()}
     return compile_bundle(

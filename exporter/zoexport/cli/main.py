@@ -22,6 +22,7 @@ from zoexport.cli.compile import compile_verb
 from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
 from zoexport.cli.device import device
 from zoexport.cli.federate import federate
+from zoexport.cli.generate import generate
 from zoexport.cli.groups import Verbs
 from zoexport.cli.info import doctor, inspect, methods, targets
 from zoexport.cli.parity import parity
@@ -41,6 +42,7 @@ def cli() -> None:
     zoexport compile smollm2-135m --target android-cpu -o model.bundle
     zoexport train model.bundle --data train.jsonl --state run --steps 150
     zoexport eval model.bundle --data test.jsonl --state run
+    zoexport generate model.bundle --state run --prompt "Once upon a time"
     zoexport adapter export model.bundle --state run --format peft -o adapter
     """
 
@@ -51,6 +53,7 @@ for verb in (
     compile_verb,
     train,
     evaluate,
+    generate,
     parity,
     bench,
     adapter,

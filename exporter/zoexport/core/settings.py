@@ -50,6 +50,15 @@ class TrainingSettings(abc.ABC):
         help="over the whole vocabulary, or over an example's choices",
     )
     seed: int = setting(0, at_least=0, runtime=True, help="of adapters, noise and batches")
+    generate: str = setting(
+        "on", choices=("on", "off"), help="whether the bundle has programs that generate text"
+    )
+    generate_context: int = setting(
+        1024,
+        key="generate.context",
+        at_least=16,
+        help="tokens of a prompt and what follows it, at most",
+    )
 
     synonyms: ClassVar[Synonyms] = {"optimizer": {"sgd": {}}}
     """Further keys of recipes and of older bundles, see ``core.config.parse``: what zeroth-order methods update by."""

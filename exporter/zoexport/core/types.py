@@ -363,6 +363,20 @@ class ShowsInnerValues(Protocol):
         """Every result of a whole program, in the order of computation, and then its outputs."""
 
 
+@runtime_checkable
+class Generates(Protocol):
+    """A target that has programs which generate text."""
+
+    def lower_generating(
+        self, graph: TrainingGraph, folder: Path, progress: Progress
+    ) -> list[dict[str, Any]]:
+        """Write them into ``folder``, and give their manifest entries.
+
+        Args:
+            graph: of layers that read caches (``passes.cache_attention``), over weights of the bundle's file.
+        """
+
+
 class Target(Protocol):
     """A kind of device. Found by the registry in ``targets/<folder>/target.py``."""
 

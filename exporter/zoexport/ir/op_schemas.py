@@ -57,6 +57,11 @@ DEVICE = {
     "grid_linear_int4": (_GRID_LINEAR, ("out",)),
     "grid_linear_int8": (_GRID_LINEAR, ("out",)),
     "round_activations": ("Tensor x, Tensor format", ("out",)),
+    "cached_attention": (
+        "Tensor q, Tensor k, Tensor v, Tensor keys, Tensor values, Tensor position, Tensor? slopes, float scale, "
+        "float softcap, int window",
+        ("out",),
+    ),
     "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
     "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
 }

@@ -11,6 +11,7 @@ import torch
 
 from zoexport.core import hadamard, int4, rng
 from zoexport.ir import activation_ops as _activations  # noqa: F401  (registers its operators)
+from zoexport.ir import attention_ops as _attention  # noqa: F401  (registers its operators)
 from zoexport.ir import grid_ops as _grid  # noqa: F401  (registers its operators)
 from zoexport.ir import product_ops as _products  # noqa: F401  (registers its operators)
 from zoexport.ir import row_ops as _rows  # noqa: F401  (registers its operators)

@@ -10,6 +10,7 @@ from zoexport.trained import kind_of
 if TYPE_CHECKING:
     from zoexport.core.settings import TrainingSettings
     from zoexport.core.types import TrainingGraph
+    from zoexport.trained.kind import Insertion
 
 _LOGITS = 5 << 20
 """Elements of the logits of one call of the output head, beside as many of their gradient."""
@@ -34,7 +35,6 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     from zoexport.passes.find_linears import find_linears
     from zoexport.passes.fold_constants import fold_constants
     from zoexport.passes.mask_padding import mask_padding
-    from zoexport.passes.quantize_stages import quantize_stages
     from zoexport.passes.score_labels import score_labels
     from zoexport.passes.split_layers import HEAD, split_layers
 
@@ -70,22 +70,71 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
         ),
     ]
     order += insertion.families
-    if config.weights != "fp32":
-        order.append(
-            Pass(
-                "quantize_stages",
-                lambda graph: quantize_stages(
-                    graph, weights=config.weights, group_size=config.group_size, int8=insertion.int8
-                ),
-                "once for a family, so before there is one program for each length",
-            )
-        )
-    order += insertion.quantized
+    order += _quantized(config, insertion)
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
     if config.first_order:
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
     order.append(Pass("score_labels", score_labels, "takes the logits away"))
     return order
+
+
+def decoding_passes(
+    config: TrainingSettings, targets: list[str], *, context: int, lengths: list[int]
+) -> list[Pass]:
+    """The rewrites that make programs which generate, over the same weights and with the same slots, in order.
+
+    Args:
+        config: the method's settings. targets: modules of which something is trained.
+        context: tokens of a prompt and what follows it, at most.
+        lengths: tokens in one call of the layers, ascending.
+    """
+    from zoexport.passes.bind_rows import bind_rows
+    from zoexport.passes.cache_attention import cache_attention
+    from zoexport.passes.cleanup import cleanup
+    from zoexport.passes.decode_sizes import decode_sizes
+    from zoexport.passes.find_linears import find_linears
+    from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.split_layers import split_layers
+
+    insertion = kind_of(config).insertion(config, targets)
+    return [
+        Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
+        Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
+        *insertion.captured,
+        Pass("bind_rows", lambda graph: bind_rows(graph, 1), "one sequence is generated at a time"),
+        Pass(
+            "fold_constants",
+            lambda graph: fold_constants(graph, keep=graph.parameters, largest=graph.length**2),
+            "masks and tables over positions are then inputs, whose values tell what they do",
+        ),
+        Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
+        Pass(
+            "cache_attention",
+            lambda graph: cache_attention(graph, context),
+            "finds attention as it was captured; looks at the masks that stages bind",
+        ),
+        *insertion.families,
+        *_quantized(config, insertion),
+        Pass(
+            "decode_sizes",
+            lambda graph: decode_sizes(graph, lengths),
+            "last: detects sizes by the captured length",
+        ),
+    ]
+
+
+def _quantized(config: TrainingSettings, insertion: Insertion) -> list[Pass]:
+    """What comes between families of programs and their sizes."""
+    from zoexport.passes.quantize_stages import quantize_stages
+
+    quantize = Pass(
+        "quantize_stages",
+        lambda graph: quantize_stages(
+            graph, weights=config.weights, group_size=config.group_size, int8=insertion.int8
+        ),
+        "once for a family, so before there is one program for each length",
+    )
+    return [*([] if config.weights == "fp32" else [quantize]), *insertion.quantized]
 
 
 def label_rows(vocabulary: int, most: int) -> int:

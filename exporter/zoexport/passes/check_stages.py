@@ -43,7 +43,7 @@ def _check(graph: TrainingGraph, program: Program) -> None:
         part = copy_program(whole, program.name)
         half = graph.length // 2
         set_length(part, graph.length, half)
-        inputs = {value.name: _values(graph, whole, value) for value in whole.inputs}
+        inputs = {value.name: trial_value(graph, whole, value) for value in whole.inputs}
         with torch.no_grad():
             if graph.pad_token is not None and "tokens" in inputs:
                 inputs["tokens"][:, half:] = graph.pad_token  # where rows see all of their tokens
@@ -60,8 +60,11 @@ def _check(graph: TrainingGraph, program: Program) -> None:
             raise FixedLength
 
 
-def _values(graph: TrainingGraph, program: Program, value: Value) -> torch.Tensor:
-    """Constants as they are, everything else random: what a program says of positions does not hang on weights."""
+def trial_value(graph: TrainingGraph, program: Program, value: Value) -> torch.Tensor:
+    """A value to try a split graph's program on.
+
+    Constants as they are, everything else random: what a program says of positions does not hang on weights.
+    """
     shape = list(value.sizes())
     generator = torch.Generator().manual_seed(math.prod(shape))
     tables = _token_tables(program)

@@ -58,10 +58,10 @@ def choose_sizes(
     programs: dict[str, Program] = {}
     for family, program in graph.programs.items():
         if family == HEAD:
-            _check_rows_alone(program)
+            check_rows_alone(program)
             made = copy_program(program, family)
             _resize(made, captured, (1, label_rows))
-            _without_batch(made)
+            without_batch(made)
             programs[family] = made
             continue
         for length in lengths:
@@ -84,7 +84,7 @@ def _resize(program: Program, captured: tuple[int, int], wanted: tuple[int, int]
         set_length(program, captured[1], wanted[1])
 
 
-def _without_batch(program: Program) -> None:
+def without_batch(program: Program) -> None:
     """Take and return rows (n, width) where the program has (1, n, width)."""
     nodes = program.module.graph
     record_shapes(program)
@@ -114,7 +114,7 @@ def _has_rows(role: str) -> bool:
     return role in ("activation", "logits")
 
 
-def _check_rows_alone(program: Program) -> None:
+def check_rows_alone(program: Program) -> None:
     """Refuse a head in which a row's result depends on other rows or on the row's place."""
     rows = {
         node

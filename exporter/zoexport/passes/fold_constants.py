@@ -30,22 +30,26 @@ from zoexport.ir.graphs import add_input, constant_values, placeholders, remove_
 _LARGEST = 1 << 22
 
 
-def fold_constants(graph: TrainingGraph, keep: Collection[str] = ()) -> TrainingGraph:
+def fold_constants(
+    graph: TrainingGraph, keep: Collection[str] = (), largest: int = _LARGEST
+) -> TrainingGraph:
     """Apply the rewrite to every program; equal constants are stored once.
 
     Args:
         keep: names of weights whose values may not be known yet, or differ where the same program runs.
+        largest: elements of a result that is stored; more than is stored in any case counts.
     """
     for program in graph.programs.values():
-        _fold(graph, program, keep)
+        _fold(graph, program, keep, max(largest, _LARGEST))
     used = {value.name for program in graph.programs.values() for value in program.weights()}
     graph.weights = {name: tensor for name, tensor in graph.weights.items() if name in used}
     return graph
 
 
-def _fold(graph: TrainingGraph, program: Program, keep: Collection[str]) -> None:
+def _fold(graph: TrainingGraph, program: Program, keep: Collection[str], largest: int) -> None:
     names = [value.name for value in program.weights() if value.name not in keep]
-    values = constant_values(program, {name: graph.weights[name] for name in names}, _too_large)
+    known = {name: graph.weights[name] for name in names}
+    values = constant_values(program, known, lambda node: _numel(node) > largest)
     stored = placeholders(program)
     for node, value in values.items():
         if node.op == "placeholder" or not isinstance(value, torch.Tensor):
@@ -65,9 +69,9 @@ def _fold(graph: TrainingGraph, program: Program, keep: Collection[str]) -> None
     program.module.recompile()
 
 
-def _too_large(node: Node) -> bool:
+def _numel(node: Node) -> int:
     result = node.meta.get("val")
-    return isinstance(result, torch.Tensor) and result.numel() > _LARGEST
+    return result.numel() if isinstance(result, torch.Tensor) else 0
 
 
 def _digest(tensor: torch.Tensor) -> str:

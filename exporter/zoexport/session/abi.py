@@ -242,6 +242,43 @@ class Evaluation(Structure):
     )
 
 
+class GenerateOptions(Structure):
+    """zo_generate_options."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("max_tokens", c_uint32),
+        ("prompt", POINTER(c_int64)),
+        ("prompt_length", c_size_t),
+        ("stop_tokens", POINTER(c_int64)),
+        ("stop_count", c_size_t),
+        ("temperature", c_double),
+        ("top_k", c_uint32),
+        ("untrained", c_uint32),
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("repetition_penalty", c_double),
+        ("seed", c_uint64),
+    )
+
+
+class Generation(Structure):
+    """zo_generation."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("stop", c_int32),
+        ("prompt_tokens", c_uint64),
+        ("tokens", c_uint64),
+        ("prefill_seconds", c_double),
+        ("decode_seconds", c_double),
+        ("anonymous_bytes", c_uint64),
+    )
+
+
+ON_TOKEN = CFUNCTYPE(c_int32, c_void_p, c_int64)
+
+
 class Record(Structure):
     """zo_record."""
 
@@ -281,6 +318,13 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_step": (_HANDLE, _HANDLE, POINTER(c_uint64), c_size_t, POINTER(Step)),
     "zo_session_train": (_HANDLE, _HANDLE, c_uint64, ON_PROGRESS, c_void_p),
     "zo_session_evaluate": (_HANDLE, _HANDLE, POINTER(Evaluation)),
+    "zo_session_generate": (
+        _HANDLE,
+        POINTER(GenerateOptions),
+        ON_TOKEN,
+        c_void_p,
+        POINTER(Generation),
+    ),
     "zo_session_read_slot": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
     "zo_session_write_slot": (_HANDLE, c_char_p, c_void_p, c_size_t),
     "zo_session_replay_slot": (_HANDLE, c_char_p, c_uint64, c_void_p, c_size_t),

@@ -34,13 +34,17 @@ from zoexport.session.support import (
     slot_of,
 )
 from zoexport.session.types import (
+    STOPS,
     Engine,
     EngineCallback,
     Evaluation,
+    Generation,
     Info,
     OnProgress,
+    OnToken,
     Record,
     Run,
+    Sampling,
     SlotInfo,
     Step,
 )
@@ -281,6 +285,81 @@ class Session:
         self._invoke("zo_session_evaluate", self.handle, dataset.handle, ctypes.byref(result))
         accuracy = None if math.isnan(result.accuracy) else result.accuracy
         return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int = 128,
+        stop_tokens: Sequence[int] | None = None,
+        sampling: Sampling | None = None,
+        untrained: bool = False,
+        on_token: OnToken | None = None,
+    ) -> Generation:
+        """Generate what follows a prompt, with the master weights, the pending update applied.
+
+        Args:
+            prompt: tokens, fewer than the bundle's ``generate.context``.
+            max_tokens: that follow at most.
+            stop_tokens: after which nothing follows; the bundle's where None.
+            sampling: the most likely token each time where None.
+            untrained: with the slots as the bundle has them.
+            on_token: called with each token.
+
+        Raises:
+            BundleError: the bundle has no programs that generate; the message says why.
+            ConfigError: a prompt or a number that is out of range.
+        """
+        chosen = sampling or Sampling()
+        tokens = (ctypes.c_int64 * len(prompt))(*prompt)
+        # A pointer to none is no null pointer, which would be the bundle's.
+        given = stop_tokens or ()
+        stops = (ctypes.c_int64 * max(len(given), 1))(*given)
+        options = abi.GenerateOptions(
+            ctypes.sizeof(abi.GenerateOptions),
+            max_tokens,
+            tokens,
+            len(prompt),
+            None if stop_tokens is None else stops,
+            len(given),
+            chosen.temperature,
+            chosen.top_k,
+            int(untrained),
+            chosen.top_p,
+            chosen.min_p,
+            chosen.repetition_penalty,
+            chosen.seed,
+        )
+        raised: list[BaseException] = []
+        found: list[int] = []
+
+        def callback(_user: int, token: int) -> int:
+            found.append(token)
+            try:
+                return int(bool(on_token is not None and on_token(token)))
+            except BaseException as error:  # it cannot pass through C: kept until the call returns
+                raised.append(error)
+                return 1
+
+        result = abi.sized(abi.Generation)
+        self._invoke(
+            "zo_session_generate",
+            self.handle,
+            ctypes.byref(options),
+            abi.ON_TOKEN(callback),
+            None,
+            ctypes.byref(result),
+        )
+        if raised:
+            raise raised[0]
+        return Generation(
+            tuple(found),
+            STOPS[result.stop],
+            result.prompt_tokens,
+            result.prefill_seconds,
+            result.decode_seconds,
+            result.anonymous_bytes,
+        )
 
     def read_slot(
         self, name: str, *, finished: bool = True, gradient: bool = False

@@ -124,6 +124,34 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How the token that follows is chosen (docs/generate.md); as it stands, the most likely one each time."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+
+
+Stop = Literal["eos", "length", "caller"]
+STOPS: tuple[Stop, ...] = ("eos", "length", "caller")
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """The tokens that followed a prompt, a stop token not among them, and why no other one did."""
+
+    tokens: tuple[int, ...]
+    stop: Stop
+    prompt_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+    anonymous_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Record:
     """A record of the trajectory log."""
 
@@ -164,6 +192,9 @@ def no_programs(*_: object) -> None:
     """An engine for sessions that read, write or replay slots: no program is loaded, whatever runs them elsewhere."""
     raise AssertionError("such a session runs no program")
 
+
+#: Called with every token that follows a prompt; True ends the generation.
+OnToken = Callable[[int], "bool | None"]
 
 #: Called after every step; True stops the run after saving.
 OnProgress = Callable[[StepProgress], "bool | None"]

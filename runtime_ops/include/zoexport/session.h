@@ -307,6 +307,46 @@ typedef struct zo_evaluation {
 ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_evaluation* evaluation,
                                      zo_error* error);
 
+/* ---- generation ---------------------------------------------------------------------------------------------- */
+
+/* Why no token follows: a stop token, the most tokens or the bundle's context, or the callback. */
+enum { ZO_STOP_TOKEN = 0, ZO_STOP_LENGTH = 1, ZO_STOP_CALLER = 2 };
+
+/* How to generate (docs/generate.md). Zero in fields from `temperature` on chooses the most likely token each time. */
+typedef struct zo_generate_options {
+  uint32_t struct_size;
+  uint32_t max_tokens;   /* after the prompt, at least 1 */
+  const int64_t* prompt; /* tokens, at least one, fewer than the bundle's generate.context */
+  size_t prompt_length;
+  const int64_t* stop_tokens; /* after which nothing follows; NULL: the bundle's */
+  size_t stop_count;
+  double temperature;
+  uint32_t top_k;     /* 0: all */
+  uint32_t untrained; /* non-zero: the slots as the bundle has them, whatever was trained */
+  double top_p;       /* 0: 1 */
+  double min_p;
+  double repetition_penalty; /* 0: 1 */
+  uint64_t seed;
+} zo_generate_options;
+
+typedef struct zo_generation {
+  uint32_t struct_size;
+  int32_t stop; /* one of ZO_STOP_* */
+  uint64_t prompt_tokens;
+  uint64_t tokens; /* that followed; a stop token is not among them */
+  double prefill_seconds;
+  double decode_seconds;    /* from the first token that follows the prompt */
+  uint64_t anonymous_bytes; /* the most that was seen meanwhile; 0 where the system does not say */
+} zo_generation;
+
+/* Called with each token that follows; a non-zero answer ends the generation. */
+typedef int32_t (*zo_on_token)(void* user, int64_t token);
+
+/* Generates with the master weights, the pending update applied, as zo_session_evaluate sees them. Changes no state. A bundle
+ * without programs that generate: ZO_BUNDLE_ERROR, which says why. */
+ZO_API zo_status zo_session_generate(zo_session* session, const zo_generate_options* options, zo_on_token on_token,
+                                     void* user, zo_generation* generation, zo_error* error);
+
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
 enum {

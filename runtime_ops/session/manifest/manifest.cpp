@@ -6,8 +6,10 @@
 #include <set>
 
 #include "session/manifest/canonical.h"
+#include "session/manifest/generate.h"
 #include "session/manifest/grid.h"
 #include "session/manifest/needs.h"
+#include "session/manifest/program_reader.h"
 #include "session/manifest/signature.h"
 #include "session/manifest/stages.h"
 #include "session/manifest/step.h"
@@ -19,7 +21,6 @@
 namespace zoexport {
 namespace {
 
-constexpr int64_t kLargest = 1 << 30;  // of any count: keeps products of two within int64
 const char* const kAgain = "Copy the bundle again from where it was compiled, or compile it again.";
 const char* const kFindBundle = "Check the path; zoexport compile writes bundles.";
 
@@ -30,66 +31,6 @@ const ValueSpec* with_role(const std::vector<ValueSpec>& values, const std::stri
     }
   }
   return nullptr;
-}
-
-ValueSpec read_value(const JsonNode& node) {
-  ValueSpec value;
-  value.name = node.member("name").text();
-  value.role = node.member("role").text();
-  const JsonNode dtype = node.member("dtype");
-  const int32_t known = dtype_from_text(dtype.text());
-  if (known < 0) {
-    dtype.problem(dtype_texts());
-  } else {
-    value.dtype = known;
-  }
-  for (const JsonNode& size : node.member("shape").items()) {
-    Dimension dimension;
-    if (size.is_object()) {
-      dimension.min = size.member("min").integer(1, kLargest);
-      dimension.max = size.member("max").integer(dimension.min, kLargest);
-    } else {
-      dimension.min = dimension.max = size.integer(1, kLargest);
-    }
-    value.shape.push_back(dimension);
-  }
-  if (value_bytes(value) > kMostTensor) {
-    node.member("shape").problem("a tensor of at most " + std::to_string(kMostTensor) + " bytes");
-    value.shape.clear();
-  }
-  return value;
-}
-
-// Whether a file's name stays inside the bundle, on every system.
-bool stays_inside(const std::string& name) {
-  return !name.empty() && name.front() != '/' && name.find("..") == std::string::npos &&
-         std::none_of(name.begin(), name.end(),
-                      [](char c) { return c == '\\' || static_cast<unsigned char>(c) < 0x20; });
-}
-
-// Names that do not stay inside are refused where the manifest lists its files, and every other name must be one of those.
-std::string read_file_name(const JsonNode& node) {
-  const std::string name = node.text();
-  if (!stays_inside(name)) {
-    node.problem("the name of a file in the bundle");
-  }
-  return name;
-}
-
-ProgramSpec read_program(const JsonNode& node) {
-  ProgramSpec program;
-  program.name = node.member("name").text();
-  program.file = read_file_name(node.member("file"));
-  program.method = node.member("method").text();
-  program.family = node.has("family") ? node.member("family").text() : "";
-  program.length = node.has("length") ? static_cast<uint32_t>(node.member("length").integer(1, kLargest)) : 0;
-  for (const JsonNode& value : node.member("inputs").items()) {
-    program.inputs.push_back(read_value(value));
-  }
-  for (const JsonNode& value : node.member("outputs").items()) {
-    program.outputs.push_back(read_value(value));
-  }
-  return program;
 }
 
 SlotSpec read_slot(const JsonNode& node) {
@@ -313,6 +254,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   read_stages(root, manifest);
   read_step(root, manifest);
   read_grid(root, manifest);
+  read_generate(root, manifest);
   manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());
   check_names(manifest, problems);
@@ -325,6 +267,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   check_stages(manifest, problems);
   check_update(manifest, problems);
+  check_generate(manifest, problems);
   ZO_TRY(problems.status());
   ZO_TRY(check_needs(manifest, where));
   ZO_TRY(check_id(manifest, text, where));

@@ -87,6 +87,19 @@ struct StageSpec {
   }
 };
 
+// The programs that generate text (docs/generate.md): stages that are applied in order to some tokens that follow others.
+struct GenerateSpec {
+  std::string problem;            // why there are none; what follows is empty then
+  uint32_t context = 0;           // tokens of a prompt and what follows it, at most
+  std::vector<uint32_t> lengths;  // tokens in one call, ascending; the first is 1
+  std::vector<int64_t> stop_tokens;
+  std::vector<ProgramSpec> programs;
+  std::vector<StageSpec> stages;  // of which only `name`, `forward` and `bind` count
+
+  // The program of a stage for so many tokens; that of the last one has no length.
+  const ProgramSpec* program(size_t stage, uint32_t length) const;
+};
+
 struct FileSpec {
   uint64_t bytes = 0;
   std::string sha256;
@@ -138,7 +151,8 @@ struct Manifest {
   std::string weights;            // the file of frozen tensors; empty where programs hold them
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any
   std::vector<StageSpec> stages;
-  uint32_t label_rows = 0;  // label entries in one call of a head that takes activations
+  std::optional<GenerateSpec> generate;  // absent where the bundle is older than that
+  uint32_t label_rows = 0;               // label entries in one call of a head that takes activations
 
   // Whether one stage is first and head at once. Its programs choose label rows themselves, and what it runs forward
   // perturbs its slots, of any number of copies from the same rows, and gives their next values.

@@ -25,8 +25,12 @@ class FrozenWeights {
 
   // Opens the file where it is not open yet, and checks that it has every tensor of `reads` as its value states it.
   Status open(const std::vector<Read>& reads);
+  // A tensor over positions, of which `value` has some rows: its dtype and shape, but for at least `rows` where the first
+  // size that is not 1 stands. The file is open.
+  Status check_table(const Read& read, uint32_t rows) const;
   // Of a tensor that was checked.
   const uint8_t* data(const std::string& name) const { return file_->find(name)->data; }
+  int64_t size(const std::string& name, size_t axis) const { return file_->find(name)->shape[axis]; }
 
  private:
   const Manifest& manifest_;

@@ -13,16 +13,16 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 }  // namespace
 
-Programs::Programs(const Manifest& manifest, Engine& engine)
-    : manifest_(manifest), engine_(engine), loaded_(manifest.programs.size(), false) {
-  for (const ProgramSpec& program : manifest.programs) {
+Programs::Programs(const std::vector<ProgramSpec>& programs, Engine& engine)
+    : programs_(programs), engine_(engine), loaded_(programs.size(), false) {
+  for (const ProgramSpec& program : programs) {
     costs_.push_back({&program});
   }
 }
 
 Status Programs::run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
                      const std::vector<Tensor>& outputs) {
-  const auto index = static_cast<size_t>(&program - manifest_.programs.data());
+  const auto index = static_cast<size_t>(&program - programs_.data());
   ProgramCost& cost = costs_[index];
   if (!loaded_[index]) {
     const auto start = Clock::now();

@@ -18,19 +18,19 @@ struct ProgramCost {
 
 class Programs {
  public:
-  // Manifest and engine outlive this object.
-  Programs(const Manifest& manifest, Engine& engine);
+  // Those of a manifest, which outlive this object as the engine does.
+  Programs(const std::vector<ProgramSpec>& programs, Engine& engine);
 
-  // Runs one of the manifest's programs (see Engine::run).
+  // Runs one of them (see Engine::run).
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs);
 
   Engine& engine() { return engine_; }
 
-  // Of every program, in the manifest's order.
+  // Of every program, in their order.
   const std::vector<ProgramCost>& costs() const { return costs_; }
 
  private:
-  const Manifest& manifest_;
+  const std::vector<ProgramSpec>& programs_;
   Engine& engine_;
   std::vector<ProgramCost> costs_;
   std::vector<bool> loaded_;

@@ -25,6 +25,7 @@ VERBS = [
     ["compile"],
     ["train"],
     ["eval"],
+    ["generate"],
     ["parity"],
     ["bench"],
     ["adapter", "export"],

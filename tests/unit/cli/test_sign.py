@@ -100,6 +100,7 @@ def test_a_damaged_bundle_is_not_signed(
 VERBS = {
     "train": ["--data", "D", "--state", "S", "--steps", "1"],
     "eval": ["--data", "D"],
+    "generate": ["--prompt", "P"],
     "parity": ["--steps", "1"],
     "adapter export": ["-o", "A"],
     "adapter import": ["--adapter", "A", "--state", "S"],

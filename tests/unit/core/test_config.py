@@ -34,6 +34,8 @@ ZEROTH_ORDER = {
     "lr_schedule": "constant",
     "loss": "full",
     "seed": 0,
+    "generate": "on",
+    "generate.context": 1024,
 }
 
 MEZO = {**ZEROTH_ORDER, "difference": "central"}

@@ -25,8 +25,10 @@ from zoexport.targets.executorch.program_file import FILE, memory_of, refused, w
 from zoexport.targets.executorch.row_rules import decompose
 
 
-def lower_stages(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
-    """Lower every program of ``graph`` into ``folder/model.pte``.
+def lower_stages(
+    graph: TrainingGraph, folder: Path, progress: Progress, file: str = FILE
+) -> Lowered:
+    """Lower every program of ``graph`` into ``folder/file``.
 
     Raises:
         LoweringError: ExecuTorch refused a program.
@@ -42,7 +44,7 @@ def lower_stages(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
         fallback[name] = _of_the_runtime(fused)
         exported[identifier(name)] = _exported(fused)
         # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
-        programs.append(program_entry(fused, FILE, fused.inputs))
+        programs.append(program_entry(fused, file, fused.inputs))
     progress("writing the program file", None)
     try:
         with quiet(), needed_passes_only([*exported.values()]):
@@ -53,7 +55,7 @@ def lower_stages(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
             executorch = edge.to_executorch(memory_of(graph))
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
-    required, backends = write_programs(executorch, folder)
+    required, backends = write_programs(executorch, folder, file)
     delegates: dict[str, list[str]] = {name: [] for name in fallback}
     return Lowered("executorch", programs, required, delegates, fallback, backends=backends)
 

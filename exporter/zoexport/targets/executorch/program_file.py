@@ -9,6 +9,8 @@ from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import TrainingGraph
 
 FILE = "model.pte"
+GENERATING = "generate.pte"
+"""The programs that generate text: whoever does not, loads nothing of them."""
 
 
 def refused(where: str, error: Exception) -> LoweringError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.features import Feature
@@ -95,6 +95,15 @@ class XnnpackTarget:
         from zoexport.targets.xnnpack.lower import lower_xnnpack
 
         return lower_xnnpack(graph, folder, progress)
+
+    def lower_generating(
+        self, graph: TrainingGraph, folder: Path, progress: Progress
+    ) -> list[dict[str, Any]]:
+        """One .pte of their own, of zoexport's own kernels, which read a row of activations as fast as weights come."""
+        from zoexport.targets.executorch.lower_stages import lower_stages
+        from zoexport.targets.executorch.program_file import GENERATING
+
+        return lower_stages(graph, folder, progress, GENERATING).programs
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What ExecuTorch plans for each program."""

@@ -1,0 +1,161 @@
+"""Programs that generate text, beside those that train: made from the same model, over the same file of weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.config import as_dict
+from zoexport.core.errors import ModelError, VerifyError
+from zoexport.core.types import Generates, Progress, TrainingGraph
+
+if TYPE_CHECKING:
+    from zoexport.build import Plan
+
+LENGTHS = (1, 8, 32, 128)
+"""Tokens in one call: a prompt takes the longest calls that it fills, and what follows comes one by one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Generating:
+    """What a bundle has of them: the manifest's entry, and the tensors of the weights' file that they read."""
+
+    entry: dict[str, Any]
+    weights: list[str]
+
+
+def add_generating(
+    planned: Plan,
+    loaded: Any,
+    graph: TrainingGraph,
+    folder: Path,
+    progress: Progress,
+) -> Generating:
+    """Write the programs into ``folder``, where the settings ask for them and the target and the model allow it.
+
+    Args:
+        graph: of the programs that train, as they were lowered; it gets the weights that they lack.
+    """
+    problem = _problem(planned, graph)
+    if problem is not None:
+        return Generating({"problem": problem}, [])
+    try:
+        made = generating_graph(planned, loaded.model, graph, progress)
+    except VerifyError as error:
+        return Generating({"problem": f"{error.where} found {error.found}"}, [])
+    assert isinstance(planned.target, Generates)
+    programs = planned.target.lower_generating(made, folder, progress)
+    for entry in programs:
+        entry["name"] = f"generate.{entry['name']}"
+    from zoexport.ir import frozen
+
+    names = frozen.bound_weights(made)
+    for name in names:
+        graph.weights.setdefault(name, made.weights[name])
+    graph.parameters |= made.parameters
+    graph.quantized.update(made.quantized)
+    stages = [
+        {"name": stage.name, "forward": stage.forward, "bind": stage.bind} for stage in made.stages
+    ]
+    entry = {
+        "context": made.max_labels,
+        "lengths": made.lengths,
+        "stop_tokens": _stop_tokens(loaded.model),
+        "programs": programs,
+        "stages": stages,
+    }
+    return Generating(entry, names)
+
+
+def _stop_tokens(model: Any) -> list[int]:
+    """The tokens that end a text, as the model's own generation has them."""
+    for config in (getattr(model, "generation_config", None), model.config):
+        found = getattr(config, "eos_token_id", None)
+        if found is not None:
+            return sorted({found} if isinstance(found, int) else set(found))
+    return []
+
+
+def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
+    """Why there are no such programs."""
+    if planned.config.generate == "off":
+        return "compiled with generate=off"
+    if not isinstance(planned.target, Generates):
+        return f"target {planned.target.name} has no programs that generate"
+    if graph.pad_token is not None:
+        return "a masked language model does not generate"
+    if graph.whole:
+        return f"the programs of {planned.method.name} hold the whole model's weights inside"
+    return None
+
+
+def generating_graph(
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
+) -> TrainingGraph:
+    """Capture a model and make programs of its layers that read caches.
+
+    Args:
+        graph: of the programs that train, with which it shares the source of weights, and what is chosen or rounded.
+
+    Raises:
+        VerifyError: the model's layers cannot be written so.
+    """
+    from zoexport import models
+    from zoexport.ir.capture import capture
+    from zoexport.ir.verify import verify
+    from zoexport.methods.split import decoding_passes
+    from zoexport.passes.pipeline import run_passes
+
+    config = planned.config
+    length = _captured_length(planned, model, graph)
+    progress("capturing the model to generate", None)
+    try:
+        captured = capture(model, length)
+    except ModelError as error:
+        raise VerifyError(
+            error.where, found=error.found, expected=error.expected, fix=error.fix
+        ) from error
+    verify(captured)
+    captured.source = graph.source
+    captured.chosen = None if graph.chosen is None else dict(graph.chosen)
+    captured.activations = graph.activations
+    context = min(config.generate_context, length)
+    lengths = [one for one in LENGTHS if one <= context]
+    own = planned.target.programs_config(config)
+    modules = models.adapter_targets(model, *own.modules)
+    passes = decoding_passes(own, modules, context=context, lengths=lengths)
+    made = run_passes(captured, passes, progress)
+    made.max_labels = context
+    return made
+
+
+def _captured_length(planned: Plan, model: Any, graph: TrainingGraph) -> int:
+    """A prime that marks sizes (``ir.lengths``): from the context on, or the longest below that the model has.
+
+    Raises:
+        VerifyError: the model has too few positions.
+    """
+    from zoexport.ir.capture import position_limit
+    from zoexport.ir.lengths import marker_prime
+    from zoexport.trained import kind_of
+
+    own = ("seq_len", "generate.context")
+    values = as_dict(planned.config).items()
+    sizes = [value for key, value in values if isinstance(value, int) and key not in own]
+    sizes += [size for parameter in model.parameters() for size in parameter.shape]
+    sizes += kind_of(planned.config).counts(planned.config, model, graph.chosen)
+    limit = position_limit(model)
+    least = planned.config.generate_context
+    length = marker_prime(least, sizes, limit)
+    while length is None and least > 16:
+        least -= 1
+        length = marker_prime(least, sizes, limit)
+    if length is None:
+        raise VerifyError(
+            "model",
+            found=f"{limit} positions",
+            expected="at least 16, of which a number marks sizes",
+            fix="Compile with --set generate=off.",
+        )
+    return length

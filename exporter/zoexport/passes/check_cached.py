@@ -1,0 +1,114 @@
+"""check_cached: whether layers that read a cache say the same as those that see all tokens at once.
+
+Nothing changes. Each layer as it was captured runs on random values of a few tokens; the one with a cache runs on the
+same tokens, some of them first and then one after another. What they say must be the same, so whatever passes between
+tokens otherwise than through attention (a convolution, a running state) is found, however it is written.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from zoexport.core.errors import VerifyError
+from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.ir.graphs import arguments, copy_program, is_call, zo
+from zoexport.ir.lengths import set_length
+from zoexport.passes.check_stages import trial_value
+from zoexport.passes.decode_sizes import tables_as_rows
+
+_CLOSE = 1e-4
+"""Relative to the largest value: sums of other lengths round differently."""
+_AT_ONCE, _ALONE = 7, 4
+"""Tokens that are given together, and then one by one; a window that is not much longer is left too."""
+_LONGEST = 64
+
+
+def check_cached(before: TrainingGraph, graph: TrainingGraph) -> None:
+    """Compare every layer with what it was.
+
+    Args:
+        before: with the programs that see all tokens at once. graph: with those that read caches, and the same stages.
+
+    Raises:
+        VerifyError: a layer says something else.
+    """
+    done = set()
+    for stage, captured in list(zip(graph.stages, before.stages, strict=True))[:-1]:
+        if stage.forward not in done:
+            done.add(stage.forward)
+            _check(before, captured, graph, graph.programs[stage.forward])
+
+
+def _check(before: TrainingGraph, stage: Stage, graph: TrainingGraph, cached: Program) -> None:
+    windows = [
+        arguments(node)[9]
+        for node in cached.module.graph.nodes
+        if is_call(node, zo.cached_attention) and arguments(node)[9] <= _LONGEST
+    ]
+    at_once = min(max([_AT_ONCE, *(window + 2 for window in windows)]), graph.length - _ALONE)
+    total = at_once + _ALONE
+    captured = before.programs[stage.forward]
+    given = {value.name: trial_value(graph, cached, value) for value in cached.inputs}
+    whole = copy_program(captured, captured.name)
+    try:
+        inputs = []
+        for value in captured.inputs:
+            if value.role == "weight" and stage.bind[value.name] not in graph.parameters:
+                full = before.weights[stage.bind[value.name]]
+            else:
+                full = given[value.name]
+            cut = value.role in ("tokens", "activation")
+            inputs.append(full[:, :total].contiguous() if cut else full)
+        set_length(whole, graph.length, total)
+        with torch.no_grad():
+            expected = whole.module(*inputs)
+            found = _piecewise(graph, cached, given, at_once)
+    except (RuntimeError, IndexError) as error:
+        raise _refused(cached, str(error).splitlines()[0]) from error
+    for ours, theirs in zip(found, expected, strict=True):
+        if not (ours - theirs).abs().max() <= _CLOSE * theirs.abs().max():
+            raise _refused(cached, "something else where tokens come one after another")
+
+
+def _piecewise(
+    graph: TrainingGraph, cached: Program, given: dict[str, torch.Tensor], at_once: int
+) -> list[torch.Tensor]:
+    caches = {
+        value.name: torch.zeros(value.sizes()) for value in cached.inputs if value.role == "cache"
+    }
+    parts: list[list[torch.Tensor]] = []
+    first = 0
+    for count in (at_once, *[1] * _ALONE):
+        part = copy_program(cached, cached.name)
+        tables_as_rows(part, graph.length)
+        set_length(part, graph.length, count)
+        inputs = []
+        for value in part.inputs:
+            full = given[value.name]
+            if value.role in ("tokens", "activation"):
+                full = full[:, first : first + count].contiguous()
+            elif value.role == "table":
+                axis = next(axis for axis, size in enumerate(full.shape) if size != 1)
+                full = full.narrow(axis, first, count)
+            elif value.role == "cache":
+                full = caches[value.name]
+            elif value.role == "position":
+                full = torch.tensor([first])
+            inputs.append(full)
+        results = dict(zip((v.name for v in part.outputs), part.module(*inputs), strict=True))
+        for name, cache in caches.items():
+            rows = [(first + one) % cache.shape[1] for one in range(count)]
+            for one, row in enumerate(rows):
+                cache[:, row] = results[name][0, :, one]
+        parts.append([results[value.name] for value in part.outputs if value.role == "activation"])
+        first += count
+    return [torch.cat(pieces, 1) for pieces in zip(*parts, strict=True)]
+
+
+def _refused(program: Program, found: str) -> VerifyError:
+    return VerifyError(
+        f"[check_cached] program {program.name}",
+        found=found,
+        expected="layers whose tokens see each other through attention alone",
+        fix="Compile with --set generate=off; report the model's architecture.",
+    )

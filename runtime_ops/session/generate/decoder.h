@@ -1,0 +1,74 @@
+// The programs that generate: some tokens after others, over the keys and values that were kept of those.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "session/manifest/manifest.h"
+#include "session/programs/call_inputs.h"
+#include "session/programs/frozen_weights.h"
+#include "session/programs/programs.h"
+#include "session/state/slots.h"
+
+namespace zoexport {
+
+class Decoder {
+ public:
+  // Of a manifest that has such programs. All references outlive this object.
+  Decoder(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights);
+
+  // Tokens that were fed, and how many more fit.
+  uint32_t position() const { return position_; }
+  uint32_t room() const { return spec_.context - position_; }
+
+  // Goes on by `count` tokens, at most room(). `seed` is the run's. Afterwards logits() are those of the last one.
+  Status feed(const int64_t* tokens, size_t count, uint64_t seed, const StateValues& state);
+  // Of each token of the vocabulary; they may be changed until the next call.
+  std::vector<float>& logits() { return logits_; }
+
+ private:
+  // The keys or values of one layer, (groups, rows, width), and those of the tokens at hand.
+  struct Cache {
+    const ValueSpec* value;
+    size_t groups;
+    size_t rows;
+    size_t width;
+    float* kept;
+    std::vector<float> given;
+  };
+  struct Stage {
+    std::vector<Cache> caches;
+    std::map<std::string, size_t> slot_of;  // by the program's local name
+  };
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+
+  // Opens the weights and makes room for the caches, before the first call.
+  Status prepare();
+  // How many tokens the next call takes, of `count` that are left: a length of the programs.
+  uint32_t next_length(size_t count) const;
+  Status run(size_t stage, const ProgramSpec& program, uint32_t count, const StateValues& state);
+  const void* input(size_t stage, const ValueSpec& value, const StateValues& state);
+  // Where the rows of the tokens at hand begin, of a table over positions.
+  const uint8_t* rows_of(const std::string& name, const ValueSpec& value) const;
+  // Puts the first `count` of what a stage gave into its caches.
+  void keep(Stage& stage, uint32_t count);
+
+  const GenerateSpec& spec_;
+  const Slots& slots_;
+  Programs& programs_;
+  FrozenWeights& weights_;
+  std::unique_ptr<float[], Free> memory_;  // of all caches; pages that nothing was written to take none
+  std::vector<Stage> stages_;
+  CallScalars scalars_;
+  NoiseInputs noise_;
+  uint32_t position_ = 0;
+  int64_t first_ = 0;  // position_, as programs read it
+  std::vector<int64_t> tokens_;
+  std::vector<std::vector<float>> activations_;  // that a stage takes, and that it gives
+  std::vector<std::vector<float>> next_;
+  std::vector<float> logits_;
+};
+
+}  // namespace zoexport

@@ -1,0 +1,172 @@
+"""Greedy generation token for token as transformers' own, with and without a trained adapter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.generation import (
+    STEPS,
+    adapted,
+    greedy,
+    prompt_of,
+    random_adapter,
+    reference,
+)
+from tests.support.tiny_models import SLIDING_WINDOW, VOCAB_SIZE
+from zoexport.core.errors import BundleError, ConfigError
+from zoexport.session import Dataset, Session
+
+pytestmark = pytest.mark.parity
+QUICK = ("llama", "gemma3", "gpt2")
+"""Two layers alike; windows and tables that differ by layer; positions that are learned."""
+ARCHITECTURES = (
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "phi3",
+    "olmo2",
+    "opt",
+    "gemma2",
+    "llama_tied",
+    "phi",
+    "gpt_neox",
+    "falcon",
+    "bloom",
+    "mpt",
+    "granite",
+    "cohere",
+    "cohere2",
+    "starcoder2",
+    "stablelm",
+)
+ALL = {"lora__targets": "all-linear", "generate": "on"}
+
+
+def follow(compiler: Compiler, name: str, **settings: Any) -> None:
+    """Prompts of several lengths, without an adapter and with one."""
+    bundle = compiler.bundle(name, "mebp", **{**ALL, **settings})
+    model = reference(compiler.model(name), bundle)
+    with Session.open(bundle) as session:
+        for length in (1, 37):
+            prompt = prompt_of(length, VOCAB_SIZE)
+            made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
+            assert list(made.tokens) == greedy(model, prompt)
+            assert (made.stop, made.prompt_tokens) == ("length", length)
+        prompt = prompt_of(9, VOCAB_SIZE)
+        before = greedy(model, prompt)
+        slots = random_adapter(session)
+        with adapted(model, bundle, slots):
+            after = greedy(model, prompt)
+        assert after != before, "the adapter must say something"
+        options: Any = {"max_tokens": STEPS, "stop_tokens": ()}
+        assert list(session.generate(prompt, **options).tokens) == after
+        assert list(session.generate(prompt, untrained=True, **options).tokens) == before
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_text_is_that_of_transformers(compiler: Compiler, name: str) -> None:
+    follow(compiler, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_text_of_other_architectures(compiler: Compiler, name: str) -> None:
+    follow(compiler, name)
+
+
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_text_over_quantized_weights(compiler: Compiler, weights: str) -> None:
+    follow(compiler, "gemma3", weights=weights)
+
+
+def test_local_attention_keeps_its_window_alone(compiler: Compiler) -> None:
+    bundle = compiler.bundle("gemma3", "mebp", **ALL)
+    entry = json.loads((bundle / "manifest.json").read_text())["generate"]
+    rows = {
+        program["family"]: {
+            value["shape"][1] for value in program["inputs"] if value["role"] == "cache"
+        }
+        for program in entry["programs"]
+    }
+    local, far = (rows[entry["stages"][number]["forward"]] for number in (1, 3))
+    assert (local, far) == ({SLIDING_WINDOW}, {entry["context"]})
+
+
+def test_generating_leaves_training_alone(compiler: Compiler, tmp_path: Path) -> None:
+    """Five steps, text, five steps leave the state of ten steps, byte for byte."""
+    for method, settings in (("mebp", {}), ("prge", {"split": "layers", "queries": 2})):
+        bundle = compiler.bundle("qwen2", method, generate="on", **settings)
+        texts = []
+        for name, stops in (("once", [10]), ("twice", [5, 10])):
+            with Session.open(bundle) as session, Dataset() as dataset:
+                for row in range(4):
+                    tokens = prompt_of(12 + row, VOCAB_SIZE)
+                    dataset.add([(tokens, [*tokens[1:], -100])])
+                session.attach(tmp_path / method / name)
+                for steps in stops:
+                    session.train(dataset, steps)
+                    texts.append(
+                        session.generate(
+                            prompt_of(7, VOCAB_SIZE), max_tokens=9, stop_tokens=()
+                        ).tokens
+                    )
+        assert texts[0] == texts[2]
+        once, twice = (tmp_path / method / name for name in ("once", "twice"))
+        for file in ("trajectory.log", "snapshot-10.safetensors", "state.json"):
+            assert (once / file).read_bytes() == (twice / file).read_bytes()
+
+
+def test_a_callback_ends_the_text(compiler: Compiler) -> None:
+    with Session.open(compiler.bundle("llama", "mebp", **ALL)) as session:
+        prompt = prompt_of(9, VOCAB_SIZE)
+        whole = session.generate(prompt, max_tokens=20, stop_tokens=())
+        seen: list[int] = []
+
+        def three(token: int) -> bool:
+            seen.append(token)
+            return len(seen) == 3
+
+        made = session.generate(prompt, max_tokens=20, stop_tokens=(), on_token=three)
+        assert (made.stop, made.tokens) == ("caller", whole.tokens[:3])
+        stop = whole.tokens[5]
+        made = session.generate(prompt, max_tokens=20, stop_tokens=[stop])
+        assert (made.stop, made.tokens) == ("eos", whole.tokens[: whole.tokens.index(stop)])
+
+        def failing(_: int) -> bool:
+            raise KeyError("the host's own")
+
+        with pytest.raises(KeyError):
+            session.generate(prompt, max_tokens=20, on_token=failing)
+
+
+def test_the_context_ends_the_text(compiler: Compiler) -> None:
+    bundle = compiler.bundle("llama", "mebp", **ALL, generate__context=31)
+    model = reference(compiler.model("llama"), bundle)
+    with Session.open(bundle) as session:
+        prompt = prompt_of(20, VOCAB_SIZE)
+        made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
+        assert list(made.tokens) == greedy(model, prompt, 12)
+        assert made.stop == "length"
+        with pytest.raises(ConfigError, match=r"31 tokens.*generate.context = 31"):
+            session.generate(prompt_of(31, VOCAB_SIZE))
+
+
+def test_what_cannot_be_generated(compiler: Compiler) -> None:
+    with Session.open(compiler.bundle("llama", "mebp", **ALL)) as session:
+        for prompt, options, part in (
+            ([], {}, "prompt: found no tokens"),
+            ([3, VOCAB_SIZE], {}, f"token {VOCAB_SIZE}"),
+            ([3], {"max_tokens": 0}, "max_tokens"),
+        ):
+            with pytest.raises(ConfigError, match=part):
+                session.generate(prompt, **options)
+    with (
+        Session.open(compiler.bundle("llama", "mebp")) as session,
+        pytest.raises(BundleError, match="generate=off"),
+    ):
+        session.generate([3])

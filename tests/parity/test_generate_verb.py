@@ -1,0 +1,130 @@
+"""``zoexport generate``: keys, streams of prompts, states and adapters, and one message for what cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.generation import random_adapter
+from zoexport.api import Bundle
+from zoexport.cli.main import run
+from zoexport.session import Sampling, Session
+
+pytestmark = pytest.mark.parity
+KEYS = {
+    "text",
+    "tokens",
+    "prompt_tokens",
+    "stop",
+    "prefill_tokens_per_second",
+    "decode_tokens_per_second",
+    "peak_anonymous_mb",
+}
+PROMPT = "The film is a warm and funny story"
+
+
+@pytest.fixture(scope="module")
+def bundle(compiler: Compiler) -> Path:
+    return compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[Any]:
+    """The lines of JSON that a call prints."""
+    assert run(["generate", *arguments]) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_text_is_that_of_the_tokens(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(bundle)
+    options = [str(bundle), "--prompt", PROMPT, "--max-tokens", "12", "--json"]
+    (result,) = said(capsys, *options)
+    assert result.keys() == KEYS
+    assert result["text"] == tokenizer.decode(result["tokens"])
+    assert result["prompt_tokens"] == len(tokenizer(PROMPT)["input_ids"])
+    assert (result["stop"], len(result["tokens"])) in (
+        ("length", 12),
+        ("eos", len(result["tokens"])),
+    )
+    pieces: list[str] = []
+    again = Bundle.open(bundle).generate(PROMPT, max_tokens=12, on_text=pieces.append)
+    assert "".join(pieces) == again.text == result["text"]
+
+
+def test_every_line_of_a_file_is_continued(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "prompts.jsonl"
+    prompts = [PROMPT, "Numbers such as 0 1 2", "café"]
+    data.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    results = said(capsys, str(bundle), "--data", str(data), "--max-tokens", "5")
+    opened = Bundle.open(bundle)
+    expected = [opened.generate(prompt, max_tokens=5).tokens for prompt in prompts]
+    assert [result["tokens"] for result in results] == expected
+
+
+def test_a_seed_repeats_what_is_drawn(bundle: Path) -> None:
+    opened = Bundle.open(bundle)
+
+    def drawn(seed: int) -> list[int]:
+        sampling = Sampling(temperature=1.5, top_k=50, top_p=0.95, min_p=0.001, seed=seed)
+        return opened.generate(PROMPT, max_tokens=20, sampling=sampling).tokens
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
+    opened = Bundle.open(bundle)
+    with Session.open(bundle) as session:
+        session.attach(tmp_path / "state")
+        random_adapter(session)
+        session.save()
+    opened.export_adapter(tmp_path / "adapter", state=tmp_path / "state")
+    plain = opened.generate(PROMPT, max_tokens=12)
+    trained = opened.generate(PROMPT, max_tokens=12, state=tmp_path / "state")
+    loaded = opened.generate(PROMPT, max_tokens=12, adapter=tmp_path / "adapter")
+    assert plain.tokens != trained.tokens == loaded.tokens
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "--prompt and --data"),
+        (["--prompt", "a", "--data", "d"], "--prompt and --data"),
+        (["--prompt", ""], "no tokens"),
+        (["--prompt", "a " * 300], "generate.context"),
+        (["--prompt", "a", "--temperature", "-1"], "temperature"),
+        (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "top_p"),
+        (["--prompt", "a", "--state", "nowhere"], "nowhere"),
+        (["--prompt", "a", "--adapter", "nowhere"], "nowhere"),
+        (["--prompt", "a", "--adapter", "x", "--state", "y"], "state and adapter"),
+        (["--data", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_used(
+    bundle: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], part: str
+) -> None:
+    assert run(["generate", str(bundle), *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert part in err
+
+
+def test_lines_that_are_no_prompts(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data.jsonl"
+    for content, part in (
+        ('{"text": "a"}', "data.jsonl:1"),
+        ("{", "line of JSON"),
+        ("", "no lines"),
+    ):
+        data.write_text(content)
+        assert run(["generate", str(bundle), "--data", str(data)]) == 1
+        assert part in capsys.readouterr().err
