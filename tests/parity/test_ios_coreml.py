@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler, compile_tiny
+from tests.support.tiers import slow_after
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import sha256
@@ -54,11 +55,14 @@ def test_mebp_in_fp16(compiler: Compiler, name: str) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"weights": "fp32", "lora__targets": "attention", "lora__layers": "last:1"},
-        {"weights": "int8", "loss": "choices", "batch": 2},
-        {"group_size": 64, "checkpoint_every": 2, "accumulate": 2},
-    ],
+    slow_after(
+        1,
+        [
+            {"weights": "int8", "loss": "choices", "batch": 2},
+            {"weights": "fp32", "lora__targets": "attention", "lora__layers": "last:1"},
+            {"group_size": 64, "checkpoint_every": 2, "accumulate": 2},
+        ],
+    ),
     ids=lambda settings: ",".join(settings),
 )
 def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
@@ -67,12 +71,15 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "method", "settings"),
-    [
-        ("llama_tied", "prge", {}),
-        ("olmo2", "prge", {"weights": "int8"}),
-        ("phi3", "mezo", {"queries": 2}),
-        ("qwen2", "prge", {"split": "layers", "queries": 2}),
-    ],
+    slow_after(
+        2,
+        [
+            ("olmo2", "prge", {"weights": "int8"}),
+            ("qwen2", "prge", {"split": "layers", "queries": 2}),
+            ("llama_tied", "prge", {}),
+            ("phi3", "mezo", {"queries": 2}),
+        ],
+    ),
 )
 def test_zeroth_order(compiler: Compiler, name: str, method: str, settings: dict[str, Any]) -> None:
     values = {"weights": "int4", "compute": "fp32", **settings}

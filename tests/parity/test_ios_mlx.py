@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.compiled import Compiler
+from tests.support.tiers import slow_after
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.core.files import sha256
@@ -26,7 +27,7 @@ from zoexport.transfer import export_adapter
 pytestmark = pytest.mark.parity
 TARGET = "ios-mlx"
 ALL = {"lora__targets": "all-linear", "weights": "int4"}
-ARCHITECTURES = ("llama_tied", "qwen3", "gemma3", "olmo2", "phi3", "opt", "gpt2", "falcon", "bloom")
+ARCHITECTURES = ("llama_tied", "gemma3", "qwen3", "olmo2", "phi3", "opt", "gpt2", "falcon", "bloom")
 """The unit tier has the functions of all of them."""
 EXAMPLES = [
     [(7 * number + 3 * place) % 300 for place in range(length + 1)]
@@ -50,7 +51,7 @@ def data() -> Dataset:
     return made
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_after(2, ARCHITECTURES))
 def test_mebp(compiler: Compiler, name: str) -> None:
     """Every tensor of every adapter against autograd over the same dequantized weights; batches of unequal rows."""
     steps = 20 if name in ("llama_tied", "olmo2", "phi3") else 5
@@ -60,27 +61,30 @@ def test_mebp(compiler: Compiler, name: str) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"weights": "fp32"},
-        {"weights": "int8"},
-        {"group_size": 64, "lora__targets": "attention", "lora__layers": "last:1"},
-        {"batch": 2, "accumulate": 2, "loss": "choices"},
-        {"optimizer": "sgd", "momentum": 0.9, "checkpoint_every": 2, "clip": 0},
-        {"seq_len": 48, "batch": 1},
-    ],
+    slow_after(
+        2,
+        [
+            {"batch": 2, "accumulate": 2, "loss": "choices"},
+            {"optimizer": "sgd", "momentum": 0.9, "checkpoint_every": 2, "clip": 0},
+            {"weights": "fp32"},
+            {"weights": "int8"},
+            {"group_size": 64, "lora__targets": "attention", "lora__layers": "last:1"},
+            {"seq_len": 48, "batch": 1},
+        ],
+    ),
     ids=lambda settings: ",".join(settings),
 )
 def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
     compare(compiler.bundle("qwen2", "mebp", TARGET, **{**ALL, **settings}), steps=4)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "olmo2", "phi3", "mpt"])
+@pytest.mark.parametrize("name", slow_after(1, ["llama_tied", "olmo2", "phi3", "mpt"]))
 def test_prge(compiler: Compiler, name: str) -> None:
     compare(compiler.bundle(name, "prge", TARGET, weights="int4"))
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8"])
-@pytest.mark.parametrize("method", ["prge", "mezo"])
+@pytest.mark.parametrize("weights", slow_after(1, ["int8", "fp32"]))
+@pytest.mark.parametrize("method", slow_after(1, ["prge", "mezo"]))
 def test_zeroth_order_over_other_weights(compiler: Compiler, method: str, weights: str) -> None:
     compare(compiler.bundle("qwen2", method, TARGET, queries=2, weights=weights), steps=8)
 
@@ -101,7 +105,7 @@ def test_a_batch_with_many_labels_takes_several_calls(compiler: Compiler) -> Non
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["mebp", "prge", "mezo"])
+@pytest.mark.parametrize("method", slow_after(2, ["mebp", "prge", "mezo"]))
 def test_a_resumed_run_is_the_same_run(compiler: Compiler, method: str, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama", method, TARGET, weights="int4", lr_schedule="constant")
     for name, parts in (("whole", [6]), ("parts", [1, 3, 6])):

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import Compiler
 from tests.support.masks import write_random_mask
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens
 from zoexport import models
 from zoexport.core import manifest as manifests
@@ -39,14 +40,17 @@ def compare(bundle: Path, steps: int = 20) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "queries"), [*((name, 4) for name in ARCHITECTURES), ("llama_tied", 1), ("gpt2", 1)]
+    ("name", "queries"),
+    slow_after(
+        3, [("gpt2", 1), ("llama_tied", 1), *((name, 4) for name in reversed(ARCHITECTURES))]
+    ),
 )
 def test_twenty_steps_over_int4(compiler: Compiler, name: str, queries: int) -> None:
     report = compare(compiler.bundle(name, "senszoq", queries=queries, **INT4))
     assert report["max_relative_loss_error"] <= 1e-4
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "gemma3"])
+@pytest.mark.parametrize("name", slow_after(1, ["gemma3", "llama_tied"]))
 def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
     """Noise is an input, and the sparse product a gather and a scatter."""
     report = compare(compiler.bundle(name, "senszoq", "ios-mlx", queries=2, **INT4))

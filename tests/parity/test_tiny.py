@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import tiny
 from zoexport.core import tolerances
 from zoexport.parity import parity
@@ -47,7 +48,7 @@ def takes_shorter_rows(bundle: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_after(5, ARCHITECTURES))
 def test_fp32(compiler: Compiler, name: str) -> None:
     result = compiler.result(name)
     # Each program has what precedes the choice of label rows and what follows it; a head that shares its weight with
