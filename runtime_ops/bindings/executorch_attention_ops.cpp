@@ -69,7 +69,9 @@ Tensor& cached_attention_out(KernelRuntimeContext& ctx, const Tensor& q, const T
   return out;
 }
 
-EXECUTORCH_LIBRARY(zoexport, "cached_attention.out", cached_attention_out);
+const bool registered[] = {
+    register_operator<cached_attention_out>("zoexport::cached_attention.out"),
+};
 
 }  // namespace
 }  // namespace zoexport

@@ -145,6 +145,11 @@ struct Argument<int64_t> {
   static int64_t of(EValue& value) { return value.toInt(); }
 };
 template <>
+struct Argument<double> {
+  static bool fits(const EValue& value) { return value.isDouble(); }
+  static double of(EValue& value) { return value.toDouble(); }
+};
+template <>
 struct Argument<bool> {
   static bool fits(const EValue& value) { return value.isBool(); }
   static bool of(EValue& value) { return value.toBool(); }
