@@ -41,7 +41,9 @@ def test_the_method_is_thirty_lines() -> None:
     assert len((ADDED / "method.py").read_text("utf-8").splitlines()) <= 30
 
 
-@pytest.mark.parametrize("target", ["host", "ios-mlx", "layers-alone"])
+@pytest.mark.parametrize(
+    "target", [pytest.param("host", marks=pytest.mark.slow), "ios-mlx", "layers-alone"]
+)
 def test_the_method_takes_its_references_steps(
     compiler: Compiler, tmp_path: Path, target: str
 ) -> None:

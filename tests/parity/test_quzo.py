@@ -44,7 +44,10 @@ def test_five_steps(compiler: Compiler, name: str, settings: dict[str, Any]) -> 
     assert report["max_relative_loss_error"] <= 1e-4
 
 
-@pytest.mark.parametrize("settings", [INT4, INT8], ids=["int4", "int8"])
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(INT4, id="int4"), pytest.param(INT8, id="int8", marks=pytest.mark.slow)],
+)
 def test_integers_are_equal_after_a_hundred_steps(
     compiler: Compiler, settings: dict[str, Any]
 ) -> None:

@@ -58,7 +58,7 @@ def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
     [
         ("llama_tied", {"compute": "fp32"}),
         ("gpt2", {}),
-        ("gemma3", {"engine": "executorch"}),
+        pytest.param("gemma3", {"engine": "executorch"}, marks=pytest.mark.slow),
     ],
 )
 def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:

@@ -95,7 +95,10 @@ def test_int4_with_int8_activations(compiler: Compiler, name: str) -> None:
     assert report["passed"] is True
 
 
-@pytest.mark.parametrize(("weights", "activations"), [("int4", "fp32"), ("int8", "int8")])
+@pytest.mark.parametrize(
+    ("weights", "activations"),
+    [("int4", "fp32"), pytest.param("int8", "int8", marks=pytest.mark.slow)],
+)
 def test_other_numerics(compiler: Compiler, weights: str, activations: str) -> None:
     bundle = compiler.bundle("llama_tied", weights=weights, activations=activations)
     assert compare(bundle)["passed"] is True

@@ -50,8 +50,16 @@ def rounds_of(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("method", "settings", "count", "rounds"),
     [
-        ("prge", {"queries": 2}, 20, 10),
-        ("spzo", {"split": "layer:1", "perturbations": "2,2"}, 20, 10),
+        pytest.param("prge", {"queries": 2}, 20, 10, marks=pytest.mark.slow),
+        pytest.param(
+            "spzo",
+            {"split": "layer:1", "perturbations": "2,2"},
+            20,
+            10,
+            marks=pytest.mark.slow,
+        ),
+        ("prge", {"queries": 2}, 4, 3),
+        ("spzo", {"split": "layer:1", "perturbations": "2,2"}, 4, 3),
         ("spzo", {"split": "head", "perturbations": "1,4", "train": "full"}, 4, 3),
         ("senszoq", {}, 4, 3),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _config_only("llama", tmp_path_factory.mktemp("configs") / "llama")
 
 
+@functools.cache
 def _plan(folder: Path, method: str = "mebp", **given: Any) -> dict[str, Any]:
     budget = given.pop("budget_mb", None)
     values = {**SMALL, **{key.replace("__", "."): str(value) for key, value in given.items()}}

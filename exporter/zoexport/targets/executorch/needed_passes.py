@@ -46,16 +46,25 @@ def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iter
         omitted = _idle_edge_passes(nodes)
         return [step for step in before if pass_name(step) not in omitted], after
 
-    for program in programs:
-        _decompose_if_needed(program)
     if not vision:
         xnnpack_preprocess.XNNPACKPassManager = of_delegates
         _program._get_aten_to_edge_passes = of_programs
     try:
-        yield
+        with needed_decompositions_only(programs):
+            yield
     finally:
         xnnpack_preprocess.XNNPACKPassManager = manager
         _program._get_aten_to_edge_passes = to_edge
+
+
+@contextlib.contextmanager
+def needed_decompositions_only(programs: Sequence[torch.export.ExportedProgram]) -> Iterator[None]:
+    """While this is open, ``run_decompositions`` of ``programs`` gives those back that it would only trace again."""
+    for program in programs:
+        _decompose_if_needed(program)
+    try:
+        yield
+    finally:
         for program in programs:
             vars(program).pop("run_decompositions", None)
 
@@ -66,7 +75,6 @@ def pass_name(step: Any) -> str:
 
 
 def _decompose_if_needed(program: torch.export.ExportedProgram) -> None:
-    """Let ``program.run_decompositions`` give the program back where it would only trace it again."""
     run = program.run_decompositions
 
     def decomposed(table: Any) -> torch.export.ExportedProgram:

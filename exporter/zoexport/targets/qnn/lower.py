@@ -23,6 +23,7 @@ from zoexport.targets.executorch.exported import (
     fallback_of,
     products_among,
 )
+from zoexport.targets.executorch.needed_passes import needed_decompositions_only
 from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 from zoexport.targets.qnn import library
 from zoexport.targets.qnn.form import for_htp
@@ -146,7 +147,7 @@ def to_edge(
         passes = manager.get_to_edge_transform_passes(legal, passes_job=jobs, compiler_specs=spec)
         partitioner = ExplainingPartitioner(spec, decomposed)
         try:
-            with QnnManagerContext({name: spec}):
+            with QnnManagerContext({name: spec}), needed_decompositions_only([legal]):
                 one = to_edge_transform_and_lower(
                     {name: legal},
                     transform_passes={name: passes},

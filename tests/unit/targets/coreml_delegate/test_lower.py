@@ -91,7 +91,9 @@ def codes(file: DelegatedFile) -> dict[str, list[tuple[int, int]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "phi"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3", "gpt2", pytest.param("phi", marks=pytest.mark.slow)]
+)
 def test_backpropagation_is_one_delegate_a_program(name: str, tmp_path: Path) -> None:
     graph = one_layer(name, weights="int4", lora__targets="attention")
     longest = {p.family: p for p in graph.programs.values() if p.length in (None, LONGEST)}
@@ -109,7 +111,12 @@ def test_backpropagation_is_one_delegate_a_program(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), [("llama", "prge"), ("gemma3", "prge"), ("qwen2", "mezo")]
+    ("name", "method"),
+    [
+        ("llama", "prge"),
+        pytest.param("gemma3", "prge", marks=pytest.mark.slow),
+        pytest.param("qwen2", "mezo", marks=pytest.mark.slow),
+    ],
 )
 def test_zeroth_order_training_is_one_delegate_a_program(
     name: str, method: str, tmp_path: Path
