@@ -92,24 +92,24 @@ def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"),
+    ("arguments", "part", "code"),
     [
-        ([], "--prompt and --data"),
-        (["--prompt", "a", "--data", "d"], "--prompt and --data"),
-        (["--prompt", ""], "no tokens"),
-        (["--prompt", "a " * 300], "generate.context"),
-        (["--prompt", "a", "--temperature", "-1"], "temperature"),
-        (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "top_p"),
-        (["--prompt", "a", "--state", "nowhere"], "nowhere"),
-        (["--prompt", "a", "--adapter", "nowhere"], "nowhere"),
-        (["--prompt", "a", "--adapter", "x", "--state", "y"], "state and adapter"),
-        (["--data", "nowhere"], "nowhere"),
+        ([], "--prompt and --data", 2),
+        (["--prompt", "a", "--data", "d"], "--prompt and --data", 2),
+        (["--prompt", ""], "no tokens", 2),
+        (["--prompt", "a " * 300], "generate.context", 2),
+        (["--prompt", "a", "--temperature", "-1"], "temperature", 2),
+        (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "top_p", 2),
+        (["--prompt", "a", "--adapter", "x", "--state", "y"], "state and adapter", 2),
+        (["--prompt", "a", "--state", "nowhere"], "nowhere", 1),
+        (["--prompt", "a", "--adapter", "nowhere"], "nowhere", 1),
+        (["--data", "nowhere"], "nowhere", 1),
     ],
 )
 def test_what_cannot_be_used(
-    bundle: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], part: str
+    bundle: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], part: str, code: int
 ) -> None:
-    assert run(["generate", str(bundle), *arguments]) == 1
+    assert run(["generate", str(bundle), *arguments]) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 1

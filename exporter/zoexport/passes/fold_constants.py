@@ -31,7 +31,7 @@ _LARGEST = 1 << 22
 
 
 def fold_constants(
-    graph: TrainingGraph, keep: Collection[str] = (), largest: int = _LARGEST
+    graph: TrainingGraph, keep: Collection[str] = (), largest: int = 0
 ) -> TrainingGraph:
     """Apply the rewrite to every program; equal constants are stored once.
 
