@@ -24,8 +24,8 @@ _ID = re.compile(rb'("bundle_id"\s*:\s*")[0-9a-f]{64}"')
 def both(kind: str, content: bytes, folder: Path) -> tuple[str, str]:
     """What the session and Python say of a file of that kind; ``folder`` is for their files.
 
-    Of manifests they must agree on JSON, id, names and sizes of files and values. What a step needs of programs and slots
-    the session alone looks at; keys that it does not use, Python's schema alone.
+    Of manifests they must agree on JSON, id, names and sizes of files and values. What a step needs of programs and
+    slots the session alone looks at; keys that it does not use, Python's schema alone.
     """
     readers: dict[str, Callable[[bytes, Path], tuple[str, str]]] = {
         "json": _json,
