@@ -106,7 +106,7 @@ uint32_t zo_abi_version(void) { return ZO_ABI_VERSION; }
 
 zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo_session** session, zo_error* error) {
   return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(bundle);
+    ZO_TRY(check_path(bundle, "bundle"));
     ZO_REQUIRE(session);
     *session = nullptr;
     zo_open_options given = {};
@@ -212,7 +212,7 @@ zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_progra
 zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mode, const uint64_t* seed,
                             zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(folder);
+    ZO_TRY(check_path(folder, "folder"));
     zoexport::AttachOptions options;
     options.mode = mode;
     if (seed != nullptr) {
@@ -225,7 +225,7 @@ zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mod
 zo_status zo_session_attach_with(zo_session* session, const char* folder, const zo_attach_options* options,
                                  zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(folder);
+    ZO_TRY(check_path(folder, "folder"));
     ZO_REQUIRE(options);
     zo_attach_options given;
     ZO_TRY(read_struct(*options, sizeof(zo_attach_options), "zo_attach_options", given));
@@ -242,7 +242,7 @@ zo_status zo_session_attach_with(zo_session* session, const char* folder, const 
 
 zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_error* error) {
   return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(folder);
+    ZO_TRY(check_path(folder, "folder"));
     ZO_REQUIRE(size);
     ZO_ASSIGN(description, zoexport::describe_state(folder));
     const std::string found = description.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -305,7 +305,7 @@ zo_status zo_dataset_add(zo_dataset* dataset, const zo_candidate* candidates, si
 zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(dataset);
-    ZO_REQUIRE(path);
+    ZO_TRY(check_path(path, "path"));
     return dataset->impl.load(path);
   });
 }

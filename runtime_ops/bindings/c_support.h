@@ -62,6 +62,15 @@ inline Failure null_argument(const char* name) {
     return null_argument(#pointer); \
   }
 
+// A path that a message can name.
+inline Status check_path(const char* path, const char* name) {
+  if (path == nullptr) {
+    return null_argument(name);
+  }
+  return path[0] != '\0' ? Status()
+                         : Status(Failure{ZO_INVALID_ARGUMENT, name, "an empty text", "a path", "Pass one."});
+}
+
 // Larger than any struct of a release to come.
 inline constexpr size_t kLargestStruct = 4096;
 

@@ -93,9 +93,14 @@ inline zo_session* open_bundle(const char* name) {
 
 // What every verb promises: a failure says all four parts.
 inline void check(zo_status status, const zo_error& error) {
-  MUST(status >= ZO_OK && status < ZO_INTERNAL_ERROR && (status == ZO_OK) == (error.code == ZO_OK));
-  MUST(status == ZO_OK || (error.code == status && error.where[0] != '\0' && error.found[0] != '\0' &&
-                           error.expected[0] != '\0' && error.fix[0] != '\0'));
+  const bool told = status == ZO_OK ? error.code == ZO_OK
+                                    : error.code == status && error.where[0] != '\0' && error.found[0] != '\0' &&
+                                          error.expected[0] != '\0' && error.fix[0] != '\0';
+  if (!told || status < ZO_OK || status >= ZO_INTERNAL_ERROR) {
+    std::fprintf(stderr, "status %d: where '%s', found '%s', expected '%s', fix '%s'\n", status, error.where,
+                 error.found, error.expected, error.fix);
+    MUST(false);
+  }
 }
 
 }  // namespace fuzz

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 if __name__ == "__main__":
     import atheris  # noqa: F401
 
@@ -67,4 +65,4 @@ def run(data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(run))
+    main(run)

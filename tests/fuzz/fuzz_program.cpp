@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engines/engine.h"
+#include "engines/planned_memory.h"
 #include "engines/program_tables.h"
 #include "folder.h"
 #include "session/manifest/bundle_files.h"
@@ -24,6 +25,7 @@ using executorch::runtime::Program;
 
 constexpr size_t kMostBytes = size_t{1} << 20;  // of an input or output
 constexpr size_t kMostMethods = 2;
+constexpr uint64_t kMostPlanned = uint64_t{64} << 20;
 
 // ExecuTorch's numbers of types that a manifest has.
 int32_t dtype_of(int8_t type) {
@@ -79,7 +81,9 @@ std::vector<ProgramSpec> programs_of(const uint8_t* data, size_t size) {
   const std::vector<FlatTable> plans = FlatTable::root(data).tables(1);
   for (size_t i = 0; i < std::min(plans.size(), kMostMethods); ++i) {
     const auto name = program->get_method_name(i);
-    if (!name.ok()) {
+    const auto meta = name.ok() ? program->method_meta(*name) : executorch::runtime::Error::InvalidProgram;
+    // What a file asks for is compared with the machine's memory; here it must leave room for the rest.
+    if (!meta.ok() || PlannedArena::needed(*meta) > kMostPlanned) {
       continue;
     }
     const std::vector<FlatTable> values = plans[i].tables(2);

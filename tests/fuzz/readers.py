@@ -24,8 +24,8 @@ _ID = re.compile(rb'("bundle_id"\s*:\s*")[0-9a-f]{64}"')
 def both(kind: str, content: bytes, folder: Path) -> tuple[str, str]:
     """What the session and Python say of a file of that kind; ``folder`` is for their files.
 
-    A manifest may pass here that the session refuses, for what its steps need of programs and slots: Python opens no
-    such bundle without a session. None may pass there that is refused here.
+    Of manifests they must agree on JSON, id, names and sizes of files and values. What a step needs of programs and
+    slots the session alone looks at; keys that it does not use, Python's schema alone.
     """
     readers: dict[str, Callable[[bytes, Path], tuple[str, str]]] = {
         "json": _json,
@@ -64,6 +64,8 @@ def _manifest(content: bytes, folder: Path) -> tuple[str, str]:
     of_session, of_python = _opened(bundle), _said(lambda: manifests.read(bundle))
     if of_python == "" and "expected valid JSON" not in of_session:
         of_session = ""  # what its programs need beyond the schema is the session's alone to say
+    if of_session == "" and ": found at " in of_python:
+        of_python = ""  # and what else the schema asks for, Python's
     return of_session, of_python
 
 
