@@ -224,7 +224,7 @@ def test_smollm2_speaks_the_same(
     """Over the same weights, in F32 and F16; where rows of queries and keys are in a wrong order it does not."""
     rows = _paragraphs(smollm2)
     ours, untrained = _ours(smollm2["merged"], rows), _ours(smollm2["base"], rows)
-    assert np.mean([loss for loss, _ in untrained]) > 1.02 * np.mean([loss for loss, _ in ours])
+    assert np.mean([loss for loss, _ in untrained]) > 1.2 * np.mean([loss for loss, _ in ours])
     for base in ("base-f32", "base-f16"):
         plain = _theirs([Job(smollm2[base], row, more=MORE) for row in rows])
         assert _follows(plain, untrained), (plain, untrained)
@@ -246,4 +246,5 @@ def test_smollm2_speaks_the_same(
     )
     found = _theirs([Job(smollm2["base-f32"], row, output, MORE) for row in rows])
     assert not _follows(found, ours)
-    assert max(abs(a - b) / b for (a, _), (b, _) in zip(found, ours, strict=True)) > 0.02
+    assert max(abs(a - b) / b for (a, _), (b, _) in zip(found, ours, strict=True)) > 0.01
+    assert all(text != words for (_, text), (_, words) in zip(found, ours, strict=True))

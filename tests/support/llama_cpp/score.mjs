@@ -3,17 +3,18 @@ import {readFileSync} from "node:fs";
 import {getLlama} from "node-llama-cpp";
 
 const jobs = JSON.parse(readFileSync(0, "utf8"));
-const llama = await getLlama({gpu: false, build: "never", logLevel: "error", maxThreads: 2});
+// One thread: others that wait in a loop cost more than they bring where cores are shared.
+const llama = await getLlama({gpu: false, build: "never", logLevel: "error", maxThreads: 1});
 
 // All logits are many objects: a vocabulary's for each token take a second.
 function wanted(token, next, whole) {
-  const filter = {tokens: next === undefined ? [] : [next], includeMax: true};
+  const filter = {tokens: [next], includeTop: 1};
   return [token, {generateNext: {logits: whole || {filter}, totalLogitWeight: true}}];
 }
 
-// The largest logit comes first.
+// The token of the largest logit, and that.
 function largest(output) {
-  return output.next.logits.entries().next().value;
+  return [...output.next.logits].reduce((best, entry) => (entry[1] > best[1] ? entry : best));
 }
 
 function logprob(output, token) {
@@ -30,18 +31,18 @@ async function run({model: modelPath, adapter, tokens, more, logits: whole}) {
   const model = await llama.loadModel({modelPath, gpuLayers: 0});
   const lora = adapter ? {adapters: [{filePath: adapter}]} : undefined;
   const context = await model.createContext({
-    contextSize: tokens.length + more + 1, lora, threads: 2, ignoreMemorySafetyChecks: true
+    contextSize: tokens.length + more + 1, lora, threads: 1, ignoreMemorySafetyChecks: true
   });
   const sequence = context.getSequence();
   const outputs = await sequence.controlledEvaluate(
-    tokens.map((token, place) => wanted(token, tokens[place + 1], whole))
+    tokens.map((token, place) => wanted(token, tokens[place + 1] ?? 0, whole))
   );
   const logprobs = tokens.slice(1).map((token, place) => logprob(outputs[place], token));
   const text = [];
   let last = outputs.at(-1);
   while (text.length < more) {
     text.push(largest(last)[0]);
-    [last] = await sequence.controlledEvaluate([wanted(text.at(-1), undefined, false)]);
+    [last] = await sequence.controlledEvaluate([wanted(text.at(-1), 0, false)]);
   }
   await context.dispose();
   await model.dispose();

@@ -316,7 +316,7 @@ def test_damaged_files(adapter: Any, tmp_path: Path) -> None:
 def test_it_has_a_name() -> None:
     assert adapter_format("mlx") is MLX
     with pytest.raises(ConfigError, match="one of gguf, mlx, peft"):
-        adapter_format("gguf")
+        adapter_format("npz")
 
 
 def test_mlx_is_not_imported() -> None:
