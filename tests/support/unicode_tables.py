@@ -36,14 +36,16 @@ def _decompositions(name: str) -> dict[int, str]:
 
 
 def _compositions(canonical: dict[int, str]) -> dict[tuple[int, int], int]:
-    # A full decomposition is that of a first part, and a last character.
-    of_text = {text: code for code, text in canonical.items()}
-    candidates = []
-    for text in canonical.values():
-        first = text[:-1]
-        for begin in {first, *([chr(of_text[first])] if first in of_text else [])}:
-            if len(begin) == 1:
-                candidates.append(begin + text[-1])
+    # A full decomposition is that of a first part, of which there may be several, and a last character.
+    of_text: dict[str, list[str]] = {}
+    for code, text in canonical.items():
+        of_text.setdefault(text, []).append(chr(code))
+    candidates = [
+        begin + text[-1]
+        for text in canonical.values()
+        for begin in (text[:-1], *of_text.get(text[:-1], ()))
+        if len(begin) == 1
+    ]
     return {
         (ord(pair[0]), ord(pair[1])): ord(composed)
         for pair, composed in zip(candidates, _each("NFC", candidates), strict=True)

@@ -88,6 +88,7 @@ Result<AddedTokens> AddedTokens::read(const JsonNode& root, const Vocabulary& vo
   };
   std::vector<Entry> entries[2];  // special ones, which are looked for first, and others
   bool single_words = false;
+  auto next = static_cast<uint32_t>(vocabulary.size());
   for (const JsonNode& node : root.member("added_tokens").items()) {
     const auto id = static_cast<uint32_t>(node.member("id").integer(0, kMostTokens - 1));
     const std::string text = node.member("content").text();
@@ -96,15 +97,15 @@ Result<AddedTokens> AddedTokens::read(const JsonNode& root, const Vocabulary& vo
       node.member("content").problem("1 to " + std::to_string(kLongestToken) + " bytes");
       return added;
     }
-    // tokenizers gives a token that the vocabulary has its number there, whatever is written here.
+    // The library gives a token its number in the vocabulary, or the next one, whatever is written here.
     const auto known = vocabulary.find(text);
-    if ((known && *known != id) || (!known && vocabulary.text(id)) || !added.texts_.emplace(id, text).second ||
-        !added.ids_.emplace(text, id).second) {
-      node.problem("a token with its own number and text, those of model.vocab where that has them");
+    if (id != known.value_or(next) || !added.ids_.emplace(text, id).second) {
+      node.problem("a token of its own, with its number in model.vocab or else " + std::to_string(next));
       return added;
     }
+    next = std::max(next, id + 1);
     if (special) {
-      added.special_.insert(id);
+      added.special_.insert(text);
     }
     Token token{id, text, node.member("single_word").boolean(), node.member("lstrip").boolean(),
                 node.member("rstrip").boolean()};
@@ -117,6 +118,7 @@ Result<AddedTokens> AddedTokens::read(const JsonNode& root, const Vocabulary& vo
         ZO_ASSIGN(text, normalizer.apply(entry.token.text));
         entry.token.text = std::move(text);
       }
+      added.texts_.emplace(entry.token.id, entry.token.text);
       if (!entry.token.text.empty()) {
         (entry.normalized ? added.normalized_ : added.raw_)
             .add(entry.token.text, static_cast<uint32_t>(added.tokens_.size()));

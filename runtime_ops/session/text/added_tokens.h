@@ -30,9 +30,11 @@ class AddedTokens {
 
   // The parts of a text, in which tokens are looked for that stand before its normalization, or after it.
   Result<std::vector<Segment>> find(std::string_view text, bool normalized) const;
+  // What a token is decoded as: its text after normalization, if it is looked for there. Null where it is none of these.
   const std::string* text(uint32_t id) const;
   std::optional<uint32_t> id(const std::string& text) const;
-  bool special(uint32_t id) const { return special_.count(id) != 0; }
+  // Whether a token with this text is special, wherever it comes from.
+  bool special(const std::string& text) const { return special_.count(text) != 0; }
 
  private:
   struct Token {
@@ -63,7 +65,7 @@ class AddedTokens {
   Tree normalized_;
   std::map<uint32_t, std::string> texts_;
   std::map<std::string, uint32_t, std::less<>> ids_;
-  std::set<uint32_t> special_;
+  std::set<std::string> special_;
   std::optional<Regex> word_;
 };
 

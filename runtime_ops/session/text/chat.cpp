@@ -1,5 +1,6 @@
 #include "session/text/chat.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 

@@ -1,5 +1,6 @@
 #include "session/text/normalizer.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "session/text/byte_characters.h"

@@ -1,5 +1,6 @@
 #include "session/text/regex.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 #include <algorithm>

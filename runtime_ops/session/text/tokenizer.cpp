@@ -154,7 +154,7 @@ Result<std::string> TextStream::push(int64_t id) {
                    "Give tokens of this model."};
   }
   const std::optional<std::string> token = tokenizer_.token(id);
-  if (!token || (skip_special_ && tokenizer_.special(id))) {
+  if (!token || (skip_special_ && tokenizer_.special(*token))) {
     return std::string();
   }
   return text_.push(*token);
@@ -168,9 +168,7 @@ std::optional<int64_t> Tokenizer::id(const std::string& text) const {
   return known ? std::optional<int64_t>(*known) : std::nullopt;
 }
 
-bool Tokenizer::special(int64_t id) const {
-  return id >= 0 && id <= UINT32_MAX && parts_->added.special(static_cast<uint32_t>(id));
-}
+bool Tokenizer::special(const std::string& text) const { return parts_->added.special(text); }
 
 std::optional<std::string> Tokenizer::token(int64_t id) const {
   if (const std::string* text = parts_->added.text(static_cast<uint32_t>(id))) {

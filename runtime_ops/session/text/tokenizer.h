@@ -53,7 +53,8 @@ class Tokenizer {
 
   // The token of exactly this text.
   std::optional<int64_t> id(const std::string& text) const;
-  bool special(int64_t id) const;
+  // Whether a token of this text is special.
+  bool special(const std::string& text) const;
 
  private:
   friend class TextStream;
