@@ -284,6 +284,7 @@ def _fill(
 
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
+    from zoexport.data.text_entry import text_entry
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
@@ -320,6 +321,7 @@ def _fill(
             "sha256": loaded.sha256,
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
+        **text_entry(loaded),
     }
 
 

@@ -249,6 +249,12 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=_MAKERS[kind]())
 
 
+def normalizing(form: str) -> PreTrainedTokenizerFast:
+    """One that tells each byte of a text in this normal form."""
+    made = _byte_level(_bytes(), getattr(normalizers, form)())
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
 def write_bundle(folder: Path, files: Path, *, changes: Mapping[str, Any] | None = None) -> Path:
     """A bundle, of whatever model, with the tokenizer that ``files`` is a folder of."""
     bundles.write_bundle(folder)
@@ -303,7 +309,9 @@ def random_text(generator: random.Random, named: Sequence[str] = ()) -> str:
         if kind < 0.35:
             text.append(generator.choice(_PIECES) * generator.choice([1, 1, 1, 2, 5]))
         elif kind < 0.55:
-            text.append(generator.choice(_TEXT)[generator.randint(0, 20) :][: generator.randint(1, 30)])
+            text.append(
+                generator.choice(_TEXT)[generator.randint(0, 20) :][: generator.randint(1, 30)]
+            )
         elif kind < 0.65 and named:
             text.append(generator.choice(named))
         else:

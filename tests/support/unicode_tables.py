@@ -1,9 +1,9 @@
-"""The tables of ``runtime_ops/session/text/unicode_tables.inc``: what the library ``tokenizers`` knows of normalization.
+"""The tables of ``runtime_ops/session/text/unicode_tables.inc``: what the library tokenizers knows of normalization.
 
     python -m tests.support.unicode_tables
 
-writes the file anew. Its version of Unicode is older than Python's, and tokens depend on it: so decompositions, compositions
-and the characters that are reordered are asked of the library, and only combining classes are Python's.
+writes the file anew. Its version of Unicode is older than Python's, and tokens depend on it: so decompositions,
+compositions and the characters that are reordered are asked of the library, and only combining classes are Python's.
 """
 
 from __future__ import annotations

@@ -151,9 +151,7 @@ class Tokenizer:
         self.close()
 
 
-def _text(
-    fill: Callable[[ctypes.Array[ctypes.c_char], ctypes.c_size_t], None], room: int
-) -> str:
+def _text(fill: Callable[[ctypes.Array[ctypes.c_char], ctypes.c_size_t], None], room: int) -> str:
     """What a function of the library writes, with as much room as it needs."""
     while True:
         text = ctypes.create_string_buffer(room)

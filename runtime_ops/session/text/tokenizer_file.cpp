@@ -205,7 +205,12 @@ Result<TokenizerFile> parse_tokenizer_file(std::string_view text, const std::str
   file.root = reader.root();
   JsonProblems problems(ZO_BUNDLE_ERROR, where, kOtherTokenizer);
   const JsonNode model = JsonNode(&file.root, "", &problems).member("model");
-  const bool prefixed = model.is_object() && model.has("continuing_subword_prefix");
+  ZO_TRY(problems.status());
+  // What is wrong with a model of another type is its type, which the tokenizer says.
+  if (!model.is_object() || (model.has("type") && model.member("type").text() != "BPE")) {
+    return file;
+  }
+  const bool prefixed = model.has("continuing_subword_prefix");
   const std::string prefix = prefixed ? model.member("continuing_subword_prefix").text() : "";
   ZO_TRY(problems.status());
   ZO_TRY(resolve(reader.merges(), prefix, file, where));

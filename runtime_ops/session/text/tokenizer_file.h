@@ -18,7 +18,7 @@ struct TokenizerFile {
   std::vector<Merges::Merge> merges;
 };
 
-// `where` names the file. A model of another type than BPE has no vocabulary here.
+// `where` names the file. A model of another type than BPE may have no vocabulary and no merges here.
 Result<TokenizerFile> parse_tokenizer_file(std::string_view text, const std::string& where);
 
 // What a problem of a tokenizer.json is answered with.
