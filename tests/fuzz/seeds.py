@@ -7,12 +7,14 @@ writes FOLDER/<target>/<name>.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tests.support import bundles, grid_bundles, split_bundles, stacked_bundles
+from tests.support import bundles, grid_bundles, split_bundles, stacked_bundles, tokenizers
 from tests.support.sessions import make_dataset, open_session, write_examples
 
 #: Of fuzz_row_program: tensors, their sizes, constants, then the code, whose numbers are 16 larger.
@@ -65,9 +67,24 @@ def _write(work: Path, folder: Path) -> None:
         (b"\x01\x03\x00\x10", b"\x02\x05\x01\x1f", b"\x00\x00\x00\x3b")
     ):
         keep("dataset", f"lines-{number}", options + lines)
+    for kind in ("qwen2", "mistral", "metaspace", "phi3", "falcon"):
+        content = tokenizers.tokenizer(kind).backend_tokenizer.to_str()
+        keep("tokenizer", kind, small(json.loads(content)))
     for name, (tensors, elements, times, constants, code) in ROW_PROGRAMS.items():
         numbers = bytes([tensors, elements, times, constants, *(number + 16 for number in code)])
         keep("row_program", name, numbers)
+
+
+def small(tokenizer: dict[str, Any]) -> bytes:
+    """A tokenizer.json with few tokens, so that what is altered is the rest of it."""
+    model = tokenizer["model"]
+    texts = [*"aehlotx ▁Ġ", *(one["content"] for one in tokenizer["added_tokens"]), "▁t", "he"]
+    known = dict.fromkeys([*texts, model["unk_token"] or "a"])
+    numbers = {text: number for number, text in enumerate(known)}
+    model["vocab"], model["merges"] = numbers, [["▁", "t"], ["h", "e"]]
+    for one in tokenizer["added_tokens"]:
+        one["id"] = numbers[one["content"]]
+    return json.dumps(tokenizer, ensure_ascii=False).encode()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A chat template in pieces that need no template language, for sessions: they are in the manifest (docs/text.md).
 
-A template is a program; but most write, between one message's content and the next, a text that depends on the two roles
-alone, and the content itself or a simple part of it. So the template is run on conversations of marks, the texts between
-these are read off, and the pieces are then compared with the template on conversations that no one would write. Where one of
-them differs the template is not taken apart, and the reason is kept instead.
+A template is a program; but most write, between one message's content and the next, a text that depends on the two
+roles alone, and the content itself or a simple part of it. So the template is run on conversations of marks, the texts
+between these are read off, and the pieces are then compared with the template on conversations that no one would write.
+Where one of them differs the template is not taken apart, and the reason is kept instead.
 """
 
 from __future__ import annotations
