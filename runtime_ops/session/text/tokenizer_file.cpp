@@ -79,10 +79,10 @@ class Reader : public nlohmann::json_sax<json> {
   bool binary(binary_t&) override { return false; }
 
   bool start_object(std::size_t size) override {
-    return start(Part::kVocabulary) || (!mine() && builder_.start_object(size));
+    return start(Part::kVocabulary) || (mine() ? stopped() : builder_.start_object(size));
   }
   bool start_array(std::size_t size) override {
-    return start(Part::kMerges) || (!mine() && builder_.start_array(size));
+    return start(Part::kMerges) || (mine() ? stopped() : builder_.start_array(size));
   }
   bool end_object() override { return end() || builder_.end_object(); }
   bool end_array() override {
@@ -148,6 +148,7 @@ class Reader : public nlohmann::json_sax<json> {
   }
   // A value where another one should be.
   bool unfit() { return part_ == Part::kSkipped || refuse("model.vocab or model.merges of another form"); }
+  bool stopped() { return problem_.empty() && unfit(); }
   bool refuse(std::string problem) {
     problem_ = std::move(problem);
     return false;
