@@ -119,7 +119,7 @@ class Tokenizer:
             BundleError: the bundle has no form of conversations. DataError: an order of roles that it lacks.
         """
         packed = (abi.Message * len(messages))(
-            *((role.encode(), content.encode()) for role, content in messages)
+            *(abi.Message(role.encode(), content.encode()) for role, content in messages)
         )
 
         def fill(room: ctypes.Array[ctypes.c_char], size: ctypes.c_size_t) -> None:
