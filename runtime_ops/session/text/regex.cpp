@@ -71,15 +71,10 @@ class Translator {
       repeated();
     } else if (byte == '(') {
       group();
-    } else if (byte == ')') {
+    } else if (byte == ')' || byte == '.') {
       copy(1);
       repeated();
-    } else if (byte == '|') {
-      copy(1);
-    } else if (byte == '.') {
-      copy(1);
-      repeated();
-    } else if (byte == '^' || byte == '$') {
+    } else if (byte == '|' || byte == '^' || byte == '$') {
       copy(1);
     } else if (byte == '{' || byte == '}' || byte == ']' || byte == '*' || byte == '+' || byte == '?') {
       refuse(std::string("a '") + byte + "' that neither repeats something nor is escaped");
