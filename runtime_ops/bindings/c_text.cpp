@@ -12,7 +12,6 @@
 #include "zoexport/session.h"
 
 using namespace zoexport::c;
-using zoexport::Failure;
 using zoexport::Status;
 
 struct zo_tokenizer {

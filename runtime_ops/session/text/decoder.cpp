@@ -181,6 +181,7 @@ Decoder Decoder::read(const JsonNode& root) {
 
 TextOfTokens Decoder::begin() const {
   std::vector<std::unique_ptr<DecoderStage>> stages;
+  stages.reserve(makers_.size());
   for (const Maker& maker : makers_) {
     stages.push_back(maker());
   }
