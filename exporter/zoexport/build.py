@@ -286,6 +286,7 @@ def _fill(
 
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
+    from zoexport.data.text_entry import text_entry
     from zoexport.decoding import add_generating
     from zoexport.ir import frozen
 
@@ -328,6 +329,7 @@ def _fill(
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
         "generate": generating.entry,
+        **text_entry(loaded),
     }
 
 

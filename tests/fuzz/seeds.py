@@ -7,15 +7,24 @@ writes FOLDER/<target>/<name>.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tempfile
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.fuzz import operator_calls, python_seeds
-from tests.support import bundles, grid_bundles, linear_program, split_bundles, stacked_bundles
+from tests.support import (
+    bundles,
+    grid_bundles,
+    linear_program,
+    split_bundles,
+    stacked_bundles,
+    tokenizers,
+)
 from tests.support.sessions import make_dataset, open_session, write_examples
 from zoexport.session import Session
 
@@ -109,9 +118,24 @@ def _write(work: Path, folder: Path) -> None:
     for target, made in python_seeds.seeds(work, manifest).items():
         for name, content in made.items():
             keep(target, name, content)
+    for kind in ("qwen2", "mistral", "metaspace", "phi3", "falcon"):
+        content = tokenizers.tokenizer(kind).backend_tokenizer.to_str()
+        keep("tokenizer", kind, small(json.loads(content)))
     for name, (tensors, elements, times, constants, code) in ROW_PROGRAMS.items():
         numbers = bytes([tensors, elements, times, constants, *(number + 16 for number in code)])
         keep("row_program", name, numbers)
+
+
+def small(tokenizer: dict[str, Any]) -> bytes:
+    """A tokenizer.json with few tokens, so that what is altered is the rest of it."""
+    model = tokenizer["model"]
+    texts = [*"aehlotx ▁Ġ", *(one["content"] for one in tokenizer["added_tokens"]), "▁t", "he"]
+    known = dict.fromkeys([*texts, model["unk_token"] or "a"])
+    numbers = {text: number for number, text in enumerate(known)}
+    model["vocab"], model["merges"] = numbers, [["▁", "t"], ["h", "e"]]
+    for one in tokenizer["added_tokens"]:
+        one["id"] = numbers[one["content"]]
+    return json.dumps(tokenizer, ensure_ascii=False).encode()
 
 
 def states(work: Path) -> dict[str, bytes]:

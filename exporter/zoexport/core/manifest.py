@@ -121,6 +121,7 @@ def parsed(bundle: Path, text: bytes, *, verify_files: bool = False) -> dict[str
         raise _damaged(path, "content that does not match its bundle_id")
     _check_names(manifest, path)
     _check_sizes(manifest, path)
+    _check_tokens(manifest, path)
     for name, expected in manifest["files"].items():
         with _opened(bundle, name, expected) as file:
             if verify_files:
@@ -147,6 +148,15 @@ def _check_sizes(manifest: dict[str, Any], path: Path) -> None:
             if taken > MOST_TENSOR:
                 where = f"{value['name']} of program {program['name']}"
                 raise _damaged(path, f"{where}, which takes {taken} bytes, more than {MOST_TENSOR}")
+
+
+def _check_tokens(manifest: dict[str, Any], path: Path) -> None:
+    text = manifest.get("text") or {}
+    most = manifest["model"].get("vocab_size") or 1 << 31
+    for name, entry in (("text", text), ("text.chat", text.get("chat") or {})):
+        for token in entry.get("end_tokens") or ():
+            if token >= most:
+                raise _damaged(path, f"the token {token} in {name}, of a vocabulary of {most}")
 
 
 def copy_files(

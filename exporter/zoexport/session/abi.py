@@ -291,6 +291,12 @@ class Record(Structure):
     )
 
 
+class Message(Structure):
+    """zo_message."""
+
+    _fields_ = (("role", c_char_p), ("content", c_char_p))
+
+
 class Memory(Structure):
     """zo_memory."""
 
@@ -337,6 +343,17 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_dataset_add": (_HANDLE, POINTER(Candidate), c_size_t, c_size_t),
     "zo_dataset_load": (_HANDLE, c_char_p),
     "zo_memory_usage": (POINTER(Memory),),
+    "zo_tokenizer_open": (c_char_p, POINTER(OpenOptions), POINTER(c_void_p)),
+    "zo_tokenizer_encode": (_HANDLE, c_char_p, c_size_t, c_int32, c_void_p, POINTER(c_size_t)),
+    "zo_tokenizer_decode": (_HANDLE, c_void_p, c_size_t, c_int32, c_char_p, POINTER(c_size_t)),
+    "zo_tokenizer_chat": (
+        _HANDLE,
+        POINTER(Message),
+        c_size_t,
+        c_int32,
+        c_char_p,
+        POINTER(c_size_t),
+    ),
 }
 
 
@@ -395,6 +412,7 @@ def load(path: Path) -> ctypes.CDLL:
         ("zo_dataset_free", None, (_HANDLE,)),
         ("zo_dataset_size", c_uint64, (_HANDLE,)),
         ("zo_session_cancel", None, (_HANDLE,)),
+        ("zo_tokenizer_close", None, (_HANDLE,)),
         (
             "zo_rng_normals",
             None,

@@ -405,6 +405,38 @@ ZO_API zo_status zo_session_follow(zo_session* session, const zo_record* records
 /* Writes a snapshot and syncs the log. Without a state folder: ZO_STATE_ERROR. */
 ZO_API zo_status zo_session_save(zo_session* session, zo_error* error);
 
+/* ---- text ---------------------------------------------------------------------------------------------------- */
+
+/* A bundle's tokenizer (docs/text.md), which needs no session. */
+typedef struct zo_tokenizer zo_tokenizer;
+
+/* Opens the tokenizer of a bundle folder. `options` may be NULL; skip_hashes and trusted_keys are read of them. */
+ZO_API zo_status zo_tokenizer_open(const char* bundle, const zo_open_options* options, zo_tokenizer** tokenizer,
+                                   zo_error* error);
+ZO_API void zo_tokenizer_close(zo_tokenizer* tokenizer);
+
+/* Results of these are copied to where the caller has room: `count` or `size` is the room, and becomes what is needed. More
+ * than there was means that nothing was written; without room the place may be NULL. A text's end is its size: it is not
+ * zero-terminated, and may have zeros. */
+
+/* Tokens of a text in UTF-8. `special` non-zero: with those that the tokenizer writes around it. Special tokens that the text
+ * names are found in any case. `size` + 64 tokens are room enough. */
+ZO_API zo_status zo_tokenizer_encode(zo_tokenizer* tokenizer, const char* text, size_t size, int32_t special,
+                                     int64_t* tokens, size_t* count, zo_error* error);
+/* Text of tokens. `special` zero: without special ones. */
+ZO_API zo_status zo_tokenizer_decode(zo_tokenizer* tokenizer, const int64_t* tokens, size_t count, int32_t special,
+                                     char* text, size_t* size, zo_error* error);
+
+typedef struct zo_message {
+  const char* role; /* "system", "user" or "assistant" */
+  const char* content;
+} zo_message;
+
+/* A conversation as the model's chat template writes it, to be tokenized without `special`. `reply` non-zero: up to where the
+ * assistant's answer begins. */
+ZO_API zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const zo_message* messages, size_t count, int32_t reply,
+                                   char* text, size_t* size, zo_error* error);
+
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
 
 typedef struct zo_memory {

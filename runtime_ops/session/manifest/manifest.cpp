@@ -234,6 +234,9 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
       manifest.tokenizer.push_back(name.text());
     }
   }
+  if (root.has("text")) {
+    manifest.text = read_text_spec(root.member("text"), manifest.vocab_size);
+  }
   if (root.has("backends")) {
     for (const JsonNode& name : root.member("backends").items()) {
       manifest.backends.push_back(name.text());

@@ -9,6 +9,7 @@
 
 #include "session/manifest/signature.h"
 #include "session/manifest/step_plan.h"
+#include "session/manifest/text_spec.h"
 #include "session/result.h"
 #include "session/storage/dtypes.h"
 
@@ -140,6 +141,7 @@ struct Manifest {
   std::vector<SlotSpec> slots;
   std::vector<std::string> required_ops;
   std::vector<std::string> tokenizer;  // its files
+  std::optional<TextSpec> text;        // absent of older bundles, and of those without a tokenizer
   std::vector<std::string> backends;   // of ExecuTorch, that the delegates call
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;

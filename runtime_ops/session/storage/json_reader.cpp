@@ -2,88 +2,13 @@
 
 #include <cstring>
 
+#include "session/storage/json_builder.h"
+
 namespace zoexport {
 
 using nlohmann::json;
 
 namespace {
-
-// Builds the value, and stops at the first thing that is refused.
-class Builder : public nlohmann::json_sax<json> {
- public:
-  bool null() override { return add(nullptr) != nullptr; }
-  bool boolean(bool value) override { return add(value) != nullptr; }
-  bool number_integer(number_integer_t value) override { return add(value) != nullptr; }
-  bool number_unsigned(number_unsigned_t value) override { return add(value) != nullptr; }
-  bool number_float(number_float_t value, const string_t& written) override {
-    // The parser gives whole numbers that are too large as floats.
-    if (written.find_first_of(".eE") == std::string::npos) {
-      return refuse("a whole number beyond 64 bits");
-    }
-    return add(value) != nullptr;
-  }
-  bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
-  bool binary(binary_t&) override { return false; }
-
-  bool start_object(std::size_t) override { return open(json::object()); }
-  bool key(string_t& value) override {
-    key_ = std::move(value);
-    return true;
-  }
-  bool end_object() override { return close(); }
-  bool start_array(std::size_t) override { return open(json::array()); }
-  bool end_array() override { return close(); }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    // A number that no double holds is reported as out of range.
-    return refuse(dynamic_cast<const json::out_of_range*>(&error) != nullptr ? "a number beyond a double"
-                                                                             : "something that is not JSON");
-  }
-
-  json take() { return std::move(root_); }
-  const std::string& problem() const { return problem_; }
-
- private:
-  bool refuse(std::string problem) {
-    problem_ = std::move(problem);
-    return false;
-  }
-  // Adds a value to the list or object that is open; null where its name is there already.
-  json* add(json value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-      return &root_;
-    }
-    json& parent = *open_.back();
-    if (parent.is_array()) {
-      parent.push_back(std::move(value));
-      return &parent.back();
-    }
-    const auto [place, fresh] = parent.get_ref<json::object_t&>().emplace(key_, std::move(value));
-    if (!fresh) {
-      refuse("an object with two members of the name " + json(key_).dump(-1, ' ', true).substr(0, 80));
-      return nullptr;
-    }
-    return &place->second;
-  }
-  bool open(json value) {
-    if (open_.size() == kMostNested) {
-      return refuse("more than " + std::to_string(kMostNested) + " lists and objects inside one another");
-    }
-    // Stays where it is until it is closed: only then does its parent get another member.
-    json* const place = add(std::move(value));
-    open_.push_back(place);
-    return place != nullptr;
-  }
-  bool close() {
-    open_.pop_back();
-    return true;
-  }
-
-  json root_;
-  std::vector<json*> open_;
-  std::string key_;
-  std::string problem_;
-};
 
 // What the parser would take for the end of the text, or leave out.
 bool has_bytes_of_no_json(const char* begin, size_t size) {
@@ -95,7 +20,7 @@ bool has_bytes_of_no_json(const char* begin, size_t size) {
 
 void JsonProblems::add(const std::string& path, const std::string& found, const std::string& expected) {
   if (!failure_) {
-    failure_ = Failure{code_, path.empty() ? document_ : document_ + ", " + path, found, expected, fix_};
+    failure_ = Failure{code_, where(path), found, expected, fix_};
   }
 }
 
@@ -189,8 +114,8 @@ uint64_t JsonNode::unsigned_integer() const {
   return value_->get<uint64_t>();
 }
 
-Result<json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
-                        const std::string& fix) {
+Status read_json(const char* begin, const char* end, zo_status code, const std::string& document,
+                 const std::string& fix, nlohmann::json_sax<json>& events, const std::string& problem) {
   const auto size = static_cast<size_t>(end - begin);
   const auto refused = [&](std::string found) { return Failure{code, document, std::move(found), "valid JSON", fix}; };
   if (size == 0) {
@@ -202,10 +127,16 @@ Result<json> parse_json(const char* begin, const char* end, zo_status code, cons
   if (has_bytes_of_no_json(begin, size)) {
     return refused("something that is not JSON");
   }
-  Builder builder;
-  if (!json::sax_parse(begin, end, &builder)) {
-    return refused(builder.problem());
+  if (!json::sax_parse(begin, end, &events)) {
+    return refused(problem);
   }
+  return {};
+}
+
+Result<json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
+                        const std::string& fix) {
+  JsonBuilder builder;
+  ZO_TRY(read_json(begin, end, code, document, fix, builder, builder.problem()));
   return builder.take();
 }
 

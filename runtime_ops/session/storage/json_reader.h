@@ -17,6 +17,7 @@ class JsonProblems {
   JsonProblems(zo_status code, std::string document, std::string fix)
       : code_(code), document_(std::move(document)), fix_(std::move(fix)) {}
   void add(const std::string& path, const std::string& found, const std::string& expected);
+  std::string where(const std::string& path) const { return path.empty() ? document_ : document_ + ", " + path; }
   Status status() const { return failure_ ? Status(*failure_) : Status(); }
 
  private:
@@ -45,6 +46,8 @@ class JsonNode {
   int64_t integer(int64_t least, int64_t most) const;
   uint64_t unsigned_integer() const;
   const std::string& path() const { return path_; }
+  // The document and the path, for messages.
+  std::string where() const { return problems_->where(path_); }
   void problem(const std::string& expected) const;
 
  private:
@@ -63,5 +66,9 @@ inline constexpr size_t kLongestJson = size_t{100} << 20;
 // twice, whole numbers beyond 64 bits, and numbers beyond a double. So no two readers of a file see different things in it.
 Result<nlohmann::json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
                                   const std::string& fix);
+
+// The same, with events for whoever builds something else of them. `problem` says why they were refused, once they were.
+Status read_json(const char* begin, const char* end, zo_status code, const std::string& document,
+                 const std::string& fix, nlohmann::json_sax<nlohmann::json>& events, const std::string& problem);
 
 }  // namespace zoexport

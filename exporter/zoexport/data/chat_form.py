@@ -1,0 +1,251 @@
+"""A chat template in pieces that need no template language, for sessions: they are in the manifest (docs/text.md).
+
+A template is a program; but most write, between one message's content and the next, a text that depends on the two
+roles alone, and the content itself or a simple part of it. So the template is run on conversations of marks, the texts
+between these are read off, and the pieces are then compared with the template on conversations that no one would write.
+Where one of them differs the template is not taken apart, and the reason is kept instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Messages = list[tuple[str, str]]
+"""Roles and contents."""
+
+_Between = dict[str, dict[str, str]]
+DATE_PLACE = "\ue000"
+"""Stands for the date in a piece."""
+_DATE = re.compile(f"{DATE_PLACE}([^\ue001]*)\ue001")
+_DATE_MACRO = f"{{% macro strftime_now(form) %}}{DATE_PLACE}{{{{ form }}}}\ue001{{% endmacro %}}"
+_DIRECTIVES = re.compile(r"(?:[^%]|%[aAbBdHjmMSyY%])*")
+"""Of a date's format, those that a session knows."""
+_THOUGHT = "</think>"
+_PYTHON_BLANKS = "\x1c\x1d\x1e\x1f"
+_MOST_TURNS = 5
+_CONVERSATIONS = 100
+_CONTENTS: dict[str, Callable[[str], str]] = {
+    "whole": lambda content: content,
+    "stripped": str.strip,
+    "answer": lambda content: (
+        content.rpartition(_THOUGHT)[2].lstrip("\n") if _THOUGHT in content else content
+    ),
+}
+"""What templates write of a content, by the manifest's word for it."""
+_PARTS = [
+    *(
+        "Hello",
+        "what is",
+        "2 + 2?",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "naïve café",
+        "你好",
+        "🙂",
+        "{{ x }}",
+        "{% if %}",
+    ),
+    *("\u00a0", "\u3000", "'quotes'", '"', "\\n", "<tag>", "a" * 40, ".", "[1]", _PYTHON_BLANKS),
+]
+
+
+class _Unfit(Exception):
+    """The template is not of this form; the message says how it is not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatForm:
+    """A chat template in pieces.
+
+    Attributes:
+        between: what is written between what stands first (``begin`` or a role) and what follows (a role, ``end``, or
+            ``reply`` where the assistant's answer is to be generated).
+        content: by role, what is written of a message's content.
+        date: the format of the date, where there is one.
+    """
+
+    between: dict[str, dict[str, str]]
+    content: dict[str, str]
+    date: str | None
+
+    def render(self, messages: Sequence[tuple[str, str]], *, reply: bool, date: str = "") -> str:
+        """The conversation as the template writes it.
+
+        Raises:
+            KeyError: an order of roles that the template does not have.
+        """
+        text, before = [], "begin"
+        for role, content in messages:
+            text += [self.between[before][role], _CONTENTS[self.content[role]](content)]
+            before = role
+        text.append(self.between[before]["reply" if reply else "end"])
+        # Contents may have the character that stands for the date.
+        text[::2] = [piece.replace(DATE_PLACE, date) for piece in text[::2]]
+        return "".join(text)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The manifest's ``text.chat``."""
+        date = {} if self.date is None else {"date": self.date}
+        return {"between": self.between, "content": self.content, **date}
+
+
+def chat_form(tokenizer: Any, *, seed: int = 0) -> ChatForm | str:
+    """A tokenizer's chat template in pieces, or why it cannot be taken apart.
+
+    Args:
+        tokenizer: of transformers, with a chat template.
+        seed: of the conversations that the pieces are checked on.
+    """
+    try:
+        return _taken_apart(_Template(tokenizer), system=True, seed=seed)
+    except _Unfit as error:
+        reason = str(error)
+    # Some templates move the system message to where it depends on more than its neighbours.
+    with contextlib.suppress(_Unfit):
+        return _taken_apart(_Template(tokenizer), system=False, seed=seed)
+    return reason
+
+
+class _Template:
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._source = str(tokenizer.get_chat_template())
+        self._dated = "strftime_now" in self._source
+        if self._dated:
+            # In place of the date, its format. A line of its own, as blocks at a line's begin are trimmed.
+            self._source = f"{_DATE_MACRO}\n{self._source}"
+        self.formats: set[str] = set()
+
+    def render(self, messages: Messages, *, reply: bool) -> str | None:
+        """What the template writes, None where it refuses the conversation."""
+        from jinja2.exceptions import TemplateError
+
+        try:
+            text = str(
+                self._tokenizer.apply_chat_template(
+                    [{"role": role, "content": content} for role, content in messages],
+                    chat_template=self._source,
+                    tokenize=False,
+                    add_generation_prompt=reply,
+                )
+            )
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError):
+            return None
+        if self._dated:
+            self.formats.update(_DATE.findall(text))
+            text = _DATE.sub(DATE_PLACE, text)
+        return text
+
+
+def _orders(longest: int, *, reply: bool, system: bool) -> list[tuple[str, ...]]:
+    """Orders of roles: turns of user and assistant, and a system message before them or not."""
+    orders = []
+    for count in range(1 if reply else 2, longest + 1, 2):
+        turns = tuple("user" if i % 2 == 0 else "assistant" for i in range(count))
+        orders += [turns, ("system", *turns)] if system else [turns]
+    return orders
+
+
+def _taken_apart(template: _Template, *, system: bool, seed: int) -> ChatForm:
+    generator = random.Random(seed)
+    between: _Between = {}
+    for order in _orders(_MOST_TURNS, reply=True, system=system):
+        _read_off(template, order, True, between)
+    if "reply" not in between.get("user", {}):
+        raise _Unfit("a chat template that refuses a user's message alone")
+    # What a whole conversation ends with is not needed to generate, so it may be otherwise.
+    ended = {first: dict(seconds) for first, seconds in between.items()}
+    with contextlib.suppress(_Unfit):
+        for order in _orders(_MOST_TURNS, reply=False, system=system):
+            _read_off(template, order, False, ended)
+        between = ended
+    if len(template.formats) > 1:
+        raise _Unfit("a chat template that writes the date in several forms")
+    date = next(iter(template.formats), None)
+    if date is not None and not _DIRECTIVES.fullmatch(date):
+        raise _Unfit(f"a chat template that writes the date as {date!r}")
+    content = {
+        role: _content(template, between, role)
+        for role in ("system", "user", "assistant")
+        if any(role in seconds for seconds in between.values())
+    }
+    form = ChatForm(between, content, date)
+    if _differs(template, form, generator, reply=True, system=system):
+        raise _Unfit("a chat template that writes other conversations otherwise than their turns")
+    if _differs(template, form, generator, reply=False, system=system):
+        without = {
+            first: {second: text for second, text in seconds.items() if second != "end"}
+            for first, seconds in between.items()
+        }
+        return dataclasses.replace(form, between=without)
+    return form
+
+
+def _read_off(template: _Template, order: tuple[str, ...], reply: bool, between: _Between) -> None:
+    """Add the texts between the roles of one order; one that is refused adds none."""
+    marks = [f"Mark{number}Zq" for number in range(len(order))]
+    text = template.render(list(zip(order, marks, strict=True)), reply=reply)
+    if text is None:
+        return
+    any_mark = "|".join(marks)
+    if re.findall(any_mark, text) != marks:
+        named = ", ".join(order)
+        raise _Unfit(
+            f"a chat template that does not write the contents of {named} once and in order"
+        )
+    steps = itertools.pairwise(("begin", *order, "reply" if reply else "end"))
+    for (first, second), piece in zip(steps, re.split(any_mark, text), strict=True):
+        if between.setdefault(first, {}).setdefault(second, piece) != piece:
+            raise _Unfit(
+                f"a chat template whose text between {first} and {second} depends on more than these"
+            )
+
+
+def _content(template: _Template, between: _Between, role: str) -> str:
+    """What of a role's content is written, by conversations that end with a user's message."""
+    order = {
+        "system": ("system", "user"),
+        "user": ("user", "assistant", "user"),
+        "assistant": ("user", "assistant", "user"),
+    }[role]
+    samples = [" \n\t x\u00a0 \n", "\n\nx\n", f"think{_THOUGHT}\n\nx y"]
+    for word in _CONTENTS:
+        form = ChatForm(between, dict.fromkeys(order, "whole") | {role: word}, None)
+        for sample in samples:
+            messages = [(name, sample if name == role else "plain") for name in order]
+            if template.render(messages, reply=True) != _written(form, messages, reply=True):
+                break
+        else:
+            return word
+    raise _Unfit(f"a chat template that alters the content of the role {role}")
+
+
+def _written(form: ChatForm, messages: Messages, *, reply: bool) -> str | None:
+    try:
+        return form.render(messages, reply=reply, date=DATE_PLACE)
+    except KeyError:
+        return None
+
+
+def _differs(
+    template: _Template, form: ChatForm, generator: random.Random, *, reply: bool, system: bool
+) -> bool:
+    """Whether the form writes a random conversation otherwise than the template does."""
+    orders = _orders(2 * _MOST_TURNS, reply=reply, system=system)
+    for _ in range(_CONVERSATIONS):
+        messages = [(role, _random_content(generator)) for role in generator.choice(orders)]
+        if template.render(messages, reply=reply) != _written(form, messages, reply=reply):
+            return True
+    return False
+
+
+def _random_content(generator: random.Random) -> str:
+    return "".join(generator.choice(_PARTS) for _ in range(generator.randint(0, 8)))

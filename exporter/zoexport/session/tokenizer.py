@@ -1,0 +1,162 @@
+"""The tokenizer of a bundle, as the session has it: text to tokens and back without transformers (docs/text.md)."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from zoexport.core import trust as trusts
+from zoexport.session import abi
+from zoexport.session.dataset import closed
+
+_SURROUNDING = 64
+"""Tokens that a tokenizer may write around a text, at most."""
+
+
+class Tokenizer:
+    """An open tokenizer. Use it in a ``with`` statement, from one thread at a time."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle: int | None = handle
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Path,
+        *,
+        verify: bool = True,
+        trust: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> Tokenizer:
+        """Open the tokenizer of a bundle.
+
+        Args:
+            bundle: the bundle's folder.
+            verify: whether its file is hashed first; sizes are always compared.
+            trust: as for :meth:`zoexport.session.Session.open`.
+
+        Raises:
+            BundleError: no bundle, one without a tokenizer or with one of a kind that is not supported, or one that
+                is altered or signed by none of the keys.
+        """
+        keys = trusts.trusted() if trust is None else trusts.parsed(trust, "trust")
+        options = abi.OpenOptions(
+            struct_size=ctypes.sizeof(abi.OpenOptions),
+            skip_hashes=0 if verify else 1,
+            trusted_keys="\n".join(key.line for key in keys).encode()
+            if keys or trust is not None
+            else None,
+        )
+        handle = ctypes.c_void_p()
+        abi.call(
+            "zo_tokenizer_open", abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(handle)
+        )
+        assert handle.value is not None
+        return cls(handle.value)
+
+    @property
+    def handle(self) -> int:
+        """The library's handle.
+
+        Raises:
+            ZoExportError: the tokenizer is closed.
+        """
+        if not self._handle:
+            raise closed("tokenizer")
+        return self._handle
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of a text; ``special``: with those that the tokenizer writes around it.
+
+        Raises:
+            DataError: the text is too long, or has half a surrogate pair.
+        """
+        given = text.encode("utf-8", "surrogatepass")
+        tokens = array.array("q", bytes(8 * (len(given) + _SURROUNDING)))
+        while True:
+            count = ctypes.c_size_t(len(tokens))
+            abi.call(
+                "zo_tokenizer_encode",
+                self.handle,
+                given,
+                len(given),
+                int(special),
+                abi.address(tokens),
+                ctypes.byref(count),
+            )
+            if count.value <= len(tokens):
+                return tokens[: count.value].tolist()
+            tokens = array.array("q", bytes(8 * count.value))
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Text of tokens; without ``special`` the special ones are left out.
+
+        Raises:
+            DataError: a number that no token has.
+        """
+        given = array.array("q", tokens)
+
+        def fill(room: ctypes.Array[ctypes.c_char], size: ctypes.c_size_t) -> None:
+            where = abi.address(given) if given else None
+            abi.call(
+                *("zo_tokenizer_decode", self.handle, where, len(given), int(special)),
+                *(room, ctypes.byref(size)),
+            )
+
+        return _text(fill, 16 * len(given) + 64)
+
+    def chat(self, messages: Sequence[tuple[str, str]], *, reply: bool = True) -> str:
+        """A conversation as the model's chat template writes it, to be encoded without ``special``.
+
+        Args:
+            messages: roles and contents.
+            reply: whether it ends where the assistant's answer begins.
+
+        Raises:
+            BundleError: the bundle has no form of conversations. DataError: an order of roles that it lacks.
+        """
+        packed = (abi.Message * len(messages))(
+            *(abi.Message(role.encode(), content.encode()) for role, content in messages)
+        )
+
+        def fill(room: ctypes.Array[ctypes.c_char], size: ctypes.c_size_t) -> None:
+            abi.call(
+                *("zo_tokenizer_chat", self.handle, packed, len(packed), int(reply)),
+                *(room, ctypes.byref(size)),
+            )
+
+        return _text(fill, 4096)
+
+    def close(self) -> None:
+        """Free it; later calls are errors."""
+        handle, self._handle = self._handle, None
+        if handle:
+            abi.library().zo_tokenizer_close(handle)
+
+    def __enter__(self) -> Tokenizer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _text(fill: Callable[[ctypes.Array[ctypes.c_char], ctypes.c_size_t], None], room: int) -> str:
+    """What a function of the library writes, with as much room as it needs."""
+    while True:
+        text = ctypes.create_string_buffer(room)
+        size = ctypes.c_size_t(room)
+        fill(text, size)
+        if size.value <= room:
+            return text.raw[: size.value].decode()
+        room = size.value

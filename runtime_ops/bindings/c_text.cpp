@@ -1,0 +1,119 @@
+// The C ABI over zoexport::Tokenizer, for hosts that need a bundle's text and none of its programs.
+#include <algorithm>
+#include <cstddef>
+#include <ctime>
+#include <memory>
+
+#include "bindings/c_support.h"
+#include "session/manifest/bundle_files.h"
+#include "session/storage/faults.h"
+#include "session/text/chat.h"
+#include "session/text/tokenizer.h"
+#include "zoexport/session.h"
+
+using namespace zoexport::c;
+using zoexport::Status;
+
+struct zo_tokenizer {
+  zoexport::Manifest manifest;
+  zoexport::Tokenizer impl;
+};
+
+namespace {
+
+constexpr size_t kFirstOpenOptions = offsetof(zo_open_options, cache);
+
+// Copies what fits, all or nothing, and says what is needed.
+template <typename T, typename From>
+void hand_out(const From& from, T* into, size_t* room) {
+  const size_t needed = from.size();
+  if (needed <= *room) {
+    std::copy(from.begin(), from.end(), into);
+  }
+  *room = needed;
+}
+
+Status check_room(const void* into, const size_t* room) {
+  ZO_REQUIRE(room);
+  if (*room > 0) {
+    ZO_REQUIRE(into);
+  }
+  return {};
+}
+
+}  // namespace
+
+zo_status zo_tokenizer_open(const char* bundle, const zo_open_options* options, zo_tokenizer** tokenizer,
+                            zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(bundle);
+    ZO_REQUIRE(tokenizer);
+    *tokenizer = nullptr;
+    zo_open_options given = {};
+    if (options != nullptr) {
+      ZO_TRY(read_struct(*options, kFirstOpenOptions, "zo_open_options", given));
+    }
+    std::optional<zoexport::TrustedKeys> trusted;
+    if (given.trusted_keys != nullptr) {
+      ZO_ASSIGN(keys, zoexport::parse_keys(given.trusted_keys));
+      trusted = std::move(keys);
+    }
+    ZO_ASSIGN(folder, zoexport::open_bundle(bundle));
+    ZO_ASSIGN(manifest, zoexport::read_manifest(folder, trusted ? &*trusted : nullptr));
+    const zoexport::BundleFiles files(std::move(folder), manifest, given.skip_hashes != 0 && !trusted);
+    ZO_ASSIGN(opened, zoexport::Tokenizer::open(files, manifest));
+    *tokenizer = new zo_tokenizer{manifest, std::move(opened)};
+    return {};
+  });
+}
+
+void zo_tokenizer_close(zo_tokenizer* tokenizer) { delete tokenizer; }
+
+zo_status zo_tokenizer_encode(zo_tokenizer* tokenizer, const char* text, size_t size, int32_t special, int64_t* tokens,
+                              size_t* count, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(tokenizer);
+    if (size > 0) {
+      ZO_REQUIRE(text);
+    }
+    ZO_TRY(check_room(tokens, count));
+    ZO_ASSIGN(ids, tokenizer->impl.encode({text, size}, special != 0));
+    hand_out(ids, tokens, count);
+    return {};
+  });
+}
+
+zo_status zo_tokenizer_decode(zo_tokenizer* tokenizer, const int64_t* tokens, size_t count, int32_t special, char* text,
+                              size_t* size, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(tokenizer);
+    if (count > 0) {
+      ZO_REQUIRE(tokens);
+    }
+    ZO_TRY(check_room(text, size));
+    ZO_ASSIGN(decoded, tokenizer->impl.decode({tokens, tokens + count}, special == 0));
+    hand_out(decoded, text, size);
+    return {};
+  });
+}
+
+zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const zo_message* messages, size_t count, int32_t reply,
+                            char* text, size_t* size, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(tokenizer);
+    if (count > 0) {
+      ZO_REQUIRE(messages);
+    }
+    ZO_TRY(check_room(text, size));
+    std::vector<zoexport::Message> conversation;
+    for (size_t i = 0; i < count; ++i) {
+      ZO_REQUIRE(messages[i].role);
+      ZO_REQUIRE(messages[i].content);
+      conversation.push_back({messages[i].role, messages[i].content});
+    }
+    const zoexport::TextSpec spec = tokenizer->manifest.text.value_or(zoexport::TextSpec());
+    ZO_ASSIGN(rendered, zoexport::chat_text(spec, conversation, reply != 0, std::time(nullptr)));
+    hand_out(rendered, text, size);
+    return {};
+  });
+}

@@ -1,0 +1,85 @@
+#include "session/manifest/text_spec.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace zoexport {
+namespace {
+
+constexpr std::array kFirst = {"begin", "system", "user", "assistant"};
+constexpr std::array kSecond = {"system", "user", "assistant", "end", "reply"};
+constexpr int64_t kMostIds = int64_t{1} << 31;
+// Of dates: numbers, and names of days and months.
+const char* const kDirectives = "aAbBdHjmMSyY%";
+
+template <typename Names>
+bool among(const Names& names, const std::string& name) {
+  return std::any_of(names.begin(), names.end(), [&](const char* one) { return name == one; });
+}
+
+std::vector<int64_t> read_tokens(const JsonNode& node, int64_t vocab_size) {
+  std::vector<int64_t> tokens;
+  for (const JsonNode& token : node.items()) {
+    tokens.push_back(token.integer(0, (vocab_size > 0 ? vocab_size : kMostIds) - 1));
+  }
+  return tokens;
+}
+
+ContentForm read_content(const JsonNode& node) {
+  const std::string form = node.text();
+  if (form != "whole" && form != "stripped" && form != "answer") {
+    node.problem("whole, stripped or answer");
+  }
+  return form == "stripped" ? ContentForm::kStripped : form == "answer" ? ContentForm::kAnswer : ContentForm::kWhole;
+}
+
+bool known_date(const std::string& format) {
+  for (size_t at = format.find('%'); at != std::string::npos; at = format.find('%', at + 2)) {
+    if (at + 1 == format.size() || std::strchr(kDirectives, format[at + 1]) == nullptr) {
+      return false;
+    }
+  }
+  return true;
+}
+
+ChatForm read_chat(const JsonNode& node, int64_t vocab_size) {
+  ChatForm chat;
+  for (const auto& [first, seconds] : node.member("between").entries()) {
+    for (const auto& [second, text] : seconds.entries()) {
+      if (!among(kFirst, first) || !among(kSecond, second)) {
+        text.problem("the name of a role, begin, end or reply");
+      }
+      chat.between[first][second] = text.text();
+    }
+  }
+  for (const auto& [role, form] : node.member("content").entries()) {
+    chat.content[role] = read_content(form);
+  }
+  if (node.has("date")) {
+    chat.date = node.member("date").text();
+    if (!known_date(chat.date)) {
+      node.member("date").problem("a date's format with %a %A %b %B %d %H %j %m %M %S %y %Y alone");
+    }
+  }
+  if (node.has("end_tokens")) {
+    chat.end_tokens = read_tokens(node.member("end_tokens"), vocab_size);
+  }
+  return chat;
+}
+
+}  // namespace
+
+TextSpec read_text_spec(const JsonNode& node, int64_t vocab_size) {
+  TextSpec text;
+  text.end_tokens = read_tokens(node.member("end_tokens"), vocab_size);
+  if (node.has("chat")) {
+    text.chat = read_chat(node.member("chat"), vocab_size);
+  }
+  if (node.has("no_chat")) {
+    text.no_chat = node.member("no_chat").text();
+  }
+  return text;
+}
+
+}  // namespace zoexport

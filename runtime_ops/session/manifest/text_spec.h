@@ -1,0 +1,39 @@
+// The member "text" of a manifest: how a model's generated text ends, and how a conversation is written for it
+// (docs/text.md).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "session/storage/json_reader.h"
+
+namespace zoexport {
+
+// What of a message's content is written: all of it, all but white space around it, or what comes behind the thoughts in it.
+enum class ContentForm { kWhole, kStripped, kAnswer };
+
+// A model's chat template in pieces.
+struct ChatForm {
+  // What is written between what stands first ("begin" or a role) and what follows ("system", "user", "assistant", "end", or
+  // "reply": the answer that is to be generated). U+E000 stands for the date.
+  std::map<std::string, std::map<std::string, std::string>> between;
+  std::map<std::string, ContentForm> content;  // by role
+  std::string date;                            // its format, as strftime has it; empty without one
+  std::vector<int64_t> end_tokens;             // with which a turn ends, beside those of all texts
+};
+
+struct TextSpec {
+  std::vector<int64_t> end_tokens;  // after which nothing more is generated
+  std::optional<ChatForm> chat;
+  std::string no_chat;  // why there is no chat
+};
+
+inline constexpr char kDatePlace[] = "\xEE\x80\x80";  // U+E000
+
+// `node` is the member.
+TextSpec read_text_spec(const JsonNode& node, int64_t vocab_size);
+
+}  // namespace zoexport

@@ -1,0 +1,56 @@
+// Tokens to text, one by one: the "decoder" of a tokenizer.json.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session/result.h"
+#include "session/storage/json_reader.h"
+
+namespace zoexport {
+
+// One step of a decoder in the middle of a text. It passes on what no later piece can change any more.
+class DecoderStage {
+ public:
+  using Next = std::function<void(std::string)>;
+
+  virtual ~DecoderStage() = default;
+  virtual void push(std::string piece, const Next& next) = 0;
+  virtual void finish(const Next& next) = 0;
+};
+
+// What a text becomes while its tokens come in. The texts that it returns, joined, are that of all tokens at once.
+class TextOfTokens {
+ public:
+  explicit TextOfTokens(std::vector<std::unique_ptr<DecoderStage>> stages) : stages_(std::move(stages)) {}
+  std::string push(const std::string& token);
+  std::string finish();
+
+ private:
+  void pass(size_t stage, std::string piece, std::string& text);
+
+  std::vector<std::unique_ptr<DecoderStage>> stages_;
+};
+
+class Decoder {
+ public:
+  // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
+  static Decoder read(const JsonNode& root);
+
+  TextOfTokens begin() const;
+
+ private:
+  using Maker = std::function<std::unique_ptr<DecoderStage>()>;
+  // Whether pieces are tokens, or parts of the whole text wherever it was cut.
+  enum class Pieces { kTokens, kText };
+
+  void add(const JsonNode& node);
+  void add_strip(const JsonNode& node);
+
+  std::vector<Maker> makers_;
+  Pieces pieces_ = Pieces::kTokens;
+};
+
+}  // namespace zoexport

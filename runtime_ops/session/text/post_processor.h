@@ -1,0 +1,27 @@
+// Tokens that a tokenizer writes around those of a text: the "post_processor" of a tokenizer.json.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "session/result.h"
+#include "session/storage/json_reader.h"
+
+namespace zoexport {
+
+class PostProcessor {
+ public:
+  // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
+  static PostProcessor read(const JsonNode& root);
+
+  std::vector<uint32_t> apply(const std::vector<uint32_t>& ids) const;
+
+ private:
+  void add(const JsonNode& node);
+  void add_template(const JsonNode& node);
+
+  std::vector<uint32_t> before_;
+  std::vector<uint32_t> behind_;
+};
+
+}  // namespace zoexport

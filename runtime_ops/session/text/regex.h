@@ -1,0 +1,42 @@
+// Regular expressions of a tokenizer.json, which are Oniguruma's, matched by PCRE2.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "session/result.h"
+
+namespace zoexport {
+
+// Bytes of a text.
+struct Span {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// The same expression in PCRE2's words. What the two libraries understand otherwise, or one of them does not know, is refused:
+// `where` says whose expression it is.
+Result<std::string> translated_regex(const std::string& pattern, const std::string& where);
+
+class Regex {
+ public:
+  static Result<Regex> compile(const std::string& pattern, const std::string& where);
+
+  // The matches in valid UTF-8, from left to right. An expression that takes too many steps is a failure.
+  Result<std::vector<Span>> find(std::string_view text) const;
+
+ private:
+  struct Code;
+  struct Free {
+    void operator()(Code* code) const;
+  };
+  Regex(std::unique_ptr<Code, Free> code, std::string where) : code_(std::move(code)), where_(std::move(where)) {}
+
+  std::unique_ptr<Code, Free> code_;
+  std::string where_;
+};
+
+}  // namespace zoexport

