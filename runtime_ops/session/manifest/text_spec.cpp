@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "session/storage/json_reader.h"
+
 namespace zoexport {
 namespace {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "session/storage/json_reader.h"
-
 namespace zoexport {
+
+class JsonNode;
 
 // What of a message's content is written: all of it, all but white space around it, or what comes behind the thoughts in it.
 enum class ContentForm { kWhole, kStripped, kAnswer };

@@ -92,7 +92,9 @@ Result<std::string> Normalizer::apply(std::string text) const {
         break;
       }
       case Step::Kind::kPrepend:
-        text = text.empty() ? text : step.content + text;
+        if (!text.empty()) {
+          text.insert(0, step.content);
+        }
         break;
       case Step::Kind::kForm:
         text = normalized(text, step.form);
