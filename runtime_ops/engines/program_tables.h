@@ -25,6 +25,14 @@ class FlatTable {
     const uint8_t* place = find(field);
     return place == nullptr ? std::nullopt : std::optional<FlatTable>(FlatTable(place + read<uint32_t>(place)));
   }
+  std::string text(uint16_t field) const {
+    const uint8_t* place = find(field);
+    if (place == nullptr) {
+      return {};
+    }
+    place += read<uint32_t>(place);
+    return std::string(reinterpret_cast<const char*>(place) + 4, read<uint32_t>(place));
+  }
   std::vector<int32_t> numbers(uint16_t field) const {
     std::vector<int32_t> found;
     each(field, [&](const uint8_t* place) { found.push_back(read<int32_t>(place)); });
@@ -68,44 +76,138 @@ class FlatTable {
   const uint8_t* place_;
 };
 
-// Why no method of a verified program may run; empty where there is nothing. A tensor that has neither data in the file nor
-// planned memory, and is no input or output, has no memory at all when an operator reads it; and an input that is data in
-// the file would be written to where that is mapped for reading.
-inline std::string program_problem(const uint8_t* program) {
-  constexpr uint16_t kPlans = 1;
-  constexpr uint16_t kValues = 2, kInputs = 3, kOutputs = 4;
-  constexpr uint16_t kValueType = 0, kValue = 1;
-  constexpr uint8_t kTensor = 5;
-  constexpr uint16_t kData = 5, kMemory = 6, kMore = 9;
-  constexpr uint16_t kLocation = 2;
-  constexpr uint8_t kExternal = 1;  // data of another file; without one, the program is not loaded
-  for (const FlatTable& plan : FlatTable::root(program).tables(kPlans)) {
-    const std::vector<int32_t> inputs = plan.numbers(kInputs), outputs = plan.numbers(kOutputs);
-    const std::vector<FlatTable> values = plan.tables(kValues);
-    const auto marked = [&](const std::vector<int32_t>& indices) {
-      std::vector<bool> found(values.size());
-      for (const int32_t index : indices) {
-        if (index >= 0 && static_cast<size_t>(index) < found.size()) {
-          found[static_cast<size_t>(index)] = true;
-        }
-      }
-      return found;
-    };
-    const std::vector<bool> is_input = marked(inputs), is_output = marked(outputs);
-    for (size_t i = 0; i < values.size(); ++i) {
-      const auto tensor = values[i].number<uint8_t>(kValueType) == kTensor ? values[i].table(kValue) : std::nullopt;
+// Which tensors of a method have memory when its instructions reach them.
+class TensorMemory {
+ public:
+  explicit TensorMemory(const FlatTable& plan)
+      : plan_(plan), values_(plan.tables(kValues)), has_(values_.size(), true) {
+    const std::vector<bool> is_input = marked(plan.numbers(kInputs)), is_output = marked(plan.numbers(kOutputs));
+    for (size_t i = 0; i < values_.size() && problem_.empty(); ++i) {
+      const auto tensor = values_[i].number<uint8_t>(kValueType) == kTensor ? values_[i].table(kValue) : std::nullopt;
       if (!tensor || tensor->has(kMemory)) {
         continue;
       }
       const auto more = tensor->table(kMore);
       const bool external = more && more->number<uint8_t>(kLocation) == kExternal;
-      if (tensor->number<uint32_t>(kData) != 0 || external) {
-        if (is_input[i]) {
-          return "value " + std::to_string(i) + ", an input that is a constant";
-        }
-      } else if (!is_input[i] && !is_output[i]) {
-        return "value " + std::to_string(i) + ", a tensor without memory";
+      const bool constant = tensor->number<uint32_t>(kData) != 0 || external;
+      if (constant && is_input[i]) {
+        problem_ = "value " + std::to_string(i) + ", an input that is a constant";
       }
+      has_[i] = constant || is_input[i] || is_output[i];
+    }
+  }
+
+  // What is wrong, if anything is; otherwise the instructions are looked at.
+  std::string problem() {
+    for (const FlatTable& one : plan_.tables(kOperators)) {
+      is_view_.push_back(one.text(0) == "executorch_prim::et_view");
+    }
+    for (const FlatTable& chain : plan_.tables(kChains)) {
+      for (const FlatTable& instruction : chain.tables(kInstructions)) {
+        look_at(instruction);
+      }
+    }
+    return problem_;
+  }
+
+ private:
+  static constexpr uint16_t kValues = 2, kInputs = 3, kOutputs = 4, kChains = 5, kOperators = 6;
+  static constexpr uint16_t kValueType = 0, kValue = 1;
+  static constexpr uint8_t kTensor = 5, kTensors = 10, kOptionalTensors = 11;
+  static constexpr uint16_t kData = 5, kMemory = 6, kMore = 9;  // of a tensor
+  static constexpr uint16_t kLocation = 2;
+  static constexpr uint8_t kExternal = 1;  // data of another file; without one, the program is not loaded
+  static constexpr uint16_t kInstructions = 2, kInstructionType = 0, kInstruction = 1;
+  static constexpr uint8_t kKernelCall = 1, kDelegateCall = 2, kMove = 3, kJump = 4, kFree = 5;
+  static constexpr uint16_t kArguments = 1;
+
+  std::vector<bool> marked(const std::vector<int32_t>& indices) const {
+    std::vector<bool> found(values_.size());
+    for (const int32_t index : indices) {
+      if (index >= 0 && static_cast<size_t>(index) < found.size()) {
+        found[static_cast<size_t>(index)] = true;
+      }
+    }
+    return found;
+  }
+
+  void look_at(const FlatTable& instruction) {
+    const auto kind = instruction.number<uint8_t>(kInstructionType);
+    const auto call = instruction.table(kInstruction);
+    if (!call) {
+      return;
+    }
+    if (kind == kJump) {
+      // What a jump leaves out is not known, so every tensor needs memory of its own.
+      for (size_t i = 0; i < has_.size(); ++i) {
+        need(static_cast<int32_t>(i));
+      }
+    } else if (kind == kMove) {
+      need(call->number<int32_t>(0));
+    } else if (kind == kFree) {
+      set(call->number<int32_t>(0), false);
+    }
+    if (kind != kKernelCall && kind != kDelegateCall) {
+      return;
+    }
+    std::vector<int32_t> read = call->numbers(kArguments);
+    const int32_t view = kind == kKernelCall ? view_of(*call, read) : -1;
+    if (view >= 0) {
+      read.resize(1);
+    }
+    for (const int32_t index : read) {
+      need(index);
+    }
+    set(view, true);
+  }
+
+  // The result of a view, which gets the memory of what is viewed; below 0 of other operators.
+  int32_t view_of(const FlatTable& call, const std::vector<int32_t>& arguments) const {
+    const auto number = call.number<int32_t>(0);
+    const bool known = number >= 0 && static_cast<size_t>(number) < is_view_.size();
+    return known && is_view_[static_cast<size_t>(number)] && arguments.size() >= 3 ? arguments[2] : -1;
+  }
+
+  void set(int32_t index, bool has) {
+    if (index >= 0 && static_cast<size_t>(index) < has_.size()) {
+      has_[static_cast<size_t>(index)] = has;
+    }
+  }
+
+  void need(int32_t index) {
+    if (!problem_.empty() || index < 0 || static_cast<size_t>(index) >= values_.size()) {
+      return;
+    }
+    const auto place = static_cast<size_t>(index);
+    const auto type = values_[place].number<uint8_t>(kValueType);
+    const auto list = type == kTensors || type == kOptionalTensors ? values_[place].table(kValue) : std::nullopt;
+    if (list) {
+      for (const int32_t item : list->numbers(0)) {
+        if (item >= 0 && static_cast<size_t>(item) < has_.size() && !has_[static_cast<size_t>(item)]) {
+          need(item);
+        }
+      }
+    } else if (!has_[place]) {
+      problem_ = "value " + std::to_string(index) + ", a tensor without memory";
+    }
+  }
+
+  const FlatTable& plan_;
+  std::vector<FlatTable> values_;
+  std::vector<bool> has_;
+  std::vector<bool> is_view_;  // by operator
+  std::string problem_;
+};
+
+// Why no method of a verified program may run; empty where there is nothing. A tensor that has neither data in the file nor
+// planned memory, is no input or output and no view of one that has, has no memory at all when an operator reads it; and an
+// input that is data in the file would be written to where that is mapped for reading.
+inline std::string program_problem(const uint8_t* program) {
+  constexpr uint16_t kPlans = 1;
+  for (const FlatTable& plan : FlatTable::root(program).tables(kPlans)) {
+    const std::string problem = TensorMemory(plan).problem();
+    if (!problem.empty()) {
+      return problem;
     }
   }
   return {};
