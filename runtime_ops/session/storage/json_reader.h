@@ -39,6 +39,7 @@ class JsonNode {
   // Keys and values of an object.
   std::vector<std::pair<std::string, JsonNode>> entries() const;
 
+  bool is_null() const { return value_ != nullptr && value_->is_null(); }
   bool is_object() const { return value_ != nullptr && value_->is_object(); }
   std::string text() const;
   double number() const;

@@ -67,6 +67,9 @@ Result<SafeTensors> SafeTensors::of(const OpenFile& opened) {
   JsonProblems problems(code, path, fix);
   for (const auto& [name, entry] : JsonNode(&header, "", &problems).entries()) {
     if (name == "__metadata__") {
+      if (entry.is_null()) {  // MLX writes it so
+        continue;
+      }
       for (const auto& [key, value] : entry.entries()) {
         result.metadata_[key] = value.text();
       }
