@@ -34,7 +34,7 @@ from zoexport.core.types import (
 )
 from zoexport.methods import methods
 from zoexport.targets import targets, with_engine
-from zoexport.trained import kind_of, needs_of
+from zoexport.trained import kind_of, needs_of, sizes_of
 from zoexport.trained.sparse.places import check_mask
 
 if TYPE_CHECKING:
@@ -206,11 +206,7 @@ def capture_length(
     from zoexport.ir.capture import position_limit
     from zoexport.ir.lengths import marker_prime
 
-    values = as_dict(planned.config).items()
-    own = ("seq_len", "generate.context")
-    sizes = [value for key, value in values if isinstance(value, int) and key not in own]
-    sizes += [size for parameter in model.parameters() for size in parameter.shape]
-    sizes += kind_of(planned.config).counts(planned.config, model, chosen)
+    sizes = sizes_of(planned.config, model, chosen)
     return marker_prime(planned.config.seq_len, sizes, position_limit(model))
 
 

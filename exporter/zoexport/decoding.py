@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.core.config import as_dict
 from zoexport.core.errors import ModelError, VerifyError
 from zoexport.core.types import Generates, Progress, TrainingGraph
 
@@ -138,13 +137,9 @@ def _captured_length(planned: Plan, model: Any, graph: TrainingGraph) -> int:
     """
     from zoexport.ir.capture import position_limit
     from zoexport.ir.lengths import marker_prime
-    from zoexport.trained import kind_of
+    from zoexport.trained import sizes_of
 
-    own = ("seq_len", "generate.context")
-    values = as_dict(planned.config).items()
-    sizes = [value for key, value in values if isinstance(value, int) and key not in own]
-    sizes += [size for parameter in model.parameters() for size in parameter.shape]
-    sizes += kind_of(planned.config).counts(planned.config, model, graph.chosen)
+    sizes = sizes_of(planned.config, model, graph.chosen)
     limit = position_limit(model)
     least = planned.config.generate_context
     length = marker_prime(least, sizes, limit)

@@ -6,12 +6,12 @@ generating.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
+from zoexport.core import outside
 from zoexport.core.errors import BundleError, ConfigError, DataError, first_line
 from zoexport.session import Generation, Sampling, Session
 
@@ -101,8 +101,8 @@ def read_prompts(data: Path) -> list[str]:
 
 def _prompt(line: str, where: str) -> str:
     try:
-        record = json.loads(line)
-    except ValueError as error:
+        record = outside.parse(line)
+    except outside.BadJsonError as error:
         raise DataError(
             where, found=first_line(error), expected="a line of JSON", fix="Correct the line."
         ) from error

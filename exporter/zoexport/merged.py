@@ -13,7 +13,7 @@ from typing import Any
 
 from zoexport.core import hadamard
 from zoexport.models import load_original
-from zoexport.parity.quantized import round_channels, rounded, rounds_channels
+from zoexport.parity.quantized import round_channels, rounded, rounds_channels, stored_weights
 from zoexport.trained.kind import Bundle, Output, Slots, Trained
 from zoexport.trained.model_files import save_model
 
@@ -41,18 +41,12 @@ def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[s
         settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
         rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
     """
-    from torch import nn
-
     if settings["weights"] == "fp32":
         return
     if rounds_channels(settings):
         round_channels(model, settings)
         return
-    turned = {model.get_parameter(name).data_ptr() for name in rotated}
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    weights = [layer.weight for layer in (*layers, model.get_input_embeddings())]
-    for place, weight in {weight.data_ptr(): weight for weight in weights}.items():
+    for weight, turns in stored_weights(model, rotated).values():
         # A rotation is its own inverse: rounded as stored, then as the layer's inputs see it.
-        turns = place in turned
-        values = rounded(hadamard.rotate_rows(weight.data) if turns else weight.data, settings)
-        weight.data.copy_(hadamard.rotate_rows(values) if turns else values)
+        values = rounded(hadamard.rotate_rows(weight) if turns else weight, settings)
+        weight.copy_(hadamard.rotate_rows(values) if turns else values)

@@ -123,6 +123,7 @@ def test_lines_that_are_no_prompts(
     for content, part in (
         ('{"text": "a"}', "data.jsonl:1"),
         ("{", "line of JSON"),
+        ("[" * 100_000, "lists and objects inside one another"),
         ("", "no lines"),
     ):
         data.write_text(content)

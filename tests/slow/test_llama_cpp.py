@@ -26,7 +26,7 @@ from transformers import (
 from tests.support.llama_cpp import Job, llama_cpp
 from tests.support.llama_cpp_models import write_model
 from tests.support.smollm2 import compiled
-from tests.support.tiny_models import fixed, fixed_tokens, from_config, tiny_config
+from tests.support.tiny_models import LLAMA_LIKE, fixed, fixed_tokens, from_config, tiny_config
 from tests.support.verbs import verb
 from zoexport.adapters import FORMATS, AdapterSettings, llama_cpp_names
 from zoexport.core.sizes import attention_heads
@@ -38,23 +38,10 @@ from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 RANK, ALPHA = 4, 6.0
-_SIZES: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "vocab_size": 320,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 128,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "tie_word_embeddings": False,
-}
 _ODD = {"hidden_size": 72, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10}
 _WIDE = {"sliding_window": 64}
 """llama.cpp knows by itself which layers of an architecture see how far back; here all see everything."""
-_FALCON = {name: _SIZES[name] for name in list(_SIZES)[:4]}
+_FALCON = {name: LLAMA_LIKE[name] for name in list(LLAMA_LIKE)[:4]}
 _SCALES = {"attention_multiplier": 0.2, "embedding_multiplier": 2.0, "residual_multiplier": 0.5}
 CONFIGS: dict[str, Callable[[], Any]] = {
     "bloom": lambda: tiny_config("bloom"),
@@ -62,24 +49,24 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "cohere2": lambda: tiny_config("cohere2", layer_types=["sliding_attention"] * 3, **_WIDE),
     "falcon": lambda: tiny_config("falcon"),
     "falcon-groups": lambda: FalconConfig(**_FALCON, num_kv_heads=2, new_decoder_architecture=True),
-    "gemma": lambda: GemmaConfig(**{**_SIZES, "head_dim": 16, "tie_word_embeddings": True}),
+    "gemma": lambda: GemmaConfig(**{**LLAMA_LIKE, "head_dim": 16, "tie_word_embeddings": True}),
     "gemma2": lambda: tiny_config("gemma2", **_WIDE),
     "gemma3": lambda: tiny_config("gemma3", layer_types=["sliding_attention"] * 3, **_WIDE),
     "gpt2": lambda: tiny_config("gpt2"),
     "gpt_neox": lambda: tiny_config("gpt_neox"),
-    "granite": lambda: GraniteConfig(**_SIZES, logits_scaling=3.0, **_SCALES),
+    "granite": lambda: GraniteConfig(**LLAMA_LIKE, logits_scaling=3.0, **_SCALES),
     "llama": lambda: tiny_config("llama"),
-    "llama-odd": lambda: LlamaConfig(**{**_SIZES, **_ODD, "intermediate_size": 88}),
+    "llama-odd": lambda: LlamaConfig(**{**LLAMA_LIKE, **_ODD, "intermediate_size": 88}),
     "llama-tied": lambda: tiny_config("llama_tied"),
     "mistral": lambda: tiny_config("mistral", head_dim=24, **_WIDE),
     "mpt": lambda: tiny_config("mpt"),
-    "olmo": lambda: OlmoConfig(**_SIZES),
+    "olmo": lambda: OlmoConfig(**LLAMA_LIKE),
     "olmo2": lambda: tiny_config("olmo2"),
     "phi": lambda: tiny_config("phi", num_key_value_heads=4),
     "phi3": lambda: tiny_config("phi3"),
     "qwen2": lambda: tiny_config("qwen2"),
     "qwen3": lambda: tiny_config("qwen3"),
-    "smollm3": lambda: SmolLM3Config(**_SIZES),
+    "smollm3": lambda: SmolLM3Config(**LLAMA_LIKE),
     "stablelm": lambda: tiny_config("stablelm"),
     "starcoder2": lambda: tiny_config("starcoder2"),
 }

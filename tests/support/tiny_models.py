@@ -72,7 +72,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-_LLAMA_LIKE: dict[str, Any] = {
+LLAMA_LIKE: dict[str, Any] = {
     "hidden_size": HIDDEN,
     "num_hidden_layers": 2,
     "vocab_size": VOCAB_SIZE,
@@ -87,7 +87,7 @@ _LLAMA_LIKE: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _GEMMA: dict[str, Any] = {
-    **_LLAMA_LIKE,
+    **LLAMA_LIKE,
     "num_hidden_layers": 3,
     "head_dim": 16,
     "sliding_window": SLIDING_WINDOW,
@@ -102,28 +102,28 @@ def _without(config: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 _CONFIGS: dict[str, Callable[[], Any]] = {
-    "llama": lambda: LlamaConfig(**_LLAMA_LIKE),
-    "llama_tied": lambda: LlamaConfig(**{**_LLAMA_LIKE, "tie_word_embeddings": True}),
-    "qwen2": lambda: Qwen2Config(**{**_LLAMA_LIKE, "tie_word_embeddings": True}),
-    "qwen3": lambda: Qwen3Config(**_LLAMA_LIKE, head_dim=16),
+    "llama": lambda: LlamaConfig(**LLAMA_LIKE),
+    "llama_tied": lambda: LlamaConfig(**{**LLAMA_LIKE, "tie_word_embeddings": True}),
+    "qwen2": lambda: Qwen2Config(**{**LLAMA_LIKE, "tie_word_embeddings": True}),
+    "qwen3": lambda: Qwen3Config(**LLAMA_LIKE, head_dim=16),
     "gemma3": lambda: Gemma3TextConfig(**_GEMMA, query_pre_attn_scalar=16),
     "gemma2": lambda: Gemma2Config(
         **{**_GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
         query_pre_attn_scalar=16,
     ),
-    "mistral": lambda: MistralConfig(**_LLAMA_LIKE, head_dim=16, sliding_window=SLIDING_WINDOW),
+    "mistral": lambda: MistralConfig(**LLAMA_LIKE, head_dim=16, sliding_window=SLIDING_WINDOW),
     "opt": lambda: OPTConfig(
-        **_without(_LLAMA_LIKE, "num_key_value_heads", "intermediate_size", "tie_word_embeddings"),
+        **_without(LLAMA_LIKE, "num_key_value_heads", "intermediate_size", "tie_word_embeddings"),
         ffn_dim=128,
         word_embed_proj_dim=HIDDEN,
     ),
-    "phi3": lambda: Phi3Config(**_LLAMA_LIKE),
-    "phi": lambda: PhiConfig(**_LLAMA_LIKE),
+    "phi3": lambda: Phi3Config(**LLAMA_LIKE),
+    "phi": lambda: PhiConfig(**LLAMA_LIKE),
     "gpt2": lambda: GPT2Config(
         n_embd=HIDDEN, n_layer=2, n_head=4, vocab_size=VOCAB_SIZE, n_positions=128, **_IDS
     ),
-    "olmo2": lambda: Olmo2Config(**_LLAMA_LIKE),
-    "gpt_neox": lambda: GPTNeoXConfig(**_without(_LLAMA_LIKE, "num_key_value_heads")),
+    "olmo2": lambda: Olmo2Config(**LLAMA_LIKE),
+    "gpt_neox": lambda: GPTNeoXConfig(**_without(LLAMA_LIKE, "num_key_value_heads")),
     "falcon": lambda: FalconConfig(
         hidden_size=HIDDEN,
         num_hidden_layers=2,
@@ -137,15 +137,15 @@ _CONFIGS: dict[str, Callable[[], Any]] = {
     "mpt": lambda: MptConfig(
         d_model=HIDDEN, n_layers=2, n_heads=4, vocab_size=VOCAB_SIZE, max_seq_len=128, **_IDS
     ),
-    "granite": lambda: GraniteConfig(**_LLAMA_LIKE),
-    "cohere": lambda: CohereConfig(**{**_LLAMA_LIKE, "tie_word_embeddings": True}, logit_scale=1.0),
+    "granite": lambda: GraniteConfig(**LLAMA_LIKE),
+    "cohere": lambda: CohereConfig(**{**LLAMA_LIKE, "tie_word_embeddings": True}, logit_scale=1.0),
     "cohere2": lambda: Cohere2Config(**{**_GEMMA, "tie_word_embeddings": True}, logit_scale=1.0),
-    "starcoder2": lambda: Starcoder2Config(**_LLAMA_LIKE),
-    "stablelm": lambda: StableLmConfig(**_LLAMA_LIKE),
+    "starcoder2": lambda: Starcoder2Config(**LLAMA_LIKE),
+    "stablelm": lambda: StableLmConfig(**LLAMA_LIKE),
 }
 
 _BERT_LIKE: dict[str, Any] = {
-    **_without(_LLAMA_LIKE, "num_key_value_heads", "pad_token_id", "bos_token_id", "eos_token_id"),
+    **_without(LLAMA_LIKE, "num_key_value_heads", "pad_token_id", "bos_token_id", "eos_token_id"),
     "tie_word_embeddings": True,
 }
 _ENCODERS: dict[str, Callable[[], Any]] = {

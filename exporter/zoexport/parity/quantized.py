@@ -31,26 +31,33 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
         round_channels(model, settings)
         return
     table = model.get_input_embeddings()
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    turned = {
-        parameter.data_ptr()
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if name in rotated
-    }
-    done: set[int] = set()
-    for layer in (*layers, table):
-        place = layer.weight.data_ptr()
-        turn = hadamard.rotate_rows if place in turned else _leave
-        if place not in done:
-            done.add(place)
-            with torch.no_grad():
-                layer.weight.copy_(rounded(turn(layer.weight), settings))
+    weights = stored_weights(model, rotated)
+    for weight, turns in weights.values():
+        weight.copy_(rounded(hadamard.rotate_rows(weight) if turns else weight, settings))
+    for layer in (*_linears(model), table):
+        _, turns = weights[layer.weight.data_ptr()]
+        turn = hadamard.rotate_rows if turns else _leave
         round_ = round_rows if settings["activations"] == "int8" else _leave
         if layer is table:
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
         else:
             # Not a hook: those of adapters would see the changed input.
             layer.forward = _reading(layer.forward, turn, round_)
+
+
+def stored_weights(model: Any, rotated: Collection[str]) -> dict[int, tuple[Tensor, bool]]:
+    """The weights that a bundle quantizes, each once, by place; and whether it stores them rotated."""
+    turned = {
+        parameter.data_ptr()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name in rotated
+    }
+    found = [layer.weight.data for layer in (*_linears(model), model.get_input_embeddings())]
+    return {weight.data_ptr(): (weight, weight.data_ptr() in turned) for weight in found}
+
+
+def _linears(model: Any) -> list[nn.Linear]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
 
 
 def rounds_channels(settings: Mapping[str, Any]) -> bool:
@@ -64,13 +71,12 @@ def round_channels(model: Any, settings: Mapping[str, Any]) -> None:
     Such a target rounds activations too, in ranges that it measured: what that does is within the bounds of parity.
     """
     largest = 2 ** (int(settings["weights"].removeprefix("int")) - 1) - 1
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear):
-            weight = layer.weight.detach()
-            scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / largest
-            rounded = (weight / scale).round().clamp(-largest, largest) * scale
-            # A new parameter: the token embedding may share the old one, and is not rounded.
-            layer.weight = nn.Parameter(rounded, requires_grad=False)
+    for layer in _linears(model):
+        weight = layer.weight.detach()
+        scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / largest
+        rounded = (weight / scale).round().clamp(-largest, largest) * scale
+        # A new parameter: the token embedding may share the old one, and is not rounded.
+        layer.weight = nn.Parameter(rounded, requires_grad=False)
 
 
 def _reading(

@@ -9,19 +9,7 @@
 namespace zoexport {
 namespace {
 
-using Values = std::vector<const ValueSpec*>;
-
 constexpr int64_t kMostTokens = 1 << 20;
-
-Values with_role(const std::vector<ValueSpec>& values, const std::string& role) {
-  Values found;
-  for (const ValueSpec& value : values) {
-    if (value.role == role) {
-      found.push_back(&value);
-    }
-  }
-  return found;
-}
 
 std::vector<int64_t> sizes(const ValueSpec& value) {
   std::vector<int64_t> found;

@@ -2,6 +2,16 @@
 
 namespace zoexport {
 
+Values with_role(const std::vector<ValueSpec>& values, const std::string& role) {
+  Values found;
+  for (const ValueSpec& value : values) {
+    if (value.role == role) {
+      found.push_back(&value);
+    }
+  }
+  return found;
+}
+
 int32_t scalar_dtype(const std::string& role) {
   if (role == "seed" || role == "step" || role == "query") {
     return ZO_INT64;

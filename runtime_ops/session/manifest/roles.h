@@ -3,10 +3,15 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "session/manifest/manifest.h"
 
 namespace zoexport {
+
+using Values = std::vector<const ValueSpec*>;
+
+Values with_role(const std::vector<ValueSpec>& values, const std::string& role);
 
 // The dtype of an input of one value, by its role; -1 for a role of another shape.
 int32_t scalar_dtype(const std::string& role);

@@ -10,18 +10,6 @@ namespace {
 
 constexpr int64_t kMostTokens = (1 << 30) - 1;
 
-using Values = std::vector<const ValueSpec*>;
-
-Values with_role(const std::vector<ValueSpec>& values, const std::string& role) {
-  Values found;
-  for (const ValueSpec& value : values) {
-    if (value.role == role) {
-      found.push_back(&value);
-    }
-  }
-  return found;
-}
-
 bool same_sizes(const std::vector<Dimension>& a, const std::vector<Dimension>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const Dimension& x, const Dimension& y) { return x.min == y.min && x.max == y.max; });
