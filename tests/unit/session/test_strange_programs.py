@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,44 @@ def test_a_tensor_without_memory_is_refused(bundle: Path) -> None:
         plan.values[place].val.allocation_info = None
 
     assert "a tensor without memory" in change(bundle, alter)
+
+
+def views(plan: Any) -> list[int]:
+    """Where the instructions are that give a tensor the memory of another one."""
+    names = [one.name for one in plan.operators]
+    return [
+        place
+        for place, instruction in enumerate(plan.chains[0].instructions)
+        if getattr(instruction.instr_args, "op_index", None) is not None
+        and names[instruction.instr_args.op_index] == "executorch_prim::et_view"
+    ]
+
+
+def test_a_view_of_a_tensor_without_memory_is_refused(bundle: Path) -> None:
+    def alter(plan: Any) -> None:
+        call = plan.chains[0].instructions[views(plan)[0]].instr_args
+        viewed = copy.deepcopy(plan.values[call.args[0]])
+        viewed.val.allocation_info = None
+        plan.values.append(viewed)
+        call.args[0] = len(plan.values) - 1
+
+    assert "a tensor without memory" in change(bundle, alter)
+
+
+@pytest.mark.parametrize("too_late", [False, True])
+def test_a_view_has_memory_from_where_it_is_made(bundle: Path, too_late: bool) -> None:
+    def alter(plan: Any) -> None:
+        instructions = plan.chains[0].instructions
+        view = instructions[views(plan)[-1]]
+        result = view.instr_args.args[2]
+        plan.values[result].val.allocation_info = None
+        if too_late:
+            instructions.remove(view)
+            readers = [n for n, one in enumerate(instructions) if result in one.instr_args.args]
+            instructions.insert(readers[0] + 1, view)
+
+    message = change(bundle, alter)
+    assert "a tensor without memory" in message if too_late else message == ""
 
 
 def test_an_input_that_is_a_constant_is_refused(bundle: Path) -> None:
