@@ -283,7 +283,7 @@ def _fill(
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
     from zoexport.data.text_entry import text_entry
-    from zoexport.decoding import add_generating
+    from zoexport.decoding import add_generating, generating_graph
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
@@ -299,13 +299,17 @@ def _fill(
         graph.calibration = calibration_tokens(
             calibration, folder, graph.seq_len, loaded.vocab_size
         )
+    made = generating_graph(planned, loaded, graph, progress) if graph.whole else None
+    graph.generating = made if isinstance(made, TrainingGraph) else None
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
-    generating = add_generating(planned, loaded, graph, folder, progress)
-    if names := [*outer_weights(graph, lowered), *generating.weights]:
+    # Of a split model only now, so that its two graphs are not in memory at once while the first is lowered.
+    made = made or generating_graph(planned, loaded, graph, progress)
+    generating = add_generating(planned, loaded, graph, lowered, made, folder, progress)
+    names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
+    if names:
         reader = None if graph.whole else graph.source
-        names = list(dict.fromkeys(names))
         frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
     save_file(graph.initial, folder / INITIAL_STATE)
@@ -324,6 +328,7 @@ def _fill(
             **({} if heads is None else {"attention_heads": heads}),
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
+        **({"weights": {"file": WEIGHTS}} if names else {}),
         "generate": generating.entry,
         **text_entry(loaded),
     }
@@ -373,7 +378,6 @@ def _description(
         "distinct_weights": lowered.distinct_weights,
         "notes": lowered.notes,
         **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
-        **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
         **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **({} if graph.whole else split),

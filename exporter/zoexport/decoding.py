@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import Generates, Progress, TrainingGraph
+from zoexport.core.types import Generates, Lowered, Progress, TrainingGraph
 
 if TYPE_CHECKING:
     from zoexport.build import Plan
 
 LENGTHS = (1, 8, 32, 128)
 """Tokens in one call: a prompt takes the longest calls that it fills, and what follows comes one by one."""
+
+
+WHOLE_LENGTHS = (1, 32)
+"""Those of a whole model's programs, each of which is as large a graph as the whole model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,38 +28,62 @@ class Generating:
     weights: list[str]
 
 
-def add_generating(
-    planned: Plan,
-    loaded: Any,
-    graph: TrainingGraph,
-    folder: Path,
-    progress: Progress,
-) -> Generating:
-    """Write the programs into ``folder``, where the settings ask for them and the target and the model allow it.
+def generating_graph(
+    planned: Plan, loaded: Any, graph: TrainingGraph, progress: Progress
+) -> TrainingGraph | Generating:
+    """The programs, where the settings ask for them and the target and the model allow it; else why there are none.
 
     Args:
-        graph: of the programs that train, as they were lowered; it gets the weights that they lack.
+        graph: of the programs that train; that of a whole model as it is before it is lowered.
     """
     problem = _problem(planned, graph)
     if problem is not None:
         return Generating({"problem": problem}, [])
     try:
-        made = generating_graph(planned, loaded.model, graph, progress)
+        return _captured(planned, loaded.model, graph, progress)
     except VerifyError as error:
         return Generating({"problem": f"{error.where} found {error.found}"}, [])
-    assert isinstance(planned.target, Generates)
-    programs = planned.target.lower_generating(made, folder, progress)
+
+
+def add_generating(
+    planned: Plan,
+    loaded: Any,
+    graph: TrainingGraph,
+    lowered: Lowered,
+    made: TrainingGraph | Generating,
+    folder: Path,
+    progress: Progress,
+) -> Generating:
+    """Write the programs of ``made`` into ``folder``, but for those that lie in the file of a whole model's programs.
+
+    Args:
+        graph: of the programs that train, as they were lowered; it gets the weights that they lack.
+    """
+    if isinstance(made, Generating):
+        return made
+    if graph.whole:
+        programs = lowered.generating
+        supplied = {value["name"] for entry in programs for value in entry["inputs"]}
+        binds = [_only(supplied, stage.bind) for stage in made.stages]
+    else:
+        assert isinstance(planned.target, Generates)
+        programs = planned.target.lower_generating(made, folder, progress)
+        binds = [stage.bind for stage in made.stages]
     for entry in programs:
         entry["name"] = f"generate.{entry['name']}"
-    from zoexport.ir import frozen
-
-    names = frozen.bound_weights(made)
+    slots = {slot.name for slot in made.slots}
+    names = [
+        name
+        for name in dict.fromkeys(name for bind in binds for name in bind.values())
+        if name not in slots
+    ]
     for name in names:
         graph.weights.setdefault(name, made.weights[name])
     graph.parameters |= made.parameters
     graph.quantized.update(made.quantized)
     stages = [
-        {"name": stage.name, "forward": stage.forward, "bind": stage.bind} for stage in made.stages
+        {"name": stage.name, "forward": stage.forward, "bind": bind}
+        for stage, bind in zip(made.stages, binds, strict=True)
     ]
     entry = {
         "context": made.max_labels,
@@ -65,6 +93,10 @@ def add_generating(
         "stages": stages,
     }
     return Generating(entry, names)
+
+
+def _only(names: set[str], bind: dict[str, str]) -> dict[str, str]:
+    return {local: name for local, name in bind.items() if local in names}
 
 
 def _stop_tokens(model: Any) -> list[int]:
@@ -84,14 +116,12 @@ def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
         return f"target {planned.target.name} has no programs that generate"
     if graph.pad_token is not None:
         return "a masked language model does not generate"
-    if graph.whole:
-        return f"the programs of {planned.method.name} hold the whole model's weights inside"
+    if graph.whole and not planned.target.generates_whole:
+        return f"target {planned.target.name} has none beside programs of the whole model"
     return None
 
 
-def generating_graph(
-    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
-) -> TrainingGraph:
+def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> TrainingGraph:
     """Capture a model and make programs of its layers that read caches.
 
     Args:
@@ -120,10 +150,10 @@ def generating_graph(
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.activations = graph.activations
     context = min(config.generate_context, length)
-    lengths = [one for one in LENGTHS if one <= context]
+    lengths = [one for one in (WHOLE_LENGTHS if graph.whole else LENGTHS) if one <= context]
     own = planned.target.programs_config(config)
     modules = models.adapter_targets(model, *own.modules)
-    passes = decoding_passes(own, modules, context=context, lengths=lengths)
+    passes = decoding_passes(own, modules, graph, context=context, lengths=lengths)
     made = run_passes(captured, passes, progress)
     made.max_labels = context
     return made

@@ -180,6 +180,7 @@ class TrainingGraph:
         step: how the session probes the loss; None where it computes gradients.
         calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
+        generating: of a whole model, the programs that generate text and share its weights, in the same file.
     """
 
     programs: dict[str, Program]
@@ -208,6 +209,7 @@ class TrainingGraph:
     step: StepPlan | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
+    generating: TrainingGraph | None = None
 
     @property
     def whole(self) -> bool:
@@ -263,6 +265,7 @@ class Lowered:
         notes: what a user must know of these programs, one sentence each.
         minimum_os: the least version, by system, on which the programs run: {"ios": "18.0"}.
         tools: packages, beside those of every target, whose versions the programs depend on.
+        generating: the entries of the programs of ``TrainingGraph.generating``.
         pack: codes and scales of a quantized weight -> its parts as the programs read them; None: codes and scales.
     """
 
@@ -279,6 +282,7 @@ class Lowered:
     notes: list[str] = dataclasses.field(default_factory=list)
     minimum_os: dict[str, str] = dataclasses.field(default_factory=dict)
     tools: tuple[str, ...] = ()
+    generating: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     pack: Pack | None = None
 
 
@@ -367,10 +371,16 @@ class ShowsInnerValues(Protocol):
 class Generates(Protocol):
     """A target that has programs which generate text."""
 
+    @property
+    def generates_whole(self) -> bool:
+        """Whether it lowers those of a whole model with the ones that train."""
+
     def lower_generating(
         self, graph: TrainingGraph, folder: Path, progress: Progress
     ) -> list[dict[str, Any]]:
-        """Write them into ``folder``, and give their manifest entries.
+        """Write those of a split model into ``folder``, and give their manifest entries.
+
+        Those of a whole model are lowered with the ones that train (``TrainingGraph.generating``).
 
         Args:
             graph: of layers that read caches (``passes.cache_attention``), over weights of the bundle's file.

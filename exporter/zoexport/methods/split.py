@@ -79,12 +79,18 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
 
 
 def decoding_passes(
-    config: TrainingSettings, targets: list[str], *, context: int, lengths: list[int]
+    config: TrainingSettings,
+    targets: list[str],
+    trained: TrainingGraph,
+    *,
+    context: int,
+    lengths: list[int],
 ) -> list[Pass]:
     """The rewrites that make programs which generate, over the same weights and with the same slots, in order.
 
     Args:
         config: the method's settings. targets: modules of which something is trained.
+        trained: the programs that train; beside those of a whole model, all layers are one program too.
         context: tokens of a prompt and what follows it, at most.
         lengths: tokens in one call of the layers, ascending.
     """
@@ -107,18 +113,49 @@ def decoding_passes(
             lambda graph: fold_constants(graph, keep=graph.parameters, largest=graph.length**2),
             "masks and tables over positions are then inputs, whose values tell what they do",
         ),
-        Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
+        Pass(
+            "split_layers",
+            lambda graph: split_layers(graph, together=trained.whole),
+            "compares layers, in which only weights differ by now",
+        ),
         Pass(
             "cache_attention",
             lambda graph: cache_attention(graph, context),
             "finds attention as it was captured; looks at the masks that stages bind",
         ),
-        *insertion.families,
-        *_quantized(config, insertion),
+        *([] if trained.whole else [*insertion.families, *_quantized(config, insertion)]),
         Pass(
             "decode_sizes",
             lambda graph: decode_sizes(graph, lengths),
-            "last: detects sizes by the captured length",
+            "detects sizes by the captured length, and rows that see each other by what is known of operators",
+        ),
+        *(_as_trained(config, trained) if trained.whole else []),
+    ]
+
+
+def _as_trained(config: TrainingSettings, trained: TrainingGraph) -> list[Pass]:
+    """The rounding of a whole model's programs, for others over the same weights."""
+    from zoexport.passes.quantize_weights import quantize_weights
+    from zoexport.passes.rotate_inputs import rotate_as
+
+    if config.weights == "fp32":
+        return []
+    return [
+        Pass(
+            "rotate_inputs",
+            lambda graph: rotate_as(graph, trained.rotated),
+            "looks for linear layers whose weights are not quantized yet",
+        ),
+        Pass(
+            "quantize_weights",
+            lambda graph: quantize_weights(
+                graph,
+                weights=config.weights,
+                activations=config.activations or "fp32",
+                group_size=config.group_size,
+                known=trained.weights,
+            ),
+            "takes the codes as they are, whatever the sizes",
         ),
     ]
 

@@ -16,6 +16,8 @@ embedding that tokens do not index), and 2-D weights that enter other operators.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch.fx import Node
 
@@ -34,24 +36,41 @@ from zoexport.ir.graphs import (
 
 
 def quantize_weights(
-    graph: TrainingGraph, *, weights: str, activations: str, group_size: int
+    graph: TrainingGraph,
+    *,
+    weights: str,
+    activations: str,
+    group_size: int,
+    known: Mapping[str, torch.Tensor] | None = None,
 ) -> TrainingGraph:
     """Quantize every program's frozen weights.
 
     Args:
         weights: ``int4`` or ``int8``. activations: ``fp32`` or ``int8`` (dynamic, one scale a row).
         group_size: weights that share a scale, for int4.
+        known: codes and scales of other programs over the same weights, which are taken as they are.
 
     Raises:
         ConfigError: the group size does not divide a layer's input size.
     """
+    used = set()
     for program in graph.programs.values():
         for name, node in placeholders(program).items():
             if name in graph.weights and graph.weights[name].dim() == 2:
-                _quantize_reads(graph, program, name, node, weights, activations, group_size)
+                _quantize_reads(
+                    graph, program, name, node, weights, activations, group_size, known or {}
+                )
         remove_unused_weights(program)
         program.module.recompile()
-    used = {value.name for program in graph.programs.values() for value in program.weights()}
+        read = {value.name: value.name for value in program.weights()}
+        for stage in graph.stages_of(program):
+            stage.bind = {
+                value.name: stage.bind.get(value.name, value.name)
+                for value in program.inputs
+                if value.role in ("weight", "table", "state")
+            }
+            read = stage.bind
+        used.update(read.values())
     graph.weights = {name: tensor for name, tensor in graph.weights.items() if name in used}
     graph.packing = f"int4-symmetric-g{group_size}/1" if weights == "int4" else "int8-symmetric/1"
     return graph
@@ -65,8 +84,9 @@ def _quantize_reads(
     weights: str,
     activations: str,
     group_size: int,
+    known: Mapping[str, torch.Tensor],
 ) -> None:
-    tokens = placeholders(program)["tokens"]
+    tokens = placeholders(program).get("tokens")
     linears = [
         user for user in weight.users if is_call(user, aten.linear) and user.args[1] is weight
     ]
@@ -75,7 +95,7 @@ def _quantize_reads(
     ]
     if not linears and not embeddings:
         return
-    codes, scales = _quantized(graph, program, name, weights, group_size)
+    codes, scales = _quantized(graph, program, name, weights, group_size, known)
     nodes = program.module.graph
     dequantize = zo.dequantize_int4.default if weights == "int4" else zo.dequantize_int8.default
     for linear in linears:
@@ -95,11 +115,18 @@ def _quantize_reads(
 
 
 def _quantized(
-    graph: TrainingGraph, program: Program, name: str, weights: str, group_size: int
+    graph: TrainingGraph,
+    program: Program,
+    name: str,
+    weights: str,
+    group_size: int,
+    known: Mapping[str, torch.Tensor],
 ) -> tuple[Node, Node]:
     """Placeholders of a weight's codes and scales, quantizing it at the first call."""
     names = f"{name}.codes", f"{name}.scales"
-    if names[0] not in graph.weights:
+    if names[0] in known:
+        graph.weights.update((part, known[part]) for part in names)
+    elif names[0] not in graph.weights:
         tensor = graph.weights[name].float()
         pair = (
             int4.quantize_int4(tensor, group_size)

@@ -16,6 +16,7 @@ inputs that gain little, adapters (they read the row as it was), and weights tha
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -43,6 +44,11 @@ def rotate_inputs(graph: TrainingGraph, *, measured: str) -> TrainingGraph:
     for name in chosen:
         weight = graph.weights[name]
         graph.weights[name] = hadamard.rotate_rows(weight.float()).to(weight.dtype)
+    return rotate_as(graph, chosen)
+
+
+def rotate_as(graph: TrainingGraph, chosen: Collection[str]) -> TrainingGraph:
+    """Rotate the inputs of those weights that are rotated already."""
     for program in graph.programs.values():
         _rotate(program, set(chosen))
     graph.rotated = sorted(chosen)

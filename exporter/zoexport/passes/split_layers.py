@@ -19,7 +19,7 @@ from the tokens, so that it is neither kept nor differentiated.
 
 Layers are the same where their calls, numbers and shapes are; weights, adapters and tables (masks, rotary embeddings)
 are inputs that each stage binds. Refused: layers that do not run one after another, and values other than float32 that
-pass from one to the next.
+pass from one to the next. With ``together``, all parts but the head are one program ``body``.
 """
 
 from __future__ import annotations
@@ -34,16 +34,22 @@ from zoexport.core.types import Program, Stage, TrainingGraph, Value
 from zoexport.ir.graphs import aten, call, identifier, is_call, outputs, placeholders
 from zoexport.ir.segments import layer_of, layer_stack, segments
 
-EMBEDDING, HEAD = "embedding", "head"
+EMBEDDING, BODY, HEAD = "embedding", "body", "head"
 
 
-def split_layers(graph: TrainingGraph) -> TrainingGraph:
-    """Replace ``forward`` by the distinct programs and ``graph.stages``."""
+def split_layers(graph: TrainingGraph, *, together: bool = False) -> TrainingGraph:
+    """Replace ``forward`` by the distinct programs and ``graph.stages``.
+
+    Args:
+        together: leave what comes before the output head in one piece.
+    """
     whole = graph.programs.pop("forward")
     stack = layer_stack(whole)
     alone = _of_tokens_alone(graph, whole)
     parts = [[node for node in part if node not in alone] for part in segments(whole, stack)]
     passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
+    if together:
+        parts = [[node for part in parts[:-1] for node in part], parts[-1]]
     families: dict[Any, str] = {}
     scalars = _scalars(graph, whole)
     graph.stages = []
@@ -55,7 +61,7 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
         else:
             later = _read_later(passed, nodes, parts[number + 1 :])
             results = _activations([node for node in later if node not in alone])
-            name = _layer_path(nodes, stack) if number else EMBEDDING
+            name = _layer_path(nodes, stack) if number else BODY if together else EMBEDDING
             part = _Part(whole, graph.parameters, scalars, f"{name}." if number else "", name)
         program = part.extract(nodes, passed, results)
         family = part.stage

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from zoexport.core.types import Lowered, Progress, TrainingGraph
+from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import copy_program
+from zoexport.ir.graphs import copy_program, identifier
 from zoexport.ir.lengths import set_length
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.exported import (
@@ -19,6 +19,7 @@ from zoexport.targets.executorch.exported import (
     fallback_of,
 )
 from zoexport.targets.executorch.program_file import FILE, refused, write_programs
+from zoexport.targets.xnnpack.legalize import Legalizer
 
 
 def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
@@ -29,10 +30,10 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+    from executorch.exir.passes import MemoryPlanningPass
 
     from zoexport.targets.executorch.needed_passes import needed_passes_only
     from zoexport.targets.xnnpack.attention import flatten_attention
-    from zoexport.targets.xnnpack.legalize import Legalizer
     from zoexport.targets.xnnpack.open_sizes import (
         OpenSizes,
         cut_constants,
@@ -50,6 +51,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         and all(flat)
         and not any(has_open_sizes_left(program, graph.length) for program in legal.values())
     )
+    generating = _generating(graph)
     exported = {}
     programs = []
     for name, program in legal.items():
@@ -62,6 +64,10 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             exported[name] = export_program(program, graph.weights)
         lengths = (1, graph.seq_len) if any_length else None
         programs.append(program_entry(program, FILE, lengths=lengths))
+    for name, (program, weights) in generating.items():
+        progress(f"exporting {name}", None)
+        with stated_shapes():
+            exported[name] = export_program(program, weights)
     progress("lowering to XNNPACK", None)
     try:
         with quiet(), stated_shapes(), needed_passes_only([*exported.values()]):
@@ -77,16 +83,23 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             )
             edge = to_edge(exported, compile_config=config)
             if any_length:
-                for name in exported:
+                for name in legal:
                     state_open_sizes(edge.exported_program(name), graph.length)
             edge = edge.to_backend(partitioner)
-            delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
-            fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
+            delegates = {name: delegates_of(edge.exported_program(name)) for name in legal}
+            fallback = {name: fallback_of(edge.exported_program(name)) for name in legal}
             progress("writing the program file", None)
             executorch = edge.to_executorch(
-                ExecutorchBackendConfig(sym_shape_eval_pass=OpenSizes(graph.length))
-                if any_length
-                else ExecutorchBackendConfig()
+                ExecutorchBackendConfig(
+                    # Caches are the session's, and are neither copied nor planned.
+                    memory_planning_pass=dict.fromkeys(
+                        generating,
+                        MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
+                    ),
+                    sym_shape_eval_pass={name: OpenSizes(graph.length) for name in legal}
+                    if any_length
+                    else {},
+                )
             )
     except Exception as error:
         raise refused("lowering to XNNPACK", error) from error
@@ -99,7 +112,28 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         fallback,
         backends=backends,
         distinct_weights=has_distinct_weights(graph.weights),
+        generating=[program_entry(program, FILE) for program, _ in generating.values()],
     )
+
+
+def _generating(graph: TrainingGraph) -> dict[str, tuple[Program, Mapping[str, torch.Tensor]]]:
+    """The programs that generate, legal, by method, each with the weights that it reads by its own names."""
+    made = graph.generating
+    if made is None:
+        return {}
+    # What the programs that train were given, such as unpacked codes, is not made again.
+    for name, tensor in graph.weights.items():
+        made.weights.setdefault(name, tensor)
+    found = {}
+    for program in made.programs.values():
+        (stage,) = made.stages_of(program)
+        legal = copy_program(program, program.name)
+        Legalizer(made, legal).run()
+        bound = {
+            local: made.weights[name] for local, name in stage.bind.items() if name in made.weights
+        }
+        found[identifier(program.name)] = legal, {**made.weights, **bound}
+    return found
 
 
 def has_distinct_weights(weights: Mapping[str, torch.Tensor]) -> bool:

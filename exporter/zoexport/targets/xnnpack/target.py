@@ -30,6 +30,7 @@ class XnnpackTarget:
         "activations": ("fp32", "int8"),
         "compute": ("fp32",),
     }
+    generates_whole: ClassVar[bool] = True
     lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
         32_000_000, 33_000, {"int4": 6.1, "int8": 5.1, "fp32": 13.1}
     )
