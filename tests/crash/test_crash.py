@@ -31,6 +31,7 @@ def check(tally: Tally) -> None:
     assert all(lost == 0 for kind, lost in tally.lost.items() if kind != POWER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", QUICK, indirect=True)
 def test_faults_at_some_calls(run: Any) -> None:
     name, runs, golden = run
@@ -45,12 +46,14 @@ def test_faults_at_every_call(run: Any) -> None:
     assert all(tally.tried[kind] > 10 for kind in COLUMNS if kind != POWER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", QUICK, indirect=True)
 def test_power_is_lost_at_some_moments(run: Any) -> None:
     name, runs, golden = run
     check(states.losses_of_power(runs, golden, STRIDE, QUICK.index(name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [name + PAGES for name in QUICK], indirect=True)
 def test_power_is_lost_where_a_log_goes_on_to_another_page(run: Any) -> None:
     """Of two pages of a log that were not synced, the disk may have the second one alone."""

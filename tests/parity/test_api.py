@@ -69,6 +69,7 @@ def test_a_live_model_is_compiled_trained_and_exported(
     assert bundle.evaluate(EXAMPLES, state=again.state).loss == pytest.approx(after.loss, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_command_line_makes_the_same_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

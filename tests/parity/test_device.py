@@ -13,6 +13,7 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.hosts import ROOT
 from tests.support.signed import make_keys, sign
+from tests.support.tiers import slow_after
 from zoexport.cli.main import run
 from zoexport.core.manifest import SIGNATURE
 from zoexport.core.native import native_folder
@@ -130,7 +131,7 @@ def test_the_phone_checks_the_signature_too(
     assert "altered content" in refused["found"]
 
 
-@pytest.mark.parametrize("method", ["prge", "mebp"])
+@pytest.mark.parametrize("method", slow_after(1, ["prge", "mebp"]))
 def test_train_and_pull(
     phones: Path,
     compiler: Compiler,
@@ -176,8 +177,13 @@ def test_train_and_pull(
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("prge", {"queries": 2}), ("prge", {"weights": "int4"}), ("mebp", {"batch": 2})],
-    ids=["prge", "prge-int8-activations", "mebp"],
+    [
+        pytest.param("prge", {"queries": 2}, id="prge"),
+        pytest.param(
+            "prge", {"weights": "int4"}, id="prge-int8-activations", marks=pytest.mark.slow
+        ),
+        pytest.param("mebp", {"batch": 2}, id="mebp"),
+    ],
 )
 def test_parity(
     phones: Path,

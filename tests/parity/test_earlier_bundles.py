@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny
 from zoexport.parity import parity
 from zoexport.session import Session
@@ -58,7 +59,7 @@ def test_it_goes_on(earlier: Path, tmp_path: Path, method: str) -> None:
         assert session.info.steps == 5
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_after(1, METHODS))
 def test_it_agrees_with_the_reference(earlier: Path, tmp_path: Path, method: str) -> None:
     model = save_tiny("llama_tied", tmp_path / "model")
     found = parity(earlier / method / "bundle", steps=2, model=str(model), progress=silent)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executorch.exir._serialize._program import deserialize_pte_binary
 
 from tests.support.compiled import Compiler
 from tests.support.generation import (
@@ -17,14 +18,16 @@ from tests.support.generation import (
     random_adapter,
     reference,
 )
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import SLIDING_WINDOW, VOCAB_SIZE
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
-QUICK = ("llama", "gemma3", "gpt2")
-"""Two layers alike; windows and tables that differ by layer; positions that are learned."""
+QUICK = ("llama", "gemma3")
+"""Two layers alike; windows and tables that differ by layer."""
 ARCHITECTURES = (
+    "gpt2",
     "qwen2",
     "qwen3",
     "mistral",
@@ -47,9 +50,9 @@ ARCHITECTURES = (
 ALL = {"lora__targets": "all-linear", "generate": "on"}
 
 
-def follow(compiler: Compiler, name: str, **settings: Any) -> None:
+def follow(compiler: Compiler, name: str, method: str = "mebp", **settings: Any) -> None:
     """Prompts of several lengths, without an adapter and with one."""
-    bundle = compiler.bundle(name, "mebp", **{**ALL, **settings})
+    bundle = compiler.bundle(name, method, **{**ALL, **settings})
     model = reference(compiler.model(name), bundle)
     with Session.open(bundle) as session:
         for length in (1, 37):
@@ -79,9 +82,42 @@ def test_text_of_other_architectures(compiler: Compiler, name: str) -> None:
     follow(compiler, name)
 
 
-@pytest.mark.parametrize("weights", ["int4", "int8"])
+@pytest.mark.parametrize("weights", slow_after(1, ["int4", "int8"]))
 def test_text_over_quantized_weights(compiler: Compiler, weights: str) -> None:
     follow(compiler, "gemma3", weights=weights)
+
+
+WHOLE = [
+    ("gemma3", "prge", {"weights": "int8"}),
+    ("gpt2", "mezo", {"weights": "int4", "activations": "fp32"}),
+    ("bloom", "prge", {"weights": "fp32"}),
+    ("llama", "prge", {"weights": "int4"}),
+    ("phi3", "mezo", {"weights": "fp32"}),
+    ("opt", "prge", {"weights": "int4", "activations": "fp32"}),
+]
+"""Windows and int8 rows that are rotated; positions that are learned; slopes, and no tables over positions."""
+
+
+@pytest.mark.parametrize(("name", "method", "settings"), slow_after(1, WHOLE))
+def test_text_of_programs_of_the_whole_model(
+    compiler: Compiler, name: str, method: str, settings: dict[str, Any]
+) -> None:
+    follow(compiler, name, method, split="whole", queries=1, **settings)
+
+
+@pytest.mark.slow
+def test_programs_of_the_whole_model_have_its_weights_once(compiler: Compiler) -> None:
+    settings = {**WHOLE[0][2], "queries": 1, "lora__targets": "all-linear"}
+    stored = []
+    for generate in ("on", "off"):
+        bundle = compiler.bundle("gemma3", "prge", **settings, generate=generate)
+        data = deserialize_pte_binary((bundle / "model.pte").read_bytes()).named_data
+        assert data is not None
+        stored.append({key: len(data.buffers[e.buffer_index]) for key, e in data.pte_data.items()})
+        entry = json.loads((bundle / "manifest.json").read_text())["generate"]
+        for stage in entry.get("stages", ()):
+            assert not any(name.startswith("model.") for name in stage["bind"].values())
+    assert stored[0] == stored[1] and len(stored[0]) > 20
 
 
 def test_local_attention_keeps_its_window_alone(compiler: Compiler) -> None:

@@ -87,6 +87,7 @@ def test_zeroth_order(compiler: Compiler, name: str, method: str, settings: dict
     assert report["max_relative_loss_error"] <= 1e-4
 
 
+@pytest.mark.slow
 def test_every_weight_is_stored_once(compiler: Compiler) -> None:
     """Both directions read the same bytes, and the tied table is the output head."""
     bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)

@@ -15,12 +15,25 @@ pytestmark = pytest.mark.parity
 SETTINGS = {"batch": 2}
 WEIGHTS = {"quzo": "int4"}
 WITHOUT_A_RUNTIME = ("android-gpu",)
+QUICK = ("host", "ios-mlx")
+"""Targets of which all cells are in the first tier; of the others these are, and what is refused."""
+QUICK_CELL = ("prge", {"split": "layers"})
+
+
+def marks(method: str, target: str, settings: dict[str, str]) -> list[pytest.MarkDecorator]:
+    """Of a cell."""
+    quick = target in QUICK or (method, settings) == QUICK_CELL
+    refused = problem_of(method, target, settings) is not None
+    return [
+        *([needs_qnn] if target == "android-npu" else []),
+        *([] if quick or refused else [pytest.mark.slow]),
+    ]
 
 
 @pytest.mark.parametrize(
     ("method", "target", "settings"),
     [
-        pytest.param(*cell, marks=[needs_qnn] if cell[1] == "android-npu" else [])
+        pytest.param(*cell, marks=marks(*cell))
         for cell in CELLS
         # The same programs as host's.
         if cell[1] != "android-cpu"

@@ -30,14 +30,14 @@ CASES = [
     ("llama_tied", "mebp", "host", LORA),
     ("llama_tied", "senszoq", "host", {"weights": "int4", "lr": 1e-3, "queries": 2}),
     ("llama_tied", "quzo", "host", {"weights": "int4", "queries": 2}),
+]
+MORE = [
     (
         "llama_tied",
         "spzo",
         "host",
         {"train": "full", "lr": 1e-3, "split": "head", "perturbations": "1,1"},
     ),
-]
-MORE = [
     ("gpt2", "mebp", "host", {**LORA, "weights": "int8"}),
     ("qwen2", "mebp", "ios-mlx", {"weights": "int4", "group_size": 64}),
     ("gemma3", "prge", "host", {"weights": "int4", "activations": "fp32"}),

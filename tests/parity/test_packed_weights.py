@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tests.support import bundles
 from tests.support.compiled import Compiler, compile_tiny
 from tests.support.sessions import make_dataset
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny
 from zoexport.core import manifest as manifests
 from zoexport.session import Info, Session
@@ -39,7 +40,7 @@ def run(bundle: Path, cache: Path | str | None) -> tuple[Result, Info]:
         return result, session.info
 
 
-@pytest.fixture(scope="module", params=["int4", "int8", "fp32"])
+@pytest.fixture(scope="module", params=slow_after(1, ["int4", "int8", "fp32"]))
 def bundle(request: pytest.FixtureRequest, compiler: Compiler) -> Path:
     activations = "fp32" if request.param == "fp32" else "int8"
     return compiler.bundle("llama", weights=request.param, activations=activations)

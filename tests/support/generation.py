@@ -12,6 +12,7 @@ import torch
 
 from zoexport.methods import config_of
 from zoexport.methods.adapted import AdaptedModel, lora
+from zoexport.models.load import linear_from_conv1d
 from zoexport.parity.quantized import quantize_model
 from zoexport.session import Session
 
@@ -25,6 +26,7 @@ def reference(model: Path, bundle: Path) -> Any:
     manifest = json.loads((bundle / "manifest.json").read_text())
     loaded = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").eval()
     loaded.requires_grad_(False)
+    linear_from_conv1d(loaded)
     quantize_model(loaded, manifest["settings"], manifest["rotated_weights"])
     return loaded
 

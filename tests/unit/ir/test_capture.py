@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tests.support.graphs import SEQ, SmallModel, captured
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, tiny
 from zoexport.core.errors import ModelError
 from zoexport.ir.capture import capture, position_limit
@@ -14,7 +15,7 @@ from zoexport.ir.interpret import interpret
 from zoexport.ir.verify import verify
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_architectures(ARCHITECTURES))
 def test_the_program_is_the_model_for_any_number_of_rows(name: str) -> None:
     model = tiny(name)
     graph = capture(model, 24)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.splits import ROWS, by_autograd, by_stages, difference, tiny_graph
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES
 
 QUANTIZED = ("llama_tied", "gemma3", "gpt2", "phi3", "opt")
@@ -16,7 +17,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "weights"), CASES)
+@pytest.mark.parametrize(("name", "weights"), slow_architectures(CASES))
 def test_gradients_are_those_of_the_model(name: str, weights: str) -> None:
     graph, reference = tiny_graph(name, weights=weights)
     assert graph.lengths == [32, 48] and graph.rows == ROWS

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed, fixed_tokens, tiny
 from zoexport.build import plan, training_graph
 from zoexport.core.types import TrainingGraph
@@ -95,7 +96,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "method", "weights"), CASES)
+@pytest.mark.parametrize(("name", "method", "weights"), slow_architectures(CASES))
 def test_programs_are_the_reference(name: str, method: str, weights: str) -> None:
     graph, reference, inputs = build(name, method, weights=weights, activations="fp32")
     evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]

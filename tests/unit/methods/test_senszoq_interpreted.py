@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.masks import random_places
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed_tokens, tiny
 from zoexport.build import plan, training_graph
 from zoexport.core.errors import ConfigError
@@ -86,7 +87,9 @@ def expected(reference: Any, values: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("name", "weights"),
-    [*((name, "int4") for name in ARCHITECTURES), *((name, "fp32") for name in NAMES)],
+    slow_architectures(
+        [*((name, "int4") for name in ARCHITECTURES), *((name, "fp32") for name in NAMES)]
+    ),
 )
 def test_programs_are_the_reference(name: str, weights: str) -> None:
     """All copies in one call; with epsilon zero all rows are the model as it is."""

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.support.gguf_models import write_gguf
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, from_config, save_tiny, tiny
 from zoexport import models
 from zoexport.core.errors import ModelError
@@ -99,7 +100,7 @@ def _assert_same(full: models.LoadedModel, lazy: models.LoadedModel) -> None:
     assert lazy.fan_in_fan_out == full.fan_in_fan_out
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_architectures(ARCHITECTURES))
 def test_it_is_the_model_that_load_gives(name: str, tmp_path: Path) -> None:
     full, lazy = _both(save_tiny(name, tmp_path, tokenizer=False))
     # GPT-2's matrices are stored transposed.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from executorch.exir._serialize._program import deserialize_pte_binary
 
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny, tiny, tiny_config
 from zoexport import build, models
 from zoexport.cli.main import run
@@ -104,7 +105,7 @@ def test_a_blank_model_is_the_loaded_one_without_values(name: str, tmp_path: Pat
         assert (one == other).all()
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", slow_after(1, ["llama", "gemma3"]))
 @pytest.mark.parametrize("method", ["mebp", "mezo"])
 def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_path: Path) -> None:
     settings = {**SMALL, "lora.targets": "all-linear"}
@@ -147,6 +148,7 @@ def test_figures_grow_with_what_is_asked_for(llama: Path) -> None:
     assert _plan(llama, loss="choices")["flops_per_step"] > one["flops_per_step"]
 
 
+@pytest.mark.slow
 def test_few_labels_call_the_head_less_often(llama: Path) -> None:
     def planned(method: str, labels: int | None) -> int:
         settings = {"seq_len": "64", "batch": "8"}
@@ -167,6 +169,7 @@ def test_few_labels_call_the_head_less_often(llama: Path) -> None:
         assert one == few < every == most
 
 
+@pytest.mark.slow
 def test_activations_that_are_not_kept_are_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     tiny_config("llama", num_hidden_layers=8).save_pretrained(folder)
@@ -241,6 +244,7 @@ def _compiling(folder: Path, method: str, target: str = "host", **given: str) ->
     return found
 
 
+@pytest.mark.slow
 def test_a_compile_takes_more_for_what_there_is_more_of(tmp_path: Path) -> None:
     sizes = {"vocab_size": 4096, "num_hidden_layers": 2, "hidden_size": 256}
     folders = {}
@@ -286,6 +290,7 @@ def test_a_target_that_was_not_measured_says_so(
     assert found["compile_peak_anonymous_mb"] is None and "compile" not in found["breakdown"]
 
 
+@pytest.mark.slow
 def test_a_roomy_budget_takes_first_order(llama: Path) -> None:
     found = _plan(llama, budget_mb=1000)
     assert found["fits"] is True
@@ -299,6 +304,7 @@ def test_a_roomy_budget_takes_first_order(llama: Path) -> None:
     assert "preferred" in asked["advice"] and "fewer steps" in asked["advice"]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_made_smaller(llama: Path) -> None:
     asked = {"seq_len": 128, "batch": 32}
     needed = _plan(llama, **asked)["peak_anonymous_mb"]
@@ -310,6 +316,7 @@ def test_what_does_not_fit_is_made_smaller(llama: Path) -> None:
     assert "--method mebp --set seq_len=128 --set batch=1" in found["advice"]
 
 
+@pytest.mark.slow
 def test_nothing_that_fits_is_an_answer(llama: Path, capfd: pytest.CaptureFixture[str]) -> None:
     line = ["plan", str(llama), "--target", "host", "--budget-mb", "1", "--json"]
     assert run([*line, *(f"--set={key}={value}" for key, value in SMALL.items())]) == 0

@@ -257,6 +257,7 @@ def test_no_room_for_the_weights_of_a_model_without_files(tmp_path: Path) -> Non
 # ---- the verb ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_verb(data: Path, tmp_path: Path) -> None:
     folder = save_tiny("qwen2", tmp_path / "model")
     output = tmp_path / "new" / "qwen.mask"

@@ -156,6 +156,7 @@ def test_a_norm_whose_weights_are_trained(tmp_path: Path) -> None:
     check(file, entry, [*given.values()], expected)
 
 
+@pytest.mark.slow
 def test_int4_stays_int4_and_is_stored_once(tmp_path: Path) -> None:
     """Both directions of a layer read the same bytes, and the table of tokens is the tied head."""
     graph, _ = tiny_graph("llama_tied", weights="int4", lora__targets="attention")
@@ -169,6 +170,7 @@ def test_int4_stays_int4_and_is_stored_once(tmp_path: Path) -> None:
     assert found["embedding_48"] == found["head"] == found["head_backward"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "kinds"), [("int8", {MIL_pb2.DataType.INT8}), ("fp32", set())])
 def test_other_weights(weights: str, kinds: set[int], tmp_path: Path) -> None:
     graph = one_layer("llama", weights=weights, lora__targets="attention")
@@ -250,6 +252,7 @@ def test_a_refusal_of_the_converter_is_one_clear_error(
     assert error.value.where == "lowering to Core ML"
 
 
+@pytest.mark.slow
 def test_operators_that_are_left_whole_are_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
