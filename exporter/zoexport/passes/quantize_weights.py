@@ -53,7 +53,7 @@ def quantize_weights(
     Raises:
         ConfigError: the group size does not divide a layer's input size.
     """
-    used = set()
+    used: set[str] = set()
     for program in graph.programs.values():
         for name, node in placeholders(program).items():
             if name in graph.weights and graph.weights[name].dim() == 2:
@@ -105,11 +105,12 @@ def _quantize_reads(
             if activations == "int8":
                 linear.update_arg(0, call(nodes, zo.fake_quantize_int8_rows.default, x))
     for embedding in embeddings:
+        read = operand(embedding, 1)
         with nodes.inserting_before(embedding):
             if weights == "int4":
-                rows = call(nodes, zo.embedding_int4.default, codes, scales, tokens)
+                rows = call(nodes, zo.embedding_int4.default, codes, scales, read)
             else:
-                rows = embedding_int8(nodes, codes, scales, tokens)
+                rows = embedding_int8(nodes, codes, scales, read)
         embedding.replace_all_uses_with(rows)
         nodes.erase_node(embedding)
 

@@ -116,7 +116,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     )
 
 
-def _generating(graph: TrainingGraph) -> dict[str, tuple[Program, Mapping[str, torch.Tensor]]]:
+def _generating(graph: TrainingGraph) -> dict[str, tuple[Program, dict[str, torch.Tensor]]]:
     """The programs that generate, legal, by method, each with the weights that it reads by its own names."""
     made = graph.generating
     if made is None:
