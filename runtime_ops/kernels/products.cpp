@@ -71,6 +71,18 @@ void run_block(const Product& product, const ProductKernels& kernels, size_t bat
       });
 }
 
+bool is_few_rows(const Product& product, const ProductKernels& kernels) {
+  return std::holds_alternative<Int4Matrix>(product.b) && product.b_transposed && !product.a_transposed &&
+         product.batches == 1 && product.rows <= kernels.few_rows && product.rows > 0;
+}
+
+// Tasks are panels of columns, as of other products.
+void run_few_rows(const Product& product, size_t begin, size_t end, const ProductKernels& kernels) {
+  const size_t last = std::min(product.columns, end * kernels.width);
+  kernels.few_int4({product.a.values, product.a.stride, product.rows, *std::get_if<Int4Matrix>(&product.b),
+                    block_depth(product.depth), product.bias, product.c, product.columns, begin * kernels.width, last});
+}
+
 }  // namespace
 
 const ProductKernels& fastest_kernels() { return *fastest_products().kernels; }
@@ -120,6 +132,10 @@ Tasks tasks_of(const Product& product, const ProductKernels& kernels) {
 }
 
 bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels) {
+  if (is_few_rows(product, kernels)) {
+    run_few_rows(product, begin, end, kernels);
+    return true;
+  }
   const Split split = split_of(product, kernels);
   const size_t packed = std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
   static thread_local Scratch scratch;

@@ -13,7 +13,7 @@ namespace kernels {
 namespace {
 
 struct Avx2 {
-  static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2, kNarrowRows = 8;
+  static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2, kNarrowRows = 8, kFewRows = 4, kFewVectors = 4;
   typedef float Float __attribute__((vector_size(32)));
   typedef uint32_t Word __attribute__((vector_size(32)));
   typedef int32_t Int __attribute__((vector_size(32)));
@@ -58,6 +58,11 @@ struct Avx2 {
   }
 
   static Float int4_values(Word word) { return to_float((word & 15u) - 8u); }
+
+  static Float int4_at(Word word, size_t i) {
+    // Of the code with its highest bit turned over: q in two's complement.
+    return to_float((Word)((Int)((word ^ 0x88888888u) << static_cast<uint32_t>(28 - 4 * i)) >> 28));
+  }
 
   static Word spread_int4(const uint8_t* codes) {
     int four;
