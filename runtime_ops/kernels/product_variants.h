@@ -69,8 +69,10 @@ struct ProductKernels {
   void (*fill_int8)(Int8Matrix b, Part part, float* panel);
   void (*fill_int8_transposed)(Int8Matrix b, Part part, float* panel);
   void (*multiply)(const Tile& tile);
-  // Of so few rows each code of an INT4 weight (columns, depth) is unpacked once and without a panel.
+  // Of so few rows each code of an INT4 weight (columns, depth) is unpacked once and without a panel. Columns are
+  // multiplied few_columns at a time.
   size_t few_rows;
+  size_t few_columns;
   void (*few_int4)(const FewRows& product);
 };
 

@@ -12,28 +12,33 @@ namespace zoexport {
 namespace kernels {
 namespace detail {
 
-inline constexpr size_t kLine = 64;               // bytes
-inline constexpr size_t kScales = kBytes / 2;     // of a row that are read together
+inline constexpr size_t kLine = 64;            // bytes
+inline constexpr size_t kScales = kBytes / 2;  // of a row that are read together
 inline constexpr size_t kMostGroups = kMaxDepth / kInt4 + kScales;
 
 // out[i] = the scales of group first + i of kLanes rows, `count` of them; up to kScales - 1 more are written.
 template <typename V>
 void load_scales(const Rows<V, uint16_t>& rows, size_t first, size_t count, size_t groups, typename V::Word* out) {
-  size_t g = 0;
-  for (; g < count && first + g + kScales <= groups; g += kScales) {
+  const size_t last = groups < kScales ? 0 : groups - kScales;  // so that no read passes the end of a row
+  for (size_t g = 0; g < count;) {
+    const size_t from = first + g < last ? first + g : last;
+    if (from < first || groups < kScales) {
+      uint32_t lanes[V::kLanes];
+      for (size_t i = 0; i < V::kLanes; ++i) {
+        lanes[i] = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(rows.begin[i])[first + g]) << 16;
+      }
+      __builtin_memcpy(out + g, lanes, sizeof(lanes));
+      ++g;
+      continue;
+    }
     typename V::Word two[kFloats];
-    V::load_columns(rows.begin, (first + g) * sizeof(uint16_t), two);
+    V::load_columns(rows.begin, from * sizeof(uint16_t), two);
+    g = from - first;
     for (size_t i = 0; i < kFloats; ++i) {
       out[g + 2 * i] = two[i] << 16u;
       out[g + 2 * i + 1] = two[i] & 0xFFFF0000u;
     }
-  }
-  for (; g < count; ++g) {
-    uint32_t lanes[V::kLanes];
-    for (size_t i = 0; i < V::kLanes; ++i) {
-      lanes[i] = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(rows.begin[i])[first + g]) << 16;
-    }
-    __builtin_memcpy(out + g, lanes, sizeof(lanes));
+    g += kScales;
   }
 }
 
@@ -72,20 +77,26 @@ void multiply_columns(const FewRows& f, size_t column) {
         sum[r][w] = Float{};
       }
     }
+    size_t left = (group + 1) * b.group_size - first, of = 0;  // of the group; which one
     for (size_t p = first; p < end; p += kInt4) {
       Word words[W][kFloats];
       Float scale[W];
 #pragma GCC unroll 8
       for (size_t w = 0; w < W; ++w) {
         V::load_columns(rows[w], p / 2, words[w]);
-        scale[w] = (Float)scales[w][p / b.group_size - group];
+        scale[w] = (Float)scales[w][of];
       }
       for (size_t i = 0; i < W * V::kLanes * kBytes; i += kLine) {
         __builtin_prefetch(ahead + i);
       }
       ahead += W * V::kLanes * kBytes;
+      left -= kInt4;
+      if (left == 0) {
+        left = b.group_size;
+        ++of;
+      }
       const float* a = f.a + p;
-#pragma GCC unroll 4
+#pragma GCC unroll 1
       for (size_t i = 0; i < kFloats; ++i) {
 #pragma GCC unroll 8
         for (size_t k = 0; k < 8; ++k) {

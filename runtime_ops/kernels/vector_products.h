@@ -301,6 +301,7 @@ constexpr ProductKernels vector_kernels() {
           detail::fill_int8_transposed<V>,
           detail::multiply<V>,
           V::kFewRows,
+          V::kFewVectors * V::kLanes,
           detail::few_int4<V>};
 }
 
