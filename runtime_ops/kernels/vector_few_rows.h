@@ -2,7 +2,7 @@
 // registers, without a panel between. Sums are those of panels, bit for bit. Of V these need, beside what
 // vector_products.h lists,
 //
-//   int4_at(word, i)           q of the codes in bits 4 i to 4 i + 3 of the lanes
+//   Int4Scale                  of a group, set(scale): times(word, i) is q * scale of the codes in bits 4 i to 4 i + 3
 #pragma once
 
 #include "product_variants.h"
@@ -53,6 +53,10 @@ void multiply_columns(const FewRows& f, size_t column) {
   const char* rows[W][V::kLanes];
   Float total[R][W];
   const uint8_t* ahead = b.codes + (column + W * V::kLanes) * (b.K / 2);
+  const uint16_t* scales_ahead = b.scales + (column + W * V::kLanes) * groups;
+  for (size_t i = 0; i < W * V::kLanes * groups; i += kLine / sizeof(uint16_t)) {
+    __builtin_prefetch(scales_ahead + i);
+  }
   for (size_t w = 0; w < W; ++w) {
     const Rows<V, uint8_t> unit(b.codes, b.K / 2, column + w * V::kLanes, column + count);
     __builtin_memcpy(rows[w], unit.begin, sizeof(unit.begin));
@@ -80,11 +84,11 @@ void multiply_columns(const FewRows& f, size_t column) {
     size_t left = (group + 1) * b.group_size - first, of = 0;  // of the group; which one
     for (size_t p = first; p < end; p += kInt4) {
       Word words[W][kFloats];
-      Float scale[W];
+      typename V::Int4Scale scale[W];
 #pragma GCC unroll 8
       for (size_t w = 0; w < W; ++w) {
         V::load_columns(rows[w], p / 2, words[w]);
-        scale[w] = (Float)scales[w][of];
+        scale[w].set((Float)scales[w][of]);
       }
       for (size_t i = 0; i < W * V::kLanes * kBytes; i += kLine) {
         __builtin_prefetch(ahead + i);
@@ -107,7 +111,7 @@ void multiply_columns(const FewRows& f, size_t column) {
           }
 #pragma GCC unroll 8
           for (size_t w = 0; w < W; ++w) {
-            const Float code = V::int4_at(words[w][i], k) * scale[w];
+            const Float code = scale[w].times(words[w][i], k);
 #pragma GCC unroll 8
             for (size_t r = 0; r < R; ++r) {
               sum[r][w] = V::multiply_add(value[r], code, sum[r][w]);

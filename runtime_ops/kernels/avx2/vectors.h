@@ -61,13 +61,18 @@ struct Avx2 {
 
   // Codes become the lowest bits of floats of 2^15, 2^11 or 2^7, which they move by one each: arithmetic on floats and
   // bits is cheaper than shifts and conversions, and exact.
-  static Float int4_at(Word word, size_t i) {
-    const size_t place = i < 2 ? i + 2 : i < 5 ? i : i - 3;
-    const Word moved = i < 2 ? word << 8u : i < 5 ? word : word >> 12u;
-    const uint32_t exponent = static_cast<uint32_t>(23 - 4 * place);
-    const Word bits = (moved & (15u << (4 * place))) | ((127 + exponent) << 23);
-    return (Float)bits - broadcast(static_cast<float>((1u << exponent) + 8));
-  }
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const {
+      const size_t place = i < 2 ? i + 2 : i < 5 ? i : i - 3;
+      const Word moved = i < 2 ? word << 8u : i < 5 ? word : word >> 12u;
+      const uint32_t exponent = static_cast<uint32_t>(23 - 4 * place);
+      const Word bits = (moved & (15u << (4 * place))) | ((127 + exponent) << 23);
+      return ((Float)bits - broadcast(static_cast<float>((1u << exponent) + 8))) * scale;
+    }
+  };
 
   static Word spread_int4(const uint8_t* codes) {
     int four;

@@ -54,7 +54,12 @@ struct Avx512 {
     return _mm512_permutexvar_ps((__m512i)word, values);
   }
 
-  static Float int4_at(Word word, size_t i) { return int4_values(word >> static_cast<uint32_t>(4 * i)); }
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const { return int4_values(word >> static_cast<uint32_t>(4 * i)) * scale; }
+  };
 
   static Word spread_int4(const uint8_t* codes) {
     long long eight;

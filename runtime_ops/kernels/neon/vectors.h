@@ -52,10 +52,15 @@ struct Neon {
 
   static Float int4_values(Word word) { return to_float((word & 15u) - 8u); }
 
-  static Float int4_at(Word word, size_t i) {
-    // Of the code with its highest bit turned over: q in two's complement.
-    return to_float((Word)((Int)((word ^ 0x88888888u) << static_cast<uint32_t>(28 - 4 * i)) >> 28));
-  }
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const {
+      // Of the code with its highest bit turned over: q in two's complement.
+      return to_float((Word)((Int)((word ^ 0x88888888u) << static_cast<uint32_t>(28 - 4 * i)) >> 28)) * scale;
+    }
+  };
 
   static Word spread_int4(const uint8_t* codes) {
     uint16_t two;

@@ -44,7 +44,12 @@ struct Portable {
   }
 
   static Float int4_values(Word word) { return to_float((word & 15u) - 8u); }
-  static Float int4_at(Word word, size_t i) { return int4_values(word >> static_cast<uint32_t>(4 * i)); }
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const { return int4_values(word >> static_cast<uint32_t>(4 * i)) * scale; }
+  };
 
   static Word spread_int4(const uint8_t* codes) {
     const uint32_t low = codes[0], high = codes[1];
