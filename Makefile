@@ -26,7 +26,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench bench-mebp bench-mlx report-convergence report-masks report-learning \
+.PHONY: help setup demo bench bench-mebp bench-generate bench-mlx report-convergence report-masks report-learning \
   report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
@@ -46,6 +46,9 @@ bench: setup ## Measure SmolLM2-135M here and renew docs/performance.md (an hour
 bench-mebp: setup ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid mebp -o research/performance/results/mebp --force
 	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/mebp bench-mebp
+
+bench-generate: setup ## Measure generation beside llama.cpp's and renew docs/generate.md (fifteen minutes)
+	$(BIN)/python -m research.generation.measure docs/generate.md
 
 bench-mlx: setup ## Measure MLX's memory in a MeBP step of SmolLM2-135M and renew docs/ios-mlx.md (ten minutes)
 	$(BIN)/python -m research.mlx.measure docs/ios-mlx.md

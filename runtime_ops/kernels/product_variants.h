@@ -37,6 +37,21 @@ struct Tile {
   size_t count;  // columns that are read from before and written
 };
 
+// C (rows, end - begin) of columns begin .. end-1 = bias + A (rows, K) times the rows begin .. end-1 of a stored matrix,
+// rows at most few_rows of ProductKernels.
+struct FewRows {
+  const float* a;  // A[r, p] at a[r * a_stride + p]
+  size_t a_stride;
+  size_t rows;
+  Int4Matrix b;
+  size_t block;       // block_depth(K)
+  const float* bias;  // of all columns, or null
+  float* c;           // C[r, j] at c[r * c_stride + j], j of all columns
+  size_t c_stride;
+  size_t begin;
+  size_t end;
+};
+
 // Constant data: no code that only some processors can run is called to make it.
 struct ProductKernels {
   size_t rows;         // of a tile, at most
@@ -54,6 +69,11 @@ struct ProductKernels {
   void (*fill_int8)(Int8Matrix b, Part part, float* panel);
   void (*fill_int8_transposed)(Int8Matrix b, Part part, float* panel);
   void (*multiply)(const Tile& tile);
+  // Of so few rows each code of an INT4 weight (columns, depth) is unpacked once and without a panel. Columns are
+  // multiplied few_columns at a time.
+  size_t few_rows;
+  size_t few_columns;
+  void (*few_int4)(const FewRows& product);
 };
 
 inline constexpr size_t kSlack = 16;

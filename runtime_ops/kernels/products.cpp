@@ -14,18 +14,29 @@ constexpr size_t kUnit = 32;      // groups of INT4 weights are multiples of it
 constexpr size_t kFewPanels = 8;  // with fewer the rows are dealt over threads, and not the columns
 constexpr size_t kRowsOfTask = 32;
 constexpr size_t kWorthAThread = size_t{1} << 18;  // multiply-adds
+// Of few rows: what takes as long, as each number of B is unpacked for a few of them.
+constexpr size_t kWorthAThreadAlone = size_t{1} << 16;
+
+bool is_few_rows(const Product& product, const ProductKernels& kernels) {
+  return std::holds_alternative<Int4Matrix>(product.b) && product.b_transposed && !product.a_transposed &&
+         product.batches == 1 && product.rows <= kernels.few_rows && product.rows > 0;
+}
 
 // What the tasks of one matrix of a batch are.
 struct Split {
-  bool by_columns;  // a task is a panel of columns; otherwise it is kRowsOfTask rows
+  bool by_columns;  // a task is so many columns; otherwise rows
   size_t tasks;
+  size_t size;  // columns or rows of a task
 };
 
 Split split_of(const Product& product, const ProductKernels& kernels) {
+  if (is_few_rows(product, kernels)) {
+    return {true, divide_up(product.columns, kernels.few_columns), kernels.few_columns};
+  }
   const size_t panels = divide_up(product.columns, kernels.width);
   const size_t chunks = divide_up(product.rows, kRowsOfTask);
   const bool by_columns = panels >= kFewPanels || panels >= chunks;
-  return {by_columns, by_columns ? panels : chunks};
+  return {by_columns, by_columns ? panels : chunks, by_columns ? kernels.width : kRowsOfTask};
 }
 
 struct Range {
@@ -116,11 +127,18 @@ Tasks tasks_of(const Product& product, const ProductKernels& kernels) {
   const Split split = split_of(product, kernels);
   const size_t count = product.batches * split.tasks;
   const size_t work = product.batches * product.rows * product.columns * product.depth;
-  return {count, std::max<size_t>(1, count * kWorthAThread / std::max<size_t>(1, work))};
+  const size_t worth = is_few_rows(product, kernels) ? kWorthAThreadAlone : kWorthAThread;
+  return {count, std::max<size_t>(1, count * worth / std::max<size_t>(1, work))};
 }
 
 bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels) {
   const Split split = split_of(product, kernels);
+  if (is_few_rows(product, kernels)) {
+    kernels.few_int4({product.a.values, product.a.stride, product.rows, *std::get_if<Int4Matrix>(&product.b),
+                      block_depth(product.depth), product.bias, product.c, product.columns, begin * split.size,
+                      std::min(product.columns, end * split.size)});
+    return true;
+  }
   const size_t packed = std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
   static thread_local Scratch scratch;
   float* memory = scratch.floats(kPanel + packed + kSlack);
@@ -133,9 +151,8 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
     const size_t first = begin % split.tasks;
     const size_t last = std::min(split.tasks, first + end - begin);
     begin += last - first;
-    const size_t size = split.by_columns ? kernels.width : kRowsOfTask;
     const size_t whole = split.by_columns ? product.columns : product.rows;
-    const Range part{first * size, std::min(whole, last * size)};
+    const Range part{first * split.size, std::min(whole, last * split.size)};
     const Range rows = split.by_columns ? Range{0, product.rows} : part;
     const Range columns = split.by_columns ? part : Range{0, product.columns};
     for (size_t r = rows.begin; r < rows.end; r += kRows) {

@@ -1,5 +1,6 @@
 // Matrix products C = A B in float32 whose B may be a quantized weight: one blocking for all of them, over kernels for
-// an instruction set each (product_variants.h).
+// an instruction set each (product_variants.h). Few rows by an INT4 weight, as when a model generates, have kernels of
+// their own, which give the same bits.
 //
 // Every element of C is one sum over the depth, in an order that its depth alone decides: fused multiply-adds, in
 // ascending order within a block of the depth (block_depth), then the blocks one after the other, the bias first. So a

@@ -17,28 +17,12 @@
 #pragma once
 
 #include "product_variants.h"
+#include "vector_few_rows.h"
+#include "vector_rows.h"
 
 namespace zoexport {
 namespace kernels {
 namespace detail {
-
-inline constexpr size_t kBytes = 16;  // of a row that load_columns reads
-inline constexpr size_t kFloats = kBytes / sizeof(float);
-inline constexpr size_t kInt4 = 2 * kBytes;
-inline constexpr size_t kInt8 = kBytes;
-
-// Where kLanes rows of `stride` elements begin. Rows past the end repeat the last one.
-template <typename V, typename T>
-struct Rows {
-  const char* begin[V::kLanes];
-
-  Rows(const T* values, size_t stride, size_t first, size_t end) {
-    for (size_t i = 0; i < V::kLanes; ++i) {
-      const size_t row = first + i < end ? first + i : end - 1;
-      begin[i] = reinterpret_cast<const char*>(values + row * stride);
-    }
-  }
-};
 
 template <typename V>
 void pack_rows(const float* a, size_t row_stride, size_t rows, size_t depth, float* packed) {
@@ -315,7 +299,10 @@ constexpr ProductKernels vector_kernels() {
           detail::fill_int4_transposed<V>,
           detail::fill_int8<V>,
           detail::fill_int8_transposed<V>,
-          detail::multiply<V>};
+          detail::multiply<V>,
+          V::kFewRows,
+          V::kFewVectors * V::kLanes,
+          detail::few_int4<V>};
 }
 
 }  // namespace kernels

@@ -230,6 +230,14 @@ int main() {
     int8_products(3, N, 415);
     int8_products(2, N, 3);
   }
+  // Few rows: groups that blocks of the depth cut, and rows of more and of fewer scales than are read together.
+  for (const size_t T : {1u, 2u, 3u, 4u}) {
+    int4_products(T, 70, 960, 480);
+    int4_products(T, 33, 832, 64);
+    int4_products(T, 129, 1280, 32);
+    int4_products(T, 65, 1536, 256);
+    int4_products(T, 3, 576, 32);
+  }
   int4_products(300, 40, 128, 32);
   int4_products(57, 385, 800, 32);
   int4_products(20, 1000, 64, 64);

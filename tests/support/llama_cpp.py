@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.hosts import needed, run
-from zoexport.core.files import atomic_folder
-from zoexport.fetch import cache_dir
+from research.support.llama_cpp import installed, program
 
-_PACKAGE = Path(__file__).parent / "llama_cpp"
-_SCRIPT = "score.mjs"
+_SCRIPT = Path(__file__).parent / "llama_cpp" / "score.mjs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +42,10 @@ def llama_cpp(jobs: Sequence[Job]) -> list[dict[str, Any]]:
         }
         for job in jobs
     ]
-    node = needed("node", "Node 20 or newer")
+    script = installed(_SCRIPT)
     done = subprocess.run(
-        [str(node), _SCRIPT],
-        cwd=_installed(),
+        [program("node"), script.name],
+        cwd=script.parent,
         input=json.dumps(asked),
         capture_output=True,
         text=True,
@@ -58,19 +54,3 @@ def llama_cpp(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def _installed() -> Path:
-    """A folder of the package and of the script; npm compares the hashes of package-lock.json."""
-    version = json.loads((_PACKAGE / "package.json").read_text())["dependencies"]["node-llama-cpp"]
-    folder = cache_dir() / f"node-llama-cpp-{version}"
-    if not folder.is_dir():
-        npm = needed("npm", "npm (Debian, Ubuntu: apt-get install npm), for llama.cpp")
-        with atomic_folder(folder, replace=True) as output:
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(_PACKAGE / name, output)
-            # Not `npm ci`: registries lack some of the builds for other systems, which are not wanted here anyway.
-            options = ("--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund")
-            run(npm, "install", *options, cwd=output)
-    shutil.copy(_PACKAGE / _SCRIPT, folder)
-    return folder

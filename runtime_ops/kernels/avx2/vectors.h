@@ -13,7 +13,7 @@ namespace kernels {
 namespace {
 
 struct Avx2 {
-  static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2, kNarrowRows = 8;
+  static constexpr size_t kLanes = 8, kRows = 6, kVectors = 2, kNarrowRows = 8, kFewRows = 4, kFewVectors = 4;
   typedef float Float __attribute__((vector_size(32)));
   typedef uint32_t Word __attribute__((vector_size(32)));
   typedef int32_t Int __attribute__((vector_size(32)));
@@ -58,6 +58,21 @@ struct Avx2 {
   }
 
   static Float int4_values(Word word) { return to_float((word & 15u) - 8u); }
+
+  // Codes become the lowest bits of floats of 2^15, 2^11 or 2^7, which they move by one each: arithmetic on floats and
+  // bits is cheaper than shifts and conversions, and exact.
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const {
+      const size_t place = i < 2 ? i + 2 : i < 5 ? i : i - 3;
+      const Word moved = i < 2 ? word << 8u : i < 5 ? word : word >> 12u;
+      const uint32_t exponent = static_cast<uint32_t>(23 - 4 * place);
+      const Word bits = (moved & (15u << (4 * place))) | ((127 + exponent) << 23);
+      return ((Float)bits - broadcast(static_cast<float>((1u << exponent) + 8))) * scale;
+    }
+  };
 
   static Word spread_int4(const uint8_t* codes) {
     int four;

@@ -13,7 +13,7 @@ namespace kernels {
 namespace {
 
 struct Avx512 {
-  static constexpr size_t kLanes = 16, kRows = 14, kVectors = 2, kNarrowRows = 16;
+  static constexpr size_t kLanes = 16, kRows = 14, kVectors = 2, kNarrowRows = 16, kFewRows = 8, kFewVectors = 4;
   typedef float Float __attribute__((vector_size(64)));
   typedef uint32_t Word __attribute__((vector_size(64)));
   typedef int32_t Int __attribute__((vector_size(64)));
@@ -53,6 +53,13 @@ struct Avx512 {
     const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     return _mm512_permutexvar_ps((__m512i)word, values);
   }
+
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const { return int4_values(word >> static_cast<uint32_t>(4 * i)) * scale; }
+  };
 
   static Word spread_int4(const uint8_t* codes) {
     long long eight;

@@ -13,7 +13,7 @@ namespace kernels {
 namespace {
 
 struct Neon {
-  static constexpr size_t kLanes = 4, kRows = 8, kVectors = 2, kNarrowRows = 8;
+  static constexpr size_t kLanes = 4, kRows = 8, kVectors = 2, kNarrowRows = 8, kFewRows = 4, kFewVectors = 4;
   typedef float32x4_t Float;
   typedef uint32x4_t Word;
   typedef int32x4_t Int;
@@ -51,6 +51,16 @@ struct Neon {
   }
 
   static Float int4_values(Word word) { return to_float((word & 15u) - 8u); }
+
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const {
+      // Of the code with its highest bit turned over: q in two's complement.
+      return to_float((Word)((Int)((word ^ 0x88888888u) << static_cast<uint32_t>(28 - 4 * i)) >> 28)) * scale;
+    }
+  };
 
   static Word spread_int4(const uint8_t* codes) {
     uint16_t two;

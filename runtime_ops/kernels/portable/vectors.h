@@ -11,7 +11,7 @@ namespace kernels {
 namespace {
 
 struct Portable {
-  static constexpr size_t kLanes = 4, kRows = 4, kVectors = 2, kNarrowRows = 4;
+  static constexpr size_t kLanes = 4, kRows = 4, kVectors = 2, kNarrowRows = 4, kFewRows = 4, kFewVectors = 2;
   typedef float Float __attribute__((vector_size(16)));
   typedef uint32_t Word __attribute__((vector_size(16)));
   typedef int32_t Int __attribute__((vector_size(16)));
@@ -44,6 +44,13 @@ struct Portable {
   }
 
   static Float int4_values(Word word) { return to_float((word & 15u) - 8u); }
+  struct Int4Scale {
+    Float scale;
+
+    void set(Float value) { scale = value; }
+    Float times(Word word, size_t i) const { return int4_values(word >> static_cast<uint32_t>(4 * i)) * scale; }
+  };
+
   static Word spread_int4(const uint8_t* codes) {
     const uint32_t low = codes[0], high = codes[1];
     return Word{low, low >> 4, high, high >> 4};

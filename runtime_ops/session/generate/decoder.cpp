@@ -55,8 +55,6 @@ Status Decoder::prepare() {
         if (value.role == "weight" || value.role == "table") {
           std::vector<FrozenWeights::Read>& list = value.role == "table" ? tables : reads;
           list.push_back({&value, bound.bind.at(value.name), program.name + " of stage " + bound.name});
-        } else if (value.role == "state") {
-          stages[i].slot_of[value.name] = slots_.find(bound.bind.at(value.name));
         } else if (value.role == "cache" && length == 1) {
           const auto size = [&](size_t axis) { return static_cast<size_t>(value.shape[axis].max); };
           stages[i].caches.push_back({&value, size(0), size(1), size(2), nullptr, {}});
@@ -83,10 +81,24 @@ Status Decoder::prepare() {
                    "Close other programs, or compile with a smaller generate.context."};
   }
   float* place = memory_.get();
-  for (Stage& stage : stages) {
-    for (Cache& cache : stage.caches) {
+  for (size_t i = 0; i < stages.size(); ++i) {
+    for (Cache& cache : stages[i].caches) {
       cache.kept = place;
       place += cache.groups * cache.rows * cache.width;
+    }
+    for (uint32_t length : spec_.lengths) {
+      const ProgramSpec& program = *spec_.program(i, length);
+      std::vector<Source>& sources = stages[i].sources[&program];
+      sources.clear();
+      Call call;
+      for (const ValueSpec& value : program.inputs) {
+        sources.push_back(source_of(value, spec_.stages[i]));
+        call.inputs.push_back(make_tensor(value, sizes_of(value), nullptr));
+      }
+      for (const ValueSpec& value : program.outputs) {
+        call.outputs.push_back(make_tensor(value, sizes_of(value), nullptr));
+      }
+      calls_[&program] = std::move(call);
     }
   }
   stages_ = std::move(stages);
@@ -131,43 +143,51 @@ Status Decoder::feed(const int64_t* tokens, size_t count, uint64_t seed, const S
 }
 
 Status Decoder::run(size_t stage, const ProgramSpec& program, uint32_t count, const StateValues& state) {
-  std::vector<Tensor> inputs, outputs;
-  inputs.reserve(program.inputs.size());
-  outputs.reserve(program.outputs.size());
   Stage& own = stages_[stage];
+  Call& call = calls_.at(&program);
+  const std::vector<Source>& sources = own.sources.at(&program);
   size_t taken = 0, cache = 0, given = 0, rows = 0;
-  for (const ValueSpec& value : program.inputs) {
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const ValueSpec& value = program.inputs[i];
     const void* data = value.role == "activation" ? activations_[taken++].data()
                        : value.role == "cache"    ? own.caches[cache++].kept
-                                                  : input(stage, value, state);
-    inputs.push_back(make_tensor(value, sizes_of(value), data));
+                                                  : input(value, sources[i], state);
+    call.inputs[i].data = const_cast<void*>(data);
   }
   next_.resize(program.outputs.size());
-  for (const ValueSpec& value : program.outputs) {
-    Tensor tensor = make_tensor(value, sizes_of(value), nullptr);
-    std::vector<float>& room = value.role == "activation"   ? next_[given++]
-                               : value.role == "cache_rows" ? own.caches[rows++].given
-                                                            : logits_;
-    room.resize(tensor.bytes / sizeof(float));
-    tensor.data = room.data();
-    outputs.push_back(std::move(tensor));
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const std::string& role = program.outputs[i].role;
+    std::vector<float>& room = role == "activation"   ? next_[given++]
+                               : role == "cache_rows" ? own.caches[rows++].given
+                                                      : logits_;
+    room.resize(call.outputs[i].bytes / sizeof(float));
+    call.outputs[i].data = room.data();
   }
   next_.resize(given);
-  ZO_TRY(programs_.run(program, inputs, outputs));
+  ZO_TRY(programs_.run(program, call.inputs, call.outputs));
   keep(own, count);
   return {};
 }
 
-const void* Decoder::input(size_t stage, const ValueSpec& value, const StateValues& state) {
+Decoder::Source Decoder::source_of(const ValueSpec& value, const StageSpec& bound) const {
+  Source source{};
+  if (value.role == "weight" || value.role == "table") {
+    const std::string& name = bound.bind.at(value.name);
+    source.data = weights_.data(name);
+    source.row = value.role == "table" ? row_of(name, value) : 0;
+  } else if (value.role == "state") {
+    source.slot = slots_.find(bound.bind.at(value.name));
+  }
+  return source;
+}
+
+const void* Decoder::input(const ValueSpec& value, const Source& source, const StateValues& state) {
+  if (source.data != nullptr) {
+    return source.data + position_ * source.row;
+  }
   const std::string& role = value.role;
-  if (role == "weight") {
-    return weights_.data(spec_.stages[stage].bind.at(value.name));
-  }
-  if (role == "table") {
-    return rows_of(spec_.stages[stage].bind.at(value.name), value);
-  }
   if (role == "state") {
-    return state(stages_[stage].slot_of.at(value.name));
+    return state(source.slot);
   }
   if (is_noise(value)) {
     return noise_.values(value, slots_.spec(slots_.find(noise_slot(value))), scalars_);
@@ -177,7 +197,7 @@ const void* Decoder::input(size_t stage, const ValueSpec& value, const StateValu
                               : scalar_value(scalars_, role);
 }
 
-const uint8_t* Decoder::rows_of(const std::string& name, const ValueSpec& value) const {
+uint64_t Decoder::row_of(const std::string& name, const ValueSpec& value) const {
   // Its sizes but for those of the tokens at hand are those of the tensor.
   uint64_t row = dtype_bytes(value.dtype);
   const size_t axes = value.shape.size();
@@ -188,7 +208,7 @@ const uint8_t* Decoder::rows_of(const std::string& name, const ValueSpec& value)
   for (size_t i = axis + 1; i < axes; ++i) {
     row *= static_cast<uint64_t>(value.shape[i].max);
   }
-  return weights_.data(name) + position_ * row;
+  return row;
 }
 
 void Decoder::keep(Stage& stage, uint32_t count) {

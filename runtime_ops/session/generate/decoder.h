@@ -36,9 +36,21 @@ class Decoder {
     float* kept;
     std::vector<float> given;
   };
+  // Where an input of a stage's program lies that is no row, found once: of a weight `data`; of a table that of position 0,
+  // and the bytes of a row; of a state its slot.
+  struct Source {
+    const uint8_t* data;
+    uint64_t row;
+    size_t slot;
+  };
   struct Stage {
     std::vector<Cache> caches;
-    std::map<std::string, size_t> slot_of;  // by the program's local name
+    std::map<const ProgramSpec*, std::vector<Source>> sources;  // by input
+  };
+  // What a program is called with; `data` of all is filled in for each call.
+  struct Call {
+    std::vector<Tensor> inputs;
+    std::vector<Tensor> outputs;
   };
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
@@ -49,9 +61,10 @@ class Decoder {
   // How many tokens the next call takes, of `count` that are left: a length of the programs.
   uint32_t next_length(size_t count) const;
   Status run(size_t stage, const ProgramSpec& program, uint32_t count, const StateValues& state);
-  const void* input(size_t stage, const ValueSpec& value, const StateValues& state);
-  // Where the rows of the tokens at hand begin, of a table over positions.
-  const uint8_t* rows_of(const std::string& name, const ValueSpec& value) const;
+  const void* input(const ValueSpec& value, const Source& source, const StateValues& state);
+  Source source_of(const ValueSpec& value, const StageSpec& bound) const;
+  // Bytes of a row of a table over positions.
+  uint64_t row_of(const std::string& name, const ValueSpec& value) const;
   // Puts the first `count` of what a stage gave into its caches.
   void keep(Stage& stage, uint32_t count);
 
@@ -61,6 +74,7 @@ class Decoder {
   FrozenWeights& weights_;
   std::unique_ptr<float[], Free> memory_;  // of all caches; pages that nothing was written to take none
   std::vector<Stage> stages_;
+  std::map<const ProgramSpec*, Call> calls_;
   CallScalars scalars_;
   NoiseInputs noise_;
   uint32_t position_ = 0;

@@ -1,0 +1,1 @@
+"""Generation beside llama.cpp's: docs/generate.md."""
