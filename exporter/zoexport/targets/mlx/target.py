@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
@@ -61,6 +61,14 @@ class MlxTarget:
         from zoexport.targets.mlx.lower import lower_mlx
 
         return lower_mlx(graph, folder, progress)
+
+    def lower_generating(
+        self, graph: TrainingGraph, folder: Path, progress: Progress
+    ) -> list[dict[str, Any]]:
+        """A file of functions for each family of programs."""
+        from zoexport.targets.mlx.lower import lower_generating
+
+        return lower_generating(graph, folder, progress)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What MLX holds at once of each program: an estimate, as MLX plans nothing beforehand."""
