@@ -303,9 +303,9 @@ def _fill(
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
     generating = add_generating(planned, loaded, graph, folder, progress)
-    if names := [*outer_weights(graph, lowered), *generating.weights]:
+    names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
+    if names:
         reader = None if graph.whole else graph.source
-        names = list(dict.fromkeys(names))
         frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
     progress("writing the bundle", None)
     save_file(graph.initial, folder / INITIAL_STATE)
@@ -314,6 +314,7 @@ def _fill(
     heads = attention_heads(loaded.config)
     return {
         **_description(planned, lowered, graph, settings),
+        **({"weights": {"file": WEIGHTS}} if names else {}),
         "model": {
             "name": loaded.name,
             "source": loaded.source,
@@ -373,7 +374,6 @@ def _description(
         "distinct_weights": lowered.distinct_weights,
         "notes": lowered.notes,
         **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
-        **({"weights": {"file": WEIGHTS}} if outer_weights(graph, lowered) else {}),
         **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **({} if graph.whole else split),

@@ -12,8 +12,8 @@ from zoexport.core.types import Generates, Progress, TrainingGraph
 if TYPE_CHECKING:
     from zoexport.build import Plan
 
-LENGTHS = (1, 8, 32, 128)
-"""Tokens in one call: a prompt takes the longest calls that it fills, and what follows comes one by one."""
+PREFIX = "generate."
+"""Of the programs' names, which differ from those of programs that train."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +44,7 @@ def add_generating(
     except VerifyError as error:
         return Generating({"problem": f"{error.where} found {error.found}"}, [])
     assert isinstance(planned.target, Generates)
-    programs = planned.target.lower_generating(made, folder, progress)
-    for entry in programs:
-        entry["name"] = f"generate.{entry['name']}"
+    programs = planned.target.lower_generating(made, planned.config, folder, progress)
     from zoexport.ir import frozen
 
     names = frozen.bound_weights(made)
@@ -80,13 +78,12 @@ def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
     """Why there are no such programs."""
     if planned.config.generate == "off":
         return "compiled with generate=off"
-    if not isinstance(planned.target, Generates):
-        return f"target {planned.target.name} has no programs that generate"
     if graph.pad_token is not None:
         return "a masked language model does not generate"
-    if graph.whole:
-        return f"the programs of {planned.method.name} hold the whole model's weights inside"
-    return None
+    if not isinstance(planned.target, Generates):
+        engine = planned.target.engine
+        return f"target {planned.target.name} with engine={engine} has no programs that generate"
+    return planned.target.generating_problem(graph)
 
 
 def generating_graph(
@@ -120,12 +117,24 @@ def generating_graph(
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.activations = graph.activations
     context = min(config.generate_context, length)
-    lengths = [one for one in LENGTHS if one <= context]
+    assert isinstance(planned.target, Generates)
+    lengths = [one for one in planned.target.generating_lengths if one <= context]
     own = planned.target.programs_config(config)
     modules = models.adapter_targets(model, *own.modules)
     passes = decoding_passes(own, modules, context=context, lengths=lengths)
     made = run_passes(captured, passes, progress)
     made.max_labels = context
+    made.programs = {
+        f"{PREFIX}{name}": dataclasses.replace(program, name=f"{PREFIX}{name}")
+        for name, program in made.programs.items()
+    }
+    if graph.whole and any(f"{name}.codes" not in graph.weights for name in made.quantized):
+        raise VerifyError(
+            f"programs of {planned.method.name}",
+            found="weights in another form than programs of layers read",
+            expected="the same ones, quantized alike",
+            fix="Compile with --set split=layers.",
+        )
     return made
 
 

@@ -367,13 +367,30 @@ class ShowsInnerValues(Protocol):
 class Generates(Protocol):
     """A target that has programs which generate text."""
 
-    def lower_generating(
-        self, graph: TrainingGraph, folder: Path, progress: Progress
-    ) -> list[dict[str, Any]]:
-        """Write them into ``folder``, and give their manifest entries.
+    @property
+    def generating_lengths(self) -> tuple[int, ...]:
+        """Tokens in one call, ascending from 1."""
+
+    def generating_problem(self, graph: TrainingGraph) -> str | None:
+        """Why there are none beside the programs that train; None where there are.
 
         Args:
-            graph: of layers that read caches (``passes.cache_attention``), over weights of the bundle's file.
+            graph: of the programs that train, as they were lowered.
+        """
+
+    def lower_generating(
+        self,
+        graph: TrainingGraph,
+        config: TrainingSettings,
+        folder: Path,
+        progress: Progress,
+    ) -> list[dict[str, Any]]:
+        """Write them into ``folder``, beside the programs that train, and give their manifest entries.
+
+        ``graph`` becomes what the bundle says: its stages bind what programs take from the file of weights, and slots.
+
+        Args:
+            graph: of layers that read caches (``passes.cache_attention``), over weights of the bundle.
         """
 
 

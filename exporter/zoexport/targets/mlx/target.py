@@ -33,6 +33,7 @@ class MlxTarget:
         "activations": ("fp32",),
         "compute": ("fp32",),
     }
+    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
     lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
         2_000_000, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}
     )
@@ -62,8 +63,16 @@ class MlxTarget:
 
         return lower_mlx(graph, folder, progress)
 
+    def generating_problem(self, graph: TrainingGraph) -> str | None:
+        """None: programs of layers and of whole models read their weights from one file."""
+        return None
+
     def lower_generating(
-        self, graph: TrainingGraph, folder: Path, progress: Progress
+        self,
+        graph: TrainingGraph,
+        config: TrainingSettings,
+        folder: Path,
+        progress: Progress,
     ) -> list[dict[str, Any]]:
         """A file of functions for each family of programs."""
         from zoexport.targets.mlx.lower import lower_generating
