@@ -14,8 +14,8 @@ After, with g = H / N::
     p    = aten.softmax(aten.reshape(s, [H, T, R + T]) + bias, -1)
     o    = aten.bmm(p[.., :R], values) + aten.bmm(p[.., R:], v)
 
-Every row of a cache takes part, so that sizes are fixed: those that nothing was put into, or that lie behind the window,
-are hidden. What a row holds must be a number.
+Every row of a cache takes part, so that sizes are fixed: those that nothing was put into, or that lie beyond the
+window, are hidden. What a row holds must be a number.
 """
 
 from __future__ import annotations

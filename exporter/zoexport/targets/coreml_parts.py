@@ -72,7 +72,7 @@ def _whole(graph: TrainingGraph) -> list[Part]:
 def stage_parts(graph: TrainingGraph, prefix: str = "") -> list[Part]:
     """The functions that the stages of a split graph become, of every length that it has programs for.
 
-    ``graph`` becomes what the bundle says, as in :func:`parts_of`; of weights its stages bind those that are no constants.
+    ``graph`` becomes what the bundle says, as in :func:`parts_of`; of weights its stages bind the tables.
 
     Args:
         prefix: of the functions' names.
@@ -103,11 +103,7 @@ def stage_parts(graph: TrainingGraph, prefix: str = "") -> list[Part]:
             stage.name,
             f"{prefix}{stage.name}",
             None if stage.backward is None else f"{prefix}{stage.name}.backward",
-            {
-                local: name
-                for local, name in stage.bind.items()
-                if name in slots or local in given
-            },
+            {local: name for local, name in stage.bind.items() if name in slots or local in given},
         )
         for family, called in ((stage.forward, own.forward), (stage.backward, own.backward)):
             for program in programs.get(family or "", []):

@@ -1,8 +1,8 @@
 """Functions of a package that differ in their weights alone: one is converted, the others are copies of it.
 
 A copy is the converted function with other constants: those that the weight file has already at their offsets, the
-others appended to it. So a model of many layers is converted in the time, and with the memory, of one. Functions that were
-converted into a package of their own come along in the same way.
+others appended to it. So a model of many layers is converted in the time, and with the memory, of one. Functions that
+were converted into a package of their own come along in the same way.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from coremltools.converters.mil.mil import Program as Package
 from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.graphs import aten, copy_program, identifier, is_call
+from zoexport.ir.noise import without_noise
 from zoexport.targets.cached_attention import write_cached_attention
 from zoexport.targets.coreml.filling import Converted, PackageFiller
 from zoexport.targets.coreml.functions import FunctionBuilder
@@ -42,7 +43,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         LoweringError: an operator that has no form in Core ML, or coremltools refused the package.
     """
     parts = parts_of(graph)
-    narrow = _narrow(parts, half)
+    narrow = {part.like: half and not has_kink(part.program) for part in parts}
     package = folder / PACKAGE
     converted = _convert(parts, narrow, package, progress)
     if len(converted) < len(parts):
@@ -65,9 +66,12 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
 
 
 def lower_generating(
-    graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool
+    graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool, staged: bool
 ) -> list[dict[str, Any]]:
     """Add the stages that generate, for each length, to the package that ``lower_coreml`` wrote; weights are there.
+
+    Args:
+        half: whether that computes in fp16 where it can. staged: whether it has functions of stages.
 
     Returns:
         Their entries. The graph's stages name their own programs and bind slots and tables alone.
@@ -75,10 +79,14 @@ def lower_generating(
     Raises:
         LoweringError: as ``lower_coreml``.
     """
+    # As the functions that train, since scales and other constants are of the type that a function computes in.
+    wide = {name for name, program in graph.programs.items() if has_kink(program)}
+    wide = {*graph.programs} if wide and not staged else wide
     for program in graph.programs.values():
         write_cached_attention(program)
+        without_noise(program)
     parts = stage_parts(graph, prefix="generate.")
-    narrow = _narrow(parts, half)
+    narrow = {part.like: half and part.like not in wide for part in parts}
     with tempfile.TemporaryDirectory(dir=folder) as own:
         package = Path(own) / PACKAGE
         converted = _convert(parts, narrow, package, progress)
@@ -87,11 +95,6 @@ def lower_generating(
     _fill(filler, parts, narrow, converted, progress)
     filler.save()
     return [program_entry(part.program, SPECIFICATION) for part in parts]
-
-
-def _narrow(parts: Sequence[Part], half: bool) -> dict[str, bool]:
-    """By what parts are like, whether they compute in fp16."""
-    return {part.like: half and not has_kink(part.program) for part in parts}
 
 
 def _fill(

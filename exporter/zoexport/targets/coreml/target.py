@@ -84,7 +84,8 @@ class CoremlTarget:
         """Functions of the same package."""
         from zoexport.targets.coreml.lower import lower_generating
 
-        return lower_generating(graph, folder, progress, half=config.compute == "fp16")
+        half = config.compute == "fp16"
+        return lower_generating(graph, folder, progress, half=half, staged=config.staged)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What the tensors of each program take: an estimate, as Core ML does not say what it plans."""

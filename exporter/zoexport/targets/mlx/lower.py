@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
-from zoexport.ir.graphs import copy_program, identifier
+from zoexport.ir.graphs import arguments, copy_program, identifier, is_call, zo
 from zoexport.ir.lengths import close_sizes, row_lengths
-from zoexport.ir.noise import take_noise
+from zoexport.ir.noise import take_noise, without_noise
 from zoexport.targets.cached_attention import write_cached_attention
 from zoexport.targets.entries import program_entry
 from zoexport.targets.mlx.functions import Function, write_functions
@@ -64,13 +64,22 @@ def lower_generating(
     """
     for program in graph.programs.values():
         write_cached_attention(program)
+        without_noise(program)
+        _unperturbed_integers(program)
     entries = [
         program_entry(function.program, file, function.inputs)
-        for file, functions in _written(_of_stages(graph), folder, "generate_", progress)
+        for file, functions in _written(graph.programs.values(), folder, "generate_", progress)
         for function in functions
     ]
     _store_packed(graph)
     return entries
+
+
+def _unperturbed_integers(program: Program) -> None:
+    """Have products of trained integers draw nothing: no queries."""
+    for node in program.module.graph.nodes:
+        if is_call(node, zo.grid_linear_int4, zo.grid_linear_int8):
+            node.args = (*arguments(node)[:-1], 0)
 
 
 def _written(
