@@ -371,12 +371,8 @@ class Generates(Protocol):
     def generating_lengths(self) -> tuple[int, ...]:
         """Tokens in one call, ascending from 1."""
 
-    def generating_problem(self, graph: TrainingGraph) -> str | None:
-        """Why there are none beside the programs that train; None where there are.
-
-        Args:
-            graph: of the programs that train, as they were lowered.
-        """
+    def generating_problem(self, config: TrainingSettings) -> str | None:
+        """Why there are none beside the programs that train with these settings; None where there are."""
 
     def lower_generating(
         self,

@@ -70,7 +70,7 @@ class CoremlTarget:
 
         return lower_coreml(graph, folder, progress, half=config.compute == "fp16")
 
-    def generating_problem(self, graph: TrainingGraph) -> str | None:
+    def generating_problem(self, config: TrainingSettings) -> str | None:
         """None: whatever trains, functions that generate find the weights in its package."""
         return None
 

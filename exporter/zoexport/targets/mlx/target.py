@@ -63,7 +63,7 @@ class MlxTarget:
 
         return lower_mlx(graph, folder, progress)
 
-    def generating_problem(self, graph: TrainingGraph) -> str | None:
+    def generating_problem(self, config: TrainingSettings) -> str | None:
         """None: programs of layers and of whole models read their weights from one file."""
         return None
 

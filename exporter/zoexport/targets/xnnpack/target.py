@@ -97,9 +97,9 @@ class XnnpackTarget:
 
         return lower_xnnpack(graph, folder, progress)
 
-    def generating_problem(self, graph: TrainingGraph) -> str | None:
+    def generating_problem(self, config: TrainingSettings) -> str | None:
         """Where programs hold their weights, in XNNPACK's own layout, those of layers would need them once more."""
-        if not graph.whole:
+        if config.staged:
             return None
         return "the programs of split=whole hold the weights inside, where programs of layers cannot read them"
 
