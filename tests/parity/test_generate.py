@@ -48,7 +48,7 @@ ARCHITECTURES = (
 )
 APPLE = ("llama", "gemma3", "qwen2", "qwen3", "mistral", "phi3", "olmo2", "opt", "gpt2", "bloom")
 ALL = {"lora__targets": "all-linear", "generate": "on"}
-FP32 = {"compute": "fp32"}
+FP32: dict[str, Any] = {"compute": "fp32"}
 ADDED = 40_000
 """Bytes: two tables (127, 16) of float32, and norms of 64."""
 

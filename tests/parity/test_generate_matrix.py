@@ -44,4 +44,6 @@ def test_a_cell_generates_or_says_why_not(
     prompt = prompt_of(37, VOCAB_SIZE)
     with Session.open(bundle, engine=engine) as session:
         made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
-    assert list(made.tokens) == greedy(reference(compiler.model("llama_tied"), bundle), prompt, STEPS)
+    assert list(made.tokens) == greedy(
+        reference(compiler.model("llama_tied"), bundle), prompt, STEPS
+    )
