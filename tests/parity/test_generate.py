@@ -46,7 +46,19 @@ ARCHITECTURES = (
     "starcoder2",
     "stablelm",
 )
-APPLE = ("llama", "gemma3", "qwen2", "qwen3", "mistral", "phi3", "olmo2", "opt", "gpt2", "bloom")
+APPLE = (
+    "llama",
+    "gemma3",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "phi3",
+    "olmo2",
+    "opt",
+    "gpt2",
+    "bloom",
+    "gemma2",
+)
 ALL = {"lora__targets": "all-linear", "generate": "on"}
 FP32: dict[str, Any] = {"compute": "fp32"}
 ADDED = 40_000
