@@ -283,7 +283,7 @@ def _fill(
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
     from zoexport.data.text_entry import text_entry
-    from zoexport.decoding import add_generating, generating_graph
+    from zoexport.decoding import add_generating, generating_graph, together
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
@@ -299,12 +299,14 @@ def _fill(
         graph.calibration = calibration_tokens(
             calibration, folder, graph.seq_len, loaded.vocab_size
         )
-    made = generating_graph(planned, loaded, graph, progress) if graph.whole else None
-    graph.generating = made if isinstance(made, TrainingGraph) else None
+    made = None
+    if together(planned, graph):
+        made = generating_graph(planned, loaded, graph, progress)
+        graph.generating = made if isinstance(made, TrainingGraph) else None
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
-    # Of a split model only now, so that its two graphs are not in memory at once while the first is lowered.
+    # Others only now, so that two graphs are not in memory at once while the first is lowered.
     made = made or generating_graph(planned, loaded, graph, progress)
     generating = add_generating(planned, loaded, graph, lowered, made, folder, progress)
     names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
@@ -318,6 +320,7 @@ def _fill(
     heads = attention_heads(loaded.config)
     return {
         **_description(planned, lowered, graph, settings),
+        **({"weights": {"file": WEIGHTS}} if names else {}),
         "model": {
             "name": loaded.name,
             "source": loaded.source,

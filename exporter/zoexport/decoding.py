@@ -12,12 +12,10 @@ from zoexport.core.types import Generates, Lowered, Progress, TrainingGraph
 if TYPE_CHECKING:
     from zoexport.build import Plan
 
-LENGTHS = (1, 8, 32, 128)
-"""Tokens in one call: a prompt takes the longest calls that it fills, and what follows comes one by one."""
-
-
-WHOLE_LENGTHS = (1, 32)
-"""Those of a whole model's programs, each of which is as large a graph as the whole model."""
+PREFIX = "generate."
+"""Of the programs' names, which differ from those of programs that train."""
+TOGETHER_LENGTHS = (1, 32)
+"""Tokens in one call of programs of all layers together, each of which is as large as the model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +32,7 @@ def generating_graph(
     """The programs, where the settings ask for them and the target and the model allow it; else why there are none.
 
     Args:
-        graph: of the programs that train; that of a whole model as it is before it is lowered.
+        graph: of the programs that train.
     """
     problem = _problem(planned, graph)
     if problem is not None:
@@ -43,6 +41,12 @@ def generating_graph(
         return _captured(planned, loaded.model, graph, progress)
     except VerifyError as error:
         return Generating({"problem": f"{error.where} found {error.found}"}, [])
+
+
+def together(planned: Plan, graph: TrainingGraph) -> bool:
+    """Whether all layers are one program, which is lowered with those that train."""
+    target = planned.target
+    return graph.whole and isinstance(target, Generates) and target.generates_together
 
 
 def add_generating(
@@ -54,36 +58,27 @@ def add_generating(
     folder: Path,
     progress: Progress,
 ) -> Generating:
-    """Write the programs of ``made`` into ``folder``, but for those that lie in the file of a whole model's programs.
+    """Write the programs of ``made`` into ``folder``, but for those that were lowered with the ones that train.
 
     Args:
         graph: of the programs that train, as they were lowered; it gets the weights that they lack.
     """
     if isinstance(made, Generating):
         return made
-    if graph.whole:
+    if made is graph.generating:
         programs = lowered.generating
-        supplied = {value["name"] for entry in programs for value in entry["inputs"]}
-        binds = [_only(supplied, stage.bind) for stage in made.stages]
     else:
         assert isinstance(planned.target, Generates)
-        programs = planned.target.lower_generating(made, folder, progress)
-        binds = [stage.bind for stage in made.stages]
-    for entry in programs:
-        entry["name"] = f"generate.{entry['name']}"
-    slots = {slot.name for slot in made.slots}
-    names = [
-        name
-        for name in dict.fromkeys(name for bind in binds for name in bind.values())
-        if name not in slots
-    ]
+        programs = planned.target.lower_generating(made, planned.config, folder, progress)
+    from zoexport.ir import frozen
+
+    names = frozen.bound_weights(made)
     for name in names:
         graph.weights.setdefault(name, made.weights[name])
     graph.parameters |= made.parameters
     graph.quantized.update(made.quantized)
     stages = [
-        {"name": stage.name, "forward": stage.forward, "bind": bind}
-        for stage, bind in zip(made.stages, binds, strict=True)
+        {"name": stage.name, "forward": stage.forward, "bind": stage.bind} for stage in made.stages
     ]
     entry = {
         "context": made.max_labels,
@@ -93,10 +88,6 @@ def add_generating(
         "stages": stages,
     }
     return Generating(entry, names)
-
-
-def _only(names: set[str], bind: dict[str, str]) -> dict[str, str]:
-    return {local: name for local, name in bind.items() if local in names}
 
 
 def _stop_tokens(model: Any) -> list[int]:
@@ -112,13 +103,12 @@ def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
     """Why there are no such programs."""
     if planned.config.generate == "off":
         return "compiled with generate=off"
-    if not isinstance(planned.target, Generates):
-        return f"target {planned.target.name} has no programs that generate"
     if graph.pad_token is not None:
         return "a masked language model does not generate"
-    if graph.whole and not planned.target.generates_whole:
-        return f"target {planned.target.name} has none beside programs of the whole model"
-    return None
+    if not isinstance(planned.target, Generates):
+        engine = planned.target.engine
+        return f"target {planned.target.name} with engine={engine} has no programs that generate"
+    return planned.target.generating_problem(planned.config)
 
 
 def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> TrainingGraph:
@@ -150,12 +140,28 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.activations = graph.activations
     context = min(config.generate_context, length)
-    lengths = [one for one in (WHOLE_LENGTHS if graph.whole else LENGTHS) if one <= context]
+    assert isinstance(planned.target, Generates)
+    joined = together(planned, graph)
+    lengths = TOGETHER_LENGTHS if joined else planned.target.generating_lengths
+    lengths = tuple(one for one in lengths if one <= context)
     own = planned.target.programs_config(config)
     modules = models.adapter_targets(model, *own.modules)
-    passes = decoding_passes(own, modules, graph, context=context, lengths=lengths)
+    passes = decoding_passes(
+        own, modules, graph if joined else None, context=context, lengths=[*lengths]
+    )
     made = run_passes(captured, passes, progress)
     made.max_labels = context
+    made.programs = {
+        f"{PREFIX}{name}": dataclasses.replace(program, name=f"{PREFIX}{name}")
+        for name, program in made.programs.items()
+    }
+    if graph.whole and any(f"{name}.codes" not in graph.weights for name in made.quantized):
+        raise VerifyError(
+            f"programs of {planned.method.name}",
+            found="weights in another form than programs of layers read",
+            expected="the same ones, quantized alike",
+            fix="Compile with --set split=layers.",
+        )
     return made
 
 

@@ -1,19 +1,20 @@
-"""Every method on every target: what cannot run is a Problem that names the feature, and docs/methods.md agrees."""
+"""Every method on every target: what cannot run is a Problem that names the feature, and the pages agree."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.matrix import CELLS, METHODS, TARGETS, problem_of, table
+from tests.support.matrix import CELLS, METHODS, TARGETS, generating_table, problem_of, table
 from zoexport.core.features import Feature
 from zoexport.methods import methods
 from zoexport.targets import targets
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "methods.md"
+PAGES = [("methods.md", table), ("generate.md", generating_table)]
 SOURCES = (".py", ".h", ".cpp")
 
 
@@ -49,8 +50,9 @@ def test_nothing_there_names_a_method(folder: str) -> None:
         assert not pattern.findall(path.read_text("utf-8")), path
 
 
-def test_the_page_has_this_table() -> None:
-    """Renew it by python -m tests.support.matrix."""
+@pytest.mark.parametrize(("name", "made"), PAGES)
+def test_the_page_has_this_table(name: str, made: Callable[[], str]) -> None:
+    """Renew them by python -m tests.support.matrix."""
     begin, end = "<!-- methods x targets -->\n", "\n<!-- end -->"
-    page = PAGE.read_text("utf-8")
-    assert page.partition(begin)[2].partition(end)[0] == table()
+    page = (ROOT / "docs" / name).read_text("utf-8")
+    assert page.partition(begin)[2].partition(end)[0] == made()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.support.generation import (
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SLIDING_WINDOW, VOCAB_SIZE
 from zoexport.core.errors import BundleError, ConfigError
+from zoexport.coreml import PackageEngine
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
@@ -47,39 +49,119 @@ ARCHITECTURES = (
     "starcoder2",
     "stablelm",
 )
+APPLE = (
+    "llama",
+    "gemma3",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "phi3",
+    "olmo2",
+    "opt",
+    "gpt2",
+    "bloom",
+    "gemma2",
+)
 ALL = {"lora__targets": "all-linear", "generate": "on"}
+FP32: dict[str, Any] = {"compute": "fp32"}
+ADDED = 40_000
+"""Bytes: two tables (127, 16) of float32, and norms of 64."""
 
 
-def follow(compiler: Compiler, name: str, method: str = "mebp", **settings: Any) -> None:
+def follow(
+    compiler: Compiler,
+    name: str,
+    method: str = "mebp",
+    target: str = "host",
+    lengths: Sequence[int] = (1, 37),
+    steps: int = STEPS,
+    **settings: Any,
+) -> None:
     """Prompts of several lengths, without an adapter and with one."""
-    bundle = compiler.bundle(name, method, **{**ALL, **settings})
+    bundle = compiler.bundle(name, method, target, **{**ALL, **settings})
     model = reference(compiler.model(name), bundle)
-    with Session.open(bundle) as session:
-        for length in (1, 37):
+    engine = PackageEngine(bundle) if target == "ios-coreml" else None
+    with Session.open(bundle, engine=engine) as session:
+        for length in lengths:
             prompt = prompt_of(length, VOCAB_SIZE)
-            made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
-            assert list(made.tokens) == greedy(model, prompt)
+            made = session.generate(prompt, max_tokens=steps, stop_tokens=())
+            assert list(made.tokens) == greedy(model, prompt, steps)
             assert (made.stop, made.prompt_tokens) == ("length", length)
         prompt = prompt_of(9, VOCAB_SIZE)
-        before = greedy(model, prompt)
+        before = greedy(model, prompt, steps)
         slots = random_adapter(session)
         with adapted(model, bundle, slots):
-            after = greedy(model, prompt)
+            after = greedy(model, prompt, steps)
         assert after != before, "the adapter must say something"
-        options: Any = {"max_tokens": STEPS, "stop_tokens": ()}
+        options: Any = {"max_tokens": steps, "stop_tokens": ()}
         assert list(session.generate(prompt, **options).tokens) == after
         assert list(session.generate(prompt, untrained=True, **options).tokens) == before
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_text_is_that_of_transformers(compiler: Compiler, name: str) -> None:
-    follow(compiler, name)
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [*(("host", name) for name in QUICK), ("ios-mlx", "gemma3")],
+)
+def test_text_is_that_of_transformers(compiler: Compiler, target: str, name: str) -> None:
+    follow(compiler, name, target=target)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_text_of_other_architectures(compiler: Compiler, name: str) -> None:
-    follow(compiler, name)
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        *(("host", name) for name in ARCHITECTURES),
+        *(("ios-mlx", name) for name in APPLE if name != "gemma3"),
+    ],
+)
+def test_text_of_other_architectures(compiler: Compiler, target: str, name: str) -> None:
+    follow(compiler, name, target=target)
+
+
+def test_text_of_a_package(compiler: Compiler) -> None:
+    """Past the window of gemma3, by the evaluator."""
+    follow(compiler, "gemma3", target="ios-coreml", lengths=(37,), steps=16, **FP32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in APPLE if name != "gemma3"])
+def test_text_of_packages(compiler: Compiler, name: str) -> None:
+    follow(compiler, name, target="ios-coreml", lengths=(37,), **FP32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["ios-mlx", "ios-coreml"])
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("prge", {"weights": "int4"}),
+        ("mezo", {"weights": "int8", "split": "layers"}),
+        ("mebp", {"weights": "int4", "lora__targets": "all-linear"}),
+    ],
+    ids=["whole", "layers", "mebp"],
+)
+def test_text_beside_other_programs(
+    compiler: Compiler, target: str, method: str, settings: dict[str, Any]
+) -> None:
+    """Programs of whole models hold or read the same weights."""
+    own = FP32 if target == "ios-coreml" else {}
+    settings = {"lora__targets": "attention", **settings}
+    follow(compiler, "llama_tied", method, target, (37,), **settings, **own)
+    bundle = compiler.bundle("llama_tied", method, target, **{**ALL, **settings, **own})
+    off = compiler.bundle(
+        "llama_tied", method, target, **{**ALL, **settings, **own, "generate": "off"}
+    )
+    added, before = (weights_bytes(path, target) for path in (bundle, off))
+    assert added - before <= ADDED, "tables of positions and norms, no weights"
+
+
+def weights_bytes(bundle: Path, target: str) -> int:
+    """Of the files that hold weights."""
+    files = (
+        bundle / "weights.safetensors",
+        bundle / "model.mlpackage/Data/com.apple.CoreML/weights/weight.bin",
+    )
+    return sum(path.stat().st_size for path in files if path.exists())
 
 
 @pytest.mark.parametrize("weights", slow_after(1, ["int4", "int8"]))

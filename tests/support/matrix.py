@@ -1,8 +1,8 @@
-"""Methods x targets: what of them runs, as a target's features and a method's needs say.
+"""Methods x targets: what of them runs, as a target's features and a method's needs say, and what generates text.
 
     python -m tests.support.matrix
 
-writes the table into docs/methods.md.
+writes the tables into docs/methods.md and docs/generate.md.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 from zoexport.core.config import parse
 from zoexport.core.features import Feature, missing, unmet
-from zoexport.core.types import Target
+from zoexport.core.types import Generates, Target
 from zoexport.methods import methods
 from zoexport.targets import targets, with_engine
 from zoexport.trained import needs_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, GENERATING = DOCS / "methods.md", DOCS / "generate.md"
 BEGIN, END = "<!-- methods x targets -->\n", "\n<!-- end -->"
 
 METHODS: dict[str, tuple[dict[str, str], ...]] = {
@@ -57,6 +58,12 @@ def problem_of(method: str, target: str, settings: dict[str, str]) -> str | None
     return "; ".join(problem.reason for problem in problems) or None
 
 
+def generates(method: str, target: str, settings: dict[str, str]) -> bool:
+    """Whether bundles of a method that a target runs have programs that generate."""
+    config, chosen = _cell(method, target, settings)
+    return isinstance(chosen, Generates) and chosen.generating_problem(config) is None
+
+
 def _cell(method: str, target: str, settings: dict[str, str]) -> tuple[Any, Target]:
     config = parse(methods.get(method).config, settings)
     chosen = with_engine(targets.get(target), settings.get("engine"))
@@ -84,11 +91,29 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def generating_table() -> str:
+    """The table of what generates, in Markdown."""
+    heads = [f"{target} ({engine})" if engine else target for target, engine in TARGETS]
+    lines = [f"| | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
+    for method, forms in METHODS.items():
+        for form in forms:
+            cells = []
+            for target, engine in TARGETS:
+                settings = {**form, **({"engine": engine} if engine else {})}
+                runs = problem_of(method, target, settings) is None
+                known = runs and generates(method, target, settings)
+                cells.append("yes" if known else "no" if runs else "")
+            name = f"`{method}`" + "".join(f" `{key}={value}`" for key, value in form.items())
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Renew the page."""
-    page = PAGE.read_text("utf-8")
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2], "utf-8")
+    """Renew the pages."""
+    for path, made in ((PAGE, table()), (GENERATING, generating_table())):
+        page = path.read_text("utf-8")
+        before, _, rest = page.partition(BEGIN)
+        path.write_text(before + BEGIN + made + END + rest.partition(END)[2], "utf-8")
 
 
 if __name__ == "__main__":

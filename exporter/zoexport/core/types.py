@@ -372,18 +372,29 @@ class Generates(Protocol):
     """A target that has programs which generate text."""
 
     @property
-    def generates_whole(self) -> bool:
-        """Whether it lowers those of a whole model with the ones that train."""
+    def generating_lengths(self) -> tuple[int, ...]:
+        """Tokens in one call, ascending from 1."""
+
+    def generating_problem(self, config: TrainingSettings) -> str | None:
+        """Why there are none beside the programs that train with these settings; None where there are."""
+
+    @property
+    def generates_together(self) -> bool:
+        """Whether the layers of a whole model stay together, and are lowered with the programs that train."""
 
     def lower_generating(
-        self, graph: TrainingGraph, folder: Path, progress: Progress
+        self,
+        graph: TrainingGraph,
+        config: TrainingSettings,
+        folder: Path,
+        progress: Progress,
     ) -> list[dict[str, Any]]:
-        """Write those of a split model into ``folder``, and give their manifest entries.
+        """Write them into ``folder``, beside the programs that train, and give their manifest entries.
 
-        Those of a whole model are lowered with the ones that train (``TrainingGraph.generating``).
+        ``graph`` becomes what the bundle says: its stages bind what programs take from the file of weights, and slots.
 
         Args:
-            graph: of layers that read caches (``passes.cache_attention``), over weights of the bundle's file.
+            graph: of layers that read caches (``passes.cache_attention``), over weights of the bundle.
         """
 
 

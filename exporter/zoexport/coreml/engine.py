@@ -50,7 +50,9 @@ class PackageEngine:
 
     def __init__(self, bundle: Path) -> None:
         self._bundle = bundle
-        self._programs = {entry["name"]: entry for entry in manifest.read(bundle)["programs"]}
+        content = manifest.read(bundle)
+        entries = [*content["programs"], *content.get("generate", {}).get("programs", [])]
+        self._programs = {entry["name"]: entry for entry in entries}
         self._packages: dict[PurePosixPath, Package] = {}
         self._files: dict[str, DelegatedFile] = {}
 

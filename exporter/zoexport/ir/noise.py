@@ -13,7 +13,8 @@ After, with z of the step before and of this one, each (q, *B)::
 Products with chosen weights (``zoexport.sparse_add_mm``) are given it as ``zoexport.sparse_add_mm_given``.
 
 The operations and their order are those of the operators, each rounded by itself, so the bits are the same wherever an
-engine rounds as IEEE 754 says. ``previous_noise`` is zero where nothing is pending.
+engine rounds as IEEE 754 says. ``previous_noise`` is zero where nothing is pending. Programs that generate, in which
+nothing is perturbed, take chosen weights as they are, and no noise.
 """
 
 from __future__ import annotations
@@ -42,13 +43,29 @@ _OPERATORS = (
     zo.zo_update_half,
     zo.sparse_add_mm,
 )
-_OF_THE_GENERATOR = ("seed", "step", "query")
+_OF_THE_GENERATOR = ("epsilon", "seed", "step", "query")
 
 
 def take_noise(graph: TrainingGraph, program: Program) -> None:
     """Make the noise of a zeroth-order program its input, and remove what only the generator reads."""
     slots = {slot.tensor_id: slot for slot in graph.slots}
     rewrite(program, [(_OPERATORS, _Arithmetic(program, slots).of)])
+    _remove_unread(program)
+
+
+def without_noise(program: Program) -> None:
+    """Take chosen weights as they are, where nothing is perturbed, and remove what only perturbations read."""
+    rewrite(program, [((zo.sparse_add_mm,), _unperturbed)])
+    _remove_unread(program)
+
+
+def _unperturbed(node: Node) -> Node:
+    y, x, values, places, span, *_, most = arguments(node)
+    given = (y, x, values, places, span, None, None, most)
+    return call(node.graph, zo.sparse_add_mm_given.default, *given)
+
+
+def _remove_unread(program: Program) -> None:
     for name, node in placeholders(program).items():
         value = next(value for value in program.inputs if value.name == name)
         if value.role in _OF_THE_GENERATOR and not node.users:

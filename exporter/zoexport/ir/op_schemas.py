@@ -73,7 +73,7 @@ SEMANTIC = {
     "fake_quantize_int8_rows": "Tensor x",
     "rotate_rows": "Tensor x",
     "sparse_add_mm_given": (
-        "Tensor y, Tensor x, Tensor values, Tensor places, Tensor range, Tensor epsilon, Tensor noise, int most"
+        "Tensor y, Tensor x, Tensor values, Tensor places, Tensor range, Tensor? epsilon, Tensor? noise, int most"
     ),
 }
 

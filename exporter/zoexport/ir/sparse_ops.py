@@ -84,11 +84,18 @@ def sparse_add_mm_given(
     values: torch.Tensor,
     places: torch.Tensor,
     range: torch.Tensor,
-    epsilon: torch.Tensor,
-    noise: torch.Tensor,
+    epsilon: torch.Tensor | None,
+    noise: torch.Tensor | None,
     most: int,
 ) -> torch.Tensor:
-    """:func:`sparse_add_mm` with the noise of all values, float32 (q, S), for who cannot make it."""
+    """:func:`sparse_add_mm` with the noise of all values, float32 (q, S), for who cannot make it.
+
+    Without epsilon and noise it takes the values as they are.
+    """
+    if epsilon is None or noise is None:
+        begin, end = _check(y, x, values, places, range, 1, most)
+        given = values[begin:end], places[begin:end], np.float32(0)
+        return _added(y, x, *given, 1, lambda query: np.empty(0, np.float32))
     if noise.dtype != torch.float32 or noise.dim() != 2 or noise.shape[1:] != values.shape:
         raise ValueError(
             f"noise is {noise.dtype} {tuple(noise.shape)}; expected float32 (q, {values.numel()})"
@@ -109,8 +116,8 @@ def _(
     values: torch.Tensor,
     places: torch.Tensor,
     range: torch.Tensor,
-    epsilon: torch.Tensor,
-    noise: torch.Tensor,
+    epsilon: torch.Tensor | None,
+    noise: torch.Tensor | None,
     most: int,
 ) -> torch.Tensor:
     return y.new_empty(y.shape)

@@ -81,7 +81,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
 def decoding_passes(
     config: TrainingSettings,
     targets: list[str],
-    trained: TrainingGraph,
+    trained: TrainingGraph | None,
     *,
     context: int,
     lengths: list[int],
@@ -90,7 +90,7 @@ def decoding_passes(
 
     Args:
         config: the method's settings. targets: modules of which something is trained.
-        trained: the programs that train; beside those of a whole model, all layers are one program too.
+        trained: of a whole model, with whose programs all layers stay one program too; else None.
         context: tokens of a prompt and what follows it, at most.
         lengths: tokens in one call of the layers, ascending.
     """
@@ -115,7 +115,7 @@ def decoding_passes(
         ),
         Pass(
             "split_layers",
-            lambda graph: split_layers(graph, together=trained.whole),
+            lambda graph: split_layers(graph, together=trained is not None),
             "compares layers, in which only weights differ by now",
         ),
         Pass(
@@ -123,13 +123,13 @@ def decoding_passes(
             lambda graph: cache_attention(graph, context),
             "finds attention as it was captured; looks at the masks that stages bind",
         ),
-        *([] if trained.whole else [*insertion.families, *_quantized(config, insertion)]),
+        *([] if trained else [*insertion.families, *_quantized(config, insertion)]),
         Pass(
             "decode_sizes",
             lambda graph: decode_sizes(graph, lengths),
             "detects sizes by the captured length, and rows that see each other by what is known of operators",
         ),
-        *(_as_trained(config, trained) if trained.whole else []),
+        *(_as_trained(config, trained) if trained else []),
     ]
 
 

@@ -11,6 +11,8 @@ After, for m of the layer's chosen weights at a time::
     w  = [v + z[0], v - z[0], v + z[1], ...] * inside                # (2q, 1, m)
     y' = aten.index_add(y, 2, rows, aten.index_select(x, 2, columns) * w)      # y (2q, R, N), x (2q, R, K)
 
+Without epsilon and noise there is one copy, and w = v * inside.
+
 ``entries``, ``rows`` and ``columns`` (int64) and ``inside`` (float32, 1 or 0) are weights (m) made of the range and the
 places, of which each stage binds its own. A layer with fewer chosen weights than another of its shape adds zeros.
 """
@@ -42,15 +44,18 @@ _TOGETHER = 1024
 
 def write_chosen_products(graph: TrainingGraph) -> None:
     """Rewrite the programs of stages, whose noise is an input; sizes are numbers. Stages bind the new weights."""
+    replaced: list[tuple[Stage, set[str]]] = []
     for program in graph.programs.values():
         stages = graph.stages_of(program)
         rules = _Products(graph, program, stages)
         rewrite(program, [((zo.sparse_add_mm_given,), rules.of)])
         remove_unused_weights(program)
         program.module.recompile()
-        for stage in stages:
-            for name in rules.replaced:
-                stage.bind.pop(name, None)
+        replaced += [(stage, rules.replaced) for stage in stages]
+    # Programs of other lengths read the same places.
+    for stage, names in replaced:
+        for name in names:
+            stage.bind.pop(name, None)
 
 
 @dataclasses.dataclass
@@ -69,9 +74,11 @@ class _Products:
     def of(self, node: Node) -> Node:
         """The node in the place of a product."""
         y, x, values, places, span, epsilon, noise, _ = arguments(node)
+        perturbed = epsilon is not None and noise is not None
         names = {placed: name for name, placed in placeholders(self.program).items()}
         self.replaced |= {names[places], names[span]}
-        copies, width, columns = 2 * shape_of(noise)[0], shape_of(x)[-1], shape_of(y)[-1]
+        copies = 2 * shape_of(noise)[0] if perturbed else 1
+        width, columns = shape_of(x)[-1], shape_of(y)[-1]
         count = math.prod(shape_of(y)[:-1]) // copies
         rows = reshaped(x, [copies, count, width])
         total = reshaped(y, [copies, count, columns])
@@ -79,12 +86,13 @@ class _Products:
             entries, to, at, inside = self._constants(names[places], names[span], first, width)
             value = self._call(aten.index_select.default, values, 0, entries)
             value = self._call(aten.to.dtype, value, torch.float32)
-            chosen = self._call(aten.index_select.default, noise, 1, entries)
-            move = self._call(aten.mul.Tensor, epsilon, chosen)
-            plus = self._call(aten.add.Tensor, value, move)
-            minus = self._call(aten.sub.Tensor, value, move)
-            pairs = self._call(aten.stack.default, [plus, minus], 1)
-            weights = self._call(aten.mul.Tensor, pairs, inside)
+            if perturbed:
+                chosen = self._call(aten.index_select.default, noise, 1, entries)
+                move = self._call(aten.mul.Tensor, epsilon, chosen)
+                plus = self._call(aten.add.Tensor, value, move)
+                minus = self._call(aten.sub.Tensor, value, move)
+                value = self._call(aten.stack.default, [plus, minus], 1)
+            weights = self._call(aten.mul.Tensor, value, inside)
             weights = reshaped(weights, [copies, 1, shape_of(entries)[0]])
             given = self._call(aten.index_select.default, rows, 2, at)
             terms = self._call(aten.mul.Tensor, given, weights)

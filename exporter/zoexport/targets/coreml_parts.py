@@ -46,7 +46,10 @@ def parts_of(graph: TrainingGraph) -> list[Part]:
     Zeroth-order programs take noise as inputs. ``graph`` becomes what the bundle says: its stages name their own
     programs and bind slots alone.
     """
-    return _whole(graph) if graph.whole else _stages(graph)
+    if graph.whole:
+        return _whole(graph)
+    longest_rows_alone(graph)
+    return stage_parts(graph)
 
 
 def packing_of(graph: TrainingGraph, scales: str) -> str:
@@ -66,13 +69,21 @@ def _whole(graph: TrainingGraph) -> list[Part]:
     return parts
 
 
-def _stages(graph: TrainingGraph) -> list[Part]:
-    """Parts whose values are read when they are asked for, and those of one stage kept alone."""
-    longest_rows_alone(graph)
+def stage_parts(graph: TrainingGraph, prefix: str = "") -> list[Part]:
+    """The functions that the stages of a split graph become, of every length that it has programs for.
+
+    ``graph`` becomes what the bundle says, as in :func:`parts_of`; of weights its stages bind the tables.
+
+    Args:
+        prefix: of the functions' names.
+    """
+    # Values are read when they are asked for, and those of one stage kept alone.
     for program in graph.programs.values():
         take_noise(graph, program)
     write_chosen_products(graph)
-    programs = {program.called: program for program in graph.programs.values()}
+    programs: dict[str, list[Program]] = {}
+    for program in graph.programs.values():
+        programs.setdefault(program.called, []).append(program)
     slots = {slot.name for slot in graph.slots}
     stages = list(graph.stages)
 
@@ -82,21 +93,29 @@ def _stages(graph: TrainingGraph) -> list[Part]:
 
     parts = []
     for number, stage in enumerate(stages):
+        given = {
+            value.name
+            for program in programs[stage.forward]
+            for value in program.inputs
+            if value.role == "table"
+        }
         own = Stage(
             stage.name,
-            stage.name,
-            None if stage.backward is None else f"{stage.name}.backward",
-            {local: name for local, name in stage.bind.items() if name in slots},
+            f"{prefix}{stage.name}",
+            None if stage.backward is None else f"{prefix}{stage.name}.backward",
+            {local: name for local, name in stage.bind.items() if name in slots or local in given},
         )
         for family, called in ((stage.forward, own.forward), (stage.backward, own.backward)):
-            if family is not None and called is not None:
-                program = programs[family]
+            for program in programs.get(family or "", []):
+                assert called is not None
                 name = called if program.length is None else f"{called}@{program.length}"
                 made = dataclasses.replace(program, name=name, family=called)
                 read = functools.partial(values, number)
                 parts.append(Part(made, program.name, stage.bind, read))
         graph.stages[number] = own
     parts += [
-        Part(program, program.name, {}, dict) for program in programs.values() if not program.family
+        Part(program, program.name, {}, dict)
+        for program in graph.programs.values()
+        if not program.family
     ]
     return parts

@@ -68,6 +68,34 @@ def test_every_layer_has_its_own(eps: float) -> None:
         assert torch.equal(found, Y) == (begin == end)
 
 
+def test_without_noise_there_is_one_copy() -> None:
+    """Of two lengths, as programs that generate have."""
+    made, _ = graph()
+    programs = []
+    for rows in (1, 3):
+        one = program(
+            lambda y, x, v, p, r: zo.sparse_add_mm_given(y, x, v, p, r, None, None, 1400),
+            *(Y[:1, :rows], X[:1, :rows], VALUES, PLACES, torch.tensor([0, 1400])),
+        )
+        one.inputs = [
+            dataclasses.replace(value, role=ROLES.get(value.name, value.role))
+            for value in one.inputs
+        ]
+        one.name, one.family, one.length = f"layer@{rows}", "layer", rows
+        programs.append(one)
+    made.programs = {one.name: one for one in programs}
+    write_chosen_products(made)
+    for one in programs:
+        given = {"in0": Y[:1, : one.length], "in1": X[:1, : one.length], "in2": VALUES}
+        for stage, pair in zip(made.stages, RANGES.values(), strict=False):
+            weights = {local: made.weights.get(name) for local, name in stage.bind.items()}
+            values = [given.get(value.name, weights.get(value.name)) for value in one.inputs]
+            (found,) = one.module(*values)
+            given_span = (VALUES, PLACES, torch.tensor(pair), None, None, 1400)
+            expected = zo.sparse_add_mm_given(given["in0"], given["in1"], *given_span)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
+
+
 def test_stages_bind_what_their_program_reads() -> None:
     """Places and range are read no more; the stage of another program stays as it is."""
     made, one = graph()

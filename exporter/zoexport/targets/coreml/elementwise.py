@@ -73,6 +73,7 @@ _BINARY: dict[Any, Rule] = {
     aten.minimum: _binary(mb.minimum),
     aten.mul: _binary(mb.mul),
     aten.ne: _binary(mb.not_equal),
+    aten.remainder: _binary(mb.mod),
 }
 _mul, _div = _BINARY[aten.mul], _BINARY[aten.div]
 

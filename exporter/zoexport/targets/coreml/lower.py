@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import coremltools as ct
 from coremltools.converters.mil.mil import Function
@@ -14,12 +16,14 @@ from coremltools.converters.mil.mil import Program as Package
 from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.graphs import aten, copy_program, identifier, is_call
+from zoexport.ir.noise import without_noise
+from zoexport.targets.cached_attention import write_cached_attention
 from zoexport.targets.coreml.filling import Converted, PackageFiller
 from zoexport.targets.coreml.functions import FunctionBuilder
 from zoexport.targets.coreml.small_slots import scale_small_slots
 from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
-from zoexport.targets.coreml_parts import MINIMUM_OS, Part, packing_of, parts_of
+from zoexport.targets.coreml_parts import MINIMUM_OS, Part, packing_of, parts_of, stage_parts
 from zoexport.targets.entries import program_entry
 
 PACKAGE = "model.mlpackage"
@@ -42,15 +46,9 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     narrow = {part.like: half and not has_kink(part.program) for part in parts}
     package = folder / PACKAGE
     converted = _convert(parts, narrow, package, progress)
-    others = [part for part in parts if identifier(part.program.name) != converted[part.like].name]
-    if others:
+    if len(converted) < len(parts):
         filler = PackageFiller(package)
-        for one in converted.values():
-            filler.keep(one)
-        for number, part in enumerate(others):
-            progress("filling in the layers' weights", number / len(others))
-            function = identifier(part.program.name)
-            filler.add(function, converted[part.like], _weights(part, narrow[part.like]))
+        _fill(filler, parts, narrow, converted, progress)
         filler.save()
     entries = [program_entry(part.program, SPECIFICATION) for part in parts]
     wide = half and not all(narrow.values())
@@ -65,6 +63,53 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         minimum_os=MINIMUM_OS,
         tools=("coremltools",),
     )
+
+
+def lower_generating(
+    graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool, staged: bool
+) -> list[dict[str, Any]]:
+    """Add the stages that generate, for each length, to the package that ``lower_coreml`` wrote; weights are there.
+
+    Args:
+        half: whether that computes in fp16 where it can. staged: whether it has functions of stages.
+
+    Returns:
+        Their entries. The graph's stages name their own programs and bind slots and tables alone.
+
+    Raises:
+        LoweringError: as ``lower_coreml``.
+    """
+    # As the functions that train, since scales and other constants are of the type that a function computes in.
+    wide = {name for name, program in graph.programs.items() if has_kink(program)}
+    wide = {*graph.programs} if wide and not staged else wide
+    for program in graph.programs.values():
+        write_cached_attention(program)
+        without_noise(program)
+    parts = stage_parts(graph, prefix="generate.")
+    narrow = {part.like: half and part.like not in wide for part in parts}
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        package = Path(own) / PACKAGE
+        converted = _convert(parts, narrow, package, progress)
+        filler = PackageFiller(folder / PACKAGE)
+        filler.merge(package)
+    _fill(filler, parts, narrow, converted, progress)
+    filler.save()
+    return [program_entry(part.program, SPECIFICATION) for part in parts]
+
+
+def _fill(
+    filler: PackageFiller,
+    parts: Sequence[Part],
+    narrow: Mapping[str, bool],
+    converted: Mapping[str, Converted],
+    progress: Progress,
+) -> None:
+    """Add the functions that are like converted ones."""
+    for number, part in enumerate(parts):
+        function = identifier(part.program.name)
+        if function != converted[part.like].name:
+            progress("filling in the layers' weights", number / len(parts))
+            filler.add(function, converted[part.like], _weights(part, narrow[part.like]))
 
 
 def _convert(
@@ -84,8 +129,7 @@ def _convert(
         builder = FunctionBuilder(program, weights)
         name = identifier(part.program.name)
         functions[name] = builder.build()
-        identities = {place.weight: weights.identity(place.weight) for place in builder.places}
-        converted[like] = Converted(name, builder.places, identities)
+        converted[like] = Converted(name, builder.places)
     progress("writing the package", None)
     try:
         write_package(package, functions)

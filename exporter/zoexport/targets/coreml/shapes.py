@@ -22,6 +22,7 @@ def shapes() -> dict[Any, Rule]:
     return {
         **dict.fromkeys((aten.alias, aten.clone, aten.contiguous, aten.detach), _same),
         **dict.fromkeys((aten.reshape, aten.view, aten._unsafe_view), _reshape),
+        aten.arange: lambda count: constant(torch.arange(count)),
         aten.cat: lambda parts, dim=0: mb.concat(values=_alike(parts), axis=dim),
         aten.chunk: _chunk,
         aten.expand: _expand,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
@@ -36,6 +36,9 @@ class CoremlTarget:
         "soc": (),
         "activations": ("fp32",),
     }
+    # Fewer than elsewhere: every layer has a function of its own for each, which a phone loads by itself.
+    generating_lengths: ClassVar[tuple[int, ...]] = (1, 32)
+    generates_together: ClassVar[bool] = False
     lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
@@ -67,6 +70,23 @@ class CoremlTarget:
         from zoexport.targets.coreml.lower import lower_coreml
 
         return lower_coreml(graph, folder, progress, half=config.compute == "fp16")
+
+    def generating_problem(self, config: TrainingSettings) -> str | None:
+        """None: whatever trains, functions that generate find the weights in its package."""
+        return None
+
+    def lower_generating(
+        self,
+        graph: TrainingGraph,
+        config: TrainingSettings,
+        folder: Path,
+        progress: Progress,
+    ) -> list[dict[str, Any]]:
+        """Functions of the same package."""
+        from zoexport.targets.coreml.lower import lower_generating
+
+        half = config.compute == "fp16"
+        return lower_generating(graph, folder, progress, half=half, staged=config.staged)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What the tensors of each program take: an estimate, as Core ML does not say what it plans."""

@@ -86,11 +86,18 @@ def _product(
     step: mx.array,
     queries: int,
 ) -> mx.array:
-    """As ``ir.grid_ops`` has it; with epsilon zero nothing is added.
+    """As ``ir.grid_ops`` has it; with epsilon zero nothing is added, and without queries there is one copy.
 
     Some rows of the weight and a query at a time, each behind the one before: MLX would hold the noise of all.
     """
     width = x.shape[-1]
+    if queries == 0:
+        columns_of = [
+            matmul(x, weight.values(weight.integers(rows), rows).T)
+            for rows in panels(weight.size, width)
+        ]
+        made = mx.concatenate(columns_of, axis=-1)
+        return made if bias is None else made + bias
     parts = mx.split(mx.reshape(x, (-1, width)), 2 * queries)
     columns: list[list[mx.array]] = [[] for _ in parts]
     for rows in panels(weight.size, width):

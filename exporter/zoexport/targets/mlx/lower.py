@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
-from zoexport.ir.graphs import copy_program, identifier
+from zoexport.ir.graphs import arguments, copy_program, identifier, is_call, zo
 from zoexport.ir.lengths import close_sizes, row_lengths
-from zoexport.ir.noise import take_noise
+from zoexport.ir.noise import take_noise, without_noise
+from zoexport.targets.cached_attention import write_cached_attention
 from zoexport.targets.entries import program_entry
 from zoexport.targets.mlx.functions import Function, write_functions
 from zoexport.targets.mlx.packing import GROUPS, pack
@@ -26,15 +28,9 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
         LoweringError: an operator that has no form in MLX.
     """
     programs = _whole(graph) if graph.whole else _of_stages(graph)
-    families: dict[str, list[Function]] = {}
-    for program in programs:
-        families.setdefault(program.called, []).append(Function(program))
     entries = []
-    for number, (family, functions) in enumerate(families.items()):
-        progress("tracing functions", number / len(families))
-        file = f"{identifier(family)}.mlxfn"
-        write_functions(folder / file, functions)
-        # A whole program's file has a trace for each length.
+    for file, functions in _written(programs, folder, "", progress):
+        # A whole program's file has a trace for each length, and one entry.
         ends = graph.lengths[0], graph.lengths[-1]
         lengths = None if not graph.whole or len(graph.lengths) == 1 else ends
         entries += [
@@ -53,6 +49,51 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
         tools=("mlx",),
         pack=pack,
     )
+
+
+def lower_generating(
+    graph: TrainingGraph, folder: Path, progress: Progress
+) -> list[dict[str, Any]]:
+    """Lower the programs that generate into ``folder``, with a trace for each length in the file of a family.
+
+    Returns:
+        Their entries. The graph's weights become what the functions read, as those of :func:`lower_mlx` do.
+
+    Raises:
+        LoweringError: an operator that has no form in MLX.
+    """
+    for program in graph.programs.values():
+        write_cached_attention(program)
+        without_noise(program)
+        _unperturbed_integers(program)
+    entries = [
+        program_entry(function.program, file, function.inputs)
+        for file, functions in _written(graph.programs.values(), folder, "generate_", progress)
+        for function in functions
+    ]
+    _store_packed(graph)
+    return entries
+
+
+def _unperturbed_integers(program: Program) -> None:
+    """Have products of trained integers draw nothing: no queries."""
+    for node in program.module.graph.nodes:
+        if is_call(node, zo.grid_linear_int4, zo.grid_linear_int8):
+            node.args = (*arguments(node)[:-1], 0)
+
+
+def _written(
+    programs: Iterable[Program], folder: Path, prefix: str, progress: Progress
+) -> Iterator[tuple[str, list[Function]]]:
+    """Write programs by family, each to a file of its own; the file's name and its functions."""
+    families: dict[str, list[Function]] = {}
+    for program in programs:
+        families.setdefault(program.called, []).append(Function(program))
+    for number, (family, functions) in enumerate(families.items()):
+        progress("tracing functions", number / len(families))
+        file = f"{prefix}{identifier(family)}.mlxfn"
+        write_functions(folder / file, functions)
+        yield file, functions
 
 
 def _of_stages(graph: TrainingGraph) -> Iterator[Program]:

@@ -68,6 +68,7 @@ def elementwise() -> dict[Any, Rule]:
         aten.neg: mx.negative,
         aten.pow: _power,
         aten.reciprocal: mx.reciprocal,
+        aten.remainder: mx.remainder,
         aten.relu: lambda x: mx.maximum(x, 0),
         aten.round: mx.round,
         aten.rsqrt: mx.rsqrt,

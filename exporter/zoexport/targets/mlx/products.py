@@ -86,12 +86,12 @@ def _sparse_add_mm(
     values: mx.array,
     places: mx.array,
     span: mx.array,
-    epsilon: mx.array,
-    noise: mx.array,
+    epsilon: mx.array | None,
+    noise: mx.array | None,
     most: int,
 ) -> mx.array:
     """As ``ir.sparse_ops`` has it. Sizes are fixed: a layer with fewer than ``most`` chosen weights adds zeros."""
-    copies, width = 2 * noise.shape[0], x.shape[-1]
+    copies, width = 1 if noise is None else 2 * noise.shape[0], x.shape[-1]
     rows = mx.reshape(x, (copies, -1, width))
     total = mx.reshape(y, (copies, -1, y.shape[-1]))
     for first in range(0, most, _CHOSEN):
@@ -100,9 +100,10 @@ def _sparse_add_mm(
         index = mx.minimum(index, values.shape[0] - 1)
         place = mx.where(inside, places[index], 0)
         value = mx.where(inside, values[index].astype(mx.float32), 0)
-        move = mx.where(inside, epsilon * noise[:, index], 0)
-        perturbed = mx.reshape(mx.stack([value + move, value - move], axis=1), (copies, 1, -1))
-        terms = rows[..., place % width] * perturbed
+        if epsilon is not None and noise is not None:
+            move = mx.where(inside, epsilon * noise[:, index], 0)
+            value = mx.stack([value + move, value - move], axis=1)
+        terms = rows[..., place % width] * mx.reshape(value, (copies, 1, -1))
         total = total.at[..., place // width].add(terms)
     return mx.reshape(total, y.shape)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
@@ -33,6 +33,8 @@ class MlxTarget:
         "activations": ("fp32",),
         "compute": ("fp32",),
     }
+    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
+    generates_together: ClassVar[bool] = False
     lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
         2_000_000, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}
     )
@@ -61,6 +63,22 @@ class MlxTarget:
         from zoexport.targets.mlx.lower import lower_mlx
 
         return lower_mlx(graph, folder, progress)
+
+    def generating_problem(self, config: TrainingSettings) -> str | None:
+        """None: programs of layers and of whole models read their weights from one file."""
+        return None
+
+    def lower_generating(
+        self,
+        graph: TrainingGraph,
+        config: TrainingSettings,
+        folder: Path,
+        progress: Progress,
+    ) -> list[dict[str, Any]]:
+        """A file of functions for each family of programs."""
+        from zoexport.targets.mlx.lower import lower_generating
+
+        return lower_generating(graph, folder, progress)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What MLX holds at once of each program: an estimate, as MLX plans nothing beforehand."""

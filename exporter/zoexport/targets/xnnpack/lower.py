@@ -133,6 +133,9 @@ def _generating(graph: TrainingGraph) -> dict[str, tuple[Program, dict[str, torc
             local: made.weights[name] for local, name in stage.bind.items() if name in made.weights
         }
         found[identifier(program.name)] = legal, {**made.weights, **bound}
+    supplied = {value.name for program, _ in found.values() for value in program.arguments()}
+    for stage in made.stages:
+        stage.bind = {local: name for local, name in stage.bind.items() if local in supplied}
     return found
 
 

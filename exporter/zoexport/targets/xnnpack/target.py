@@ -30,7 +30,8 @@ class XnnpackTarget:
         "activations": ("fp32", "int8"),
         "compute": ("fp32",),
     }
-    generates_whole: ClassVar[bool] = True
+    generates_together: ClassVar[bool] = True
+    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
     lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
         32_000_000, 33_000, {"int4": 6.1, "int8": 5.1, "fp32": 13.1}
     )
@@ -97,8 +98,16 @@ class XnnpackTarget:
 
         return lower_xnnpack(graph, folder, progress)
 
+    def generating_problem(self, config: TrainingSettings) -> str | None:
+        """There are always some."""
+        return None
+
     def lower_generating(
-        self, graph: TrainingGraph, folder: Path, progress: Progress
+        self,
+        graph: TrainingGraph,
+        config: TrainingSettings,
+        folder: Path,
+        progress: Progress,
     ) -> list[dict[str, Any]]:
         """One .pte of their own, of zoexport's own kernels, which read a row of activations as fast as weights come."""
         from zoexport.targets.executorch.lower_stages import lower_stages

@@ -43,9 +43,18 @@ struct BundleManifest: Decodable {
         }
     }
 
+    struct Generate: Decodable {
+        /// Missing where the bundle has none.
+        let programs: [Program]?
+    }
+
     let bundleId: String
     let engine: String
     let programs: [Program]
+    let generate: Generate?
+
+    /// Those that train, and those that generate.
+    var everyProgram: [Program] { programs + (generate?.programs ?? []) }
 
     /// - Throws: `ZoError` of kind `bundle`: no manifest, or another one.
     static func read(_ bundle: URL) throws -> BundleManifest {

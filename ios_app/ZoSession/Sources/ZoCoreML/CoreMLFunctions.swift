@@ -20,7 +20,7 @@ public final class CoreMLFunctions: FunctionRunner, @unchecked Sendable {
         let folder = cache.appendingPathComponent(manifest.bundleId)
         try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
         var compiled: [URL: URL] = [:]
-        for package in Set(manifest.programs.compactMap(\.package)) {
+        for package in Set(manifest.everyProgram.compactMap(\.package)) {
             let source = bundle.appendingPathComponent(package)
             let target = folder.appendingPathComponent(package.replacingOccurrences(of: "/", with: "_") + "c")
             if !FileManager.default.fileExists(atPath: target.path) {

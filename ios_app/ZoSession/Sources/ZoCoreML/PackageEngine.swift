@@ -20,13 +20,13 @@ public final class PackageEngine: Engine, @unchecked Sendable {
         self.bundle = bundle
         self.functions = functions
         let manifest = try BundleManifest.read(bundle)
-        guard manifest.engine == "coreml", manifest.programs.allSatisfy({ $0.package != nil }) else {
+        guard manifest.engine == "coreml", manifest.everyProgram.allSatisfy({ $0.package != nil }) else {
             throw ZoError(
                 .bundle, where: bundle.path, found: "programs of the engine \(manifest.engine)",
                 expected: "functions of a Core ML package", fix: "Compile it with --target ios-coreml."
             )
         }
-        programs = Dictionary(manifest.programs.map { ($0.name, $0) }) { first, _ in first }
+        programs = Dictionary(manifest.everyProgram.map { ($0.name, $0) }) { first, _ in first }
     }
 
     public func run(program name: String, inputs: [Tensor], outputs: [Tensor]) throws {

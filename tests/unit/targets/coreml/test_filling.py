@@ -85,7 +85,7 @@ def converted(path: Path, given: Weights) -> Converted:
     specs = {"x": ((1, K), FP32)}
     doubled = (specs, lambda inputs: {"out_y": mb.add(x=inputs["x"], y=inputs["x"])})
     coreml_packages.save(path, {"zero": (specs, function(given, places)), "doubled": doubled})
-    return Converted("zero", places, {one.weight: given.identity(one.weight) for one in places})
+    return Converted("zero", places)
 
 
 def expected(given: Weights, x: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,6 @@ def test_a_copy_has_its_own_weights(tmp_path: Path, kind: Any) -> None:
     first = weights("layers.0", kind)
     like = converted(path, first)
     filler = PackageFiller(path)
-    filler.keep(like)
     added = {name: weights(f"layers.{name}", kind) for name in ("one", "two")}
     stored = (path / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
     for name, given in added.items():
@@ -123,6 +122,38 @@ def test_a_copy_has_its_own_weights(tmp_path: Path, kind: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [FP32, FP16], ids=["fp32", "fp16"])
+def test_functions_of_another_package_find_their_weights(tmp_path: Path, kind: Any) -> None:
+    """Those of the same content are there once; the package's own functions stay."""
+    path, other = tmp_path / "package.mlpackage", tmp_path / "other.mlpackage"
+    given = weights("layers.0", kind)
+    converted(path, given)
+    places = list[Place]()
+    specs = {"x": ((1, K), FP32)}
+    again = {"again": (specs, function(given, places)), "more": (specs, function(given, []))}
+    coreml_packages.save(other, again)
+    stored = path / "Data/com.apple.CoreML/weights/weight.bin"
+    before = stored.stat().st_size
+    filler = PackageFiller(path)
+    filler.merge(other)
+    filler.add("later", Converted("again", places), weights("layers.1", kind))
+    filler.save()
+    package = Package(path)
+    x = torch.randn(1, K, generator=torch.Generator().manual_seed(7)).numpy()
+    results = {name: package.run(name, {"x": x})["out_y"] for name in ("zero", "again", "more")}
+    assert np.array_equal(results["zero"], results["again"])
+    assert np.array_equal(results["zero"], results["more"])
+    assert np.array_equal(package.run("doubled", {"x": x})["out_y"], 2 * x)
+    tolerance = 1e-6 if kind == FP32 else 3e-3
+    np.testing.assert_allclose(
+        package.run("later", {"x": x})["out_y"],
+        expected(weights("layers.1", kind), torch.from_numpy(x)),
+        rtol=tolerance,
+        atol=3 * tolerance,
+    )
+    assert stored.stat().st_size < 2 * before
+
+
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "package.mlpackage"
     like = converted(path, weights("layers.0", FP32))
@@ -139,4 +170,4 @@ def test_a_weight_that_is_not_found_is_named(tmp_path: Path) -> None:
     lost = [Place("nowhere", "val", "table")]
     filler = PackageFiller(path)
     with pytest.raises(LoweringError, match="no operation nowhere"):
-        filler.add("one", Converted("zero", lost, {}), weights("layers.1", FP32))
+        filler.add("one", Converted("zero", lost), weights("layers.1", FP32))

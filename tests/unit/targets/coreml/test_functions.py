@@ -65,6 +65,7 @@ CASES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     ),
     (lambda x, y: aten.linear.default(x, y), (X, Y[0])),
     (lambda x, i, y: aten.index_add.default(x, 2, i, y), (X, PLACES, Y[:, :, :4])),
+    (lambda x, i: aten.add.Tensor(x, aten.remainder.Scalar(i, 3)), (X[..., :4], PLACES)),
 ]
 
 

@@ -76,6 +76,7 @@ ARITHMETIC = [
     case(aten.div.Tensor, N, 2),
     case(aten.div.Scalar, X, 7),
     case(aten.div.Tensor_mode, N, J, rounding_mode="floor"),
+    case(aten.remainder.Scalar, N, 3),
     case(aten.div.Tensor_mode, N, 2, rounding_mode="floor"),
     case(aten.div.Tensor_mode, X, Y, rounding_mode="floor"),
     case(aten.div.Scalar_mode, X, 2, rounding_mode="floor"),

@@ -84,6 +84,14 @@ def test_words_are_those_of_the_noise_specification(
 
 
 @pytest.mark.parametrize("operator", CODES)
+def test_without_queries_nothing_is_drawn(operator: Any) -> None:
+    """As with epsilon zero, of rows that are no copies."""
+    args = (X[:1], *CODES[operator], BIAS, *noise(eps=0.0))
+    expected = operator(*args, QUERIES)
+    torch.testing.assert_close(by_rule(operator, (*args, 0), {}), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator", CODES)
 def test_a_weight_in_parts(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one is shorter, and each begins where its words do."""
     monkeypatch.setattr(packing, "_PANEL", 9 * K)

@@ -76,7 +76,13 @@ SPARSE = [
         fixed("many y", (4, 50)),
         fixed("many x", (4, 40)),
         *(VALUES, MANY, torch.tensor([0, 2000]), torch.tensor([0.1]), NOISE, 2000),
-    )
+    ),
+    case(
+        zo.sparse_add_mm_given.default,
+        SPARSE_Y[:3],
+        SPARSE_X[:3],
+        *(VALUES, PLACES, torch.tensor([5, 31]), None, None, 30),
+    ),
 ]
 OF_NUMBERS = [
     case(aten.linear.default, X, WEIGHT),
