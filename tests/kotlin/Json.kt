@@ -71,3 +71,4 @@ fun Any?.items(): List<Any?> = this as List<Any?>
 fun Any?.text(): String = this as String
 fun Any?.int(): Int = (this as Double).toInt()
 fun Any?.strings(): List<String> = items().map { it.text() }
+fun Any?.double(): Double = this as Double
