@@ -184,7 +184,7 @@ BAD: dict[str, Change] = {
     "shape": replace(ONE, lambda values: values.T),
     "dtype": replace(ONE, lambda values: values.to(torch.int32)),
     "not a number": replace(ONE, lambda values: values * float("nan")),
-    "too large": replace(ONE, lambda values: torch.full(values.shape, 1e300).double()),
+    "too large": replace(ONE, lambda values: torch.full(values.shape, 1e300, dtype=torch.double)),
 }
 GOOD: dict[str, Change] = {
     "half": replace(ONE, torch.Tensor.half),
