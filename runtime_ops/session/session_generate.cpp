@@ -150,8 +150,12 @@ Result<Generated> Session::generate(GenerateRequest request) {
 }
 
 void Session::forget() {
+  const bool held = kept_ != nullptr || tokenizer_ != nullptr;
   kept_.reset();
   tokenizer_.reset();
+  if (held) {
+    return_freed_memory();
+  }
 }
 
 // --- Adapters under names -------------------------------------------------------------------------------------------------
