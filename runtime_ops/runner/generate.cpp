@@ -70,6 +70,7 @@ zo_status generate(const Options& options, zo_session* session, const volatile s
     wanted.text_size = prompt.size();
   }
   std::vector<const char*> stops;
+  stops.reserve(options.stops.size());
   for (const std::string& one : options.stops) {
     stops.push_back(one.c_str());
   }

@@ -256,7 +256,9 @@ Status read_peft(const std::string& folder, const PeftSettings& own, const Slots
   ZO_ASSIGN(tensors, named(file, slots, wanted, path));
   for (const size_t slot : wanted) {
     const auto& [name, tensor] = tensors.at(slots.spec(slot).name);
-    ZO_TRY(check_tensor(*tensor, slots.spec(slot), path + ", " + name));
+    std::string where = path;
+    where.append(", ").append(name);
+    ZO_TRY(check_tensor(*tensor, slots.spec(slot), where));
   }
   std::vector<float> values;
   for (const size_t slot : wanted) {
