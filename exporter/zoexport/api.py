@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from zoexport.core.minisign import PublicKey
+    from zoexport.generate import Generator
     from zoexport.models import ModelSource
     from zoexport.session import Sampling, StepProgress
 
@@ -208,6 +209,9 @@ class Bundle:
         data: Data,
         *,
         state: StrPath | None = None,
+        generate: bool = False,
+        max_tokens: int = 64,
+        stop: Iterable[str] = (),
         progress: Progress | None = None,
         by_key: Mapping[str, Any] | None = None,
         **settings: Any,
@@ -217,6 +221,8 @@ class Bundle:
         Args:
             data: examples (docs/cli.md).
             state: a training state's folder, which stays as it is.
+            generate: also generate an answer to each prompt, and compare it with the right ones by SQuAD's rules.
+            max_tokens, stop: of answers; see :meth:`generate`.
             progress: called with what is being done.
             by_key, settings: only ``loss``.
 
@@ -225,52 +231,106 @@ class Bundle:
         """
         from zoexport.train import evaluate
 
+        where = None if state is None else Path(state)
         with _as_file(data) as file, trusts.required(self.trusted):
+            questions = None
+            if generate:
+                from zoexport.answers import answered, read_questions
+
+                questions = read_questions(file)
             found = evaluate(
                 self.path,
                 data=file,
-                state=None if state is None else Path(state),
+                state=where,
                 settings={**(by_key or {}), **self._by_key(settings)},
                 phase=progress or _silent,
             )
+            if questions is not None:
+                found |= answered(
+                    self.path,
+                    questions,
+                    state=where,
+                    max_tokens=max_tokens,
+                    stop=tuple(stop),
+                    phase=progress or _silent,
+                )
         return Evaluated(**found)
 
     def generate(
         self,
-        prompt: str,
+        prompt: str | Iterable[Mapping[str, str]],
         *,
         state: StrPath | None = None,
         adapter: StrPath | None = None,
         max_tokens: int = 128,
+        stop: Iterable[str] = (),
         sampling: Sampling | None = None,
+        sliding: bool = False,
         on_text: Callable[[str], None] | None = None,
     ) -> Generated:
         """Generate what follows a prompt.
 
         Args:
-            prompt: as it is; nothing is added but what the tokenizer adds by itself.
+            prompt: a text as it is, to which nothing is added but what the tokenizer adds by itself; or the messages of
+                a conversation, ``{"role", "content"}``, that is answered.
             state: a training state's folder, which stays as it is.
-            adapter: a folder that :meth:`export_adapter` wrote, in place of a state.
+            adapter: what :meth:`export_adapter` wrote, in place of a state.
             max_tokens: that follow at most.
+            stop: strings before the first of which the text ends.
             sampling: the most likely token each time where None.
+            sliding: past the bundle's context go on over the last part of the tokens (docs/generate.md).
             on_text: called with pieces of text as they come.
 
         Raises:
             ZoExportError: something cannot be used.
         """
-        from zoexport.generate import generate
+        from zoexport.generate import Prompt, generate
 
+        given = (
+            Prompt(prompt)
+            if isinstance(prompt, str)
+            else Prompt(messages=tuple((one["role"], one["content"]) for one in prompt))
+        )
         with trusts.required(self.trusted):
             (found,) = generate(
                 self.path,
-                [prompt],
+                [given],
                 state=None if state is None else Path(state),
                 adapter=None if adapter is None else Path(adapter),
                 max_tokens=max_tokens,
+                stop=tuple(stop),
                 sampling=sampling,
+                sliding=sliding,
                 on_text=on_text,
             )
         return Generated(**found)
+
+    def generator(
+        self,
+        *,
+        state: StrPath | None = None,
+        adapters: Mapping[str, StrPath] | None = None,
+    ) -> Generator:
+        """Open the bundle once to generate several texts, with adapters that are switched in between.
+
+        Args:
+            state: a training state's folder, which stays as it is.
+            adapters: by name, what :meth:`export_adapter` wrote; :meth:`Generator.load_adapter` takes more of them.
+
+        Returns:
+            A :class:`zoexport.generate.Generator`, to be used in a ``with`` statement.
+
+        Raises:
+            ZoExportError: something cannot be used.
+        """
+        from zoexport.generate import Generator
+
+        with trusts.required(self.trusted):
+            return Generator.open(
+                self.path,
+                state=None if state is None else Path(state),
+                adapters={name: Path(path) for name, path in (adapters or {}).items()},
+            )
 
     def parity(
         self,

@@ -24,6 +24,13 @@ METHOD = "mebp"
 RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-mebp-int4.yaml"
 STEPS = 60
 PARITY_STEPS = 2
+QUESTIONS = (
+    "Feeble comedy. It was",
+    "Manages to be both hugely entertaining and uplifting. It was",
+    "Painfully padded. It was",
+)
+"""Prompts of the held-out sentences, answered before and after training."""
+ANSWER_TOKENS = 6
 
 
 class VerbFailed(Exception):
@@ -68,6 +75,10 @@ def run(folder: Path, steps: int) -> None:
     parity = verb("parity", bundle, "--steps", PARITY_STEPS)
     say("Export the adapter for PEFT")
     verb("adapter", "export", bundle, "--state", state, "-o", adapter, "--force")
+    say(f"Answer {len(QUESTIONS)} of the held-out sentences, before and after")
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in QUESTIONS))
+    texts = [answers(bundle, prompts, *options) for options in ((), ("--state", state))]
     loss_curve(
         curve,
         trained["losses"],
@@ -79,6 +90,7 @@ def run(folder: Path, steps: int) -> None:
         ("accuracy", before["accuracy"], after["accuracy"]),
     ]
     print("\n" + table(("held out", "before", f"after {trained['steps']} steps"), rows))
+    print("\n" + table(("prompt", "before", "after"), list(zip(QUESTIONS, *texts, strict=True))))
     memory = trained["peak_anonymous_mb"]
     if trained["step_seconds_median"] is not None:
         print(f"\n{trained['step_seconds_median']:.2f} s a step, {memory} MB of anonymous memory")
@@ -132,6 +144,19 @@ def verb(*arguments: object) -> dict[str, Any]:
     if "error" in result:
         raise VerbFailed(done.returncode)
     return result
+
+
+def answers(bundle: Path, prompts: Path, *options: object) -> list[str]:
+    """What follows each prompt of a file, on one line.
+
+    Raises:
+        VerbFailed: it has printed its one message.
+    """
+    arguments = ("--data", prompts, "--max-tokens", ANSWER_TOKENS, *options)
+    done = command("generate", bundle, *arguments, show=True)
+    if done.returncode != 0:
+        raise VerbFailed(done.returncode)
+    return [" ".join(json.loads(line)["text"].split()) for line in done.stdout.splitlines()]
 
 
 def say(text: str) -> None:

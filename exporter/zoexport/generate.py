@@ -1,44 +1,190 @@
-"""``generate``: prompts to tokens, the session, and tokens to text as they come.
+"""``generate``: prompts in, and the text that follows as it comes; adapters that are switched in between.
 
-The process that generates loads the tokenizer alone, and none of torch and transformers, so that its memory is that of
-generating.
+Text is the session's own (docs/text.md): a process that generates loads none of torch, transformers and tokenizers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from zoexport.core import manifest as manifests
-from zoexport.core import outside
-from zoexport.core.errors import BundleError, ConfigError, DataError, first_line
-from zoexport.session import Generation, Sampling, Session
+from zoexport.core.errors import ConfigError, DataError
+from zoexport.data.records import parse_object, read_lines, text_of, turns_of
+from zoexport.session import Generation, OnText, Sampling, Session
 
-_TOKENIZER = "tokenizer.json"
+PROMPTS = '{"prompt"} or {"messages"}'
 _MEGABYTE = 1e6
-_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+_ASSISTANT = "assistant"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """A text that is continued, or a conversation that is answered.
+
+    Attributes:
+        text: as it is; nothing is added but what the tokenizer adds by itself.
+        messages: roles and contents, in place of a text.
+    """
+
+    text: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
+
+
+class Generator:
+    """An open bundle that continues texts, one after another.
+
+    Use it in a ``with`` statement, from one thread at a time.
+    """
+
+    def __init__(self, session: Session, bundle: Path, manifest: dict[str, Any]) -> None:
+        self.session = session
+        self._bundle = bundle
+        self._manifest = manifest
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Path,
+        *,
+        state: Path | None = None,
+        adapters: Mapping[str, Path] | None = None,
+    ) -> Generator:
+        """Open a bundle.
+
+        Args:
+            bundle: its folder.
+            state: a training state, whose pending update is applied; it stays as it is.
+            adapters: by name, what ``adapter export`` wrote.
+
+        Raises:
+            ZoExportError: something cannot be used.
+        """
+        manifest = manifests.read(bundle)
+        generator = cls(Session.open(bundle), bundle, manifest)
+        try:
+            if state is not None:
+                generator.session.attach(state, read_only=True)
+            for name, adapter in (adapters or {}).items():
+                generator.load_adapter(name, adapter)
+        except BaseException:
+            generator.close()
+            raise
+        return generator
+
+    def load_adapter(self, name: str, adapter: Path) -> None:
+        """Load what ``adapter export`` wrote under a name, in place of what has it.
+
+        Raises:
+            ZoExportError: it does not fit; nothing changes.
+        """
+        floats = all(slot.passed == "float32" for slot in self.session.slots())
+        if adapter.is_dir() and floats and "adapter_config.json" in self._manifest["files"]:
+            self.session.load_adapter(name, adapter)
+            return
+        from zoexport.transfer import read_adapter
+
+        kind = "gguf" if adapter.is_file() else None
+        slots = read_adapter(self.session, self._bundle, self._manifest, adapter, kind)
+        if name in self.session.adapters:
+            self.session.drop_adapter(name)
+        for slot, values in slots.items():
+            self.session.write_adapter(name, slot, values)
+
+    def drop_adapter(self, name: str) -> None:
+        """Free an adapter.
+
+        Raises:
+            ConfigError: there is none of this name.
+        """
+        self.session.drop_adapter(name)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the loaded adapters."""
+        return self.session.adapters
+
+    def generate(
+        self,
+        prompt: str | Prompt,
+        *,
+        adapter: str | None = None,
+        untrained: bool = False,
+        max_tokens: int = 128,
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
+        keep: bool = False,
+        sliding: bool = False,
+        on_text: OnText | None = None,
+    ) -> dict[str, Any]:
+        """What follows a prompt: the keys of ``generate --json``.
+
+        Args:
+            prompt: a text, or a conversation.
+            adapter: the name of a loaded one, in place of what the state has trained.
+            untrained: with the bundle as it was compiled.
+            max_tokens, stop, sampling, keep, sliding, on_text: see :meth:`zoexport.session.Session.generate`.
+
+        Raises:
+            ZoExportError: something cannot be used.
+        """
+        given = Prompt(prompt) if isinstance(prompt, str) else prompt
+        made = self.session.generate(
+            () if given.messages else given.text,
+            messages=given.messages,
+            adapter=adapter,
+            untrained=untrained,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            keep=keep,
+            sliding=sliding,
+            on_text=on_text,
+        )
+        return _result(made)
+
+    def close(self) -> None:
+        """Close the bundle."""
+        self.session.close()
+
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 def generate(
     bundle: Path,
-    prompts: list[str],
+    prompts: Iterable[str | Prompt],
     *,
     state: Path | None = None,
     adapter: Path | None = None,
     max_tokens: int = 128,
+    stop: Sequence[str] = (),
     sampling: Sampling | None = None,
+    sliding: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Generate what follows each prompt, in one session.
 
     Args:
         bundle: the bundle's folder.
-        prompts: as they are; nothing is added but what the tokenizer adds by itself.
+        prompts: texts and conversations.
         state: a training state, whose pending update is applied; it stays as it is.
-        adapter: a folder that ``adapter export`` wrote, in place of a state.
+        adapter: what ``adapter export`` wrote, in place of a state.
         max_tokens: that follow at most.
+        stop: strings before the first of which a text ends.
         sampling: the most likely token each time where None.
+        sliding: past the bundle's context go on over the last part of the tokens.
         on_text: called with pieces of text as they come.
 
     Yields:
@@ -48,7 +194,6 @@ def generate(
     Raises:
         ZoExportError: something cannot be used.
     """
-    manifest = manifests.read(bundle)
     if state is not None and adapter is not None:
         raise ConfigError(
             "state and adapter",
@@ -56,130 +201,70 @@ def generate(
             expected="one of them",
             fix="Leave one out.",
         )
-    with Session.open(bundle) as session:
-        tokenizer = _tokenizer(bundle, manifest)
-        if state is not None:
-            session.attach(state, read_only=True)
-        if adapter is not None:
-            _load(session, bundle, manifest, adapter)
+    name = None if adapter is None else name_of(adapter)
+    adapters = {} if adapter is None or name is None else {name: adapter}
+    with Generator.open(bundle, state=state, adapters=adapters) as generator:
         for prompt in prompts:
-            text = _Text(tokenizer, on_text)
-            made = session.generate(
-                tokenizer.encode(prompt).ids,
+            yield generator.generate(
+                prompt,
+                adapter=name,
                 max_tokens=max_tokens,
+                stop=stop,
                 sampling=sampling,
-                on_token=text.add,
+                sliding=sliding,
+                on_text=on_text,
             )
-            yield _result(made, text.end())
 
 
-def read_prompts(data: Path) -> list[str]:
-    """The prompts of a file of JSON Lines with ``prompt``.
+def name_of(adapter: Path) -> str:
+    """What an adapter is called where nobody names it: its folder, or its file without the ending."""
+    return adapter.resolve().stem if adapter.is_file() else adapter.resolve().name or "adapter"
+
+
+def read_prompts(data: Path) -> list[Prompt]:
+    """The prompts of a file of JSON Lines with ``prompt`` or ``messages``.
 
     Raises:
         DataError: it cannot be read, or a line is something else.
     """
-    found = []
-    try:
-        with data.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    found.append(_prompt(line, f"{data}:{number}"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            str(data),
-            found=first_line(error),
-            expected="a file of JSON Lines",
-            fix="Check the path.",
-        ) from error
-    if not found:
-        raise DataError(
-            str(data), found="no lines", expected='lines of {"prompt": "..."}', fix="Add prompts."
-        )
-    return found
+    return list(read_lines(data, _prompt, shapes=PROMPTS))
 
 
-def _prompt(line: str, where: str) -> str:
-    try:
-        record = outside.parse(line)
-    except outside.BadJsonError as error:
-        raise DataError(
-            where, found=first_line(error), expected="a line of JSON", fix="Correct the line."
-        ) from error
-    prompt = record.get("prompt") if isinstance(record, dict) else None
-    if not isinstance(prompt, str):
+def _prompt(raw: bytes, where: str) -> Prompt:
+    content = parse_object(raw, where, PROMPTS)
+    if ("prompt" in content) == ("messages" in content):
         raise DataError(
             where,
-            found="no text under 'prompt'",
-            expected='{"prompt": "..."}',
-            fix="Give the text that is to be continued.",
+            found="both 'prompt' and 'messages'"
+            if "prompt" in content
+            else "neither 'prompt' nor 'messages'",
+            expected=PROMPTS,
+            fix="Give the text that is to be continued, or the conversation that is to be answered.",
         )
-    return prompt
+    if "prompt" in content:
+        return Prompt(text_of(content, "prompt", where))
+    return Prompt(messages=asked(turns_of(content, where)))
 
 
-def _tokenizer(bundle: Path, manifest: dict[str, Any]) -> Any:
-    if _TOKENIZER not in manifest["tokenizer"]:
-        raise BundleError(
-            str(bundle),
-            found=f"no {_TOKENIZER}, but {', '.join(manifest['tokenizer']) or 'no tokenizer'}",
-            expected="a tokenizer in that file",
-            fix="Save the model with transformers' fast tokenizer, and compile it again.",
-        )
-    from tokenizers import Tokenizer
-
-    with manifests.checked_file(bundle, manifest, _TOKENIZER) as file:
-        return Tokenizer.from_file(str(file))
+def asked(turns: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """The turns up to an answer: without the last one where that is the assistant's, as in training data."""
+    if turns[-1]["role"] == _ASSISTANT:
+        turns = turns[:-1]
+    return tuple((str(turn["role"]), str(turn["content"])) for turn in turns)
 
 
-def _load(session: Session, bundle: Path, manifest: dict[str, Any], adapter: Path) -> None:
-    """The slots of a session as an adapter's files have them."""
-    from zoexport.transfer import read_adapter
-
-    for name, values in read_adapter(session, bundle, manifest, adapter).items():
-        session.write_slot(name, values)
-
-
-class _Text:
-    """Text of tokens that come one by one.
-
-    Args:
-        tokenizer: of the bundle. on_text: called with what is known of the text whatever follows.
-    """
-
-    def __init__(self, tokenizer: Any, on_text: Callable[[str], None] | None) -> None:
-        self.tokenizer = tokenizer
-        self.on_text = on_text
-        self.tokens: list[int] = []
-        self.said = 0
-
-    def add(self, token: int) -> None:
-        """The session's callback."""
-        self.tokens.append(token)
-        if self.on_text is not None:
-            text = self.tokenizer.decode(self.tokens)
-            # Bytes of a character may come with several tokens.
-            if not text.endswith(_UNFINISHED) and len(text) > self.said:
-                self.on_text(text[self.said :])
-                self.said = len(text)
-
-    def end(self) -> str:
-        """The whole text."""
-        text: str = self.tokenizer.decode(self.tokens)
-        if self.on_text is not None and len(text) > self.said:
-            self.on_text(text[self.said :])
-        return text
-
-
-def _result(made: Generation, text: str) -> dict[str, Any]:
+def _result(made: Generation) -> dict[str, Any]:
     def rate(count: int, seconds: float) -> float | None:
         return round(count / seconds, 2) if count > 0 and seconds > 0 else None
 
     return {
-        "text": text,
+        "text": made.text,
         "tokens": list(made.tokens),
         "prompt_tokens": made.prompt_tokens,
         "stop": made.stop,
-        "prefill_tokens_per_second": rate(made.prompt_tokens, made.prefill_seconds),
+        "prefill_tokens_per_second": rate(
+            made.prompt_tokens - made.kept_tokens, made.prefill_seconds
+        ),
         # The first comes with the prompt.
         "decode_tokens_per_second": rate(len(made.tokens) - 1, made.decode_seconds),
         "peak_anonymous_mb": round(made.anonymous_bytes / _MEGABYTE, 1) or None,

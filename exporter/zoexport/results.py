@@ -50,6 +50,7 @@ class Evaluated(_Result):
         loss: mean over the examples. accuracy: share whose right choice is the likeliest; None without choices.
         token_accuracy: share of labels that are the likeliest token.
         examples: in the data. shortened: those of them longer than a row.
+        exact_match, f1: of greedy answers, by SQuAD's rules, 0 to 1; None where they were not asked for.
     """
 
     loss: float
@@ -57,6 +58,14 @@ class Evaluated(_Result):
     token_accuracy: float
     examples: int
     shortened: int
+    exact_match: float | None = None
+    f1: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``--json`` prints it: without what was not asked for."""
+        generated = ("exact_match", "f1")
+        found = super().as_dict()
+        return {key: found[key] for key in found if key not in generated or found[key] is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +73,9 @@ class Generated(_Result):
     """What follows a prompt.
 
     Attributes:
-        text: what follows. tokens: the same; an end token is not among them. prompt_tokens: of the prompt.
-        stop: eos, length or caller.
+        text: what follows, up to a stop string. tokens: that came; an end token is not among them.
+        prompt_tokens: of the prompt.
+        stop: eos, length, string or caller.
         prefill_tokens_per_second, decode_tokens_per_second: of the prompt, and of the tokens after the first.
         peak_anonymous_mb: of this process meanwhile; None where the system does not say.
     """

@@ -66,18 +66,6 @@ zo_slot_info to_c(const zoexport::SlotSpec& spec) {
           spec.dtype};
 }
 
-// A verb on a slot whose values pass in `form`, as many as the caller's array has.
-template <typename Body>
-zo_status with_slot(zo_session* session, const char* name, SlotForm form, const void* values, size_t count,
-                    zo_error* error, Body body) noexcept {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, impl.slot(name, form, count));
-    return body(impl, slot);
-  });
-}
-
 zo_status read_slot(zo_session* session, const char* name, int32_t which, SlotForm form, void* values, size_t count,
                     zo_error* error) {
   return with_slot(session, name, form, values, count, error, [&](zoexport::Session& impl, size_t slot) -> Status {
@@ -351,37 +339,6 @@ zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo
     ZO_REQUIRE(evaluation);
     ZO_ASSIGN(result, impl.evaluate(dataset->impl));
     return write_struct(result, sizeof(zo_evaluation), "zo_evaluation", evaluation);
-  });
-}
-
-zo_status zo_session_generate(zo_session* session, const zo_generate_options* options, zo_on_token on_token, void* user,
-                              zo_generation* generation, zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(options);
-    ZO_REQUIRE(generation);
-    zo_generate_options given;
-    ZO_TRY(read_struct(*options, sizeof(zo_generate_options), "zo_generate_options", given));
-    zoexport::GenerateOptions chosen;
-    if (given.prompt_length > 0) {
-      ZO_REQUIRE(given.prompt);
-      chosen.prompt.assign(given.prompt, given.prompt + given.prompt_length);
-    }
-    if (given.stop_tokens != nullptr) {
-      chosen.stop_tokens.emplace(given.stop_tokens, given.stop_tokens + given.stop_count);
-    }
-    chosen.max_tokens = given.max_tokens;
-    chosen.sampling = {given.temperature,
-                       given.top_k,
-                       given.top_p == 0 ? 1 : given.top_p,
-                       given.min_p,
-                       given.repetition_penalty == 0 ? 1 : given.repetition_penalty,
-                       given.seed};
-    session->cancelled = false;
-    ZO_ASSIGN(made, impl.generate(chosen, given.untrained != 0, [&](int64_t token) {
-      const bool stop = on_token != nullptr && on_token(user, token) != 0;
-      return !stop && !session->cancelled;
-    }));
-    return write_struct(made, sizeof(zo_generation), "zo_generation", generation);
   });
 }
 

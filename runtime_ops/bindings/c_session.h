@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "bindings/c_support.h"
 #include "session/session.h"
@@ -13,7 +15,8 @@ struct zo_session {
   zoexport::StepReport last = {};  // what the pointers of zo_step refer to
   std::atomic<bool> busy{false};
   std::atomic<bool> cancelled{false};
-  bool closing = false;  // asked for from within a call
+  std::optional<std::string> text{};  // what zo_generation points to
+  bool closing = false;               // asked for from within a call
 };
 
 namespace zoexport::c {
@@ -41,6 +44,18 @@ zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept
     ZO_TRY(faults->check());
     ZO_TRY(body(*session->impl));
     return faults->check();
+  });
+}
+
+// A verb on a slot whose values pass in `form`, as many as the caller's array has.
+template <typename Body>
+zo_status with_slot(zo_session* session, const char* name, SlotForm form, const void* values, size_t count,
+                    zo_error* error, Body body) noexcept {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    ZO_REQUIRE(name);
+    ZO_REQUIRE(values);
+    ZO_ASSIGN(slot, impl.slot(name, form, count));
+    return body(impl, slot);
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "bindings/c_support.h"
 #include "session/manifest/bundle_files.h"
+#include "session/memory.h"
 #include "session/storage/faults.h"
 #include "session/text/chat.h"
 #include "session/text/tokenizer.h"
@@ -67,7 +68,12 @@ zo_status zo_tokenizer_open(const char* bundle, const zo_open_options* options, 
   });
 }
 
-void zo_tokenizer_close(zo_tokenizer* tokenizer) { delete tokenizer; }
+void zo_tokenizer_close(zo_tokenizer* tokenizer) {
+  if (tokenizer != nullptr) {
+    delete tokenizer;
+    zoexport::return_freed_memory();
+  }
+}
 
 zo_status zo_tokenizer_encode(zo_tokenizer* tokenizer, const char* text, size_t size, int32_t special, int64_t* tokens,
                               size_t* count, zo_error* error) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "runner/generate.h"
 #include "runner/options.h"
 #include "zoexport/session.h"
 
@@ -67,12 +68,14 @@ zo_status open_session(const Options& options, SessionHandle& session, zo_error&
                              nullptr,
                              options.cache ? options.cache->c_str() : nullptr,
                              options.trusted ? options.trusted->c_str() : nullptr};
+  // That of generate is of what is drawn.
+  const std::optional<uint64_t> seed = options.verb == "generate" ? std::nullopt : options.seed;
   zo_session* opened = nullptr;
   zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
   session.reset(opened);
   if (status == ZO_OK && !options.state.empty()) {
     const zo_attach_options attach{sizeof(zo_attach_options), options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ,
-                                   options.seed ? &*options.seed : nullptr, options.recover ? 1u : 0u,
+                                   seed ? &*seed : nullptr, options.recover ? 1u : 0u,
                                    options.change_settings ? 1u : 0u};
     status = zo_session_attach_with(opened, options.state.c_str(), &attach, &error);
   }
@@ -86,7 +89,7 @@ zo_status open_session(const Options& options, SessionHandle& session, zo_error&
   }
   run.lr = options.lr.value_or(run.lr);
   run.eps = options.eps.value_or(run.eps);
-  run.seed = options.seed.value_or(run.seed);
+  run.seed = seed.value_or(run.seed);
   run.batch = options.batch.value_or(run.batch);
   run.accumulate = options.accumulate.value_or(run.accumulate);
   run.momentum = options.momentum.value_or(run.momentum);
@@ -217,7 +220,7 @@ void print(const Options& options, const json& out) {
     return;
   }
   for (const auto& [key, value] : out.items()) {
-    if (key != "losses") {
+    if (key != "losses" && key != "tokens" && key != "text") {
       std::printf("%s: %s\n", key.c_str(), value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
     }
   }
@@ -230,12 +233,14 @@ int run(const Options& options) {
   // First: examples that cannot be used must not leave a state behind.
   const DatasetHandle dataset(zo_dataset_new());
   zo_status status =
-      options.verb == "inspect" ? zo_status{ZO_OK} : zo_dataset_load(dataset.get(), options.examples.c_str(), &error);
+      options.takes_examples() ? zo_dataset_load(dataset.get(), options.examples.c_str(), &error) : zo_status{ZO_OK};
   const auto start = std::chrono::steady_clock::now();
   status = status == ZO_OK ? open_session(options, session, error) : status;
   const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (status == ZO_OK && options.verb == "inspect") {
     status = inspect(session.get(), out, error);
+  } else if (status == ZO_OK && options.verb == "generate") {
+    status = zoexport::runner::generate(options, session.get(), stop_requested, out, error);
   } else if (status == ZO_OK) {
     status = options.verb == "train" ? train(options, session.get(), dataset.get(), out, error)
                                      : evaluate(session.get(), dataset.get(), out, error);

@@ -13,6 +13,8 @@
 namespace zoexport::runner {
 namespace {
 
+const char* const kVerbs = "train, eval, generate or inspect";
+
 using Setter = std::function<Status(Options&, const std::string&)>;
 
 Failure bad(const std::string& option, const std::string& found, const std::string& expected) {
@@ -34,7 +36,8 @@ Setter whole(const std::string& option, Target Options::* target, uint64_t least
   };
 }
 
-Setter number(const std::string& option, std::optional<double> Options::* target, bool or_zero = false) {
+template <typename Target>
+Setter number(const std::string& option, Target Options::* target, bool or_zero = false) {
   return [=](Options& options, const std::string& text) -> Status {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
@@ -85,6 +88,16 @@ Status add_trusted(Options& options, const std::string& text) {
   return {};
 }
 
+Status prompt(Options& options, const std::string& text) {
+  options.prompt = text;
+  return {};
+}
+
+Status add_stop(Options& options, const std::string& text) {
+  options.stops.push_back(text);
+  return {};
+}
+
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table = {
       {"--bundle", path(&Options::bundle)},
@@ -106,6 +119,15 @@ const std::map<std::string, Setter>& setters() {
       {"--schedule", word("--schedule", &Options::schedule, schedule_from_text, "constant, linear or cosine")},
       {"--loss", word("--loss", &Options::loss, loss_from_text, "full or choices")},
       {"--difference", word("--difference", &Options::difference, difference_from_text, "central or forward")},
+      {"--prompt", prompt},
+      {"--adapter", path(&Options::adapter)},
+      {"--stop", add_stop},
+      {"--max-tokens", whole<uint32_t>("--max-tokens", &Options::max_tokens, 1)},
+      {"--top-k", whole<uint32_t>("--top-k", &Options::top_k, 0)},
+      {"--temperature", number("--temperature", &Options::temperature, true)},
+      {"--top-p", number("--top-p", &Options::top_p)},
+      {"--min-p", number("--min-p", &Options::min_p, true)},
+      {"--repetition-penalty", number("--repetition-penalty", &Options::repetition_penalty)},
   };
   return table;
 }
@@ -117,17 +139,24 @@ const std::map<std::string, bool Options::*>& flags() {
       {"--skip-hashes", &Options::skip_hashes},
       {"--recover", &Options::recover},
       {"--change-settings", &Options::change_settings},
+      {"--chat", &Options::chat},
+      {"--sliding", &Options::sliding},
   };
   return table;
 }
 
 Status check_required(const Options& options) {
-  const bool needs_examples = options.verb != "inspect";
   if (options.bundle.empty()) {
     return bad("--bundle", "nothing", "a bundle's folder");
   }
-  if (needs_examples && options.examples.empty()) {
+  if (options.takes_examples() && options.examples.empty()) {
     return bad("--examples", "nothing", "a file of tokenized examples");
+  }
+  if (options.verb == "generate" && !options.prompt) {
+    return bad("--prompt", "nothing", "the text that is to be continued");
+  }
+  if (!options.adapter.empty() && !options.state.empty()) {
+    return bad("--adapter", "a state too", "one of them");
   }
   if (options.verb == "train" && options.state.empty()) {
     return bad("--state", "nothing", "a folder for the state");
@@ -143,15 +172,20 @@ Status check_required(const Options& options) {
 const char* const kUsage =
     "zoexport-runner train   --bundle DIR --examples FILE --state DIR --steps N [options]\n"
     "zoexport-runner eval    --bundle DIR --examples FILE [--state DIR] [options]\n"
+    "zoexport-runner generate --bundle DIR [--state DIR | --adapter DIR] --prompt TEXT [options]\n"
     "zoexport-runner inspect --bundle DIR [--state DIR] [options]\n"
     "\n"
-    "Trains, evaluates or describes a zoexport bundle. FILE holds tokenized examples, one JSON object a line.\n"
+    "Trains, evaluates, asks or describes a zoexport bundle. FILE holds tokenized examples, one JSON object a line.\n"
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
     "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
     "  --schedule constant|linear|cosine  --loss full|choices\n"
     "  --difference central|forward     the same, of a zeroth-order method\n"
+    "  --max-tokens N --temperature X --top-k N --top-p X --min-p X --repetition-penalty X --seed N     of generate\n"
+    "  --stop TEXT       the text ends before it; again for several\n"
+    "  --chat            the prompt is a user's message, which the model's chat template writes\n"
+    "  --sliding         past the bundle's context, go on over the last part of the text\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
     "  --recover         go on from the last good record of a damaged log; a copy of it is kept\n"
@@ -165,11 +199,11 @@ const char* const kUsage =
 Result<Options> parse_options(int count, const char* const* arguments) {
   Options options;
   if (count < 2) {
-    return bad("VERB", "nothing", "train, eval or inspect");
+    return bad("VERB", "nothing", kVerbs);
   }
   options.verb = arguments[1];
-  if (options.verb != "train" && options.verb != "eval" && options.verb != "inspect") {
-    return bad("VERB", "'" + options.verb + "'", "train, eval or inspect");
+  if (options.verb != "train" && options.verb != "eval" && options.verb != "generate" && options.verb != "inspect") {
+    return bad("VERB", "'" + options.verb + "'", kVerbs);
   }
   for (int i = 2; i < count; ++i) {
     const std::string name = arguments[i];

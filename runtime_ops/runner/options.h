@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "session/result.h"
 
 namespace zoexport::runner {
 
 struct Options {
-  std::string verb;  // train, eval or inspect
+  std::string verb;  // train, eval, generate or inspect
   std::string bundle;
   std::string examples;
   std::string state;
@@ -36,6 +37,20 @@ struct Options {
   std::optional<int32_t> schedule;
   std::optional<int32_t> loss;
   std::optional<int32_t> difference;
+  // Of generate.
+  std::optional<std::string> prompt;
+  std::string adapter;
+  std::vector<std::string> stops;
+  uint32_t max_tokens = 128;
+  uint32_t top_k = 0;
+  double temperature = 0;
+  double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
+  bool chat = false;  // the prompt is a user's message
+  bool sliding = false;
+
+  bool takes_examples() const { return verb == "train" || verb == "eval"; }
 };
 
 extern const char* const kUsage;

@@ -9,8 +9,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
+#if defined(__linux__)
+#include <malloc.h>
+#endif
 
 namespace zoexport {
+
+void return_freed_memory() {
+#if defined(__GLIBC__)
+  ::malloc_trim(0);
+#elif defined(M_PURGE)
+  ::mallopt(M_PURGE, 0);
+#endif
+}
 
 zo_memory memory_usage() {
   zo_memory usage{sizeof(zo_memory), 0, 0, 0};

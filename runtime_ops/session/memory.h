@@ -17,6 +17,10 @@ zo_memory memory_usage();
 // refused before it is taken, as systems grant more than there is and end the process later.
 uint64_t machine_memory();
 
+// Gives the system what was freed and the C library keeps, where it can: tens of megabytes after a large tokenizer, whose
+// many small parts lie between others.
+void return_freed_memory();
+
 // Looks at the anonymous memory every 10 ms while it exists: engines take and give back memory within a step, which a
 // look after it would miss.
 class AnonymousPeak {

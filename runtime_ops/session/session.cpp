@@ -250,6 +250,21 @@ Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
                     records_.empty() ? "a state attached for reading" : "a run that has taken steps",
                     "a run that has not begun", "Import an adapter into a new state.");
   }
+  ZO_ASSIGN(written, slot_bytes(slot, form, values));
+  kept_.reset();
+  ZO_TRY(make_room());
+  slots_->set(slot, written.data());
+  // A slot that is written again has one replacement still, however often.
+  auto place = std::find_if(written_.begin(), written_.end(), [&](const auto& entry) { return entry.first == slot; });
+  if (place == written_.end()) {
+    place = written_.insert(place, {slot, {}});
+  }
+  place->second = std::move(written);
+  initial_changed_ = true;
+  return {};
+}
+
+Result<std::vector<uint8_t>> Session::slot_bytes(size_t slot, SlotForm form, const void* values) const {
   const SlotSpec& spec = slots_->spec(slot);
   const auto* bytes = static_cast<const uint8_t*>(values);
   if (spec.dtype == ZO_INT8 && std::find(bytes, bytes + spec.bytes(), kNoInteger) != bytes + spec.bytes()) {
@@ -264,16 +279,7 @@ Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
     return argument("slot " + spec.name, "a value that is not finite in " + std::string(dtype_text(spec.dtype)),
                     "finite values", "Import an adapter without NaN and infinity.");
   }
-  ZO_TRY(make_room());
-  slots_->set(slot, written.data());
-  // A slot that is written again has one replacement still, however often.
-  auto place = std::find_if(written_.begin(), written_.end(), [&](const auto& entry) { return entry.first == slot; });
-  if (place == written_.end()) {
-    place = written_.insert(place, {slot, {}});
-  }
-  place->second = std::move(written);
-  initial_changed_ = true;
-  return {};
+  return written;
 }
 
 Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* values) {
@@ -353,6 +359,7 @@ std::vector<uint64_t> Session::batch(uint64_t step, size_t examples) {
 }
 
 Status Session::prepare_step() {
+  forget();  // training's memory is that of training
   if (state_ && !state_->writable()) {
     return Failure{ZO_STATE_ERROR, state_->path(), "a state attached for reading", "one attached for training",
                    "Attach it with ZO_STATE_TRAIN."};

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engines/engine.h"
@@ -14,8 +16,11 @@
 #include "session/manifest/manifest.h"
 #include "session/programs/programs.h"
 #include "session/programs/stages.h"
+#include "session/state/named_slots.h"
 #include "session/state/slots.h"
 #include "session/state/state_folder.h"
+#include "session/text/chat.h"
+#include "session/text/tokenizer.h"
 #include "session/train/divergence.h"
 #include "session/train/stage_scorer.h"
 #include "session/train/trainer.h"
@@ -36,6 +41,28 @@ struct StepReport {
   double lr = 0;
   double seconds = 0;
   StepOutput output;
+};
+
+// What is to be generated, and with what. The prompt is one of `options.prompt`, `text` and `messages`.
+struct GenerateRequest {
+  GenerateOptions options;
+  std::optional<std::string> text;
+  std::vector<Message> messages;
+  std::vector<std::string> stop_strings;
+  std::optional<std::string> adapter;  // the name of a loaded one, in place of what the session trained
+  bool untrained = false;              // with the slots as the bundle has them
+  bool keep = false;                   // the caches, for a prompt that begins alike
+  OnToken on_token;
+  std::function<bool(const std::string& piece)> on_text;  // whether to go on; may be empty
+
+  bool wants_text() const { return text || !messages.empty() || !stop_strings.empty() || on_text; }
+};
+
+struct Generated {
+  Generation made;
+  size_t prompt_tokens = 0;
+  uint64_t anonymous_bytes = 0;
+  std::optional<std::string> text;  // where it was wanted
 };
 
 // How a slot's values pass: as float32, which slots of floats have, or as its own bytes.
@@ -60,8 +87,14 @@ class Session {
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
   Result<zo_evaluation> evaluate(const Dataset& dataset);
-  // Tokens that follow a prompt; `untrained`: with the slots as the bundle has them.
-  Result<zo_generation> generate(const GenerateOptions& options, bool untrained, const OnToken& on_token);
+  // What follows a prompt. Caches and the tokenizer may stay for the next one, until a step is taken or forget().
+  Result<Generated> generate(GenerateRequest request);
+  void forget();
+  // Values of slots under a name, for generation alone. Loading replaces one of that name, or changes nothing.
+  Status load_adapter(const std::string& name, const std::string& folder);
+  Status write_adapter(const std::string& name, size_t slot, SlotForm form, const void* values);
+  Status drop_adapter(const std::string& name);
+  const std::map<std::string, NamedSlots>& adapters() const { return adapters_; }
   // Goes on by another session's records (zo_session_follow).
   Status follow(std::vector<Record> records);
 
@@ -103,6 +136,14 @@ class Session {
   Result<StateValues> finished();
   // Why the bundle cannot generate.
   Status check_generates() const;
+  // Opened when it is first needed.
+  Result<const Tokenizer*> tokenizer();
+  // The tokens of a prompt that is text, and after which tokens nothing follows then.
+  Status read_prompt(GenerateRequest& request);
+  Result<StateValues> values_of(const GenerateRequest& request);
+  Status check_adapter_name(const std::string& name) const;
+  // Values that a host passes, as the slot has them, or why it cannot have them.
+  Result<std::vector<uint8_t>> slot_bytes(size_t slot, SlotForm form, const void* values) const;
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr);
@@ -149,10 +190,14 @@ class Session {
   std::string scratch_folder_;  // empty: the folder for temporary files
   std::unique_ptr<Programs> programs_;
   std::unique_ptr<Programs> generating_;  // once something was generated
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::map<std::string, NamedSlots> adapters_;
   std::unique_ptr<FrozenWeights> weights_;
   std::unique_ptr<Stages> stages_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<StageScorer> evaluator_;
+  std::unique_ptr<Decoder> kept_;  // with what it read, with which slots
+  std::pair<std::optional<std::string>, bool> kept_with_;
 
   RunSettings run_;
   std::optional<StateFolder> state_;

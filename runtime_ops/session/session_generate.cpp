@@ -1,8 +1,33 @@
-// Session: what it generates with, and that it can.
+// Session: what it generates with, and that it can; text on both sides, and adapters under names.
+#include <algorithm>
+#include <ctime>
+
+#include "session/generate/stopped_text.h"
 #include "session/memory.h"
 #include "session/session.h"
+#include "session/state/peft_adapter.h"
+#include "session/state/slot_values.h"
+#include "session/text/chat.h"
 
 namespace zoexport {
+namespace {
+
+constexpr size_t kLongestAdapterName = 128;
+
+Failure unknown_adapter(const std::string& name, const std::map<std::string, NamedSlots>& known) {
+  std::string names;
+  for (const auto& entry : known) {
+    names += (names.empty() ? "" : ", ") + entry.first;
+  }
+  return {ZO_INVALID_ARGUMENT, "adapter " + name, "no adapter of this name",
+          names.empty() ? "the name of a loaded one" : "one of " + names, "Load it, or correct the name."};
+}
+
+void add_tokens(std::vector<int64_t>& tokens, const std::vector<int64_t>& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+}
+
+}  // namespace
 
 Status Session::check_generates() const {
   const std::string where = "bundle " + files_.path();
@@ -18,22 +43,190 @@ Status Session::check_generates() const {
   return {};
 }
 
-Result<zo_generation> Session::generate(const GenerateOptions& options, bool untrained, const OnToken& on_token) {
+Result<const Tokenizer*> Session::tokenizer() {
+  if (tokenizer_ == nullptr) {
+    ZO_ASSIGN(opened, Tokenizer::open(files_, manifest_));
+    tokenizer_ = std::make_unique<Tokenizer>(std::move(opened));
+  }
+  return static_cast<const Tokenizer*>(tokenizer_.get());
+}
+
+Status Session::read_prompt(GenerateRequest& request) {
+  if (int{request.text.has_value()} + int{!request.messages.empty()} + int{!request.options.prompt.empty()} > 1) {
+    return Failure{ZO_INVALID_ARGUMENT, "prompt", "more than one", "one of tokens, a text and messages",
+                   "Leave the others out."};
+  }
+  if (!request.text && request.messages.empty()) {
+    return {};
+  }
+  ZO_ASSIGN(tokenizer, this->tokenizer());
+  const TextSpec spec = manifest_.text.value_or(TextSpec());
+  std::string written = request.text.value_or("");
+  if (!request.messages.empty()) {
+    ZO_ASSIGN(conversation, chat_text(spec, request.messages, /*reply=*/true, std::time(nullptr)));
+    written = std::move(conversation);
+  }
+  ZO_ASSIGN(tokens, tokenizer->encode(written, /*special=*/request.messages.empty()));
+  request.options.prompt = std::move(tokens);
+  if (!request.options.stop_tokens) {
+    std::vector<int64_t> stops = manifest_.generate->stop_tokens;
+    add_tokens(stops, spec.end_tokens);
+    if (!request.messages.empty() && spec.chat) {
+      add_tokens(stops, spec.chat->end_tokens);
+    }
+    request.options.stop_tokens = std::move(stops);
+  }
+  return {};
+}
+
+Result<StateValues> Session::values_of(const GenerateRequest& request) {
+  if (request.adapter) {
+    const auto found = adapters_.find(*request.adapter);
+    if (found == adapters_.end()) {
+      return unknown_adapter(*request.adapter, adapters_);
+    }
+    const NamedSlots* named = &found->second;
+    return StateValues([named](size_t slot) { return named->value(slot); });
+  }
+  if (request.untrained) {
+    return StateValues([this](size_t slot) { return slots_->bundled(slot); });
+  }
+  return finished();
+}
+
+Result<Generated> Session::generate(GenerateRequest request) {
   ZO_TRY(check_generates());
-  ZO_TRY(check_options(manifest_, options));
-  StateValues state = [this](size_t slot) { return slots_->bundled(slot); };
-  if (!untrained) {
-    ZO_ASSIGN(trained, finished());
-    state = std::move(trained);
+  ZO_TRY(check_stops(request.stop_strings));
+  ZO_TRY(read_prompt(request));
+  ZO_TRY(check_options(manifest_, request.options));
+  ZO_ASSIGN(state, values_of(request));
+  std::optional<StoppedText> text;
+  if (request.wants_text()) {
+    ZO_ASSIGN(tokenizer, this->tokenizer());
+    text.emplace(*tokenizer, request.stop_strings);
   }
   AnonymousPeak anonymous;
   if (generating_ == nullptr) {
     generating_ = std::make_unique<Programs>(manifest_.generate->programs, *engine_);
   }
-  Decoder decoder(manifest_, *slots_, *generating_, *weights_);
-  ZO_ASSIGN(made, zoexport::generate(manifest_, decoder, options, run_.seed, state, on_token));
-  return zo_generation{
-      0, made.stop, options.prompt.size(), made.tokens, made.prefill_seconds, made.decode_seconds, anonymous.take()};
+  const auto with = std::make_pair(request.adapter, request.untrained);
+  std::unique_ptr<Decoder> decoder = kept_with_ == with ? std::move(kept_) : nullptr;
+  kept_.reset();
+  if (decoder == nullptr) {
+    decoder = std::make_unique<Decoder>(manifest_, *slots_, *generating_, *weights_);
+  }
+  bool told_to_end = false;
+  Status failed;
+  const auto say = [&](const std::string& piece) {
+    told_to_end = told_to_end || (!piece.empty() && request.on_text && !request.on_text(piece));
+  };
+  const auto on_token = [&](int64_t token) {
+    told_to_end = !request.on_token(token);
+    if (text) {
+      const auto piece = text->push(token);
+      failed = piece.ok() ? Status() : piece.failure();
+      say(piece.ok() ? *piece : "");
+    }
+    return !told_to_end && failed.ok() && !(text && text->stopped());
+  };
+  ZO_ASSIGN(made, zoexport::generate(manifest_, *decoder, request.options, run_.seed, state, on_token));
+  ZO_TRY(failed);
+  Generated result;
+  if (text) {
+    const bool before = told_to_end;
+    say(text->finish());
+    told_to_end = before;  // nothing was to follow
+    made.stop = text->stopped() && !told_to_end ? ZO_STOP_STRING : made.stop;
+    result.text = text->text();
+  }
+  if (request.keep) {
+    kept_ = std::move(decoder);
+    kept_with_ = with;
+  }
+  result.made = made;
+  result.prompt_tokens = request.options.prompt.size();
+  result.anonymous_bytes = anonymous.take();
+  return result;
+}
+
+void Session::forget() {
+  const bool held = kept_ != nullptr || tokenizer_ != nullptr;
+  kept_.reset();
+  tokenizer_.reset();
+  if (held) {
+    return_freed_memory();
+  }
+}
+
+// --- Adapters under names -------------------------------------------------------------------------------------------------
+
+Status Session::load_adapter(const std::string& name, const std::string& folder) {
+  ZO_TRY(check_adapter_name(name));
+  if (manifest_.files.count(kPeftConfig) == 0) {
+    return Failure{ZO_INVALID_ARGUMENT, "adapter " + folder,
+                   "a bundle of " + manifest_.method + ", which trains no adapter of PEFT's",
+                   "one that was compiled with an adapter", "Write its slots by their names."};
+  }
+  ZO_ASSIGN(file, files_.open(kPeftConfig));
+  ZO_ASSIGN(content, file.read());
+  ZO_ASSIGN(own, read_peft_settings(content, file.path()));
+  std::vector<size_t> wanted;
+  for (size_t i = 0; i < slots_->size(); ++i) {
+    const SlotSpec& spec = slots_->spec(i);
+    if (NamedSlots::takes(*slots_, i)) {
+      if (spec.integers() || spec.shape.size() != 2) {
+        return Failure{ZO_INVALID_ARGUMENT, "adapter " + folder,
+                       "a bundle whose slot " + spec.name + " is no matrix of floats",
+                       "an adapter's two matrices a layer", "Write its slots by their names."};
+      }
+      wanted.push_back(i);
+    }
+  }
+  NamedSlots loaded(*slots_, scratch_folder_);
+  std::vector<uint8_t> converted;
+  ZO_TRY(read_peft(folder, own, *slots_, wanted, [&](size_t slot, const float* values) {
+    converted.resize(slots_->spec(slot).bytes());
+    write_values(slots_->spec(slot), values, converted.data());
+    return loaded.set(slot, converted.data());
+  }));
+  kept_.reset();
+  adapters_.erase(name);
+  adapters_.emplace(name, std::move(loaded));
+  return {};
+}
+
+Status Session::write_adapter(const std::string& name, size_t slot, SlotForm form, const void* values) {
+  ZO_TRY(check_adapter_name(name));
+  if (!NamedSlots::takes(*slots_, slot)) {
+    return Failure{ZO_INVALID_ARGUMENT, "slot " + slots_->spec(slot).name, "a table of the bundle",
+                   "a slot that is trained, or goes with one", "Leave it out."};
+  }
+  ZO_ASSIGN(converted, slot_bytes(slot, form, values));
+  kept_.reset();
+  const auto place = adapters_.try_emplace(name, *slots_, scratch_folder_);
+  const Status set = place.first->second.set(slot, converted.data());
+  if (!set.ok() && place.second) {
+    adapters_.erase(place.first);
+  }
+  return set;
+}
+
+Status Session::drop_adapter(const std::string& name) {
+  const auto found = adapters_.find(name);
+  if (found == adapters_.end()) {
+    return unknown_adapter(name, adapters_);
+  }
+  kept_.reset();
+  adapters_.erase(found);
+  return {};
+}
+
+Status Session::check_adapter_name(const std::string& name) const {
+  if (name.empty() || name.size() > kLongestAdapterName) {
+    return Failure{ZO_INVALID_ARGUMENT, "adapter's name", std::to_string(name.size()) + " bytes",
+                   "1 to " + std::to_string(kLongestAdapterName), "Pass another name."};
+  }
+  return {};
 }
 
 }  // namespace zoexport

@@ -19,6 +19,7 @@ Status Session::attach(const std::string& folder, const AttachOptions& options) 
     ZO_TRY(verify_programs());
   }
   ZO_ASSIGN(opened, StateFolder::attach(folder, options, manifest_, queries()));
+  kept_.reset();
   const RunSettings before = run_;
   state_.emplace(std::move(opened.folder));
   records_ = std::move(opened.records);

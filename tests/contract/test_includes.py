@@ -19,7 +19,7 @@ SESSION: dict[str, set[str]] = {
     "text": {"storage", "manifest"},
     "state": {"storage", "manifest"},
     "programs": {"storage", "manifest", "data", "state"},
-    "generate": {"storage", "manifest", "state", "programs"},
+    "generate": {"storage", "manifest", "text", "state", "programs"},
     "train": {"storage", "manifest", "data", "state", "programs"},
 }
 #: Of session/ itself: what the folders may include; session.h is above them.

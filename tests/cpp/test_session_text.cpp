@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "session/generate/stopped_text.h"
 #include "session/text/bpe.h"
 #include "session/text/chat.h"
 #include "session/text/regex.h"
@@ -216,6 +217,57 @@ void test_chat_pieces() {
   CHECK(!chat_text(text, {{"assistant", "a"}}, true, 0).ok());
 }
 
+// Every way to cut a text into tokens gives the same text before a stop string, and no piece that is taken back.
+void test_texts_end_before_stop_strings() {
+  // Token i is the i-th of these; each is a text of "a" and "b" or an e with an acute accent.
+  const Tokenizer tokenizer = parsed(kByteLevel);
+  const std::vector<std::pair<std::vector<int64_t>, std::string>> texts = {
+      {{3, 4, 3, 3, 4, 3, 2, 4},
+       "abaaba\xC3\xA9"
+       "b"},
+      {{5, 3, 5, 3, 0, 1, 4},
+       "abaaba\xC3\xA9"
+       "b"},
+  };
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{},
+       "abaaba\xC3\xA9"
+       "b"},
+      {{"c", "abaabab"},
+       "abaaba\xC3\xA9"
+       "b"},  // one that only begins
+      {{"aab"}, "ab"},
+      {{"ba\xC3\xA9", "zzzz"}, "abaa"},
+      {{"\xC3\xA9"}, "abaaba"},
+      {{"b", "a"}, ""},
+      {{"baaba\xC3\xA9"
+        "c",
+        "ba\xC3\xA9"},
+       "abaa"},
+      {{"abaaba\xC3\xA9"
+        "b"},
+       ""},
+  };
+  for (const auto& [tokens, whole] : texts) {
+    for (const auto& [stops, expected] : cases) {
+      StoppedText text(tokenizer, stops);
+      std::string given;
+      for (size_t i = 0; i < tokens.size() && !text.stopped(); ++i) {
+        given += *text.push(tokens[i]);
+        CHECK(expected.compare(0, given.size(), given) == 0 && valid_utf8(given) == given.size());
+      }
+      given += text.finish();
+      CHECK(given == expected && text.text() == expected);
+      CHECK(text.stopped() == (expected != whole));
+    }
+  }
+  // What is certain at the end alone can end a text too.
+  StoppedText broken(tokenizer, {std::string("a") + kReplaced});
+  CHECK((*broken.push(4)) == "b" && (*broken.push(3)).empty() && (*broken.push(0)).empty());
+  CHECK(broken.finish().empty() && broken.stopped() && broken.text() == "b");
+  CHECK(!check_stops({"a", ""}).ok() && !check_stops({"\xFF"}).ok() && check_stops({"\xC3\xA9"}).ok());
+}
+
 }  // namespace
 
 int main() {
@@ -227,5 +279,6 @@ int main() {
   test_regular_expressions_are_translated_or_refused();
   test_vocabulary();
   test_chat_pieces();
+  test_texts_end_before_stop_strings();
   return check::result();
 }

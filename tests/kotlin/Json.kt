@@ -32,7 +32,10 @@ class Json private constructor(private val text: String) {
                 continue
             }
             when (val escaped = text[at++]) {
+                'b' -> append('\b')
+                'f' -> append('\u000C')
                 'n' -> append('\n')
+                'r' -> append('\r')
                 't' -> append('\t')
                 'u' -> append(text.substring(at, at + 4).toInt(16).toChar()).also { at += 4 }
                 else -> append(escaped)
@@ -71,3 +74,4 @@ fun Any?.items(): List<Any?> = this as List<Any?>
 fun Any?.text(): String = this as String
 fun Any?.int(): Int = (this as Double).toInt()
 fun Any?.strings(): List<String> = items().map { it.text() }
+fun Any?.double(): Double = this as Double

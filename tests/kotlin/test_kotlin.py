@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file
 
-from tests.support import text_cases
+from tests.support import generation_cases, text_cases
 from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, needed, run
 from zoexport.core.native import library_path
 from zoexport.transfer import export_adapter
@@ -72,6 +72,11 @@ def text_case(golden_case: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="session")
+def generation_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generation_cases.make_case(tmp_path_factory.mktemp("generations"))
+
+
+@pytest.fixture(scope="session")
 def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
     """Everything that needs no Android, compiled; makes the command that runs a class of it."""
     jar = FOLDER / "tests.jar"
@@ -121,10 +126,12 @@ def test_kotlin(
     host_case: Path,
     golden_case: Path,
     text_case: Path,
+    generation_case: Path,
     tmp_path: Path,
 ) -> None:
     golden = ROOT / "graphs" / "golden"
-    output = run_checked(jvm("MainKt", host_case, golden_case, text_case, tmp_path, golden))
+    cases = (host_case, golden_case, text_case, generation_case)
+    output = run_checked(jvm("MainKt", *cases, tmp_path, golden))
     sys.stdout.write(output)
     assert ", 0 failed" in output
     check_states(host_case, tmp_path)

@@ -68,6 +68,31 @@ def test_every_line_of_a_file_is_continued(
     assert [result["tokens"] for result in results] == expected
 
 
+def test_conversations_are_answered(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A last turn of the assistant's, as training data has, is left out."""
+    data = tmp_path / "prompts.jsonl"
+    turns = [{"role": "user", "content": "Is it good?"}, {"role": "assistant", "content": "Yes"}]
+    records: list[Any] = [{"messages": turns[:1]}, {"messages": turns}, {"prompt": PROMPT}]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    first, second, third = said(capsys, str(bundle), "--data", str(data), "--max-tokens", "5")
+    opened = Bundle.open(bundle)
+    assert first["tokens"] == second["tokens"]
+    assert first["tokens"] == opened.generate(turns[:1], max_tokens=5).tokens
+    assert third["tokens"] == opened.generate(PROMPT, max_tokens=5).tokens
+
+
+def test_a_text_ends_before_a_stop_string(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [str(bundle), "--prompt", PROMPT, "--max-tokens", "12", "--json"]
+    (free,) = said(capsys, *options)
+    stop = free["text"][3:5]
+    (made,) = said(capsys, *options, "--stop", "nothing of it", "--stop", stop)
+    assert (made["text"], made["stop"]) == (free["text"][: free["text"].index(stop)], "string")
+    assert run(["generate", *options[:-1], "--stop", ""]) == 2
+    assert "stop string" in capsys.readouterr().err
+
+
 def test_a_seed_repeats_what_is_drawn(bundle: Path) -> None:
     opened = Bundle.open(bundle)
 
@@ -97,7 +122,7 @@ def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
         ([], "--prompt and --data", 2),
         (["--prompt", "a", "--data", "d"], "--prompt and --data", 2),
         (["--prompt", ""], "no tokens", 2),
-        (["--prompt", "a " * 300], "generate.context", 2),
+        (["--prompt", "a " * 2000], "generate.context", 2),
         (["--prompt", "a", "--temperature", "-1"], "temperature", 2),
         (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "top_p", 2),
         (["--prompt", "a", "--adapter", "x", "--state", "y"], "state and adapter", 2),
@@ -122,9 +147,12 @@ def test_lines_that_are_no_prompts(
     data = tmp_path / "data.jsonl"
     for content, part in (
         ('{"text": "a"}', "data.jsonl:1"),
-        ("{", "line of JSON"),
+        ("{", "one JSON object a line"),
+        ('{"prompt": 5}', "'prompt' that is number"),
+        ('{"prompt": "a", "messages": []}', "both 'prompt' and 'messages'"),
+        ('{"messages": [{"role": "user"}]}', "no 'content'"),
         ("[" * 100_000, "lists and objects inside one another"),
-        ("", "no lines"),
+        ("", "no examples"),
     ):
         data.write_text(content)
         assert run(["generate", str(bundle), "--data", str(data)]) == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import byte_tokens
+from tests.support import byte_tokens, generation_cases
 from tests.support.compiled import Compiler
 from tests.support.hosts import BUILD, ROOT, check_states, content, environment_tool, make_case, run
 from tests.support.trajectories import GOLDEN
@@ -86,11 +86,13 @@ def test_swift(
     FOLDER.mkdir(parents=True, exist_ok=True)
     # The folder of a package, as what it needs lies beside it.
     folders = [ROOT, libraries[0], packages[0].parent, *cases.values(), trajectories, tmp_path]
+    (tmp_path / "generations").mkdir()
     environment = {
         "HOME": FOLDER,  # Swift's own caches
         "ZOEXPORT_CASES": json.dumps({name: str(folder) for name, folder in cases.items()}),
         "ZOEXPORT_TRAJECTORIES": trajectories,
         "ZOEXPORT_EXAMPLES": byte_tokens.write(tmp_path / "examples"),
+        "ZOEXPORT_GENERATIONS": generation_cases.make_case(tmp_path / "generations"),
         "ZOEXPORT_OUTPUT": tmp_path,
         "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden",
     }

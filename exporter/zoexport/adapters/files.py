@@ -133,6 +133,14 @@ def read_slots(
     path = folder / layout.weights
     tensors = _read_tensors(path, layout)
     names = {layout.slot(name): name for name in tensors}
+    if len(names) < len(tensors):
+        kept = names.values()
+        refuse(
+            f"{path}",
+            found=f"two tensors of {shown(layout.slot(next(n for n in tensors if n not in kept)))}",
+            expected="one",
+            fix="Export the adapter again.",
+        )
     check_names(path, names, shapes, layout.key)
     slots: dict[str, Array] = {}
     for slot, shape in shapes.items():

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
+
+if TYPE_CHECKING:
+    from zoexport.session import Sampling
 
 
 @click.command()
@@ -18,23 +22,16 @@ from zoexport.cli.console import emit, output_of_libraries, table
 @click.option(
     "--data",
     type=options.PATH,
-    help='JSON Lines of {"prompt"}; the results are one line of JSON for each.',
+    help='JSON Lines of {"prompt"} or {"messages"}; the results are one line of JSON for each.',
 )
 @click.option("--state", type=options.PATH, help="With what this state has trained.")
-@click.option(
-    "--adapter", type=options.PATH, help="With an adapter's folder, as 'adapter export' writes it."
-)
+@click.option("--adapter", type=options.PATH, help="With what 'adapter export' wrote.")
+@options.stop
 @click.option(
     "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
 )
-@click.option(
-    "--temperature", type=float, default=0.0, show_default=True, help="0: the likeliest token."
-)
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="See docs/generate.md.")
-@click.option("--top-k", type=click.IntRange(min=0), default=0, help="0: all tokens.")
-@click.option("--min-p", type=float, default=0.0, show_default=True, help="See docs/generate.md.")
-@click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="1: none.")
-@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True)
+@options.sampling
+@options.sliding
 @options.common
 def generate(
     bundle: Path,
@@ -42,13 +39,10 @@ def generate(
     data: Path | None,
     state: Path | None,
     adapter: Path | None,
+    stop: tuple[str, ...],
     max_tokens: int,
-    temperature: float,
-    top_p: float,
-    top_k: int,
-    min_p: float,
-    repetition_penalty: float,
-    seed: int,
+    sampling: Sampling,
+    sliding: bool,
     as_json: bool,
 ) -> None:
     """Continue a text with BUNDLE, as it was compiled or with what was trained.
@@ -56,12 +50,12 @@ def generate(
     \b
     zoexport generate model.bundle --state run --prompt "Once upon a time"
     zoexport generate model.bundle --adapter adapter --prompt "Once" --temperature 0.8 --top-p 0.9 --seed 1
+    zoexport generate model.bundle --state run --prompt "Q: 2 + 2?\\nA:" --stop Q:
     zoexport generate model.bundle --state run --data prompts.jsonl
     """
     from zoexport.core.errors import ConfigError
+    from zoexport.generate import Prompt, read_prompts
     from zoexport.generate import generate as run
-    from zoexport.generate import read_prompts
-    from zoexport.session import Sampling
 
     if (prompt is None) == (data is None):
         raise ConfigError(
@@ -70,8 +64,7 @@ def generate(
             expected="one of them",
             fix="Give a text, or a file of prompts.",
         )
-    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    prompts = [prompt] if data is None and prompt is not None else read_prompts(data or Path())
+    prompts = [Prompt(prompt)] if prompt is not None else read_prompts(data or Path())
     shown = data is None and not as_json
 
     def say(text: str) -> None:
@@ -84,7 +77,9 @@ def generate(
             state=state,
             adapter=adapter,
             max_tokens=max_tokens,
+            stop=stop,
             sampling=sampling,
+            sliding=sliding,
             on_text=say if shown and sys.stderr.isatty() else None,
         )
         results = []

@@ -18,6 +18,7 @@ from click.exceptions import NoArgsIsHelpError
 from zoexport import __version__
 from zoexport.cli.adapter import adapter
 from zoexport.cli.bench import bench
+from zoexport.cli.chat import chat
 from zoexport.cli.compile import compile_verb
 from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
 from zoexport.cli.device import device
@@ -54,6 +55,7 @@ for verb in (
     train,
     evaluate,
     generate,
+    chat,
     parity,
     bench,
     adapter,

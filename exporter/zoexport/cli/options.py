@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,6 +95,58 @@ def resume(function: F) -> F:
         is_flag=True,
         help="Go on from the last good record of a damaged log; a copy of it is kept.",
     )(function)
+
+
+def stop(function: F) -> F:
+    """``--stop``, as often as needed."""
+    return click.option(
+        "--stop",
+        metavar="TEXT",
+        multiple=True,
+        help="The text ends before it; again for several.",
+    )(function)
+
+
+def sliding(function: F) -> F:
+    """``--sliding``."""
+    return click.option(
+        "--sliding",
+        is_flag=True,
+        help="Past the bundle's context, go on over the last part of the text (docs/generate.md).",
+    )(function)
+
+
+def sampling(function: F) -> F:
+    """How tokens are chosen, as one ``sampling``."""
+
+    @functools.wraps(function)
+    def with_sampling(*arguments: Any, **given: Any) -> Any:
+        from zoexport.session import Sampling
+
+        names = (field.name for field in dataclasses.fields(Sampling))
+        chosen = Sampling(**{name: given.pop(name) for name in names})
+        return function(*arguments, sampling=chosen, **given)
+
+    see = "See docs/generate.md."
+    decorated: Any = with_sampling
+    for option in (
+        click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True),
+        click.option(
+            "--repetition-penalty", type=float, default=1.0, show_default=True, help="1: none."
+        ),
+        click.option("--min-p", type=float, default=0.0, show_default=True, help=see),
+        click.option("--top-k", type=click.IntRange(min=0), default=0, help="0: all tokens."),
+        click.option("--top-p", type=float, default=1.0, show_default=True, help=see),
+        click.option(
+            "--temperature",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="0: the likeliest token.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
 
 
 def force(function: F) -> F:

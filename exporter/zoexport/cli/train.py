@@ -95,17 +95,39 @@ def train(
 @click.option(
     "--state", type=options.PATH, help="Evaluate this state; without it, the bundle as compiled."
 )
+@click.option(
+    "--generate",
+    is_flag=True,
+    help="Also answer each prompt, and compare the answers by SQuAD's rules.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Of an answer, at most.",
+)
+@options.stop
 @options.settings
 @options.common
 def evaluate(
-    bundle: Path, data: Path, state: Path | None, assignments: tuple[str, ...], as_json: bool
+    bundle: Path,
+    data: Path,
+    state: Path | None,
+    generate: bool,
+    max_tokens: int,
+    stop: tuple[str, ...],
+    assignments: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
-    --set takes loss=full or loss=choices.
+    --set takes loss=full or loss=choices. With --generate also exact_match and f1 of greedy answers; answers end at an
+    end token, before --stop, or after --max-tokens.
 
     \b
     zoexport eval model.bundle --data test.jsonl
+    zoexport eval model.bundle --data test.jsonl --state run --generate --stop "\\n"
     zoexport eval model.bundle --data test.jsonl --state run --json
     """
     from zoexport.api import Bundle
@@ -113,12 +135,22 @@ def evaluate(
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Phases("eval", as_json=as_json) as phases:
-        found = Bundle.open(bundle).evaluate(data, state=state, by_key=settings, progress=phases)
+        found = Bundle.open(bundle).evaluate(
+            data,
+            state=state,
+            generate=generate,
+            max_tokens=max_tokens,
+            stop=stop,
+            by_key=settings,
+            progress=phases,
+        )
     result = found.as_dict()
     rows = [("loss", f"{result['loss']:.4f}")]
     if result["accuracy"] is not None:
         rows.append(("accuracy", f"{result['accuracy']:.1%}"))
     rows.append(("token accuracy", f"{result['token_accuracy']:.1%}"))
+    if generate:
+        rows += [("exact match", f"{result['exact_match']:.1%}"), ("F1", f"{result['f1']:.1%}")]
     if result["shortened"]:
         rows.append(("shortened", f"{result['shortened']} examples"))
     emit(result, [f"Evaluated {result['examples']} examples.", *table(rows)], as_json=as_json)

@@ -6,12 +6,13 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zoexport.core import outside
 from zoexport.core.errors import DataError
 
 SHAPES = '{"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"} or {"messages"}'
+T = TypeVar("T")
 _KNOWN = ("text", "prompt", "completion", "choices", "messages")
 
 
@@ -50,15 +51,27 @@ Record = TextRecord | CompletionRecord | ChatRecord
 
 
 def read_records(path: Path, progress: Callable[[float], None] | None = None) -> Iterator[Record]:
-    """The records of a JSON Lines file, one at a time; blank lines are skipped.
+    """The records of a JSON Lines file, one at a time; see :func:`read_lines`."""
+    return read_lines(path, parse_line, progress)
+
+
+def read_lines(
+    path: Path,
+    parse: Callable[[bytes, str], T],
+    progress: Callable[[float], None] | None = None,
+    *,
+    shapes: str = SHAPES,
+) -> Iterator[T]:
+    """What the lines of a JSON Lines file hold, one at a time; blank lines are skipped.
 
     Args:
         path: a UTF-8 file (a byte order mark is allowed).
+        parse: a line, and the file's name and the line's number -> what it holds.
         progress: called with the share of the file's bytes that were read, after each percent and at the end.
+        shapes: what lines look like, for messages.
 
     Raises:
-        DataError: the file is missing, unreadable or empty, or a line is not an example; the message has the
-            file's name and the line's number.
+        DataError: the file is missing, unreadable or empty, or a line is refused by ``parse``.
     """
     found = False
     try:
@@ -74,7 +87,7 @@ def read_records(path: Path, progress: Callable[[float], None] | None = None) ->
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
                 if raw.strip():
                     found = True
-                    yield parse_line(raw, f"{path}:{number}")
+                    yield parse(raw, f"{path}:{number}")
         if progress is not None:
             progress(1.0)
     except OSError as error:
@@ -88,7 +101,7 @@ def read_records(path: Path, progress: Callable[[float], None] | None = None) ->
         raise DataError(
             f"data {path}",
             found="no examples",
-            expected=f"one JSON object a line: {SHAPES}",
+            expected=f"one JSON object a line: {shapes}",
             fix="Write at least one example.",
         )
 
@@ -98,6 +111,15 @@ def parse_line(raw: bytes, where: str) -> Record:
 
     Raises:
         DataError: the line is not UTF-8, not JSON, not an object, of no known shape or of wrong types.
+    """
+    return record_of(parse_object(raw, where), where)
+
+
+def parse_object(raw: bytes, where: str, shapes: str = SHAPES) -> dict[str, Any]:
+    """The object of one line.
+
+    Raises:
+        DataError: the line is not UTF-8, not JSON or not an object.
     """
     try:
         content = outside.parse(raw)
@@ -113,13 +135,18 @@ def parse_line(raw: bytes, where: str) -> Record:
         raise DataError(
             where,
             found=f"a JSON {_kind(content)}",
-            expected=f"an object: {SHAPES}",
+            expected=f"an object: {shapes}",
             fix="Write each example as an object.",
         )
-    return _record(content, where)
+    return content
 
 
-def _record(content: dict[str, Any], where: str) -> Record:
+def record_of(content: dict[str, Any], where: str) -> Record:
+    """The record that an object is.
+
+    Raises:
+        DataError: it is of no known shape, or its values are of other types.
+    """
     _refuse_misspelled(content, where)
     shapes = [
         name
@@ -139,7 +166,7 @@ def _record(content: dict[str, Any], where: str) -> Record:
             fix="Rename or remove keys so that the line has one of these shapes.",
         )
     if shapes == ["text"]:
-        return TextRecord(where, _text(content, "text", where))
+        return TextRecord(where, text_of(content, "text", where))
     if shapes == ["messages"]:
         return ChatRecord(where, _messages(content, where))
     return _completion(content, where)
@@ -168,8 +195,8 @@ def _refuse_misspelled(content: dict[str, Any], where: str) -> None:
 
 
 def _completion(content: dict[str, Any], where: str) -> CompletionRecord:
-    prompt = _text(content, "prompt", where)
-    completion = _text(content, "completion", where)
+    prompt = text_of(content, "prompt", where)
+    completion = text_of(content, "completion", where)
     if not completion:
         raise DataError(
             where,
@@ -188,7 +215,7 @@ def _completion(content: dict[str, Any], where: str) -> CompletionRecord:
             fix='Write "choices": [" yes", " no"].',
         )
     for choice in choices:
-        _check_text(choice, "choices", where)
+        check_text(choice, "choices", where)
     if len(choices) < 2 or "" in choices or len(set(choices)) < len(choices):
         raise DataError(
             where,
@@ -207,7 +234,32 @@ def _completion(content: dict[str, Any], where: str) -> CompletionRecord:
 
 
 def _messages(content: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
-    messages = content["messages"]
+    messages = turns_of(content, where)
+    last = messages[-1]
+    if last["role"] != "assistant":
+        raise DataError(
+            where,
+            found=f"a last message from {last['role']!r}",
+            expected="a last message from 'assistant', which is what is learned",
+            fix="End the conversation with the assistant's turn.",
+        )
+    if not last["content"].strip():
+        raise DataError(
+            where,
+            found="an empty last message",
+            expected="text to be learned",
+            fix="Give the assistant's answer, or remove the line.",
+        )
+    return messages
+
+
+def turns_of(content: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
+    """The turns of an object with ``messages``, whoever has the last one.
+
+    Raises:
+        DataError: it has none, or they are of other types.
+    """
+    messages = content.get("messages")
     if not isinstance(messages, list) or not messages:
         raise DataError(
             where,
@@ -224,27 +276,17 @@ def _messages(content: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]
                 expected='an object {"role", "content"}',
                 fix="Write each turn as an object.",
             )
-        _text(message, "role", place)
-        _text(message, "content", place)
-    last = messages[-1]
-    if last["role"] != "assistant":
-        raise DataError(
-            where,
-            found=f"a last message from {last['role']!r}",
-            expected="a last message from 'assistant', which is what is learned",
-            fix="End the conversation with the assistant's turn.",
-        )
-    if not last["content"].strip():
-        raise DataError(
-            where,
-            found="an empty last message",
-            expected="text to be learned",
-            fix="Give the assistant's answer, or remove the line.",
-        )
+        text_of(message, "role", place)
+        text_of(message, "content", place)
     return tuple(messages)
 
 
-def _text(content: dict[str, Any], key: str, where: str) -> str:
+def text_of(content: dict[str, Any], key: str, where: str) -> str:
+    """The text under a key of a line's object.
+
+    Raises:
+        DataError: there is none, or it cannot be encoded.
+    """
     if key not in content:
         raise DataError(
             where,
@@ -260,11 +302,12 @@ def _text(content: dict[str, Any], key: str, where: str) -> str:
             expected="text",
             fix=f"Write {key!r} as a JSON string.",
         )
-    _check_text(value, key, where)
+    check_text(value, key, where)
     return value
 
 
-def _check_text(value: str, key: str, where: str) -> None:
+def check_text(value: str, key: str, where: str) -> None:
+    """Refuse half of a surrogate pair."""
     # JSON can spell half of a surrogate pair, which no tokenizer takes.
     try:
         value.encode("utf-8")

@@ -6,6 +6,7 @@ import array
 import ctypes
 import functools
 import os
+from collections.abc import Sequence
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -242,6 +243,15 @@ class Evaluation(Structure):
     )
 
 
+class Message(Structure):
+    """zo_message."""
+
+    _fields_ = (("role", c_char_p), ("content", c_char_p))
+
+
+ON_TEXT = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
+
+
 class GenerateOptions(Structure):
     """zo_generate_options."""
 
@@ -259,6 +269,16 @@ class GenerateOptions(Structure):
         ("min_p", c_double),
         ("repetition_penalty", c_double),
         ("seed", c_uint64),
+        ("text", c_char_p),
+        ("text_size", c_size_t),
+        ("messages", POINTER(Message)),
+        ("message_count", c_size_t),
+        ("stop_strings", POINTER(c_char_p)),
+        ("stop_string_count", c_size_t),
+        ("on_text", ON_TEXT),
+        ("adapter", c_char_p),
+        ("keep", c_uint32),
+        ("sliding", c_uint32),
     )
 
 
@@ -273,6 +293,9 @@ class Generation(Structure):
         ("prefill_seconds", c_double),
         ("decode_seconds", c_double),
         ("anonymous_bytes", c_uint64),
+        ("text", c_void_p),
+        ("text_size", c_size_t),
+        ("kept_tokens", c_uint64),
     )
 
 
@@ -289,12 +312,6 @@ class Record(Structure):
         ("eps", c_float),
         ("loss", c_float),
     )
-
-
-class Message(Structure):
-    """zo_message."""
-
-    _fields_ = (("role", c_char_p), ("content", c_char_p))
 
 
 class Memory(Structure):
@@ -331,6 +348,12 @@ _VERBS: dict[str, tuple[object, ...]] = {
         c_void_p,
         POINTER(Generation),
     ),
+    "zo_session_forget": (_HANDLE,),
+    "zo_session_load_adapter": (_HANDLE, c_char_p, c_char_p),
+    "zo_session_write_adapter": (_HANDLE, c_char_p, c_char_p, c_void_p, c_size_t),
+    "zo_session_write_adapter_bytes": (_HANDLE, c_char_p, c_char_p, c_void_p, c_size_t),
+    "zo_session_drop_adapter": (_HANDLE, c_char_p),
+    "zo_session_adapter": (_HANDLE, c_uint32, POINTER(c_char_p)),
     "zo_session_read_slot": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
     "zo_session_write_slot": (_HANDLE, c_char_p, c_void_p, c_size_t),
     "zo_session_replay_slot": (_HANDLE, c_char_p, c_uint64, c_void_p, c_size_t),
@@ -435,6 +458,16 @@ def sized(kind: type[Sized]) -> Sized:
 def address(values: array.array[Any]) -> int:
     """Where an array's values lie; they stay there while the array lives and keeps its size."""
     return values.buffer_info()[0]
+
+
+def messages(given: Sequence[tuple[str, str]]) -> ctypes.Array[Message]:
+    """A conversation's roles and contents as the library takes them."""
+    return (Message * len(given))(
+        *(
+            Message(role.encode("utf-8", "surrogatepass"), content.encode("utf-8", "surrogatepass"))
+            for role, content in given
+        )
+    )
 
 
 def path_bytes(path: Path) -> bytes:

@@ -8,6 +8,7 @@ float32, or of the slot's integers (``numpy.frombuffer`` and ``torch.frombuffer`
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import dataclasses
 import math
@@ -19,9 +20,10 @@ from types import TracebackType
 from typing import Any
 
 from zoexport.core import trust as trusts
-from zoexport.core.errors import Cancelled, ZoExportError
+from zoexport.core.errors import Cancelled, ConfigError, ZoExportError
 from zoexport.session import abi
 from zoexport.session.dataset import Dataset, closed
+from zoexport.session.generation import GenerationCall
 from zoexport.session.support import (
     bring_backends,
     info_of,
@@ -34,13 +36,13 @@ from zoexport.session.support import (
     slot_of,
 )
 from zoexport.session.types import (
-    STOPS,
     Engine,
     EngineCallback,
     Evaluation,
     Generation,
     Info,
     OnProgress,
+    OnText,
     OnToken,
     Record,
     Run,
@@ -288,78 +290,111 @@ class Session:
 
     def generate(
         self,
-        prompt: Sequence[int],
+        prompt: str | Sequence[int] = (),
         *,
+        messages: Sequence[tuple[str, str]] = (),
         max_tokens: int = 128,
         stop_tokens: Sequence[int] | None = None,
+        stop: Sequence[str] = (),
         sampling: Sampling | None = None,
         untrained: bool = False,
+        adapter: str | None = None,
+        keep: bool = False,
+        sliding: bool = False,
         on_token: OnToken | None = None,
+        on_text: OnText | None = None,
     ) -> Generation:
         """Generate what follows a prompt, with the master weights, the pending update applied.
 
         Args:
-            prompt: tokens, fewer than the bundle's ``generate.context``.
+            prompt: a text, or tokens, fewer than the bundle's ``generate.context``.
+            messages: in place of it a conversation, roles and contents, that the model's chat template writes.
             max_tokens: that follow at most.
             stop_tokens: after which nothing follows; the bundle's where None.
+            stop: strings before the first of which the text ends.
             sampling: the most likely token each time where None.
             untrained: with the slots as the bundle has them.
-            on_token: called with each token.
+            adapter: the name of a loaded one, in place of what was trained.
+            keep: keep the caches, so that a longer prompt that begins alike is read from there on.
+            sliding: past the context go on over the last part of the tokens (docs/generate.md).
+            on_token: called with each token. on_text: with pieces of text, none of which cuts a character.
 
         Raises:
-            BundleError: the bundle has no programs that generate; the message says why.
-            ConfigError: a prompt or a number that is out of range.
+            BundleError: the bundle has no programs that generate, or no tokenizer for a text; the message says why.
+            ConfigError: a prompt or a number that is out of range, or no adapter of that name.
+            DataError: a text that is no UTF-8, or a conversation that the template does not write.
         """
-        chosen = sampling or Sampling()
-        tokens = (ctypes.c_int64 * len(prompt))(*prompt)
-        # A pointer to none is no null pointer, which would be the bundle's.
-        given = stop_tokens or ()
-        stops = (ctypes.c_int64 * max(len(given), 1))(*given)
-        options = abi.GenerateOptions(
-            ctypes.sizeof(abi.GenerateOptions),
-            max_tokens,
-            tokens,
-            len(prompt),
-            None if stop_tokens is None else stops,
-            len(given),
-            chosen.temperature,
-            chosen.top_k,
-            int(untrained),
-            chosen.top_p,
-            chosen.min_p,
-            chosen.repetition_penalty,
-            chosen.seed,
+        call = GenerationCall(
+            prompt,
+            messages,
+            max_tokens=max_tokens,
+            stop_tokens=stop_tokens,
+            stop=stop,
+            sampling=sampling or Sampling(),
+            untrained=untrained,
+            adapter=adapter,
+            keep=keep,
+            sliding=sliding,
+            on_token=on_token,
+            on_text=on_text,
         )
-        raised: list[BaseException] = []
-        found: list[int] = []
-
-        def callback(_user: int, token: int) -> int:
-            found.append(token)
-            try:
-                return int(bool(on_token is not None and on_token(token)))
-            except BaseException as error:  # it cannot pass through C: kept until the call returns
-                raised.append(error)
-                return 1
-
-        result = abi.sized(abi.Generation)
         self._invoke(
             "zo_session_generate",
             self.handle,
-            ctypes.byref(options),
-            abi.ON_TOKEN(callback),
+            ctypes.byref(call.options),
+            call.on_token,
             None,
-            ctypes.byref(result),
+            ctypes.byref(call.result),
         )
-        if raised:
-            raise raised[0]
-        return Generation(
-            tuple(found),
-            STOPS[result.stop],
-            result.prompt_tokens,
-            result.prefill_seconds,
-            result.decode_seconds,
-            result.anonymous_bytes,
+        return call.generation()
+
+    def forget(self) -> None:
+        """Free what :meth:`generate` keeps between calls: caches, and the tokenizer."""
+        abi.call("zo_session_forget", self.handle)
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load an adapter in PEFT's form under a name, in place of one that has it, to generate with.
+
+        Raises:
+            StateError: it does not fit the bundle, or is damaged; nothing changes.
+            ConfigError: the bundle has no adapters of PEFT's form, or the name is none.
+        """
+        abi.call("zo_session_load_adapter", self.handle, name.encode(), abi.path_bytes(folder))
+
+    def write_adapter(self, name: str, slot: str, values: Any) -> None:
+        """Give one slot of the adapter of this name, which is made where there is none, its values.
+
+        Slots that were not given have the bundle's values; ``values`` are those of :meth:`write_slot`.
+        """
+        form, copied, count = self._given(slot, values)
+        abi.call(
+            "zo_session_write_adapter" + form,
+            self.handle,
+            name.encode(),
+            slot.encode(),
+            abi.address(copied),
+            count,
         )
+
+    def drop_adapter(self, name: str) -> None:
+        """Free an adapter.
+
+        Raises:
+            ConfigError: there is none of this name.
+        """
+        abi.call("zo_session_drop_adapter", self.handle, name.encode())
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the loaded adapters."""
+        names: list[str] = []
+        name = ctypes.c_char_p()
+        with contextlib.suppress(ConfigError):  # beyond the last
+            while True:
+                abi.call("zo_session_adapter", self.handle, len(names), ctypes.byref(name))
+                assert name.value is not None
+                names.append(name.value.decode())
+        return tuple(names)
 
     def read_slot(
         self, name: str, *, finished: bool = True, gradient: bool = False
@@ -399,14 +434,13 @@ class Session:
         Raises:
             ConfigError: another number of values, or a run that has begun.
         """
-        copied = array.array("B", memoryview(values).cast("B"))
-        floats = self.slot(name).passed == "float32"
+        form, copied, count = self._given(name, values)
         abi.call(
-            "zo_session_write_slot" + ("" if floats else "_bytes"),
+            "zo_session_write_slot" + form,
             self.handle,
             name.encode(),
             abi.address(copied),
-            len(copied) // 4 if floats else len(copied),
+            count,
         )
 
     def replay_slot(self, name: str, updates: int) -> array.array[Any]:
@@ -453,6 +487,16 @@ class Session:
             StateError: no state is attached, or it cannot be written.
         """
         abi.call("zo_session_save", self.handle)
+
+    def _given(self, name: str, values: Any) -> tuple[str, array.array[Any], int]:
+        """How calls that take a slot's values end, the values, and what such a call counts."""
+        copied = array.array("B", memoryview(values).cast("B"))
+        floats = self.slot(name).passed == "float32"
+        return (
+            "" if floats else "_bytes",
+            copied,
+            len(copied) // 4 if floats else len(copied),
+        )
 
     def _buffer(self, name: str) -> tuple[str, array.array[Any], int]:
         """How calls that pass a slot's values end, room for them, and what such a call counts."""

@@ -118,9 +118,7 @@ class Tokenizer:
         Raises:
             BundleError: the bundle has no form of conversations. DataError: an order of roles that it lacks.
         """
-        packed = (abi.Message * len(messages))(
-            *(abi.Message(role.encode(), content.encode()) for role, content in messages)
-        )
+        packed = abi.messages(messages)
 
         def fill(room: ctypes.Array[ctypes.c_char], size: ctypes.c_size_t) -> None:
             abi.call(

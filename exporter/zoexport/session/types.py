@@ -135,13 +135,17 @@ class Sampling:
     seed: int = 0
 
 
-Stop = Literal["eos", "length", "caller"]
-STOPS: tuple[Stop, ...] = ("eos", "length", "caller")
+Stop = Literal["eos", "length", "caller", "string"]
+STOPS: tuple[Stop, ...] = ("eos", "length", "caller", "string")
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """The tokens that followed a prompt, a stop token not among them, and why no other one did."""
+    """The tokens that followed a prompt, a stop token not among them, and why no other one did.
+
+    ``text`` is what they say, up to a stop string; None where nothing asked for text. ``kept_tokens`` of the prompt had
+    been read before.
+    """
 
     tokens: tuple[int, ...]
     stop: Stop
@@ -149,6 +153,8 @@ class Generation:
     prefill_seconds: float
     decode_seconds: float
     anonymous_bytes: int
+    text: str | None = None
+    kept_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,6 +201,9 @@ def no_programs(*_: object) -> None:
 
 #: Called with every token that follows a prompt; True ends the generation.
 OnToken = Callable[[int], "bool | None"]
+
+#: Called with pieces of the text that follows a prompt; True ends the generation.
+OnText = Callable[[str], "bool | None"]
 
 #: Called after every step; True stops the run after saving.
 OnProgress = Callable[[StepProgress], "bool | None"]

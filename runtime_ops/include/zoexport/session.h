@@ -309,16 +309,27 @@ ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* data
 
 /* ---- generation ---------------------------------------------------------------------------------------------- */
 
-/* Why no token follows: a stop token, the most tokens or the bundle's context, or the callback. */
-enum { ZO_STOP_TOKEN = 0, ZO_STOP_LENGTH = 1, ZO_STOP_CALLER = 2 };
+/* Why no token follows: a stop token, the most tokens or the bundle's context, the callback, or a stop string. */
+enum { ZO_STOP_TOKEN = 0, ZO_STOP_LENGTH = 1, ZO_STOP_CALLER = 2, ZO_STOP_STRING = 3 };
 
-/* How to generate (docs/generate.md). Zero in fields from `temperature` on chooses the most likely token each time. */
+typedef struct zo_message {
+  const char* role; /* "system", "user" or "assistant" */
+  const char* content;
+} zo_message;
+
+/* Called with pieces of the text that follows, in UTF-8 and never a part of a character; a non-zero answer ends the
+ * generation. */
+typedef int32_t (*zo_on_text)(void* user, const char* text, size_t size);
+
+/* How to generate (docs/generate.md). Zero in fields from `temperature` on chooses the most likely token each time. The prompt
+ * is one of `prompt`, `text` and `messages`. With one of the latter two, a stop string or `on_text`, the bundle's tokenizer
+ * (docs/text.md) makes the text. */
 typedef struct zo_generate_options {
   uint32_t struct_size;
   uint32_t max_tokens;   /* after the prompt, at least 1 */
   const int64_t* prompt; /* tokens, at least one, fewer than the bundle's generate.context */
   size_t prompt_length;
-  const int64_t* stop_tokens; /* after which nothing follows; NULL: the bundle's */
+  const int64_t* stop_tokens; /* after which nothing follows; NULL: the bundle's, after messages also those of its turns */
   size_t stop_count;
   double temperature;
   uint32_t top_k;     /* 0: all */
@@ -327,25 +338,64 @@ typedef struct zo_generate_options {
   double min_p;
   double repetition_penalty; /* 0: 1 */
   uint64_t seed;
+  /* What follows was not there at first. */
+  const char* text; /* UTF-8, of text_size bytes */
+  size_t text_size;
+  const zo_message* messages; /* a conversation, which the model's chat template writes up to the assistant's answer */
+  size_t message_count;
+  const char* const* stop_strings; /* the text ends before the first of them; none is empty */
+  size_t stop_string_count;
+  zo_on_text on_text;  /* gets the `user` of the call */
+  const char* adapter; /* the name of a loaded one, in place of what the session trained; NULL: none */
+  uint32_t keep;       /* non-zero: keep the caches, so that a longer prompt that begins alike is read from there on */
+  uint32_t sliding;    /* non-zero: past the context go on over the last part of the tokens */
 } zo_generate_options;
 
 typedef struct zo_generation {
   uint32_t struct_size;
   int32_t stop; /* one of ZO_STOP_* */
   uint64_t prompt_tokens;
-  uint64_t tokens; /* that followed; a stop token is not among them */
+  uint64_t tokens; /* that followed, those of a stop string among them; a stop token is not */
   double prefill_seconds;
   double decode_seconds;    /* from the first token that follows the prompt */
   uint64_t anonymous_bytes; /* the most that was seen meanwhile; 0 where the system does not say */
+  const char* text;         /* what followed, up to a stop string; the session's. NULL: no text was asked for */
+  size_t text_size;
+  uint64_t kept_tokens; /* of the prompt, that were read before (zo_generate_options.keep) */
 } zo_generation;
 
 /* Called with each token that follows; a non-zero answer ends the generation. */
 typedef int32_t (*zo_on_token)(void* user, int64_t token);
 
 /* Generates with the master weights, the pending update applied, as zo_session_evaluate sees them. Changes no state. A bundle
- * without programs that generate: ZO_BUNDLE_ERROR, which says why. */
+ * without programs that generate: ZO_BUNDLE_ERROR, which says why. What this keeps for the next call, the caches and the
+ * tokenizer, goes when a step is taken, or with zo_session_forget. */
 ZO_API zo_status zo_session_generate(zo_session* session, const zo_generate_options* options, zo_on_token on_token,
                                      void* user, zo_generation* generation, zo_error* error);
+
+/* Frees what zo_session_generate keeps between calls. */
+ZO_API zo_status zo_session_forget(zo_session* session, zo_error* error);
+
+/* ---- named adapters ------------------------------------------------------------------------------------------- */
+
+/* Values of slots under a name, beside those of the run: for generation alone, and in no state. A slot that was not given has
+ * the bundle's value. */
+
+/* Loads an adapter in PEFT's form, the folder that `zoexport adapter export` writes, in place of one of the same name. One that
+ * does not fit is refused: ZO_STATE_ERROR, and nothing changes. */
+ZO_API zo_status zo_session_load_adapter(zo_session* session, const char* name, const char* folder, zo_error* error);
+
+/* Gives one slot of the adapter of this name, which is made where there is none, its values (zo_session_write_slot). */
+ZO_API zo_status zo_session_write_adapter(zo_session* session, const char* name, const char* slot, const float* values,
+                                          size_t count, zo_error* error);
+ZO_API zo_status zo_session_write_adapter_bytes(zo_session* session, const char* name, const char* slot, const void* bytes,
+                                                size_t size, zo_error* error);
+
+/* Frees an adapter. */
+ZO_API zo_status zo_session_drop_adapter(zo_session* session, const char* name, zo_error* error);
+
+/* The name of adapter `index`, in the order of their names; it belongs to the session. ZO_INVALID_ARGUMENT beyond the last. */
+ZO_API zo_status zo_session_adapter(zo_session* session, uint32_t index, const char** name, zo_error* error);
 
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
@@ -426,11 +476,6 @@ ZO_API zo_status zo_tokenizer_encode(zo_tokenizer* tokenizer, const char* text, 
 /* Text of tokens. `special` zero: without special ones. */
 ZO_API zo_status zo_tokenizer_decode(zo_tokenizer* tokenizer, const int64_t* tokens, size_t count, int32_t special,
                                      char* text, size_t* size, zo_error* error);
-
-typedef struct zo_message {
-  const char* role; /* "system", "user" or "assistant" */
-  const char* content;
-} zo_message;
 
 /* A conversation as the model's chat template writes it, to be tokenized without `special`. `reply` non-zero: up to where the
  * assistant's answer begins. */

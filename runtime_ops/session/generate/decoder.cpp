@@ -106,6 +106,16 @@ Status Decoder::prepare() {
   return {};
 }
 
+void Decoder::go_back(size_t count) {
+  for (const Stage& stage : stages_) {
+    for (const Cache& cache : stage.caches) {
+      count = position_ > std::max(count, cache.rows) ? 0 : count;
+    }
+  }
+  position_ = static_cast<uint32_t>(std::min<size_t>(count, position_));
+  fed_.resize(position_);
+}
+
 uint32_t Decoder::next_length(size_t count) const {
   uint32_t length = 1;
   (void)cost_of(count, spec_.lengths, room(), length);
@@ -117,6 +127,7 @@ Status Decoder::feed(const int64_t* tokens, size_t count, uint64_t seed, const S
     ZO_TRY(prepare());
   }
   scalars_.seed = seed;
+  fed_.insert(fed_.end(), tokens, tokens + count);
   while (count > 0) {
     const uint32_t length = next_length(count);
     const auto taken = static_cast<uint32_t>(std::min<size_t>(length, count));

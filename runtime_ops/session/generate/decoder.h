@@ -17,9 +17,11 @@ class Decoder {
   // Of a manifest that has such programs. All references outlive this object.
   Decoder(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights);
 
-  // Tokens that were fed, and how many more fit.
-  uint32_t position() const { return position_; }
+  // The tokens that were fed, and how many more fit.
+  const std::vector<int64_t>& fed() const { return fed_; }
   uint32_t room() const { return spec_.context - position_; }
+  // Forgets all but the first `count` tokens that were fed, or all of them where a window has lost what these saw.
+  void go_back(size_t count);
 
   // Goes on by `count` tokens, at most room(). `seed` is the run's. Afterwards logits() are those of the last one.
   Status feed(const int64_t* tokens, size_t count, uint64_t seed, const StateValues& state);
@@ -77,8 +79,9 @@ class Decoder {
   std::map<const ProgramSpec*, Call> calls_;
   CallScalars scalars_;
   NoiseInputs noise_;
-  uint32_t position_ = 0;
-  int64_t first_ = 0;  // position_, as programs read it
+  std::vector<int64_t> fed_;
+  uint32_t position_ = 0;  // how many these are, and in the middle of a call those that its programs have read
+  int64_t first_ = 0;      // position_, as programs read it
   std::vector<int64_t> tokens_;
   std::vector<std::vector<float>> activations_;  // that a stage takes, and that it gives
   std::vector<std::vector<float>> next_;

@@ -17,10 +17,12 @@ struct GenerateOptions {
   // After which nothing follows; they are not given to the caller. None: the bundle's.
   std::optional<std::vector<int64_t>> stop_tokens;
   SamplingOptions sampling;
+  bool sliding = false;  // past the context, go on over the last part of the tokens
 };
 
 struct Generation {
   uint64_t tokens = 0;  // that were given to the caller
+  uint64_t kept = 0;    // of the prompt, that the decoder had read before
   int32_t stop = ZO_STOP_LENGTH;
   double prefill_seconds = 0;
   double decode_seconds = 0;  // from the second token on: the first comes with the prompt
@@ -32,7 +34,8 @@ using OnToken = std::function<bool(int64_t token)>;
 // Refuses a prompt or options that no session could take.
 Status check_options(const Manifest& manifest, const GenerateOptions& options);
 
-// Reads the prompt and generates, on a decoder that nothing was fed to. `seed` is the run's.
+// Reads the prompt and generates. What the decoder has read already of a prompt, with the same values, is not read again.
+// `seed` is the run's.
 Result<Generation> generate(const Manifest& manifest, Decoder& decoder, const GenerateOptions& options, uint64_t seed,
                             const StateValues& state, const OnToken& on_token);
 

@@ -165,8 +165,8 @@ void TextOfTokens::pass(size_t stage, std::string piece, std::string& text) {
   stages_[stage]->push(std::move(piece), [&](std::string made) { pass(stage + 1, std::move(made), text); });
 }
 
-Decoder Decoder::read(const JsonNode& root) {
-  Decoder decoder;
+TextDecoder TextDecoder::read(const JsonNode& root) {
+  TextDecoder decoder;
   if (root.has("decoder")) {
     decoder.add(root.member("decoder"));
   } else {
@@ -179,7 +179,7 @@ Decoder Decoder::read(const JsonNode& root) {
   return decoder;
 }
 
-TextOfTokens Decoder::begin() const {
+TextOfTokens TextDecoder::begin() const {
   std::vector<std::unique_ptr<DecoderStage>> stages;
   stages.reserve(makers_.size());
   for (const Maker& maker : makers_) {
@@ -188,7 +188,7 @@ TextOfTokens Decoder::begin() const {
   return TextOfTokens(std::move(stages));
 }
 
-void Decoder::add(const JsonNode& node) {
+void TextDecoder::add(const JsonNode& node) {
   const std::string kind = node.member("type").text();
   if (kind == "Sequence") {
     for (const JsonNode& one : node.member("decoders").items()) {
@@ -239,7 +239,7 @@ void Decoder::add(const JsonNode& node) {
   }
 }
 
-void Decoder::add_strip(const JsonNode& node) {
+void TextDecoder::add_strip(const JsonNode& node) {
   const std::string content = node.member("content").text();
   const uint64_t start = node.member("start").unsigned_integer();
   const uint64_t stop = node.member("stop").unsigned_integer();

@@ -34,10 +34,10 @@ class TextOfTokens {
   std::vector<std::unique_ptr<DecoderStage>> stages_;
 };
 
-class Decoder {
+class TextDecoder {
  public:
   // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
-  static Decoder read(const JsonNode& root);
+  static TextDecoder read(const JsonNode& root);
 
   TextOfTokens begin() const;
 

@@ -51,7 +51,7 @@ struct Tokenizer::Parts {
   AddedTokens added;
   Bpe model;
   PostProcessor post_processor;
-  Decoder decoder;
+  TextDecoder decoder;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -74,7 +74,7 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, const std::string& whe
   ZO_ASSIGN(normalizer, Normalizer::read(root));
   ZO_ASSIGN(pre_tokenizer, PreTokenizer::read(root));
   const PostProcessor post_processor = PostProcessor::read(root);
-  const Decoder decoder = Decoder::read(root);
+  const TextDecoder decoder = TextDecoder::read(root);
   ZO_TRY(problems.status());
   ZO_ASSIGN(added, AddedTokens::read(root, file.vocabulary, normalizer));
   ZO_TRY(problems.status());

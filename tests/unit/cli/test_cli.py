@@ -26,6 +26,7 @@ VERBS = [
     ["train"],
     ["eval"],
     ["generate"],
+    ["chat"],
     ["parity"],
     ["bench"],
     ["adapter", "export"],

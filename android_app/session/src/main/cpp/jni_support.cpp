@@ -47,8 +47,9 @@ std::string to_utf8(JNIEnv* env, jstring text) {
   return checked(env, result);
 }
 
-jstring to_string(JNIEnv* env, const char* utf8) {
-  const size_t size = std::char_traits<char>::length(utf8);
+jstring to_string(JNIEnv* env, const char* utf8) { return to_string(env, utf8, std::char_traits<char>::length(utf8)); }
+
+jstring to_string(JNIEnv* env, const char* utf8, size_t size) {
   jbyteArray bytes = checked(env, env->NewByteArray(length(size)));
   env->SetByteArrayRegion(bytes, 0, static_cast<jsize>(size), reinterpret_cast<const jbyte*>(utf8));
   jclass type = checked(env, env->FindClass("java/lang/String"));

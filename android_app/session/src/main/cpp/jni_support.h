@@ -56,6 +56,7 @@ void call(JNIEnv* env, Verb verb, Arguments... arguments) {
 // Proper UTF-8 both ways: what JNI calls UTF is another encoding, in which a path with an emoji is another path.
 std::string to_utf8(JNIEnv* env, jstring text);
 jstring to_string(JNIEnv* env, const char* utf8);
+jstring to_string(JNIEnv* env, const char* utf8, size_t size);
 
 // Never without room, so that no data() is a null pointer, which would hide what else is wrong with a call.
 std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array);

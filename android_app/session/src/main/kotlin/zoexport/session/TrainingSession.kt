@@ -101,6 +101,69 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
         handle.call { nativeEvaluate(it, examples) }
     }
 
+    /**
+     * Generates what follows a text, with the bundle's tokenizer. Changes no state.
+     *
+     * @param onText called with pieces of the text as they come; what it throws comes out of here.
+     * @throws ZoException.Bundle the bundle has no programs that generate, or no tokenizer; the message says why.
+     * @throws ZoException.InvalidArgument a prompt that is empty or too long, an option out of range, an unknown adapter.
+     */
+    fun generate(prompt: String, options: GenerateOptions = GenerateOptions(), onText: OnText? = null): Generation =
+        generated(prompt, emptyList(), options, onText)
+
+    /** Generates the assistant's answer in a conversation, which the model's chat template writes; as for a text. */
+    fun generate(
+        messages: List<Message>,
+        options: GenerateOptions = GenerateOptions(),
+        onText: OnText? = null,
+    ): Generation = generated(null, messages, options, onText)
+
+    /** Frees what [generate] keeps between calls: caches, and the tokenizer. A step frees it too. */
+    fun forget() = handle.call(::nativeForget)
+
+    /** The names of the loaded adapters. */
+    val adapters: List<String>
+        get() = handle.call { session -> generateSequence(0) { it + 1 }.map { nativeAdapter(session, it) }
+            .takeWhile { it != null }.filterNotNull().toList() }
+
+    /**
+     * Loads an adapter in PEFT's form under a name, in place of one that has it, to generate with; it is in no state.
+     *
+     * @throws ZoException.State it does not fit the bundle, or is damaged; nothing changes.
+     */
+    fun loadAdapter(name: String, folder: File) =
+        handle.call { nativeLoadAdapter(it, name.checked("name"), folder.path.checked("folder")) }
+
+    /** Frees an adapter. */
+    fun dropAdapter(name: String) = handle.call { nativeDropAdapter(it, name.checked("name")) }
+
+    private fun generated(
+        prompt: String?,
+        messages: List<Message>,
+        options: GenerateOptions,
+        onText: OnText?,
+    ): Generation = handle.call {
+        nativeGenerate(
+            it,
+            prompt,
+            messages.map { message -> message.role.checked("role") }.toTypedArray(),
+            messages.map { message -> message.content.checked("content") }.toTypedArray(),
+            options.maxTokens.toLong().notNegative("maxTokens").toInt(),
+            options.stop.map { stop -> stop.checked("stop") }.toTypedArray(),
+            options.adapter?.checked("adapter"),
+            options.untrained,
+            options.temperature,
+            options.topK.toLong().notNegative("topK").toInt(),
+            options.topP,
+            options.minP,
+            options.repetitionPenalty,
+            options.seed.toLong(),
+            options.keep,
+            options.sliding,
+            onText,
+        )
+    }
+
     /** The state slot with this name. */
     fun slot(name: String): SlotInfo = handle.call { slotOf(it, name) }
 
@@ -212,6 +275,31 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
         @JvmStatic private external fun nativeEvaluate(session: Long, dataset: Long): Evaluation
         @JvmStatic private external fun nativeRecord(session: Long, index: Long): TrajectoryRecord
         @JvmStatic private external fun nativeSave(session: Long)
+        @JvmStatic private external fun nativeForget(session: Long)
+        @JvmStatic private external fun nativeLoadAdapter(session: Long, name: String, folder: String)
+        @JvmStatic private external fun nativeDropAdapter(session: Long, name: String)
+        @JvmStatic private external fun nativeAdapter(session: Long, index: Int): String?
+
+        @JvmStatic
+        private external fun nativeGenerate(
+            session: Long,
+            prompt: String?,
+            roles: Array<String>,
+            contents: Array<String>,
+            maxTokens: Int,
+            stop: Array<String>,
+            adapter: String?,
+            untrained: Boolean,
+            temperature: Double,
+            topK: Int,
+            topP: Double,
+            minP: Double,
+            repetitionPenalty: Double,
+            seed: Long,
+            keep: Boolean,
+            sliding: Boolean,
+            onText: OnText?,
+        ): Generation
 
         @JvmStatic
         private external fun nativeAttach(

@@ -1,0 +1,136 @@
+"""``zoexport chat``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import output_of_libraries
+
+if TYPE_CHECKING:
+    from zoexport.chat import Chat
+    from zoexport.session import Sampling
+
+
+@click.command()
+@options.bundle
+@click.option("--state", type=options.PATH, help="With what this state has trained.")
+@click.option(
+    "--adapter",
+    "adapters",
+    metavar="[NAME=]PATH",
+    multiple=True,
+    help="With what 'adapter export' wrote, called NAME or as its folder; again for several.",
+)
+@click.option("--system", help="The system message.")
+@options.stop
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Of an answer, at most.",
+)
+@options.sampling
+@options.common
+def chat(
+    bundle: Path,
+    state: Path | None,
+    adapters: tuple[str, ...],
+    system: str | None,
+    stop: tuple[str, ...],
+    max_tokens: int,
+    sampling: Sampling,
+    as_json: bool,
+) -> None:
+    """Talk with BUNDLE in turns, one line a message.
+
+    /adapter off, on or NAME switches adapters in between; /reset begins again; /quit ends; /help lists them. Messages
+    that are piped in are answered one after another. --json prints an object for each answer.
+
+    \b
+    zoexport chat model.bundle --state run
+    zoexport chat model.bundle --adapter pirate=adapters/1 --adapter formal=adapters/2 --temperature 0.7
+    printf 'Hello\\n/adapter off\\nHello\\n' | zoexport chat model.bundle --state run
+    """
+    from zoexport.chat import Chat, named
+    from zoexport.core import manifest as manifests
+    from zoexport.generate import Generator
+
+    loaded = named(adapters)
+    with output_of_libraries():
+        manifest = manifests.read(bundle)
+        generator = Generator.open(bundle, state=state, adapters=loaded)
+    with generator:
+        talk = Chat(
+            generator,
+            manifest,
+            trained=state is not None,
+            system=system,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+        )
+        _talk(talk, as_json=as_json)
+
+
+def _talk(chat: Chat, *, as_json: bool) -> None:
+    from zoexport.core.errors import ConfigError, DataError
+
+    note(chat.command("/adapter") or "")
+    for line in _lines():
+        if not line.strip():
+            continue
+        try:
+            if line.startswith("/"):
+                said = chat.command(line)
+                if said is None:
+                    return
+                note(said)
+            else:
+                _answer(chat, line, as_json=as_json)
+        except (ConfigError, DataError) as error:
+            # The conversation goes on: the next line may be another one.
+            note(f"error: {error}")
+
+
+def _answer(chat: Chat, line: str, *, as_json: bool) -> None:
+    def say(text: str) -> None:
+        print(text, end="", flush=True)
+
+    try:
+        made = chat.ask(line, on_text=None if as_json else say)
+    except KeyboardInterrupt:
+        print(flush=True)
+        note("Interrupted; the message does not count.")
+        return
+    print(json.dumps(made, allow_nan=False) if as_json else "", flush=True)
+    short = chat.cut_short(made)
+    if short is not None:
+        note(short)
+
+
+def _lines() -> Iterator[str]:
+    """The user's lines; asked for where someone sits there."""
+    if not sys.stdin.isatty():
+        for line in sys.stdin:
+            yield line.rstrip("\n")
+        return
+    note("/help lists the commands.")
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
+            return
+
+
+def note(text: str) -> None:
+    """Something that is no answer."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,41 @@
+// Text of the tokens that follow a prompt, as it becomes certain, up to the first stop string.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "session/result.h"
+#include "session/text/tokenizer.h"
+
+namespace zoexport {
+
+// Refuses stop strings that no text could end before.
+Status check_stops(const std::vector<std::string>& stops);
+
+class StoppedText {
+ public:
+  // Without special tokens. The tokenizer outlives this object.
+  StoppedText(const Tokenizer& tokenizer, std::vector<std::string> stops)
+      : stream_(tokenizer.stream(/*skip_special=*/true)), stops_(std::move(stops)) {}
+
+  // What is certain of the text with this token, and was not before: whole characters, and no beginning of a stop string.
+  Result<std::string> push(int64_t token);
+  // The rest.
+  std::string finish() { return take(stream_.finish(), /*last=*/true); }
+
+  // Whether a stop string came: nothing follows.
+  bool stopped() const { return stopped_; }
+  // All that was given.
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string take(const std::string& piece, bool last);
+
+  TextStream stream_;
+  std::vector<std::string> stops_;
+  std::string held_;  // at its end, what may be the beginning of a stop string
+  std::string text_;
+  bool stopped_ = false;
+};
+
+}  // namespace zoexport

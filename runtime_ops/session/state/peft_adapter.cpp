@@ -1,0 +1,271 @@
+#include "session/state/peft_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "kernels/half.h"
+#include "session/storage/files.h"
+#include "session/storage/json_reader.h"
+#include "session/storage/safetensors.h"
+
+namespace zoexport {
+namespace {
+
+using nlohmann::json;
+
+const char* const kWeights = "adapter_model.safetensors";
+const std::string kPrefix = "base_model.model.";
+const char* const kOther = "Use an adapter for the same base model and rank.";
+const char* const kLayers = "Compile the model with the adapter's layers (--set lora.targets=..., lora.layers=...).";
+constexpr double kNear = 1e-6;  // numbers that were once float32
+constexpr size_t kLongestName = 200;
+
+// Settings under which the two matrices are not the whole adapter, or mean something else.
+constexpr std::array kUnsupported = {"use_rslora",
+                                     "use_dora",
+                                     "use_qalora",
+                                     "lora_bias",
+                                     "modules_to_save",
+                                     "rank_pattern",
+                                     "alpha_pattern",
+                                     "layer_replication",
+                                     "trainable_token_indices",
+                                     "target_parameters",
+                                     "alora_invocation_tokens",
+                                     "use_bdlora",
+                                     "arrow_config",
+                                     "kasa_config",
+                                     "monteclora_config",
+                                     "velora_config"};
+// Initializations that leave the base model as it is; the others move a part of it into the adapter.
+constexpr std::array kPlainInitializations = {"gaussian", "eva", "orthogonal"};
+
+Failure refused(const std::string& where, const std::string& found, const std::string& expected,
+                const std::string& fix) {
+  return {ZO_STATE_ERROR, where, found, expected, fix};
+}
+
+std::string shown(const json& value) {
+  return value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, kLongestName);
+}
+
+// What Python calls true.
+bool says_something(const json& value) {
+  return !(value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
+           (value.is_number() && value.get<double>() == 0) ||
+           ((value.is_structured() || value.is_string()) &&
+            (value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty())));
+}
+
+bool plain_initialization(const json& value) {
+  return value.is_null() || value.is_boolean() ||
+         (value.is_number() && (value.get<double>() == 0 || value.get<double>() == 1)) ||
+         std::any_of(kPlainInitializations.begin(), kPlainInitializations.end(),
+                     [&](const char* name) { return value == name; });
+}
+
+std::string decimal(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", value);
+  return text;
+}
+
+Result<json> read_config(const std::string& text, const std::string& where) {
+  const std::string fix = "Use the file that PEFT wrote.";
+  ZO_ASSIGN(content, parse_json(text.data(), text.data() + text.size(), ZO_STATE_ERROR, where, fix));
+  if (!content.is_object()) {
+    return refused(where, "JSON that is no object", "an object", fix);
+  }
+  return content;
+}
+
+Status check_number(const json& content, const char* key, double expected, const char* setting,
+                    const std::string& where) {
+  const json found = content.value(key, json());
+  const double given = found.is_number() ? found.get<double>() : std::nan("");
+  if (std::fabs(given - expected) <= kNear * std::max(std::fabs(given), std::fabs(expected))) {
+    return {};
+  }
+  return refused(where + ", '" + key + "'", shown(found), decimal(expected) + ", as the bundle was compiled",
+                 found.is_number() ? std::string("Compile the model with --set ") + setting + "=" + shown(found) + "."
+                                   : "Use an adapter whose description has it.");
+}
+
+Status check_config(const json& content, const PeftSettings& own, const std::string& where) {
+  const json kind = content.value("peft_type", json());
+  if (kind != "LORA") {
+    return refused(where, "the peft_type " + shown(kind), "'LORA'", "Only LoRA adapters can be imported.");
+  }
+  ZO_TRY(check_number(content, "r", own.rank, "lora.rank", where));
+  ZO_TRY(check_number(content, "lora_alpha", own.alpha, "lora.alpha", where));
+  std::string unsupported;
+  const auto add = [&](const char* key) {
+    unsupported += (unsupported.empty() ? "" : ", ") + std::string(key) + "=" + shown(content.value(key, json()));
+  };
+  for (const char* key : kUnsupported) {
+    if (says_something(content.value(key, json()))) {
+      add(key);
+    }
+  }
+  if (content.value("bias", json("none")) != "none") {
+    add("bias");
+  }
+  if (!plain_initialization(content.value("init_lora_weights", json(true)))) {
+    add("init_lora_weights");
+  }
+  return unsupported.empty() ? Status()
+                             : refused(where, unsupported, "plain LoRA: two matrices a layer, scaled by alpha / rank",
+                                       "Train the adapter without these options.");
+}
+
+// lora_A.<module> for PEFT's name of it, also with an adapter's name in it; others unchanged.
+std::string slot_name(const std::string& name) {
+  const size_t begin = name.compare(0, kPrefix.size(), kPrefix) == 0 ? kPrefix.size() : 0;
+  const size_t dot = name.find(".lora_", begin);
+  if (dot == std::string::npos) {
+    return name;
+  }
+  const std::string rest = name.substr(dot + std::strlen(".lora_"));
+  const bool plain =
+      rest == "A.weight" || rest == "B.weight" || rest == "A.default.weight" || rest == "B.default.weight";
+  return plain ? std::string("lora_") + rest[0] + "." + name.substr(begin, dot - begin) : name;
+}
+
+std::string key_of(const std::string& slot) {
+  const size_t dot = slot.find('.');
+  return dot == std::string::npos ? slot : kPrefix + slot.substr(dot + 1) + "." + slot.substr(0, dot) + ".weight";
+}
+
+// Bytes of one number of a tensor's dtype; 0 of another than PEFT saves.
+size_t number_bytes(const std::string& dtype) {
+  return dtype == "F32" ? 4 : dtype == "F64" ? 8 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+}
+
+// A number of a tensor, which may begin at any byte.
+float number_at(const TensorBytes& tensor, size_t index) {
+  if (tensor.dtype == "F64") {
+    double value;
+    std::memcpy(&value, tensor.data + index * sizeof(value), sizeof(value));
+    return static_cast<float>(value);
+  }
+  if (tensor.dtype == "F32") {
+    float value;
+    std::memcpy(&value, tensor.data + index * sizeof(value), sizeof(value));
+    return value;
+  }
+  uint16_t half;
+  std::memcpy(&half, tensor.data + index * sizeof(half), sizeof(half));
+  if (tensor.dtype == "F16") {
+    return kernels::half_to_float(half);
+  }
+  const uint32_t bits = static_cast<uint32_t>(half) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t size : shape) {
+    text += (text.empty() ? "" : ", ") + std::to_string(size);
+  }
+  return "(" + text + ")";
+}
+
+// The slot's values, which the file has transposed.
+void turned(const TensorBytes& tensor, const SlotSpec& spec, std::vector<float>& values) {
+  const auto rows = static_cast<size_t>(spec.shape[0]);
+  const auto columns = static_cast<size_t>(spec.shape[1]);
+  values.resize(spec.elements);
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t j = 0; j < columns; ++j) {
+      values[i * columns + j] = number_at(tensor, j * rows + i);
+    }
+  }
+}
+
+using Tensors = std::map<std::string, std::pair<std::string, const TensorBytes*>>;  // by slot: its name in the file
+
+Result<Tensors> named(const SafeTensors& file, const Slots& slots, const std::vector<size_t>& wanted,
+                      const std::string& path) {
+  Tensors found;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!found.emplace(slot_name(name), std::make_pair(name, &tensor)).second) {
+      return refused(path, "two tensors of " + slot_name(name), "one", "Export the adapter again.");
+    }
+  }
+  const std::string layers = "the layers that the bundle adapts, such as " + slots.spec(wanted[0]).module;
+  for (const size_t slot : wanted) {
+    if (found.count(slots.spec(slot).name) == 0) {
+      return refused(path, "no " + key_of(slots.spec(slot).name), layers, kLayers);
+    }
+  }
+  for (const auto& [slot, entry] : found) {
+    const bool known = std::any_of(wanted.begin(), wanted.end(),
+                                   [&, &name = slot](size_t index) { return slots.spec(index).name == name; });
+    if (!known) {
+      return refused(path, "also " + entry.first.substr(0, kLongestName), layers, kLayers);
+    }
+  }
+  return found;
+}
+
+Status check_tensor(const TensorBytes& tensor, const SlotSpec& spec, const std::string& where) {
+  if (number_bytes(tensor.dtype) == 0) {
+    return refused(where, "the type " + tensor.dtype, "one of F32, F16, F64, BF16",
+                   "Save the adapter in a floating-point type.");
+  }
+  const std::vector<int64_t> shape(spec.shape.rbegin(), spec.shape.rend());
+  if (tensor.shape != shape) {
+    return refused(where, "the shape " + shape_text(tensor.shape), shape_text(shape) + ", as the bundle has it",
+                   kOther);
+  }
+  for (size_t i = 0; i < spec.elements; ++i) {
+    if (!std::isfinite(number_at(tensor, i))) {
+      return refused(where, "values that are not finite", "finite numbers",
+                     "Use an adapter from a run that did not diverge.");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<PeftSettings> read_peft_settings(const std::string& text, const std::string& where) {
+  ZO_ASSIGN(content, read_config(text, where));
+  const json rank = content.value("r", json());
+  const json alpha = content.value("lora_alpha", json());
+  if (!rank.is_number() || !alpha.is_number()) {
+    return refused(where, "no usable LoRA description", "r and lora_alpha", "Compile the model again.");
+  }
+  return PeftSettings{rank.get<double>(), alpha.get<double>()};
+}
+
+Status read_peft(const std::string& folder, const PeftSettings& own, const Slots& slots,
+                 const std::vector<size_t>& wanted,
+                 const std::function<Status(size_t slot, const float* values)>& take) {
+  const std::string described = join(folder, kPeftConfig);
+  ZO_ASSIGN(text, read_file(described, ZO_STATE_ERROR));
+  ZO_ASSIGN(content, read_config(text, described));
+  ZO_TRY(check_config(content, own, described));
+  const std::string path = join(folder, kWeights);
+  ZO_ASSIGN(file, SafeTensors::open(path, ZO_STATE_ERROR));
+  ZO_ASSIGN(tensors, named(file, slots, wanted, path));
+  for (const size_t slot : wanted) {
+    const auto& [name, tensor] = tensors.at(slots.spec(slot).name);
+    std::string where = path;
+    where.append(", ").append(name);
+    ZO_TRY(check_tensor(*tensor, slots.spec(slot), where));
+  }
+  std::vector<float> values;
+  for (const size_t slot : wanted) {
+    turned(*tensors.at(slots.spec(slot).name).second, slots.spec(slot), values);
+    ZO_TRY(take(slot, values.data()));
+  }
+  return {};
+}
+
+}  // namespace zoexport

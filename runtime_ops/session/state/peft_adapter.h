@@ -1,0 +1,31 @@
+// An adapter in PEFT's form: adapter_config.json and adapter_model.safetensors, read as Python's adapters/peft.py reads them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "session/result.h"
+#include "session/state/slots.h"
+
+namespace zoexport {
+
+// What a description says of a whole adapter.
+struct PeftSettings {
+  double rank = 0;
+  double alpha = 0;
+};
+
+// The name of the description, of an adapter and of a bundle's own.
+inline constexpr char kPeftConfig[] = "adapter_config.json";
+
+// The settings of a bundle's own description.
+Result<PeftSettings> read_peft_settings(const std::string& text, const std::string& where);
+
+// Passes every slot of `wanted`, as float32, to `take`, once all of the adapter was found to fit: its rank and alpha are those
+// of `own`, and it has these slots, of their sizes, and nothing else.
+Status read_peft(const std::string& folder, const PeftSettings& own, const Slots& slots,
+                 const std::vector<size_t>& wanted,
+                 const std::function<Status(size_t slot, const float* values)>& take);
+
+}  // namespace zoexport
