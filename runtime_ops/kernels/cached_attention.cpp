@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "each_width.h"
+#include "product_variants.h"
 #include "row_math.h"
 #include "scratch.h"
 
@@ -12,32 +12,7 @@ namespace zoexport {
 namespace kernels {
 namespace {
 
-constexpr size_t kLanes = 16;
 constexpr size_t kWorthAThread = size_t{1} << 15;  // multiply-adds
-
-typedef float Four __attribute__((vector_size(16)));
-
-ZO_INLINE Four load(const float* from) {
-  Four v;
-  std::memcpy(&v, from, sizeof(v));
-  return v;
-}
-
-float dot(const float* a, const float* b, size_t count) {
-  Four lane[4] = {};
-  size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (size_t j = 0; j < 4; ++j) {
-      lane[j] += load(a + i + 4 * j) * load(b + i + 4 * j);
-    }
-  }
-  float rest = 0.0f;
-  for (; i < count; ++i) {
-    rest += a[i] * b[i];
-  }
-  const Four sum = (lane[0] + lane[1]) + (lane[2] + lane[3]);
-  return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
-}
 
 ZO_EACH_WIDTH void cap(float* scores, size_t count, float softcap) {
   for (size_t i = 0; i < count; ++i) {
@@ -52,19 +27,13 @@ ZO_EACH_WIDTH void exponentials(float* scores, size_t count, float greatest) {
   }
 }
 
-ZO_EACH_WIDTH void add_scaled(float* __restrict out, const float* row, float factor, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    out[i] += factor * row[i];
-  }
-}
-
 ZO_EACH_WIDTH void multiply(float* out, float factor, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     out[i] *= factor;
   }
 }
 
-// Where a group's key or value at a position lies.
+// The keys or values of a group.
 struct Rows {
   const float* cached;
   const float* own;
@@ -72,21 +41,29 @@ struct Rows {
   size_t first;
   size_t width;
 
-  const float* at(size_t position) const {
-    return position < first ? cached + position % rows * width : own + (position - first) * width;
+  // Calls body(row, i, count) for the rows of positions begin .. end-1, as many at a time as lie one after the other: from
+  // `row` on those of positions begin + i to begin + i + count - 1.
+  template <typename Body>
+  void each(size_t begin, size_t end, const Body& body) const {
+    for (size_t at = begin; at < end;) {
+      const bool old = at < first;
+      const size_t last = old ? std::min({end, first, at + rows - at % rows}) : end;
+      body(old ? cached + at % rows * width : own + (at - first) * width, at - begin, last - at);
+      at = last;
+    }
   }
 };
 
-void run_query(const CachedAttention& a, size_t head, size_t token, float* scores) {
+void run_query(const CachedAttention& a, size_t head, size_t token, const ProductKernels& kernels, float* scores) {
   const size_t group = head / (a.heads / a.groups);
   const size_t position = a.first + token;
   const size_t begin = a.window == 0 || position < a.window ? 0 : position - a.window + 1;
   const size_t count = position - begin + 1;
   const Rows keys{a.keys + group * a.rows * a.depth, a.k + group * a.tokens * a.depth, a.rows, a.first, a.depth};
   const float* query = a.q + (head * a.tokens + token) * a.depth;
-  for (size_t i = 0; i < count; ++i) {
-    scores[i] = a.scale * dot(query, keys.at(begin + i), a.depth);
-  }
+  keys.each(begin, position + 1, [&](const float* rows, size_t i, size_t some) {
+    kernels.dots(query, rows, some, a.depth, a.scale, scores + i);
+  });
   if (a.softcap > 0.0f) {
     cap(scores, count, a.softcap);
   }
@@ -107,9 +84,9 @@ void run_query(const CachedAttention& a, size_t head, size_t token, float* score
   const Rows values{a.values + group * a.rows * a.width, a.v + group * a.tokens * a.width, a.rows, a.first, a.width};
   float* out = a.out + (head * a.tokens + token) * a.width;
   std::fill(out, out + a.width, 0.0f);
-  for (size_t i = 0; i < count; ++i) {
-    add_scaled(out, values.at(begin + i), scores[i], a.width);
-  }
+  values.each(begin, position + 1, [&](const float* rows, size_t i, size_t some) {
+    kernels.add_rows(out, rows, scores + i, some, a.width);
+  });
   multiply(out, static_cast<float>(1.0 / total), a.width);
 }
 
@@ -120,7 +97,7 @@ bool cache_reaches(const CachedAttention& attention) {
   return seen <= attention.rows;
 }
 
-bool run_queries(const CachedAttention& attention, size_t begin, size_t end) {
+bool run_queries(const CachedAttention& attention, size_t begin, size_t end, const ProductKernels& kernels) {
   static thread_local Scratch scratch;
   const size_t most = attention.first + attention.tokens;
   float* scores = scratch.floats(attention.window == 0 ? most : std::min(most, attention.window));
@@ -128,7 +105,7 @@ bool run_queries(const CachedAttention& attention, size_t begin, size_t end) {
     return false;
   }
   for (size_t i = begin; i < end; ++i) {
-    run_query(attention, i / attention.tokens, i % attention.tokens, scores);
+    run_query(attention, i / attention.tokens, i % attention.tokens, kernels, scores);
   }
   return true;
 }

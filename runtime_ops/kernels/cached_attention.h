@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "products.h"
+
 namespace zoexport {
 namespace kernels {
 
@@ -32,7 +34,8 @@ bool cache_reaches(const CachedAttention& attention);
 
 // Tasks 0 .. heads * tokens - 1, each a query of one head; any range of them on any thread. A result depends neither on how
 // tokens are dealt over calls nor on threads. Returns false where there is no memory for the scores of one query.
-bool run_queries(const CachedAttention& attention, size_t begin, size_t end);
+bool run_queries(const CachedAttention& attention, size_t begin, size_t end,
+                 const ProductKernels& kernels = fastest_kernels());
 
 // Queries that are worth a thread.
 size_t queries_of_a_thread(const CachedAttention& attention);

@@ -74,6 +74,10 @@ struct ProductKernels {
   size_t few_rows;
   size_t few_columns;
   void (*few_int4)(const FewRows& product);
+  // out[i] = scale * (query . row i), of `count` rows (count, depth).
+  void (*dots)(const float* query, const float* rows, size_t count, size_t depth, float scale, float* out);
+  // out += the sum of factors[i] * row i, in that order, of rows (count, width).
+  void (*add_rows)(float* out, const float* rows, const float* factors, size_t count, size_t width);
 };
 
 inline constexpr size_t kSlack = 16;

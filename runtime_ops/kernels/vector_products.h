@@ -17,6 +17,7 @@
 #pragma once
 
 #include "product_variants.h"
+#include "vector_attention.h"
 #include "vector_few_rows.h"
 #include "vector_rows.h"
 
@@ -302,7 +303,9 @@ constexpr ProductKernels vector_kernels() {
           detail::multiply<V>,
           V::kFewRows,
           V::kFewVectors * V::kLanes,
-          detail::few_int4<V>};
+          detail::few_int4<V>,
+          detail::dots<V>,
+          detail::add_rows<V>};
 }
 
 }  // namespace kernels

@@ -7,9 +7,13 @@
 
 #include "check.h"
 #include "kernels/cached_attention.h"
+#include "kernels/product_variants.h"
 #include "rng/normal.h"
 
 using zoexport::kernels::CachedAttention;
+using zoexport::kernels::product_variants;
+using zoexport::kernels::ProductKernels;
+using zoexport::kernels::ProductVariant;
 using zoexport::rng::normals;
 using zoexport::rng::Stream;
 
@@ -83,7 +87,8 @@ std::vector<float> part(const std::vector<float>& all, size_t heads, size_t tota
 }
 
 // All tokens, `step` at a time, over caches of `rows` rows that hold NaN where nothing was put.
-std::vector<float> in_pieces(const Shape& s, const Inputs& in, size_t step, size_t rows) {
+std::vector<float> in_pieces(const Shape& s, const Inputs& in, size_t step, size_t rows,
+                             const ProductKernels& kernels) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> keys(s.groups * rows * s.depth, nan), values(s.groups * rows * s.width, nan);
   std::vector<float> out(s.heads * s.total * s.width);
@@ -100,7 +105,7 @@ std::vector<float> in_pieces(const Shape& s, const Inputs& in, size_t step, size
     CHECK(cache_reaches(attention));
     // The last query first: each is computed alone.
     for (size_t i = s.heads * count; i-- > 0;) {
-      CHECK(run_queries(attention, i, i + 1));
+      CHECK(run_queries(attention, i, i + 1, kernels));
     }
     for (size_t h = 0; h < s.heads; ++h) {
       std::copy(result.begin() + static_cast<std::ptrdiff_t>(h * count * s.width),
@@ -118,23 +123,24 @@ std::vector<float> in_pieces(const Shape& s, const Inputs& in, size_t step, size
   return out;
 }
 
-void any_shape_in_any_pieces() {
+void any_shape_in_any_pieces(const ProductKernels& kernels) {
   const Shape shapes[] = {
       {4, 2, 16, 16, 33, 0, 0.25f, 0.0f, false},  {3, 3, 7, 5, 20, 0, 0.5f, 0.0f, true},
       {6, 1, 64, 64, 40, 9, 0.125f, 0.0f, false}, {5, 5, 1, 3, 17, 1, 1.0f, 0.0f, false},
       {4, 2, 19, 33, 29, 5, 0.3f, 2.0f, false},   {2, 1, 80, 80, 31, 64, 0.1f, 30.0f, true},
+      {2, 2, 17, 36, 30, 0, 0.2f, 0.0f, false},   {3, 1, 128, 63, 21, 7, 0.1f, 0.0f, true},
   };
   for (const Shape& shape : shapes) {
     const Inputs inputs(shape);
     const std::vector<double> wanted = expected(shape, inputs);
     const size_t least = shape.window == 0 ? shape.total : std::min(shape.window, shape.total);
-    const std::vector<float> whole = in_pieces(shape, inputs, shape.total, least);
+    const std::vector<float> whole = in_pieces(shape, inputs, shape.total, least, kernels);
     for (size_t i = 0; i < wanted.size(); ++i) {
       CHECK(std::fabs(double{whole[i]} - wanted[i]) <= 2e-6 * (1 + std::fabs(wanted[i])));
     }
     for (const size_t step : {size_t{1}, size_t{4}, size_t{11}}) {
       for (const size_t rows : {least, least + 3}) {
-        const std::vector<float> found = in_pieces(shape, inputs, step, rows);
+        const std::vector<float> found = in_pieces(shape, inputs, step, rows, kernels);
         CHECK(std::memcmp(found.data(), whole.data(), whole.size() * sizeof(float)) == 0);
       }
     }
@@ -157,7 +163,11 @@ void a_cache_that_is_too_short_is_seen() {
 }  // namespace
 
 int main() {
-  any_shape_in_any_pieces();
+  for (const ProductVariant& variant : product_variants()) {
+    if (variant.runs_here) {
+      any_shape_in_any_pieces(*variant.kernels);
+    }
+  }
   a_cache_that_is_too_short_is_seen();
   return check::result();
 }
