@@ -169,11 +169,12 @@ def table(rows: Sequence[Row], threads: int, rounds: int, bandwidth: float) -> s
             f"{row.ours['first_seconds']:.2f} s after that, its programs' loading included.\n"
         )
     load = conditions.load_average()
+    used = f"{threads} thread{'s' if threads > 1 else ''}"
     lines.append(
-        f"Medians of {rounds} rounds by turns, each in a fresh process, {threads} threads, {TOKENS} "
+        f"Medians of {rounds} rounds by turns, each in a fresh process, {used}, {TOKENS} "
         f"tokens after a prompt of {PROMPT}. Anonymous memory: the most of the process beyond what "
         f"the interpreter (Python, Node) had before it opened a model. {machine['cpu']}, "
-        f"{machine['cores']} cores, {bandwidth / 1e9:.1f} GB/s read by {threads} threads; load "
+        f"{machine['cores']} cores, {bandwidth / 1e9:.1f} GB/s read by {used}; load "
         f"average after it {load}; node-llama-cpp's own build of llama.cpp; "
         f"{datetime.date.today():%Y-%m-%d}."
     )

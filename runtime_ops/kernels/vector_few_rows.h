@@ -59,10 +59,12 @@ void multiply_columns(const FewRows& f, size_t column) {
   }
   for (size_t w = 0; w < W; ++w) {
     const Rows<V, uint8_t> unit(b.codes, b.K / 2, column + w * V::kLanes, column + count);
-    __builtin_memcpy(rows[w], unit.begin, sizeof(unit.begin));
     float bias[V::kLanes] = {};
-    for (size_t i = 0; f.bias != nullptr && i < V::kLanes && w * V::kLanes + i < count; ++i) {
-      bias[i] = f.bias[column + w * V::kLanes + i];
+    for (size_t i = 0; i < V::kLanes; ++i) {
+      rows[w][i] = unit.begin[i];
+      if (f.bias != nullptr && w * V::kLanes + i < count) {
+        bias[i] = f.bias[column + w * V::kLanes + i];
+      }
     }
     for (size_t r = 0; r < R; ++r) {
       total[r][w] = V::load(bias);
