@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.support.compiled import Compiler
 from tests.support.generation import greedy, prompt_of, random_adapter, reference
 from tests.support.tiny_models import VOCAB_SIZE
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
-from zoexport.session import Sampling, Session, memory_usage
+from zoexport.session import Sampling, Session, abi, memory_usage
+from zoexport.session.generation import GenerationCall
 
 pytestmark = pytest.mark.parity
 PROMPT = "The film is a warm and café"
@@ -162,6 +164,30 @@ def test_memory_returns(bundle: Path) -> None:
         for _ in range(10):
             once(session)
         assert memory_usage().anonymous_bytes - before < 1 << 20
+
+
+def test_an_older_host_passes_shorter_structs(session: Session) -> None:
+    call = GenerationCall(
+        [5, 6, 7],
+        (),
+        max_tokens=9,
+        stop_tokens=(),
+        stop=["never"],
+        sampling=Sampling(),
+        untrained=False,
+        adapter="nobody",
+        keep=False,
+        sliding=False,
+        on_token=None,
+        on_text=None,
+    )
+    call.options.struct_size = abi.GenerateOptions.text.offset
+    call.result.struct_size = abi.Generation.text.offset
+    arguments = (session.handle, ctypes.byref(call.options), call.on_token, None)
+    abi.call("zo_session_generate", *arguments, ctypes.byref(call.result))
+    made = call.generation()
+    assert made.tokens == session.generate([5, 6, 7], max_tokens=9, stop_tokens=()).tokens
+    assert made.text is None
 
 
 @pytest.mark.parametrize(
