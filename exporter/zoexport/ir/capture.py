@@ -57,7 +57,10 @@ def quiet() -> Iterator[None]:
 def position_limit(model: torch.nn.Module) -> int | None:
     """How many tokens a row of a model may have, where its configuration says so."""
     config = getattr(model, "config", None)
-    limit = None if config is None else getattr(sizes(config), "max_position_embeddings", None)
+    # MPT's slopes are made for so many positions.
+    limit = getattr(config, "max_seq_len", None)
+    if config is not None:
+        limit = getattr(sizes(config), "max_position_embeddings", limit)
     if not isinstance(limit, int):
         return None
     # RoBERTa's position table has a row for padding, and positions count from the one after it.
