@@ -71,7 +71,10 @@ Status Decoder::prepare() {
                    "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
                    "Compile the bundle with a smaller generate.context."};
   }
-  ZO_TRY(weights_.open(reads));
+  // Programs that hold their weights, of a model without tables, need no file of them.
+  if (!reads.empty() || !tables.empty()) {
+    ZO_TRY(weights_.open(reads));
+  }
   for (const FrozenWeights::Read& table : tables) {
     ZO_TRY(weights_.check_table(table, spec_.context));
   }
