@@ -19,9 +19,6 @@ bool fits_dtype(const TensorBytes& tensor, const ValueSpec& value) {
 }  // namespace
 
 Status FrozenWeights::open(const std::vector<Read>& reads) {
-  if (manifest_.weights.empty() && reads.empty()) {
-    return {};  // a whole model's programs may have all of them inside
-  }
   const std::string path = join(files_.path(), manifest_.weights);
   if (!file_) {
     ZO_ASSIGN(opened, files_.open(manifest_.weights));
