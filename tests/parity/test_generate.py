@@ -164,20 +164,21 @@ def weights_bytes(bundle: Path, target: str) -> int:
     return sum(path.stat().st_size for path in files if path.exists())
 
 
-@pytest.mark.parametrize("weights", slow_after(1, ["int4", "int8"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["int4", "int8"])
 def test_text_over_quantized_weights(compiler: Compiler, weights: str) -> None:
     follow(compiler, "gemma3", weights=weights)
 
 
 WHOLE = [
+    ("llama", "prge", {"weights": "int4"}),
     ("gemma3", "prge", {"weights": "int8"}),
     ("gpt2", "mezo", {"weights": "int4", "activations": "fp32"}),
     ("bloom", "prge", {"weights": "fp32"}),
-    ("llama", "prge", {"weights": "int4"}),
     ("phi3", "mezo", {"weights": "fp32"}),
     ("opt", "prge", {"weights": "int4", "activations": "fp32"}),
 ]
-"""Windows and int8 rows that are rotated; positions that are learned; slopes, and no tables over positions."""
+"""Int8 rows; windows and rows that are rotated; positions that are learned; slopes, and no tables over positions."""
 
 
 @pytest.mark.parametrize(("name", "method", "settings"), slow_after(1, WHOLE))
@@ -189,7 +190,7 @@ def test_text_of_programs_of_the_whole_model(
 
 @pytest.mark.slow
 def test_programs_of_the_whole_model_have_its_weights_once(compiler: Compiler) -> None:
-    settings = {**WHOLE[0][2], "queries": 1, "lora__targets": "all-linear"}
+    settings = {"weights": "int8", "queries": 1, "lora__targets": "all-linear"}
     stored = []
     for generate in ("on", "off"):
         bundle = compiler.bundle("gemma3", "prge", **settings, generate=generate)
@@ -269,6 +270,7 @@ def test_a_callback_ends_the_text(compiler: Compiler) -> None:
             session.generate(prompt, max_tokens=20, on_token=failing)
 
 
+@pytest.mark.slow
 def test_the_context_ends_the_text(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama", "mebp", **ALL, generate__context=31)
     model = reference(compiler.model("llama"), bundle)

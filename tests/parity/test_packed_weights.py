@@ -92,6 +92,7 @@ def test_what_cannot_hold_it_is_said(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_sessions_of_many_processes_share_it(bundle: Path, tmp_path: Path) -> None:
     private, _ = run(bundle, "")
     code = (

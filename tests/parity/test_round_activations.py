@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES, save_tiny
 from zoexport import models
 from zoexport.build import compile_bundle
@@ -55,7 +56,7 @@ def rounding_passes(config: RoundingConfig, targets: list[str]) -> list[Pass]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"outliers": "0.01"}, {"datatypes": "search", "outliers": "0.05"}],
+    slow_after(1, [{}, {"outliers": "0.01"}, {"datatypes": "search", "outliers": "0.05"}]),
     ids=["int8", "outliers", "search"],
 )
 def test_a_bundle_trains_as_the_model_with_rounded_inputs(

@@ -61,7 +61,7 @@ def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
     ("name", "settings"),
     [
         ("llama_tied", {"compute": "fp32"}),
-        ("gpt2", {}),
+        pytest.param("gpt2", {}, marks=pytest.mark.slow),
         pytest.param("gemma3", {"engine": "executorch"}, marks=pytest.mark.slow),
     ],
 )
@@ -76,11 +76,14 @@ def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"weights": "fp32"},
-        {"weights": "int8", "loss": "choices", "batch": 2},
-        {"accumulate": 3, "batch": 1, "weights": "int4"},
-    ],
+    slow_after(
+        1,
+        [
+            {"weights": "fp32"},
+            {"weights": "int8", "loss": "choices", "batch": 2},
+            {"accumulate": 3, "batch": 1, "weights": "int4"},
+        ],
+    ),
     ids=lambda settings: ",".join(settings),
 )
 def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ def takes_shorter_rows(bundle: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", slow_after(5, ARCHITECTURES))
+@pytest.mark.parametrize("name", slow_after(2, ARCHITECTURES))
 def test_fp32(compiler: Compiler, name: str) -> None:
     result = compiler.result(name)
     # Each program has what precedes the choice of label rows and what follows it; a head that shares its weight with
@@ -62,7 +62,7 @@ def test_fp32(compiler: Compiler, name: str) -> None:
     assert report["passed"] is True
 
 
-@pytest.mark.parametrize(("queries", "batch"), [(1, 1), (1, 3), (4, 1)])
+@pytest.mark.parametrize(("queries", "batch"), slow_after(1, [(4, 1), (1, 3), (1, 1)]))
 def test_queries_and_batches(compiler: Compiler, queries: int, batch: int) -> None:
     report = compare(compiler.bundle("llama", queries=queries, batch=batch))
     assert report["passed"] is True
@@ -159,7 +159,7 @@ def test_every_bound_has_a_reason() -> None:
         assert len(reason) > 40
 
 
-@pytest.mark.parametrize("split", ["whole", "layers"])
+@pytest.mark.parametrize("split", slow_after(1, ["layers", "whole"]))
 def test_forward_differences(compiler: Compiler, split: str) -> None:
     """MeZO with one unperturbed loss a step in place of one side of every pair."""
     bundle = compiler.bundle("llama", "mezo", queries=3, split=split, difference="forward")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.qnn import needs_qnn
+from tests.support.tiers import slow_unless
 from tests.sweep.cases import METHODS, TARGETS, Case
 from tests.sweep.execute import FAILED, PASSED, REFUSED, Outcome, execute
 from tests.sweep.kept import KEPT, ON_THE_NPU, few_copies
@@ -32,7 +33,7 @@ def check(swept: Swept, least: int) -> None:
     assert swept.passed.total() >= least
 
 
-@pytest.mark.parametrize("target", ON_THE_CPU)
+@pytest.mark.parametrize("target", slow_unless(lambda target: target != "android-cpu", ON_THE_CPU))
 def test_a_few_cases_pass(target: str) -> None:
     # Core ML's evaluator takes as long for one as the others do for two.
     count = 1 if target == "ios-coreml" else 2

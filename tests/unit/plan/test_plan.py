@@ -131,6 +131,7 @@ def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_
     assert planned.target.footprints(again, lambda *_: None) == found
 
 
+@pytest.mark.slow
 def test_figures_grow_with_what_is_asked_for(llama: Path) -> None:
     one = _plan(llama)
     longer, wider = _plan(llama, seq_len=64), _plan(llama, batch=2)

@@ -110,6 +110,7 @@ def test_backpropagation_is_one_delegate_a_program(name: str, tmp_path: Path) ->
         check(file, entry, given, program.module(*tensors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"),
     [

@@ -20,6 +20,7 @@ import torch
 from torch.fx import Node
 
 from tests.support.splits import arguments, difference, state, tiny_graph
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import from_config, save_tiny, tiny_config
 from zoexport.build import plan, training_graph
 from zoexport.cli.main import run
@@ -127,7 +128,7 @@ def test_zeroth_order_training_is_one_delegate(name: str) -> None:
         assert difference(ours, theirs) < 5e-6
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_after(2, ARCHITECTURES))
 def test_backpropagation_is_one_delegate_a_layer(name: str) -> None:
     graph, edge = layers(name)
     for key, program in graph.programs.items():
