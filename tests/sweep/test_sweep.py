@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.qnn import needs_qnn
-from tests.support.tiers import slow_unless
+from tests.support.tiers import slow_after, slow_unless
 from tests.sweep.cases import METHODS, TARGETS, Case
 from tests.sweep.execute import FAILED, PASSED, REFUSED, Outcome, execute
 from tests.sweep.kept import KEPT, ON_THE_NPU, few_copies
@@ -61,7 +61,7 @@ def test_many_cases_pass_on_the_npu() -> None:
         check(Sweep("android-npu", worker.run, start=SEED + 1).run(count=60), least=60)
 
 
-@pytest.mark.parametrize("case", KEPT)
+@pytest.mark.parametrize("case", slow_after(3, KEPT))
 def test_what_failed_once_passes(case: Case) -> None:
     outcome = execute(case)
     assert outcome.status == PASSED, outcome.detail

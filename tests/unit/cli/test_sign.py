@@ -101,6 +101,7 @@ VERBS = {
     "train": ["--data", "D", "--state", "S", "--steps", "1"],
     "eval": ["--data", "D"],
     "generate": ["--prompt", "P"],
+    "chat": [],
     "parity": ["--steps", "1"],
     "adapter export": ["-o", "A"],
     "adapter import": ["--adapter", "A", "--state", "S"],
