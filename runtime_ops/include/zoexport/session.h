@@ -329,7 +329,8 @@ typedef struct zo_generate_options {
   uint32_t max_tokens;   /* after the prompt, at least 1 */
   const int64_t* prompt; /* tokens, at least one, fewer than the bundle's generate.context */
   size_t prompt_length;
-  const int64_t* stop_tokens; /* after which nothing follows; NULL: the bundle's, after messages also those of its turns */
+  const int64_t*
+      stop_tokens; /* after which nothing follows; NULL: the bundle's, after messages also those of its turns */
   size_t stop_count;
   double temperature;
   uint32_t top_k;     /* 0: all */
@@ -388,8 +389,8 @@ ZO_API zo_status zo_session_load_adapter(zo_session* session, const char* name, 
 /* Gives one slot of the adapter of this name, which is made where there is none, its values (zo_session_write_slot). */
 ZO_API zo_status zo_session_write_adapter(zo_session* session, const char* name, const char* slot, const float* values,
                                           size_t count, zo_error* error);
-ZO_API zo_status zo_session_write_adapter_bytes(zo_session* session, const char* name, const char* slot, const void* bytes,
-                                                size_t size, zo_error* error);
+ZO_API zo_status zo_session_write_adapter_bytes(zo_session* session, const char* name, const char* slot,
+                                                const void* bytes, size_t size, zo_error* error);
 
 /* Frees an adapter. */
 ZO_API zo_status zo_session_drop_adapter(zo_session* session, const char* name, zo_error* error);
