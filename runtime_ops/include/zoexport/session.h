@@ -329,8 +329,7 @@ typedef struct zo_generate_options {
   uint32_t max_tokens;   /* after the prompt, at least 1 */
   const int64_t* prompt; /* tokens, at least one, fewer than the bundle's generate.context */
   size_t prompt_length;
-  const int64_t*
-      stop_tokens; /* after which nothing follows; NULL: the bundle's, after messages also those of its turns */
+  const int64_t* stop_tokens; /* NULL: the bundle's; after messages those of its turns too */
   size_t stop_count;
   double temperature;
   uint32_t top_k;     /* 0: all */
