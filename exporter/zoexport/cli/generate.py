@@ -85,7 +85,7 @@ def generate(
         results = []
         for result in made:
             results.append(result)
-            if data is not None:
+            if data is not None and sys.stderr.isatty():
                 # Not print: standard output belongs to libraries meanwhile.
                 say(f"{len(results)} of {len(prompts)}\r")
     if data is not None:
