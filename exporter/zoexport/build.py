@@ -331,7 +331,6 @@ def _fill(
             **({} if heads is None else {"attention_heads": heads}),
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
-        **({"weights": {"file": WEIGHTS}} if names else {}),
         "generate": generating.entry,
         **text_entry(loaded),
     }

@@ -108,7 +108,7 @@ def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
     if not isinstance(planned.target, Generates):
         engine = planned.target.engine
         return f"target {planned.target.name} with engine={engine} has no programs that generate"
-    return planned.target.generating_problem(planned.config)
+    return None
 
 
 def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> TrainingGraph:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
-from tests.support.generation import random_adapter
+from tests.support.generation import adapted_state
 from zoexport.api import Bundle
 from zoexport.cli.main import run
 from zoexport.session import Session
@@ -28,12 +28,7 @@ def bundle(compiler: Compiler) -> Path:
 
 @pytest.fixture(scope="module")
 def state(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("chat") / "state"
-    with Session.open(bundle) as session:
-        session.attach(folder)
-        random_adapter(session)
-        session.save()
-    return folder
+    return adapted_state(bundle, tmp_path_factory.mktemp("chat") / "state")
 
 
 def talk(monkeypatch: pytest.MonkeyPatch, text: str, *arguments: object) -> int:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
-from tests.support.generation import random_adapter
+from tests.support.generation import adapted_state
 from zoexport.api import Bundle
 from zoexport.core.native import runner_path
-from zoexport.session import Sampling, Session
+from zoexport.session import Sampling
 
 pytestmark = pytest.mark.parity
 RUNNER = runner_path()
@@ -27,12 +27,7 @@ def bundle(compiler: Compiler) -> Path:
 
 @pytest.fixture(scope="module")
 def state(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runner") / "state"
-    with Session.open(bundle) as session:
-        session.attach(folder)
-        random_adapter(session)
-        session.save()
-    return folder
+    return adapted_state(bundle, tmp_path_factory.mktemp("runner") / "state")
 
 
 def ran(bundle: Path, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -64,6 +64,15 @@ def random_adapter(session: Session, scale: float = 0.2) -> dict[str, torch.Tens
     return slots
 
 
+def adapted_state(bundle: Path, folder: Path) -> Path:
+    """A state in ``folder`` whose adapter is random."""
+    with Session.open(bundle) as session:
+        session.attach(folder)
+        random_adapter(session)
+        session.save()
+    return folder
+
+
 def prompt_of(length: int, vocabulary: int) -> list[int]:
     """Tokens over the whole vocabulary, without order."""
     generator = torch.Generator().manual_seed(length)

@@ -375,9 +375,6 @@ class Generates(Protocol):
     def generating_lengths(self) -> tuple[int, ...]:
         """Tokens in one call, ascending from 1."""
 
-    def generating_problem(self, config: TrainingSettings) -> str | None:
-        """Why there are none beside the programs that train with these settings; None where there are."""
-
     @property
     def generates_together(self) -> bool:
         """Whether the layers of a whole model stay together, and are lowered with the programs that train."""

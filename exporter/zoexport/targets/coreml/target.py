@@ -71,10 +71,6 @@ class CoremlTarget:
 
         return lower_coreml(graph, folder, progress, half=config.compute == "fp16")
 
-    def generating_problem(self, config: TrainingSettings) -> str | None:
-        """None: whatever trains, functions that generate find the weights in its package."""
-        return None
-
     def lower_generating(
         self,
         graph: TrainingGraph,

@@ -26,12 +26,17 @@ def refused(where: str, error: Exception) -> LoweringError:
 def memory_of(graph: TrainingGraph) -> Any:
     """How ExecuTorch is to plan memory: what stages take and give lies in the session's own."""
     from executorch.exir import ExecutorchBackendConfig
-    from executorch.exir.passes import MemoryPlanningPass
 
     if graph.whole:
         return ExecutorchBackendConfig()
-    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-    return ExecutorchBackendConfig(memory_planning_pass=planning)
+    return ExecutorchBackendConfig(memory_planning_pass=callers_memory())
+
+
+def callers_memory() -> Any:
+    """The planning of programs whose inputs and outputs lie in their caller's memory."""
+    from executorch.exir.passes import MemoryPlanningPass
+
+    return MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
 
 
 def write_programs(executorch: Any, folder: Path, name: str = FILE) -> tuple[list[str], list[str]]:

@@ -64,10 +64,6 @@ class MlxTarget:
 
         return lower_mlx(graph, folder, progress)
 
-    def generating_problem(self, config: TrainingSettings) -> str | None:
-        """None: programs of layers and of whole models read their weights from one file."""
-        return None
-
     def lower_generating(
         self,
         graph: TrainingGraph,

@@ -18,7 +18,7 @@ from zoexport.targets.executorch.exported import (
     export_program,
     fallback_of,
 )
-from zoexport.targets.executorch.program_file import FILE, refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, callers_memory, refused, write_programs
 from zoexport.targets.xnnpack.legalize import Legalizer
 
 
@@ -30,7 +30,6 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-    from executorch.exir.passes import MemoryPlanningPass
 
     from zoexport.targets.executorch.needed_passes import needed_passes_only
     from zoexport.targets.xnnpack.attention import flatten_attention
@@ -92,10 +91,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             executorch = edge.to_executorch(
                 ExecutorchBackendConfig(
                     # Caches are the session's, and are neither copied nor planned.
-                    memory_planning_pass=dict.fromkeys(
-                        generating,
-                        MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False),
-                    ),
+                    memory_planning_pass=dict.fromkeys(generating, callers_memory()),
                     sym_shape_eval_pass={name: OpenSizes(graph.length) for name in legal}
                     if any_length
                     else {},

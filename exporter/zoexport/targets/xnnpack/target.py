@@ -98,10 +98,6 @@ class XnnpackTarget:
 
         return lower_xnnpack(graph, folder, progress)
 
-    def generating_problem(self, config: TrainingSettings) -> str | None:
-        """There are always some."""
-        return None
-
     def lower_generating(
         self,
         graph: TrainingGraph,
