@@ -75,7 +75,7 @@ report-federated: setup ## Run federated algorithms at equal operations and rene
 	$(BIN)/python -m research.federated.measure docs/federated.md $(FEDERATED_ARGS)
 
 # Two tiers. The second is what make test leaves out: the real model in full, kills, federations, 64-bit ARM, Swift.
-test: ## Run the tests: C++, Python and Kotlin, every method on every target (25 minutes)
+test: ## Run the tests: C++, Python and Kotlin, every method on some target (25 minutes)
 	.ci/install-tools
 	$(MAKE) test-cpp test-python
 
