@@ -34,7 +34,7 @@ def newest_first(files: Iterable[Path]) -> list[Path]:
         watched = _WATCHED.get(path.parent.name)
         if watched is not None:
             touched += [age for one, age in ages.items() if one.is_relative_to(ROOT / watched)]
-        return min(touched), hashlib.sha256(f"{head} {path.name}".encode()).hexdigest()
+        return min(touched), hashlib.sha256(f"{head} {path.relative_to(ROOT)}".encode()).hexdigest()
 
     return sorted(files, key=rank)
 
