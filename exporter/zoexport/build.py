@@ -320,6 +320,7 @@ def _fill(
     heads = attention_heads(loaded.config)
     return {
         **_description(planned, lowered, graph, settings),
+        "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
         **({"weights": {"file": WEIGHTS}} if names else {}),
         "model": {
             "name": loaded.name,
@@ -371,7 +372,6 @@ def _description(
         "rows": graph.rows,
         "max_labels": graph.max_labels,
         "copies": graph.copies,
-        "required_ops": lowered.required_ops,
         "backends": lowered.backends,
         "delegates": sum(len(found) for found in lowered.delegates.values()),
         "delegate_list": lowered.delegates,

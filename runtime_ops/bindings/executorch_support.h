@@ -19,6 +19,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "../engines/team.h"
+
 namespace zoexport::ops {
 
 using executorch::aten::ArrayRef;
@@ -115,9 +117,14 @@ inline bool is_apart(const Tensor& out, std::initializer_list<const Tensor*> rea
   return true;
 }
 
-// Splits begin..end-1 over the runtime's threads; false where the pool refused.
+// Splits 0 .. count-1 over the threads of sessions, or over the runtime's where there is no session; false where those
+// refused.
 template <typename Body>
 bool parallel(size_t count, size_t grain, const Body& body) {
+  if (Team* team = Team::shared()) {
+    team->run(count, grain, body);
+    return true;
+  }
   return count == 0 || executorch::extension::parallel_for(0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
                                                            [&](int64_t begin, int64_t end) {
                                                              body(static_cast<size_t>(begin), static_cast<size_t>(end));

@@ -24,6 +24,7 @@
 #include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
 #include "engines/program_tables.h"
+#include "engines/team.h"
 #include "session/memory.h"
 #include "session/storage/files.h"
 #include "session/storage/sha256.h"
@@ -150,7 +151,7 @@ bool has_backend(const std::string& name) {
 }
 
 // The threads of all programs of this process are ExecuTorch's one pool, and a loaded program keeps a pointer to it: so it
-// is replaced only while no session has a program.
+// is replaced only while no session has a program. Our operators have a team of as many, while a session has programs.
 class ThreadPoolUse {
  public:
   ThreadPoolUse() = default;
@@ -159,7 +160,9 @@ class ThreadPoolUse {
   ~ThreadPoolUse() {
     if (begun_) {
       const std::lock_guard<std::mutex> lock(mutex());
-      --users();
+      if (--users() == 0) {
+        Team::share(nullptr);
+      }
     }
   }
 
@@ -167,7 +170,10 @@ class ThreadPoolUse {
   void begin() {
     if (!begun_) {
       const std::lock_guard<std::mutex> lock(mutex());
-      ++users();
+      if (users()++ == 0) {
+        auto* pool = executorch::extension::threadpool::get_threadpool();
+        Team::share(std::make_unique<Team>(pool == nullptr ? 1 : pool->get_thread_count()));
+      }
       begun_ = true;
     }
   }
@@ -226,12 +232,8 @@ class ExecutorchEngine : public Engine {
   }
 
   void parallel(size_t count, size_t grain, const std::function<void(size_t, size_t)>& body) override {
-    const bool done = executorch::extension::parallel_for(
-        0, static_cast<int64_t>(count), static_cast<int64_t>(grain),
-        [&](int64_t begin, int64_t end) { body(static_cast<size_t>(begin), static_cast<size_t>(end)); });
-    if (!done) {
-      body(0, count);  // refused before it began
-    }
+    pool_.begin();
+    Team::shared()->run(count, grain, body);
   }
 
  private:

@@ -2,12 +2,22 @@
 
 #include <algorithm>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "grid_kernels.h"
+#include "rounded.h"
 #include "sparse_kernels.h"
 
 namespace zoexport {
 namespace kernels {
 namespace {
+
+ProductVariant portable() {
+  return {"portable", true, &products_portable, &sparse_portable, &grid_portable, &rounded_portable};
+}
 
 std::vector<ProductVariant> list() {
 #if defined(__x86_64__)
@@ -16,14 +26,21 @@ std::vector<ProductVariant> list() {
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   // Sparse products with AVX-512 were no faster: they wait for memory. With rows a power of two apart they were slower,
   // as transposing sixteen of them asks for more lines than a set of the cache has.
-  return {{"avx512", avx2 && __builtin_cpu_supports("avx512f") != 0, &products_avx512, &sparse_avx2, &grid_avx512},
-          {"avx2", avx2, &products_avx2, &sparse_avx2, &grid_avx2},
-          {"portable", true, &products_portable, &sparse_portable, &grid_portable}};
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0;
+  const RoundedKernels* wide = __builtin_cpu_supports("avx512vnni") != 0 ? &rounded_vnni : &rounded_avx2;
+  return {{"avx512", avx512, &products_avx512, &sparse_avx2, &grid_avx512, wide},
+          {"avx2", avx2, &products_avx2, &sparse_avx2, &grid_avx2, &rounded_avx2},
+          portable()};
 #elif defined(__aarch64__)
-  return {{"neon", true, &products_neon, &sparse_neon, &grid_neon},
-          {"portable", true, &products_portable, &sparse_portable, &grid_portable}};
+#if defined(__linux__)
+  const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #else
-  return {{"portable", true, &products_portable, &sparse_portable, &grid_portable}};
+  const bool dotprod = false;
+#endif
+  const RoundedKernels* rounded = dotprod ? &rounded_dotprod : &rounded_neon;
+  return {{"neon", true, &products_neon, &sparse_neon, &grid_neon, rounded}, portable()};
+#else
+  return {portable()};
 #endif
 }
 

@@ -82,8 +82,9 @@ struct ProductKernels {
 
 inline constexpr size_t kSlack = 16;
 
-struct SparseKernels;  // sparse_kernels.h
-struct GridKernels;    // grid_kernels.h
+struct SparseKernels;   // sparse_kernels.h
+struct GridKernels;     // grid_kernels.h
+struct RoundedKernels;  // rounded.h
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.
 extern const ProductKernels products_avx512;
@@ -97,6 +98,7 @@ struct ProductVariant {
   const ProductKernels* kernels;
   const SparseKernels* sparse;
   const GridKernels* grid;
+  const RoundedKernels* rounded;
 };
 
 // The fastest first. The last is "portable", which runs everywhere.

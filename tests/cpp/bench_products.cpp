@@ -8,6 +8,7 @@
 
 #include "kernels/product_variants.h"
 #include "kernels/products.h"
+#include "kernels/rounded.h"
 
 namespace {
 
@@ -16,28 +17,47 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kSeconds = 0.25;  // for each number
 
-double gigaflops(const Product& product, const ProductKernels& kernels) {
-  const Tasks tasks = tasks_of(product, kernels);
-  const double flops =
-      2e-9 * static_cast<double>(product.batches * product.rows) * static_cast<double>(product.columns * product.depth);
+// Of so many multiply-adds a run.
+template <typename Run>
+double gigaflops(size_t multiply_adds, const Run& run) {
   double least = 1e30;
   const Clock::time_point start = Clock::now();
   do {
     const Clock::time_point begin = Clock::now();
-    run_tasks(product, 0, tasks.count, kernels);
+    run();
     least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count());
   } while (std::chrono::duration<double>(Clock::now() - start).count() < kSeconds);
-  return flops / least;
+  return 2e-9 * static_cast<double>(multiply_adds) / least;
 }
 
-void print(const char* name, const Product& product, const char* only) {
-  std::printf("%-28s %4zu x %5zu x %5zu", name, product.rows, product.depth, product.columns);
+// A line with a number for each variant, of `run` with it.
+template <typename Run>
+void print(const char* name, size_t batches, size_t rows, size_t depth, size_t columns, const char* only,
+           const Run& run) {
+  std::printf("%-28s %4zu x %5zu x %5zu", name, rows, depth, columns);
   for (const ProductVariant& variant : product_variants()) {
     if (variant.runs_here && (only == nullptr || std::strcmp(only, variant.name) == 0)) {
-      std::printf("  %s %6.1f", variant.name, gigaflops(product, *variant.kernels));
+      std::printf("  %s %6.1f", variant.name, gigaflops(batches * rows * depth * columns, [&] { run(variant); }));
     }
   }
   std::printf("\n");
+}
+
+void print(const char* name, const Product& product, const char* only) {
+  print(name, product.batches, product.rows, product.depth, product.columns, only, [&](const ProductVariant& variant) {
+    run_tasks(product, 0, tasks_of(product, *variant.kernels).count, *variant.kernels);
+  });
+}
+
+// With the rounding of its rows.
+void print_rounded(const float* x, size_t rows, const Int4Matrix& weight, float* out, const char* only) {
+  std::vector<float> memory(rounded_floats(rows, weight.K));
+  const RoundedRows rounded = rounded_in(memory.data(), rows, weight.K);
+  print("rounded_linear_int4", 1, rows, weight.K, weight.N, only, [&](const ProductVariant& variant) {
+    const RoundedLinear product{rounded, weight, nullptr, out};
+    run_tasks(RoundRows{x, rounded}, 0, rows);
+    run_tasks(product, 0, tasks_of(product, *variant.rounded).count, *variant.rounded);
+  });
 }
 
 }  // namespace
@@ -59,6 +79,7 @@ int main(int count, char** arguments) {
     const Int4Matrix int4{codes.data(), scales.data(), layer.N, layer.K, 32};
     const Int8Matrix int8{reinterpret_cast<const int8_t*>(codes.data()), row_scales.data(), layer.N, layer.K};
     print("linear_int4", linear(x.data(), layer.T, int4, nullptr, out.data()), only);
+    print_rounded(x.data(), layer.T, int4, out.data(), only);
     print("linear_int4_input_gradient", linear_input_gradient(x.data(), layer.T, int4, out.data()), only);
     print("linear_int8", linear(x.data(), layer.T, int8, nullptr, out.data()), only);
     print("linear_int8_input_gradient", linear_input_gradient(x.data(), layer.T, int8, out.data()), only);

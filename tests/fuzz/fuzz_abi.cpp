@@ -1,4 +1,4 @@
-// Verbs of the C ABI in any order, with structs of any size and null pointers anywhere: each is done or refused with one
+// Verbs of the C ABI in any order: with structs of any size and null pointers anywhere, each is done or refused with one
 // message. Every array and struct is memory of exactly its size, so that what lies beside it is seen.
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-"""Files that both the session and Python read: both take them, or both refuse them."""
+"""Both readers of a file, the session and Python: both take it, or both refuse it."""
 
 from __future__ import annotations
 

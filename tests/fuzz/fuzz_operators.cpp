@@ -23,7 +23,8 @@ using executorch::aten::Tensor;
 using executorch::aten::TensorImpl;
 using executorch::runtime::EValue;
 
-// Kinds of arguments: T a tensor, t one or none, i an integer, b a boolean, L a list of tensors, I of integers, D of numbers.
+// Kinds of arguments: T a tensor, t one or none, i an integer, d a number, b a boolean, L a list of tensors, I of integers,
+// D of numbers.
 struct Operator {
   const char* name;
   const char* kinds;
@@ -48,6 +49,8 @@ constexpr Operator kOperators[] = {
     {"zoexport::first_positions.out", "TTiibT"},
     {"zoexport::rows_1.out", "LIDT"},
     {"zoexport::rows_2.out", "LIDTT"},
+    {"zoexport::rounded_linear_int4.out", "TTTtT"},
+    {"zoexport::cached_attention.out", "TTTTTTtddiT"},
 };
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte, ScalarType::BFloat16,
                                  ScalarType::Char,  ScalarType::Half, ScalarType::Int,  ScalarType::Bool};
@@ -92,6 +95,9 @@ class Call {
       }
       case 'i':
         values_.emplace_back(std::make_unique<EValue>(numbers_.number()));
+        return true;
+      case 'd':
+        values_.emplace_back(std::make_unique<EValue>(static_cast<double>(numbers_.number()) / 16.0));
         return true;
       case 'b':
         values_.emplace_back(std::make_unique<EValue>(numbers_.byte() % 2 == 1));

@@ -1,5 +1,6 @@
-// A state folder with altered files: it is refused, or goes on. An input is what kind of state, whether checksums are made
-// right, and then files one after another: a number for the name, the length in two bytes, the content.
+// A state folder with altered files: described, opened, read and trained, it is refused, or goes on. An input is what kind of
+// state, whether checksums are made right, and then files one after another: a number for the name, the length in two bytes,
+// the content.
 #include <algorithm>
 #include <cmath>
 

@@ -105,6 +105,11 @@ def calls() -> dict[str, bytes]:
             16, floats(2, 8, 8), tensor(LONG, (2, 4)), number(1), number(2), OFF, room(2, 4, 4)
         ),
         "rows": call(17, *rows),
+        "rounded": call(19, floats(3, 64), *int4, b"\x01" + floats(4), room(3, 4)),
+        "attention": call(
+            20, floats(1, 4, 2, 8), floats(1, 2, 2, 8), floats(1, 2, 2, 12), floats(2, 16, 8), floats(2, 16, 12),
+            one(LONG, 5), NONE, number(4), number(0), number(0), room(1, 4, 2, 12),
+        ),
     }  # fmt: skip
     for kind, first, weight in (("int4", 6, int4), ("int8", 8, int8)):
         for name, content in _linears(first, *weight).items():

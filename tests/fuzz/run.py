@@ -4,8 +4,8 @@
 
 Targets are the programs ``fuzz_*`` of the build folder, and the modules ``fuzz_*`` of this package where atheris is
 installed. An input that crashes, hangs or takes too much memory is kept in tests/fuzz/corpus/<target>, from where every
-later run and the tests take it. What else was found interesting stays in the build folder, and so do the figures of all
-runs together, in figures.json.
+later run and the tests take it. What else was found interesting stays in the build folder. The figures of a run are
+added to figures.json there; --figures names another file, such as tests/fuzz/figures.json, which docs/trust.md shows.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
+#: Of all the fuzzing that this project had, on whatever machine.
+FIGURES = HERE / "figures.json"
 MEMORY_MB = 512
 LONGEST_INPUT = 1 << 16
 #: Of wall time, which is many times an input's own on a machine that is busy with other things.
@@ -132,7 +134,7 @@ def add(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 
 class Figures:
-    """figures.json of a build folder."""
+    """A file of figures, by target."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -153,9 +155,8 @@ class Figures:
             return known[name]
 
 
-def run_all(chosen: list[Target], build: Path, jobs: int) -> None:
+def run_all(chosen: list[Target], build: Path, jobs: int, figures: Figures) -> None:
     """Run targets in slices, ``jobs`` at a time, until none has time left or all have failed."""
-    figures = Figures(build / "figures.json")
     turn = threading.Condition()
 
     def work() -> None:
@@ -214,16 +215,23 @@ def keep(name: str, command: list[str], build: Path) -> int:
     return found
 
 
-def table(build: Path) -> str:
-    """The figures of all runs as docs/trust.md has them."""
+def subject(name: str) -> str:
+    """What a target reads: the first clause of its file."""
+    (source,) = HERE.glob(f"fuzz_{name}.*")
+    first = source.read_text("utf-8").lstrip('/" ')
+    return re.split(r"[.:,;]\s", first, maxsplit=1)[0]
+
+
+def table(figures: Figures) -> str:
+    """The figures as docs/trust.md has them."""
     lines = [
-        "| target | edges | executions | CPU time | peak memory | finds |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| target | reads | edges | executions | CPU time | peak memory | finds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, known in sorted(Figures(build / "figures.json").read().items()):
+    for name, known in sorted(figures.read().items()):
         lines.append(
-            f"| `{name}` | {known['edges']} | {known['executions']:,} | {known['cpu_seconds'] / 60:.0f} min | "
-            f"{known['peak_mb']} MB | {len(known['finds'])} |"
+            f"| `{name}` | {subject(name)} | {known['edges']} | {known['executions']:,} "
+            f"| {known['cpu_seconds'] / 60:.0f} min | {known['peak_mb']} MB | {len(known['finds'])} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -239,11 +247,13 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="add what reaches much to the kept inputs alone"
     )
-    parser.add_argument("--table", action="store_true", help="print the figures of all runs alone")
+    parser.add_argument("--figures", type=Path, help="where figures are added; BUILD/figures.json")
+    parser.add_argument("--table", action="store_true", help="print the figures alone")
     parser.add_argument("targets", nargs="*", help="some of them; all")
     options = parser.parse_args()
+    figures = Figures(options.figures or options.build / "figures.json")
     if options.table:
-        sys.stdout.write(table(options.build))
+        sys.stdout.write(table(figures))
         return 0
     known = targets(options.build, python=find_spec("atheris") is not None)
     unknown = set(options.targets) - {name for name, _ in known}
@@ -257,7 +267,7 @@ def main() -> int:
     chosen = [Target(name, command, options.seconds / len(named)) for name, command in named]
     # In a process of its own: a program begins with its parent's peak of memory, and these import torch.
     subprocess.run([sys.executable, "-m", "tests.fuzz.seeds", options.build / "seeds"], check=True)
-    run_all(chosen, options.build, max(1, options.jobs))
+    run_all(chosen, options.build, max(1, options.jobs), figures)
     return int(not chosen or any(target.status != 0 for target in chosen))
 
 

@@ -115,9 +115,11 @@ def _write(work: Path, folder: Path) -> None:
     for name, content in VERBS.items():
         keep("abi", name, content)
     keep("program", "linear", linear_program.compiled())
-    for target, made in python_seeds.seeds(work, manifest).items():
+    of_python = python_seeds.seeds(work, manifest)
+    for target, made in of_python.items():
         for name, content in made.items():
             keep(target, name, content)
+    keep("peft", "adapter", of_python["adapters"]["peft"][1:])
     for kind in ("qwen2", "mistral", "metaspace", "phi3", "falcon"):
         content = tokenizers.tokenizer(kind).backend_tokenizer.to_str()
         keep("tokenizer", kind, small(json.loads(content)))

@@ -170,6 +170,17 @@ def test_text_over_quantized_weights(compiler: Compiler, weights: str) -> None:
     follow(compiler, "gemma3", weights=weights)
 
 
+@pytest.mark.parametrize("name", slow_after(1, ["llama_tied", "gemma3", "gpt2"]))
+def test_text_over_rounded_inputs(compiler: Compiler, name: str) -> None:
+    """What adapters read is not rounded."""
+    settings = {"weights": "int4", "generate__activations": "int8"}
+    follow(compiler, name, **settings)
+    bundle = compiler.bundle(name, "mebp", **{**ALL, **settings})
+    assert {"zoexport::rounded_linear_int4.out", "zoexport::cached_attention.out"} <= set(
+        required_ops(bundle)
+    )
+
+
 WHOLE = [
     ("llama", "prge", {"weights": "int4"}),
     ("gemma3", "prge", {"weights": "int8"}),
@@ -185,7 +196,17 @@ WHOLE = [
 def test_text_of_programs_of_the_whole_model(
     compiler: Compiler, name: str, method: str, settings: dict[str, Any]
 ) -> None:
-    follow(compiler, name, method, split="whole", queries=1, **settings)
+    own = {"split": "whole", "queries": 1, **settings}
+    follow(compiler, name, method, **own)
+    assert "zoexport::cached_attention.out" in required_ops(
+        compiler.bundle(name, method, **ALL, **own)
+    )
+
+
+def required_ops(bundle: Path) -> list[str]:
+    """Operators that a runtime must have, which it is asked for when a bundle is opened."""
+    found: list[str] = json.loads((bundle / "manifest.json").read_text())["required_ops"]
+    return found
 
 
 @pytest.mark.slow

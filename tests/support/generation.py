@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from zoexport.ir.product_ops import rounded_rows
 from zoexport.methods import config_of
 from zoexport.methods.adapted import AdaptedModel, lora
 from zoexport.models.load import linear_from_conv1d
@@ -27,8 +29,17 @@ def reference(model: Path, bundle: Path) -> Any:
     loaded = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").eval()
     loaded.requires_grad_(False)
     linear_from_conv1d(loaded)
-    quantize_model(loaded, manifest["settings"], manifest["rotated_weights"])
+    settings = manifest["settings"]
+    quantize_model(loaded, settings, manifest["rotated_weights"])
+    if settings["generate.activations"] == "int8":
+        for module in loaded.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.forward = functools.partial(_rounded_linear, module)
     return loaded
+
+
+def _rounded_linear(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(rounded_rows(x), module.weight, module.bias)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import pytest
 from tests.fuzz import python_seeds, readers
 from tests.fuzz import run as fuzzing
 
+ROOT = Path(__file__).parents[2]
 CORPUS = fuzzing.CORPUS
 PYTHON = sorted(path.stem.removeprefix("fuzz_") for path in fuzzing.HERE.glob("fuzz_*.py"))
 #: Kinds of files that the session and Python read, and whose inputs are of that kind.
@@ -76,14 +77,26 @@ def test_figures_are_of_cpu_time_and_add_up(
     program.write_text(TARGET.format(python=sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(fuzzing, "CORPUS", tmp_path / "kept")
+    monkeypatch.setattr(fuzzing, "subject", lambda name: f"what {name} reads")
     (named,) = fuzzing.targets(tmp_path, python=False)
+    figures = fuzzing.Figures(tmp_path / "figures.json")
     for runs in (1, 2):
-        fuzzing.run_all([fuzzing.Target(*named, left=0.4)], tmp_path, jobs=2)
-        (name, known), *others = json.loads((tmp_path / "figures.json").read_text()).items()
+        fuzzing.run_all([fuzzing.Target(*named, left=0.4)], tmp_path, 2, figures)
+        (name, known), *others = json.loads(figures.path.read_text()).items()
         assert (name, others) == ("one", [])
         assert (known["edges"], known["executions"], known["peak_mb"]) == (12, 345 * runs, 67)
         assert 0.4 * runs <= known["cpu_seconds"] < 3 * runs and known["finds"] == ["crash-1"]
-    assert "| `one` | 12 | 690 |" in fuzzing.table(tmp_path)
+    assert "| `one` | what one reads | 12 | 690 |" in fuzzing.table(figures)
+
+
+def test_the_page_has_the_figures_of_all_targets() -> None:
+    page = (ROOT / "docs" / "trust.md").read_text("utf-8")
+    figures = fuzzing.Figures(fuzzing.FIGURES)
+    assert fuzzing.table(figures) in page
+    targets = {path.stem.removeprefix("fuzz_") for path in fuzzing.HERE.glob("fuzz_*.*")}
+    assert set(figures.read()) == targets
+    for name, known in figures.read().items():
+        assert all((CORPUS / name / find).is_file() for find in known["finds"])
 
 
 def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:

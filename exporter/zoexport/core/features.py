@@ -25,6 +25,7 @@ class Feature(enum.Enum):
     STAGES = "programs of single layers"
     SPARSE_PRODUCTS = "sparse product for single weights that are trained"
     INTEGER_PRODUCTS = "product that perturbs integers"
+    ROUNDED_PRODUCTS = "product that rounds its inputs to 8 bits while it generates"
     TWO_INPUT_PRODUCTS = "products of two inputs, and weights that are trained are inputs"
     ENCODERS = "layers that hide padding, as those of masked language models do"
 

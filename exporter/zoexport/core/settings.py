@@ -59,6 +59,12 @@ class TrainingSettings(abc.ABC):
         at_least=16,
         help="tokens of a prompt and what follows it, at most",
     )
+    generate_activations: str = setting(
+        "fp32",
+        key="generate.activations",
+        choices=("fp32", "int8"),
+        help="inputs of int4 layers while generating; int8 is faster and less exact",
+    )
 
     synonyms: ClassVar[Synonyms] = {"optimizer": {"sgd": {}}}
     """Further keys of recipes and of older bundles, see ``core.config.parse``: what zeroth-order methods update by."""
@@ -95,7 +101,10 @@ class TrainingSettings(abc.ABC):
         """What programs with these settings ask of a target whatever is trained, and the setting that asks."""
         chosen = "split" in {field.name for field in dataclasses.fields(self)}
         feature = Feature.STAGES if self.staged else Feature.WHOLE
-        return {feature: "setting split" if chosen else "the method"}
+        found = {feature: "setting split" if chosen else "the method"}
+        if self.generate == "on" and self.generate_activations == "int8":
+            found[Feature.ROUNDED_PRODUCTS] = "setting generate.activations"
+        return found
 
     @property
     def perturbs_weights(self) -> bool:

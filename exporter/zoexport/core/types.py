@@ -367,6 +367,14 @@ class ShowsInnerValues(Protocol):
         """Every result of a whole program, in the order of computation, and then its outputs."""
 
 
+@dataclasses.dataclass(frozen=True)
+class LoweredGenerating:
+    """What a target made of programs that generate text: their manifest entries, and operators that they need."""
+
+    programs: list[dict[str, Any]]
+    required_ops: list[str] = dataclasses.field(default_factory=list)
+
+
 @runtime_checkable
 class Generates(Protocol):
     """A target that has programs which generate text."""
@@ -385,8 +393,8 @@ class Generates(Protocol):
         config: TrainingSettings,
         folder: Path,
         progress: Progress,
-    ) -> list[dict[str, Any]]:
-        """Write them into ``folder``, beside the programs that train, and give their manifest entries.
+    ) -> LoweredGenerating:
+        """Write them into ``folder``, beside the programs that train.
 
         ``graph`` becomes what the bundle says: its stages bind what programs take from the file of weights, and slots.
 

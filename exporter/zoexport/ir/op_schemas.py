@@ -45,6 +45,7 @@ DEVICE = {
         ("logprobs", "is_argmax", "gradient"),
     ),
     "linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
+    "rounded_linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
     "linear_int4_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
     "linear_int8": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
     "linear_int8_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),

@@ -13,6 +13,11 @@ from zoexport.core import int4
 from zoexport.ir.op_arguments import check_labels
 from zoexport.ir.op_schemas import cpu, differentiable, fake
 
+ROUNDED_GROUP = 32
+"""Neighbours that :func:`rounded_rows` rounds by one scale."""
+LEAST_ROUNDED = 1e-30
+"""A group's greatest magnitude below which its reciprocal may not be finite."""
+
 # --- linear layers over quantized weights ---------------------------------------------------------
 
 
@@ -29,6 +34,30 @@ def linear_int4(
         float32 (..., N).
     """
     return torch.nn.functional.linear(x, int4.dequantize_int4(codes, scales), bias)
+
+
+@cpu("rounded_linear_int4")
+def rounded_linear_int4(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """:func:`linear_int4` of x rounded to 8 bits (:func:`rounded_rows`)."""
+    return linear_int4(rounded_rows(x), codes, scales, bias)
+
+
+def rounded_rows(x: torch.Tensor) -> torch.Tensor:
+    """x in integers of -127 to 127 times a scale for each 32 neighbours: the greatest magnitude / 127.
+
+    Groups below 1e-30 are zero; one with a number that is not finite is NaN.
+
+    Args:
+        x: float32 (..., K), K a multiple of 32.
+    """
+    groups = x.unflatten(-1, (-1, ROUNDED_GROUP))
+    greatest = groups.abs().amax(-1, keepdim=True)
+    kept = greatest >= LEAST_ROUNDED
+    inverse = torch.where(kept, 127 / greatest, 0)
+    rounded = torch.round(torch.where(kept, groups, 0) * inverse) * (greatest / 127)
+    return torch.where(kept, rounded, 0 * greatest).flatten(-2)
 
 
 @cpu("linear_int4_input_gradient")
@@ -56,6 +85,7 @@ def linear_int8_input_gradient(
 
 
 @fake("linear_int4")
+@fake("rounded_linear_int4")
 @fake("linear_int8")
 def _(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None

@@ -100,9 +100,11 @@ def decoding_passes(
     from zoexport.passes.decode_sizes import decode_sizes
     from zoexport.passes.find_linears import find_linears
     from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.round_inputs import round_inputs
     from zoexport.passes.split_layers import split_layers
 
     insertion = kind_of(config).insertion(config, targets)
+    rounded = Pass("round_inputs", round_inputs, "replaces operators that the passes before know")
     return [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
         Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
@@ -130,6 +132,7 @@ def decoding_passes(
             "detects sizes by the captured length, and rows that see each other by what is known of operators",
         ),
         *(_as_trained(config, trained) if trained else []),
+        *([rounded] if config.generate_activations == "int8" else []),
     ]
 
 

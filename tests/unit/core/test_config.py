@@ -36,6 +36,7 @@ ZEROTH_ORDER = {
     "seed": 0,
     "generate": "on",
     "generate.context": 1024,
+    "generate.activations": "fp32",
 }
 
 MEZO = {**ZEROTH_ORDER, "difference": "central"}

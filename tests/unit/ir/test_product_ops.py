@@ -6,6 +6,7 @@ import torch
 from tests.support.programs import lower, refuses, values
 from zoexport.core import int4
 from zoexport.ir.graphs import zo as ZO
+from zoexport.ir.product_ops import rounded_rows
 
 N, K = 70, 192
 
@@ -44,6 +45,44 @@ def test_linear(kind, bias):
         exact = torch.nn.functional.linear(x.double(), weight, added.double() if bias else None)
         assert near(method.execute((x,))[0], exact)
         assert near(operator(x, codes, scales, added), exact)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("group_size", [32, 96])
+def test_rounded_linear(bias, group_size):
+    codes, scales = packed("int4", group_size=group_size)
+    operator = ZO.rounded_linear_int4
+    added = values(N, seed=3) if bias else None
+    t = torch.export.Dim("T", min=1, max=40)
+    method = lower(
+        lambda x: operator(x, codes, scales, added), (values(2, 9, K),), dynamic=({1: t},)
+    )
+    weight = dequantized("int4", codes, scales).double()
+    for length in (1, 9, 40):
+        x = values(2, length, K, seed=length)
+        read = rounded_rows(x).double()
+        exact = torch.nn.functional.linear(read, weight, added.double() if bias else None)
+        assert near(method.execute((x,))[0], exact)
+        assert near(operator(x, codes, scales, added), exact)
+
+
+def test_rounded_rows_are_integers_of_a_scale():
+    x = values(5, 96, seed=4) * torch.tensor([1e-20, 1.0, 7e8]).repeat_interleave(32)
+    groups, read = (t.unflatten(-1, (3, 32)) for t in (x, rounded_rows(x)))
+    steps = read / (groups.abs().amax(-1, keepdim=True) / 127)
+    assert (steps - steps.round()).abs().max() < 1e-4 and steps.abs().max() < 127.001
+    assert ((read - groups).abs() <= groups.abs().amax(-1, keepdim=True) / 253).all()
+
+
+def test_rounded_rows_of_odd_numbers():
+    x = torch.zeros(4, 32)
+    x[1] = 1e-31
+    x[2, 3], x[3, 4] = torch.inf, torch.nan
+    assert rounded_rows(x)[:2].eq(0).all() and rounded_rows(x)[2:].isnan().all()
+    codes, scales = packed("int4", k=32)
+    method = lower(lambda x: ZO.rounded_linear_int4(x, codes, scales, None), (x,))
+    (y,) = method.execute((x,))
+    assert y[:2].eq(0).all() and y[2:].isnan().all()
 
 
 @pytest.mark.parametrize("kind", ["int4", "int8"])

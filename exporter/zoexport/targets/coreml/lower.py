@@ -7,14 +7,13 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import coremltools as ct
 from coremltools.converters.mil.mil import Function
 from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
+from zoexport.core.types import Lowered, LoweredGenerating, Program, Progress, TrainingGraph
 from zoexport.ir.graphs import aten, copy_program, identifier, is_call
 from zoexport.ir.noise import without_noise
 from zoexport.targets.cached_attention import write_cached_attention
@@ -67,14 +66,14 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
 
 def lower_generating(
     graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool, staged: bool
-) -> list[dict[str, Any]]:
+) -> LoweredGenerating:
     """Add the stages that generate, for each length, to the package that ``lower_coreml`` wrote; weights are there.
 
     Args:
         half: whether that computes in fp16 where it can. staged: whether it has functions of stages.
 
     Returns:
-        Their entries. The graph's stages name their own programs and bind slots and tables alone.
+        The graph's stages name their own programs and bind slots and tables alone.
 
     Raises:
         LoweringError: as ``lower_coreml``.
@@ -94,7 +93,7 @@ def lower_generating(
         filler.merge(package)
     _fill(filler, parts, narrow, converted, progress)
     filler.save()
-    return [program_entry(part.program, SPECIFICATION) for part in parts]
+    return LoweredGenerating([program_entry(part.program, SPECIFICATION) for part in parts])
 
 
 def _fill(

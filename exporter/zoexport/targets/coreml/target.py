@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
+from zoexport.core.types import (
+    Footprint,
+    Lowered,
+    LoweredGenerating,
+    LoweringMemory,
+    Problem,
+    Progress,
+    TrainingGraph,
+)
 from zoexport.targets import targets
 from zoexport.targets.settings import (
     few_labels,
@@ -77,7 +85,7 @@ class CoremlTarget:
         config: TrainingSettings,
         folder: Path,
         progress: Progress,
-    ) -> list[dict[str, Any]]:
+    ) -> LoweredGenerating:
         """Functions of the same package."""
         from zoexport.targets.coreml.lower import lower_generating
 

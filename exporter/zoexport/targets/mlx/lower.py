@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
+from zoexport.core.types import Lowered, LoweredGenerating, Program, Progress, Stage, TrainingGraph
 from zoexport.ir.graphs import arguments, copy_program, identifier, is_call, zo
 from zoexport.ir.lengths import close_sizes, row_lengths
 from zoexport.ir.noise import take_noise, without_noise
@@ -51,13 +50,11 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     )
 
 
-def lower_generating(
-    graph: TrainingGraph, folder: Path, progress: Progress
-) -> list[dict[str, Any]]:
+def lower_generating(graph: TrainingGraph, folder: Path, progress: Progress) -> LoweredGenerating:
     """Lower the programs that generate into ``folder``, with a trace for each length in the file of a family.
 
     Returns:
-        Their entries. The graph's weights become what the functions read, as those of :func:`lower_mlx` do.
+        The graph's weights become what the functions read, as those of :func:`lower_mlx` do.
 
     Raises:
         LoweringError: an operator that has no form in MLX.
@@ -72,7 +69,7 @@ def lower_generating(
         for function in functions
     ]
     _store_packed(graph)
-    return entries
+    return LoweredGenerating(entries)
 
 
 def _unperturbed_integers(program: Program) -> None:

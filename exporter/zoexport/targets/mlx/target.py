@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
+from zoexport.core.types import (
+    Footprint,
+    Lowered,
+    LoweredGenerating,
+    LoweringMemory,
+    Problem,
+    Progress,
+    TrainingGraph,
+)
 from zoexport.targets import targets
 from zoexport.targets.settings import (
     few_labels,
@@ -26,7 +34,7 @@ class MlxTarget:
     summary: str = "Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too"
     engine: str = "mlx"
     notice: str = ""
-    has: ClassVar[frozenset[Feature]] = frozenset(Feature)
+    has: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.ROUNDED_PRODUCTS}
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "engine": ("mlx",),
         "soc": (),
@@ -70,7 +78,7 @@ class MlxTarget:
         config: TrainingSettings,
         folder: Path,
         progress: Progress,
-    ) -> list[dict[str, Any]]:
+    ) -> LoweredGenerating:
         """A file of functions for each family of programs."""
         from zoexport.targets.mlx.lower import lower_generating
 

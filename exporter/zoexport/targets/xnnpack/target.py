@@ -5,12 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
+from zoexport.core.types import (
+    Footprint,
+    Lowered,
+    LoweredGenerating,
+    LoweringMemory,
+    Problem,
+    Progress,
+    TrainingGraph,
+)
 from zoexport.targets import targets
 from zoexport.targets.settings import needs_executorch
 
@@ -76,6 +84,16 @@ class XnnpackTarget:
                     "Leave activations at fp32, or choose split=whole where the method has it.",
                 )
             )
+        if settings["generate.activations"] == "int8" and (
+            not config.staged or settings["weights"] != "int4"
+        ):
+            problems.append(
+                Problem(
+                    "setting generate.activations=int8",
+                    "rounded inputs are multiplied by int4 weights in programs of single layers",
+                    "Leave generate.activations at fp32, or choose weights=int4 and split=layers.",
+                )
+            )
         if not config.staged and pair == ("int8", "fp32"):
             problems.append(
                 Problem(
@@ -104,12 +122,13 @@ class XnnpackTarget:
         config: TrainingSettings,
         folder: Path,
         progress: Progress,
-    ) -> list[dict[str, Any]]:
+    ) -> LoweredGenerating:
         """One .pte of their own, of zoexport's own kernels, which read a row of activations as fast as weights come."""
         from zoexport.targets.executorch.lower_stages import lower_stages
         from zoexport.targets.executorch.program_file import GENERATING
 
-        return lower_stages(graph, folder, progress, GENERATING).programs
+        lowered = lower_stages(graph, folder, progress, GENERATING)
+        return LoweredGenerating(lowered.programs, lowered.required_ops)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What ExecuTorch plans for each program."""

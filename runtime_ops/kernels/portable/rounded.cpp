@@ -1,0 +1,28 @@
+// Products of rounded rows on every processor; see vector_rounded.h.
+#include "kernels/portable/vectors.h"
+#include "kernels/vector_rounded.h"
+
+namespace zoexport {
+namespace kernels {
+namespace {
+
+struct Dots {
+  static constexpr size_t kRows = 2;
+  Portable::Int sums = {};
+
+  Dots() = default;
+  explicit Dots(int32_t begin) : sums{begin, begin, begin, begin} {}
+  void add(Portable::Word codes, const int8_t* four) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      sums += (Portable::Int)((codes >> (8 * i)) & 255u) * static_cast<int32_t>(four[i]);
+    }
+  }
+  Portable::Float total() const { return Portable::to_float((Portable::Word)sums); }
+};
+
+}  // namespace
+
+constexpr RoundedKernels rounded_portable = rounded_kernels<Portable, Dots>();
+
+}  // namespace kernels
+}  // namespace zoexport

@@ -1,0 +1,124 @@
+#include "rounded.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "each_width.h"
+#include "scratch.h"
+
+namespace zoexport {
+namespace kernels {
+namespace {
+
+constexpr size_t kWorthAThread = size_t{1} << 16;      // multiply-adds of integers
+constexpr size_t kRowsWorthAThread = size_t{1} << 15;  // numbers to round
+constexpr float kLeast = 1e-30f;                       // of a group's greatest magnitude: 127 / it is finite
+constexpr uint32_t kInfinity = 0x7F800000u;
+constexpr float kNearest = 12582912.0f;  // 1.5 * 2^23: added to a number, its nearest integer is in the low bits
+constexpr uint32_t kNearestBits = 0x4B400000u;
+
+// Bytes 0, 2, 4 and 6, beside each other.
+inline uint64_t even_bytes(uint64_t bytes) {
+  bytes &= 0x00FF00FF00FF00FFu;
+  bytes = (bytes | bytes >> 8) & 0x0000FFFF0000FFFFu;
+  return (bytes | bytes >> 16) & 0xFFFFFFFFu;
+}
+
+// Groups of x; as bits, magnitudes are in the order of their numbers, and what is not finite is above them.
+ZO_EACH_WIDTH
+void round_groups(const float* x, size_t groups, int8_t* codes, float* scales, int32_t* offsets) {
+  for (size_t g = 0; g < groups; ++g, x += kRoundedGroup, codes += kRoundedGroup) {
+    uint32_t bits[kRoundedGroup];
+    std::memcpy(bits, x, sizeof(bits));
+    uint32_t most = 0;
+    for (const uint32_t one : bits) {
+      most = std::max(most, one & 0x7FFFFFFFu);
+    }
+    float greatest;
+    std::memcpy(&greatest, &most, sizeof(greatest));
+    const bool finite = most < kInfinity, zero = !finite || greatest < kLeast;
+    const float inverse = zero ? 0.0f : 127.0f / greatest;
+    int8_t rounded[kRoundedGroup];
+    int32_t sum = 0;
+    for (size_t i = 0; i < kRoundedGroup; ++i) {
+      const float moved = (zero ? 0.0f : x[i]) * inverse + kNearest;
+      uint32_t whole;
+      std::memcpy(&whole, &moved, sizeof(whole));
+      const auto q = static_cast<int32_t>(whole - kNearestBits);
+      rounded[i] = static_cast<int8_t>(q);
+      sum += q;
+    }
+    for (size_t i = 0; i < kRoundedGroup; i += 8) {
+      uint64_t eight;
+      std::memcpy(&eight, rounded + i, sizeof(eight));
+      const uint64_t parted = even_bytes(eight) | even_bytes(eight >> 8) << 32;
+      std::memcpy(codes + i, &parted, sizeof(parted));
+    }
+    scales[g] = finite ? (zero ? 0.0f : greatest / 127.0f) : std::numeric_limits<float>::quiet_NaN();
+    offsets[g] = -8 * sum;
+  }
+}
+
+size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+size_t rounded_floats(size_t rows, size_t K) {
+  return rows * (K / sizeof(float) + K / kRoundedGroup * (sizeof(float) + sizeof(int32_t)) / sizeof(float));
+}
+
+RoundedRows rounded_in(float* memory, size_t rows, size_t K) {
+  const size_t groups = rows * (K / kRoundedGroup);
+  float* const scales = memory + rows * K / sizeof(float);
+  return {rows, K, reinterpret_cast<int8_t*>(memory), scales, reinterpret_cast<int32_t*>(scales + groups)};
+}
+
+Tasks tasks_of(const RoundRows& product) {
+  const size_t work = std::max<size_t>(1, product.out.rows * product.out.K);
+  return {product.out.rows, std::max<size_t>(1, product.out.rows * kRowsWorthAThread / work)};
+}
+
+bool run_tasks(const RoundRows& product, size_t begin, size_t end) {
+  const RoundedRows& out = product.out;
+  const size_t groups = out.K / kRoundedGroup;
+  round_groups(product.x + begin * out.K, (end - begin) * groups, out.codes + begin * out.K,
+               out.scales + begin * groups, out.offsets + begin * groups);
+  return true;
+}
+
+Tasks tasks_of(const RoundedLinear& product, const RoundedKernels& kernels) {
+  const size_t count = divide_up(product.weight.N, kernels.lanes);
+  const size_t work = std::max<size_t>(1, product.x.rows * product.weight.N * product.weight.K);
+  return {count, std::max<size_t>(1, count * kWorthAThread / work)};
+}
+
+bool run_tasks(const RoundedLinear& product, size_t begin, size_t end, const RoundedKernels& kernels) {
+  const size_t rows = product.x.rows;
+  if (rows == 0) {
+    return true;
+  }
+  if (rows <= kernels.few_rows) {
+    for (size_t task = begin; task < end; ++task) {
+      kernels.multiply_few(product, 0, rows, task * kernels.lanes);
+    }
+    return true;
+  }
+  static thread_local Scratch scratch;
+  float* panel = scratch.floats(kernels.panel_floats * (product.x.K / kRoundedGroup));
+  if (panel == nullptr) {
+    return false;
+  }
+  const size_t pieces = divide_up(rows, kernels.panel_rows);
+  for (size_t task = begin; task < end; ++task) {
+    kernels.fill(product.weight, task * kernels.lanes, panel);
+    for (size_t piece = 0; piece < pieces; ++piece) {  // of nearly the same height
+      const size_t first = piece * rows / pieces;
+      kernels.multiply(product, first, (piece + 1) * rows / pieces - first, task * kernels.lanes, panel);
+    }
+  }
+  return true;
+}
+
+}  // namespace kernels
+}  // namespace zoexport

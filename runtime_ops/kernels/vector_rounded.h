@@ -1,0 +1,194 @@
+// The kernels of rounded.h, on the vectors of vector_products.h and on D, the sums of products of integers:
+//
+//   D(offset)                  kLanes sums that begin at `offset`
+//   add(Word, const int8_t*)   to each its 4 bytes of the word, 0 to 15, times the 4 bytes of memory: 8 times at most
+//   total()                    the sums as Float
+//   kRows                      rows that are multiplied by a panel together, as registers allow
+#pragma once
+
+#include "rounded.h"
+#include "vector_few_rows.h"
+
+namespace zoexport {
+namespace kernels {
+namespace detail {
+
+static_assert(kInt4 == kRoundedGroup, "a row's words of one group are loaded together");
+
+template <typename V, typename D, size_t R>
+void multiply_rounded(const RoundedLinear& product, size_t first, size_t column) {
+  typedef typename V::Float Float;
+  typedef typename V::Word Word;
+  const Int4Matrix& b = product.weight;
+  const RoundedRows& x = product.x;
+  const size_t groups = b.K / b.group_size, of_x = b.K / kRoundedGroup;
+  const size_t count = b.N - column < V::kLanes ? b.N - column : V::kLanes;
+  const Rows<V, uint8_t> codes(b.codes, b.K / 2, column, b.N);
+  const Rows<V, uint16_t> scales(b.scales, groups, column, b.N);
+  const uint8_t* ahead = b.codes + (column + 2 * V::kLanes) * (b.K / 2);
+  const uint16_t* scales_ahead = b.scales + (column + V::kLanes) * groups;
+  for (size_t i = 0; i < V::kLanes * groups; i += kLine / sizeof(uint16_t)) {
+    __builtin_prefetch(scales_ahead + i);
+  }
+  float bias[V::kLanes] = {};
+  for (size_t i = 0; product.bias != nullptr && i < count; ++i) {
+    bias[i] = product.bias[column + i];
+  }
+  Float sum[R];
+#pragma GCC unroll 8
+  for (size_t r = 0; r < R; ++r) {
+    sum[r] = V::load(bias);
+  }
+  for (size_t begin = 0; begin < b.K; begin += kMaxDepth) {
+    const size_t end = b.K - begin < kMaxDepth ? b.K : begin + kMaxDepth, group = begin / b.group_size;
+    Word scale[kMostGroups];
+    load_scales<V>(scales, group, (end - 1) / b.group_size + 1 - group, groups, scale);
+    size_t left = (group + 1) * b.group_size - begin, of = 0;  // of the group; which one
+    for (size_t p = begin; p < end; p += kInt4) {
+      Word words[kFloats];
+      V::load_columns(codes.begin, p / 2, words);
+      for (size_t i = 0; i < V::kLanes * kBytes; i += kLine) {
+        __builtin_prefetch(ahead + i, 0, 2);
+      }
+      ahead += V::kLanes * kBytes;
+      const int8_t* q = x.codes + first * x.K + p;
+      const size_t at = first * of_x + p / kRoundedGroup;
+      D dots[R];
+#pragma GCC unroll 8
+      for (size_t r = 0; r < R; ++r) {
+        dots[r] = D(x.offsets[at + r * of_x]);
+      }
+#pragma GCC unroll 4
+      for (size_t i = 0; i < kFloats; ++i) {
+        const Word even = words[i] & 0x0F0F0F0Fu, odd = (words[i] >> 4u) & 0x0F0F0F0Fu;
+#pragma GCC unroll 8
+        for (size_t r = 0; r < R; ++r) {
+          dots[r].add(even, q + r * x.K + 8 * i);
+          dots[r].add(odd, q + r * x.K + 8 * i + 4);
+        }
+      }
+#pragma GCC unroll 8
+      for (size_t r = 0; r < R; ++r) {
+        sum[r] = V::multiply_add(dots[r].total(), (Float)scale[of] * V::broadcast(x.scales[at + r * of_x]), sum[r]);
+      }
+      left -= kInt4;
+      if (left == 0) {
+        left = b.group_size;
+        ++of;
+      }
+    }
+  }
+  for (size_t r = 0; r < R; ++r) {
+    float row[V::kLanes];
+    V::store(row, sum[r]);
+    __builtin_memcpy(product.y + (first + r) * b.N + column, row, count * sizeof(float));
+  }
+}
+
+template <typename V, typename D, size_t R = 1>
+void multiply_rounded_rows(const RoundedLinear& product, size_t first, size_t count, size_t column) {
+  if constexpr (R < V::kFewRows) {
+    if (count > R) {
+      return multiply_rounded_rows<V, D, R + 1>(product, first, count, column);
+    }
+  }
+  multiply_rounded<V, D, R>(product, first, column);
+}
+
+// Of each group its eight words of codes, the even ones of a word before the odd ones, and its scales.
+inline constexpr size_t kWordsOfGroup = 2 * kFloats + 1;
+
+template <typename V>
+void fill_rounded(const Int4Matrix& b, size_t column, float* panel) {
+  typedef typename V::Word Word;
+  const size_t groups = b.K / b.group_size;
+  const Rows<V, uint8_t> codes(b.codes, b.K / 2, column, b.N);
+  const Rows<V, uint16_t> scales(b.scales, groups, column, b.N);
+  for (size_t p = 0; p < b.K; p += kInt4, panel += kWordsOfGroup * V::kLanes) {
+    Word words[kFloats];
+    V::load_columns(codes.begin, p / 2, words);
+    float scale[V::kLanes];
+    for (size_t i = 0; i < V::kLanes; ++i) {
+      uint16_t half;
+      __builtin_memcpy(&half, scales.begin[i] + p / b.group_size * sizeof(half), sizeof(half));
+      const uint32_t bits = static_cast<uint32_t>(half) << 16;
+      __builtin_memcpy(&scale[i], &bits, sizeof(bits));
+    }
+    for (size_t i = 0; i < kFloats; ++i) {
+      V::store(panel + 2 * i * V::kLanes, (typename V::Float)(words[i] & 0x0F0F0F0Fu));
+      V::store(panel + (2 * i + 1) * V::kLanes, (typename V::Float)((words[i] >> 4u) & 0x0F0F0F0Fu));
+    }
+    __builtin_memcpy(panel + 2 * kFloats * V::kLanes, scale, sizeof(scale));
+  }
+}
+
+template <typename V, typename D, size_t R>
+void multiply_panel(const RoundedLinear& product, size_t first, size_t column, const float* panel) {
+  typedef typename V::Float Float;
+  const RoundedRows& x = product.x;
+  const size_t of_x = x.K / kRoundedGroup, N = product.weight.N;
+  const size_t count = N - column < V::kLanes ? N - column : V::kLanes;
+  float bias[V::kLanes] = {};
+  for (size_t i = 0; product.bias != nullptr && i < count; ++i) {
+    bias[i] = product.bias[column + i];
+  }
+  Float sum[R];
+#pragma GCC unroll 16
+  for (size_t r = 0; r < R; ++r) {
+    sum[r] = V::load(bias);
+  }
+  const int8_t* q = x.codes + first * x.K;
+  for (size_t g = 0; g < of_x; ++g, panel += kWordsOfGroup * V::kLanes, q += kInt4) {
+    const float* scales = x.scales + first * of_x + g;
+    const int32_t* offsets = x.offsets + first * of_x + g;
+    D dots[R];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < R; ++r) {
+      dots[r] = D(offsets[r * of_x]);
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < 2 * kFloats; ++i) {
+      const typename V::Word codes = (typename V::Word)V::load(panel + i * V::kLanes);
+#pragma GCC unroll 16
+      for (size_t r = 0; r < R; ++r) {
+        dots[r].add(codes, q + r * x.K + 4 * i);
+      }
+    }
+    const Float scale = V::load(panel + 2 * kFloats * V::kLanes);
+#pragma GCC unroll 16
+    for (size_t r = 0; r < R; ++r) {
+      sum[r] = V::multiply_add(dots[r].total(), scale * V::broadcast(scales[r * of_x]), sum[r]);
+    }
+  }
+  for (size_t r = 0; r < R; ++r) {
+    float row[V::kLanes];
+    V::store(row, sum[r]);
+    __builtin_memcpy(product.y + (first + r) * N + column, row, count * sizeof(float));
+  }
+}
+
+template <typename V, typename D, size_t R = 1>
+void multiply_panel_rows(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel) {
+  if constexpr (R < D::kRows) {
+    if (count > R) {
+      return multiply_panel_rows<V, D, R + 1>(product, first, count, column, panel);
+    }
+  }
+  multiply_panel<V, D, R>(product, first, column, panel);
+}
+
+}  // namespace detail
+
+template <typename V, typename D>
+constexpr RoundedKernels rounded_kernels() {
+  return {V::kLanes,
+          V::kFewRows,
+          D::kRows,
+          detail::multiply_rounded_rows<V, D>,
+          detail::kWordsOfGroup * V::kLanes,
+          detail::fill_rounded<V>,
+          detail::multiply_panel_rows<V, D>};
+}
+
+}  // namespace kernels
+}  // namespace zoexport
