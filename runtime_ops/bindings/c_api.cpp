@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "bindings/c_dataset.h"
 #include "bindings/c_session.h"
 #include "bindings/c_support.h"
 #include "engines/packed_weights.h"
@@ -18,10 +19,6 @@ using namespace zoexport::c;
 using zoexport::Failure;
 using zoexport::SlotForm;
 using zoexport::Status;
-
-struct zo_dataset {
-  zoexport::Dataset impl;
-};
 
 namespace {
 
@@ -287,6 +284,16 @@ zo_status zo_dataset_add(zo_dataset* dataset, const zo_candidate* candidates, si
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(dataset);
     return dataset->impl.add(candidates, count, target, "example " + std::to_string(dataset->impl.size()));
+  });
+}
+
+zo_status zo_dataset_digest(const zo_dataset* dataset, char digest[65], zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(dataset);
+    ZO_REQUIRE(digest);
+    const std::string found = dataset->impl.digest();
+    std::memcpy(digest, found.c_str(), found.size() + 1);
+    return {};
   });
 }
 

@@ -38,16 +38,19 @@ zo_status zo_session_follow(zo_session* session, const zo_record* records, const
     ZO_REQUIRE(gradients);
     const uint32_t queries = impl.queries();
     const size_t stride = records->struct_size;
+    if (stride % alignof(zo_record) != 0) {
+      return bad_size(records->struct_size, sizeof(zo_record), "zo_record");
+    }
     const auto* bytes = reinterpret_cast<const unsigned char*>(records);
     std::vector<zoexport::Record> given;
     for (size_t i = 0; i < count; ++i) {
       // The host's structs may be longer than those known here.
       const auto* place = reinterpret_cast<const zo_record*>(bytes + i * stride);
+      if (place->struct_size != stride) {  // before what it says to have is read
+        return bad_size(place->struct_size, stride, "zo_record");
+      }
       zo_record record;
       ZO_TRY(read_struct(*place, sizeof(zo_record), "zo_record", record));
-      if (record.struct_size != stride) {
-        return bad_size(record.struct_size, stride, "zo_record");
-      }
       if (record.step > UINT32_MAX) {
         return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(i), "step " + std::to_string(record.step),
                        "steps below 2^32", "Pass the records of one run."};

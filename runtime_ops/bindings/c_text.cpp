@@ -4,7 +4,9 @@
 #include <ctime>
 #include <memory>
 
+#include "bindings/c_dataset.h"
 #include "bindings/c_support.h"
+#include "session/examples/text_examples.h"
 #include "session/manifest/bundle_files.h"
 #include "session/memory.h"
 #include "session/storage/faults.h"
@@ -120,6 +122,31 @@ zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const zo_message* messages,
     const zoexport::TextSpec spec = tokenizer->manifest.text.value_or(zoexport::TextSpec());
     ZO_ASSIGN(rendered, zoexport::chat_text(spec, conversation, reply != 0, std::time(nullptr)));
     hand_out(rendered, text, size);
+    return {};
+  });
+}
+
+zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
+                          zo_read_report* report, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(dataset);
+    ZO_REQUIRE(tokenizer);
+    ZO_TRY(check_path(path, "path"));
+    if (loss != ZO_LOSS_FULL && loss != ZO_LOSS_CHOICES) {
+      return zoexport::Failure{ZO_INVALID_ARGUMENT, "loss", std::to_string(loss), "ZO_LOSS_FULL or ZO_LOSS_CHOICES",
+                               "Pass one of them."};
+    }
+    const zoexport::Manifest& manifest = tokenizer->manifest;
+    const zoexport::ReadOptions options{manifest.seq_len, manifest.vocab_size, manifest.pad_token.has_value(),
+                                        loss == ZO_LOSS_CHOICES};
+    const zoexport::TextSpec spec = manifest.text.value_or(zoexport::TextSpec());
+    zoexport::Dataset grown = dataset->impl;
+    ZO_ASSIGN(read, zoexport::read_examples(path, tokenizer->impl, spec, options, grown));
+    if (report != nullptr) {
+      ZO_TRY(write_struct(zo_read_report{0, read.examples, read.shortened}, sizeof(zo_read_report), "zo_read_report",
+                          report));
+    }
+    dataset->impl = std::move(grown);
     return {};
   });
 }

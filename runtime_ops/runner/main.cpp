@@ -61,28 +61,30 @@ int fail(const Options& options, const zo_error& error) {
   return exit_code(error.code);
 }
 
-zo_status open_session(const Options& options, SessionHandle& session, zo_error& error) {
-  const zo_open_options open{sizeof(zo_open_options),
-                             options.threads,
-                             options.skip_hashes ? 1u : 0u,
-                             nullptr,
-                             options.cache ? options.cache->c_str() : nullptr,
-                             options.trusted ? options.trusted->c_str() : nullptr};
+zo_open_options open_options(const Options& options) {
+  return {sizeof(zo_open_options),
+          options.threads,
+          options.skip_hashes ? 1u : 0u,
+          nullptr,
+          options.cache ? options.cache->c_str() : nullptr,
+          options.trusted ? options.trusted->c_str() : nullptr};
+}
+
+// Attaches the state, and takes the settings of the command line.
+zo_status begin_run(const Options& options, zo_session* session, zo_error& error) {
   // That of generate is of what is drawn.
   const std::optional<uint64_t> seed = options.verb == "generate" ? std::nullopt : options.seed;
-  zo_session* opened = nullptr;
-  zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
-  session.reset(opened);
-  if (status == ZO_OK && !options.state.empty()) {
+  zo_status status = ZO_OK;
+  if (!options.state.empty()) {
     const zo_attach_options attach{sizeof(zo_attach_options), options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ,
                                    seed ? &*seed : nullptr, options.recover ? 1u : 0u,
                                    options.change_settings ? 1u : 0u};
-    status = zo_session_attach_with(opened, options.state.c_str(), &attach, &error);
+    status = zo_session_attach_with(session, options.state.c_str(), &attach, &error);
   }
   zo_run run{};
   run.struct_size = sizeof(run);
   if (status == ZO_OK) {
-    status = zo_session_run(opened, &run, &error);
+    status = zo_session_run(session, &run, &error);
   }
   if (status != ZO_OK) {
     return status;
@@ -99,7 +101,29 @@ zo_status open_session(const Options& options, SessionHandle& session, zo_error&
   run.schedule = options.schedule.value_or(run.schedule);
   run.loss = options.loss.value_or(run.loss);
   run.difference = options.difference.value_or(run.difference);
-  return zo_session_configure(opened, &run, &error);
+  return zo_session_configure(session, &run, &error);
+}
+
+// The examples of the command line; the tokenizer is closed again, as it takes memory.
+zo_status read_examples(const Options& options, zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
+  if (options.data.empty()) {
+    return zo_dataset_load(dataset, options.examples.c_str(), &error);
+  }
+  zo_run run{};
+  run.struct_size = sizeof(run);
+  zo_status status = zo_session_run(session, &run, &error);
+  const zo_open_options open = open_options(options);
+  zo_tokenizer* tokenizer = nullptr;
+  status = status == ZO_OK ? zo_tokenizer_open(options.bundle.c_str(), &open, &tokenizer, &error) : status;
+  zo_read_report report{};
+  report.struct_size = sizeof(report);
+  if (status == ZO_OK) {
+    status =
+        zo_dataset_read(dataset, tokenizer, options.data.c_str(), options.loss.value_or(run.loss), &report, &error);
+  }
+  zo_tokenizer_close(tokenizer);
+  out["shortened"] = report.shortened;
+  return status;
 }
 
 json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(static_cast<double>(bytes) / 1e5) / 10); }
@@ -170,12 +194,12 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
   const size_t count = progress.seconds.size();
   const double median =
       count == 0 ? std::nan("") : (progress.seconds[(count - 1) / 2] + progress.seconds[count / 2]) / 2;
-  out = {{"steps", info.steps},
-         {"losses", losses},
-         {"step_seconds_median", number(median)},
-         {"peak_rss_mb", megabytes(memory.peak_rss_bytes)},
-         {"peak_anonymous_mb", megabytes(std::max(progress.peak_anonymous, memory.anonymous_bytes))},
-         {"state", options.state}};
+  out.update(json{{"steps", info.steps},
+                  {"losses", losses},
+                  {"step_seconds_median", number(median)},
+                  {"peak_rss_mb", megabytes(memory.peak_rss_bytes)},
+                  {"peak_anonymous_mb", megabytes(std::max(progress.peak_anonymous, memory.anonymous_bytes))},
+                  {"state", options.state}});
   return status;
 }
 
@@ -183,10 +207,10 @@ zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error
   zo_evaluation result{};
   result.struct_size = sizeof(result);
   const zo_status status = zo_session_evaluate(session, dataset, &result, &error);
-  out = {{"loss", number(result.loss)},
-         {"accuracy", number(result.accuracy)},
-         {"token_accuracy", number(result.token_accuracy)},
-         {"examples", result.examples}};
+  out.update(json{{"loss", number(result.loss)},
+                  {"accuracy", number(result.accuracy)},
+                  {"token_accuracy", number(result.token_accuracy)},
+                  {"examples", result.examples}});
   return status;
 }
 
@@ -230,13 +254,18 @@ int run(const Options& options) {
   SessionHandle session;
   zo_error error{};
   json out;
-  // First: examples that cannot be used must not leave a state behind.
   const DatasetHandle dataset(zo_dataset_new());
-  zo_status status =
-      options.takes_examples() ? zo_dataset_load(dataset.get(), options.examples.c_str(), &error) : zo_status{ZO_OK};
+  const zo_open_options open = open_options(options);
   const auto start = std::chrono::steady_clock::now();
-  status = status == ZO_OK ? open_session(options, session, error) : status;
+  zo_session* opened = nullptr;
+  zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
+  session.reset(opened);
   const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // Before the state: examples that cannot be used must not leave one behind.
+  if (status == ZO_OK && options.takes_examples()) {
+    status = read_examples(options, opened, dataset.get(), out, error);
+  }
+  status = status == ZO_OK ? begin_run(options, opened, error) : status;
   if (status == ZO_OK && options.verb == "inspect") {
     status = inspect(session.get(), out, error);
   } else if (status == ZO_OK && options.verb == "generate") {

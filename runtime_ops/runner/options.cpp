@@ -102,6 +102,7 @@ const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table = {
       {"--bundle", path(&Options::bundle)},
       {"--examples", path(&Options::examples)},
+      {"--data", path(&Options::data)},
       {"--state", path(&Options::state)},
       {"--cache", set_cache},
       {"--trust", add_trusted},
@@ -149,8 +150,9 @@ Status check_required(const Options& options) {
   if (options.bundle.empty()) {
     return bad("--bundle", "nothing", "a bundle's folder");
   }
-  if (options.takes_examples() && options.examples.empty()) {
-    return bad("--examples", "nothing", "a file of tokenized examples");
+  if (options.takes_examples() && options.examples.empty() == options.data.empty()) {
+    return bad("--data", options.data.empty() ? "nothing" : "--examples too",
+               "a data file, or --examples and a file of tokenized examples");
   }
   if (options.verb == "generate" && !options.prompt) {
     return bad("--prompt", "nothing", "the text that is to be continued");
@@ -170,12 +172,13 @@ Status check_required(const Options& options) {
 }  // namespace
 
 const char* const kUsage =
-    "zoexport-runner train   --bundle DIR --examples FILE --state DIR --steps N [options]\n"
-    "zoexport-runner eval    --bundle DIR --examples FILE [--state DIR] [options]\n"
+    "zoexport-runner train   --bundle DIR (--data FILE | --examples FILE) --state DIR --steps N [options]\n"
+    "zoexport-runner eval    --bundle DIR (--data FILE | --examples FILE) [--state DIR] [options]\n"
     "zoexport-runner generate --bundle DIR [--state DIR | --adapter DIR] --prompt TEXT [options]\n"
     "zoexport-runner inspect --bundle DIR [--state DIR] [options]\n"
     "\n"
-    "Trains, evaluates, asks or describes a zoexport bundle. FILE holds tokenized examples, one JSON object a line.\n"
+    "Trains, evaluates, asks or describes a zoexport bundle. --data is JSON Lines of texts, prompts with completions,\n"
+    "choices or conversations; --examples is tokenized, one JSON object a line.\n"
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"

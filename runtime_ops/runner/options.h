@@ -13,7 +13,8 @@ namespace zoexport::runner {
 struct Options {
   std::string verb;  // train, eval, generate or inspect
   std::string bundle;
-  std::string examples;
+  std::string examples;  // tokenized
+  std::string data;      // as people write them
   std::string state;
   uint64_t steps = 0;
   uint32_t threads = 0;

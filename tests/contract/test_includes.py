@@ -17,6 +17,7 @@ SESSION: dict[str, set[str]] = {
     "manifest": {"storage"},
     "data": {"storage"},
     "text": {"storage", "manifest"},
+    "examples": {"storage", "manifest", "data", "text"},
     "state": {"storage", "manifest"},
     "programs": {"storage", "manifest", "data", "state"},
     "generate": {"storage", "manifest", "text", "state", "programs"},

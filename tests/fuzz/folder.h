@@ -1,11 +1,11 @@
 // A folder in memory for targets that read folders, and the programs of their bundles, which run in this process.
 #pragma once
 
-#include <dirent.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "fuzz.h"
@@ -28,19 +28,10 @@ class Folder {
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
-  // Removes all files.
+  // Removes what is in it, folders of states among it.
   void clear() const {
-    std::vector<std::string> names;
-    DIR* folder = ::opendir(path_.c_str());
-    MUST(folder != nullptr);
-    while (const dirent* entry = ::readdir(folder)) {
-      if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) {
-        names.emplace_back(entry->d_name);
-      }
-    }
-    ::closedir(folder);
-    for (const std::string& name : names) {
-      MUST(::unlink(file(name).c_str()) == 0);
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      std::filesystem::remove_all(entry.path());
     }
   }
 

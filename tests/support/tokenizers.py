@@ -255,9 +255,15 @@ def normalizing(form: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-def write_bundle(folder: Path, files: Path, *, changes: Mapping[str, Any] | None = None) -> Path:
-    """A bundle, of whatever model, with the tokenizer that ``files`` is a folder of."""
-    bundles.write_bundle(folder)
+def write_bundle(
+    folder: Path,
+    files: Path,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    write: Callable[[Path], object] = bundles.write_bundle,
+) -> Path:
+    """A bundle, of whatever model, with the tokenizer that ``files`` is a folder of; ``write`` makes the rest of it."""
+    write(folder)
     names = sorted(path.name for path in files.iterdir() if path.is_file())
     for name in names:
         shutil.copyfile(files / name, folder / name)

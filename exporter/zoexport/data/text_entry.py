@@ -17,6 +17,8 @@ def text_entry(loaded: Any) -> dict[str, Any]:
     if tokenizer is None or not tokenizer.is_fast:
         return {}
     entry: dict[str, Any] = {"end_tokens": _end_tokens(loaded)}
+    if tokenizer.mask_token is not None:
+        entry["mask"] = {"text": str(tokenizer.mask_token), "id": int(tokenizer.mask_token_id)}
     if getattr(tokenizer, "chat_template", None):
         form = chat_form(tokenizer)
         if isinstance(form, str):

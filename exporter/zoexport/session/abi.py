@@ -325,6 +325,12 @@ class Memory(Structure):
     )
 
 
+class ReadReport(Structure):
+    """zo_read_report."""
+
+    _fields_ = (("struct_size", c_uint32), ("examples", c_uint64), ("shortened", c_uint64))
+
+
 _ERROR = POINTER(Error)
 _HANDLE = c_void_p
 #: Verbs: every one ends in a zo_error and returns a zo_status.
@@ -366,6 +372,8 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_dataset_add": (_HANDLE, POINTER(Candidate), c_size_t, c_size_t),
     "zo_dataset_load": (_HANDLE, c_char_p),
     "zo_memory_usage": (POINTER(Memory),),
+    "zo_dataset_digest": (_HANDLE, c_char_p),
+    "zo_dataset_read": (_HANDLE, _HANDLE, c_char_p, c_int32, POINTER(ReadReport)),
     "zo_tokenizer_open": (c_char_p, POINTER(OpenOptions), POINTER(c_void_p)),
     "zo_tokenizer_encode": (_HANDLE, c_char_p, c_size_t, c_int32, c_void_p, POINTER(c_size_t)),
     "zo_tokenizer_decode": (_HANDLE, c_void_p, c_size_t, c_int32, c_char_p, POINTER(c_size_t)),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import array
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from zoexport.core.errors import DataError, ZoExportError
 from zoexport.session import abi
 from zoexport.session.types import Candidate
+
+if TYPE_CHECKING:
+    from zoexport.session.tokenizer import Tokenizer
 
 
 class Dataset:
@@ -64,6 +69,34 @@ class Dataset:
             DataError: the file, with the line at fault; nothing is appended.
         """
         abi.call("zo_dataset_load", self.handle, abi.path_bytes(path))
+
+    def read(self, path: Path, tokenizer: Tokenizer, *, loss: str = "full") -> int:
+        """Append the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for a bundle.
+
+        Args:
+            path: JSON Lines of texts, prompts and completions, choices or conversations.
+            tokenizer: the bundle's.
+            loss: ``choices`` where every example must have some.
+
+        Returns:
+            How many of them were shortened to the bundle's ``seq_len``.
+
+        Raises:
+            DataError: the file, with the line at fault; nothing is appended.
+        """
+        report = abi.ReadReport(struct_size=ctypes.sizeof(abi.ReadReport))
+        abi.call(
+            "zo_dataset_read",
+            *(self.handle, tokenizer.handle, abi.path_bytes(path)),
+            *(int(loss == "choices"), ctypes.byref(report)),
+        )
+        return int(report.shortened)
+
+    def digest(self) -> str:
+        """SHA-256 of all examples in their order, in hexadecimal; what the state of a run keeps of its data."""
+        text = ctypes.create_string_buffer(65)
+        abi.call("zo_dataset_digest", self.handle, text)
+        return text.value.decode("ascii")
 
     def __len__(self) -> int:
         return int(abi.library().zo_dataset_size(self.handle))

@@ -245,6 +245,9 @@ ZO_API uint64_t zo_dataset_size(const zo_dataset* dataset);
 ZO_API zo_status zo_dataset_add(zo_dataset* dataset, const zo_candidate* candidates, size_t count, size_t target,
                                 zo_error* error);
 
+/* SHA-256 of all examples in their order, as the state of a run keeps it: 64 hexadecimal digits and a zero. */
+ZO_API zo_status zo_dataset_digest(const zo_dataset* dataset, char digest[65], zo_error* error);
+
 /* Appends the examples of a JSON Lines file (docs/session.md). On failure nothing is appended. */
 ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error* error);
 
@@ -481,6 +484,18 @@ ZO_API zo_status zo_tokenizer_decode(zo_tokenizer* tokenizer, const int64_t* tok
  * assistant's answer begins. */
 ZO_API zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const zo_message* messages, size_t count, int32_t reply,
                                    char* text, size_t* size, zo_error* error);
+
+typedef struct zo_read_report {
+  uint32_t struct_size;
+  uint64_t examples;
+  uint64_t shortened; /* of them, those that did not fit the bundle's seq_len */
+} zo_read_report;
+
+/* Appends the examples of a data file as people write them (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices
+ * or conversations, tokenized and shortened for the bundle. `loss`: with ZO_LOSS_CHOICES an example without choices is a
+ * failure. `report` may be NULL. On failure nothing is appended. */
+ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
+                                 zo_read_report* report, zo_error* error);
 
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
 

@@ -90,28 +90,33 @@ Status Dataset::add(const zo_candidate* candidates, size_t count, size_t target,
   return {};
 }
 
-Status Dataset::load(const std::string& path) {
+Status for_lines(const std::string& path, const std::function<Status(const std::string& line, size_t number)>& take) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     return system_failure(ZO_DATA_ERROR, path, errno == 0 ? ENOENT : errno, false);
   }
-  Dataset grown = *this;
+  bool found = false;
   std::string line;
   for (size_t number = 1; std::getline(file, line); ++number) {
     if (number == 1 && line.compare(0, 3, "\xEF\xBB\xBF") == 0) {
       line.erase(0, 3);  // a byte order mark
     }
-    if (line.find_first_not_of(" \t\r") == std::string::npos) {
-      continue;
+    if (line.find_first_not_of(" \t\r") != std::string::npos) {
+      found = true;
+      ZO_TRY(take(line, number));
     }
-    ZO_TRY(add_line(grown, line, path + ", line " + std::to_string(number)));
   }
   if (file.bad()) {
     return system_failure(ZO_DATA_ERROR, path, EIO, false);
   }
-  if (grown.size() == size()) {
-    return bad(path, "no examples", "at least one line");
-  }
+  return found ? Status() : Status(bad(path, "no examples", "at least one line"));
+}
+
+Status Dataset::load(const std::string& path) {
+  Dataset grown = *this;
+  ZO_TRY(for_lines(path, [&](const std::string& line, size_t number) {
+    return add_line(grown, line, path + ", line " + std::to_string(number));
+  }));
   *this = std::move(grown);
   return {};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct Candidate {
   const int32_t* labels;
   uint32_t length;
 };
+
+// The lines of a JSON Lines file that are not blank, with their numbers; a file without any is a failure.
+Status for_lines(const std::string& path, const std::function<Status(const std::string& line, size_t number)>& take);
 
 class Dataset {
  public:

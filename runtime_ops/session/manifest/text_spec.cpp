@@ -81,6 +81,14 @@ TextSpec read_text_spec(const JsonNode& node, int64_t vocab_size) {
   if (node.has("no_chat")) {
     text.no_chat = node.member("no_chat").text();
   }
+  if (node.has("mask")) {
+    const JsonNode mask = node.member("mask");
+    text.mask = MaskToken{mask.member("text").text(),
+                          mask.member("id").integer(0, (vocab_size > 0 ? vocab_size : kMostIds) - 1)};
+    if (text.mask->text.empty()) {
+      mask.member("text").problem("the text of a token");
+    }
+  }
   return text;
 }
 

@@ -25,10 +25,17 @@ struct ChatForm {
   std::vector<int64_t> end_tokens;             // with which a turn ends, beside those of all texts
 };
 
+// The token of an encoder that stands for what is predicted.
+struct MaskToken {
+  std::string text;
+  int64_t id = 0;
+};
+
 struct TextSpec {
   std::vector<int64_t> end_tokens;  // after which nothing more is generated
   std::optional<ChatForm> chat;
-  std::string no_chat;  // why there is no chat
+  std::string no_chat;            // why there is no chat
+  std::optional<MaskToken> mask;  // of masked language models
 };
 
 inline constexpr char kDatePlace[] = "\xEE\x80\x80";  // U+E000

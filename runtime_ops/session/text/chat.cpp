@@ -75,21 +75,6 @@ std::string date_text(const std::string& format, std::time_t now) {
   return text;
 }
 
-// As Python's strip: all that it calls white space, which is more than Unicode does.
-std::string stripped(const std::string& text) {
-  size_t begin = text.size();
-  size_t end = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t here = at;
-    const char32_t character = next_character(text, at);
-    if (!is_white_space(character) && (character < 0x1C || character > 0x1F)) {
-      begin = std::min(begin, here);
-      end = at;
-    }
-  }
-  return begin < end ? text.substr(begin, end - begin) : "";
-}
-
 std::string written(const std::string& content, ContentForm form) {
   if (form == ContentForm::kStripped) {
     return stripped(content);
@@ -103,6 +88,20 @@ std::string written(const std::string& content, ContentForm form) {
 }
 
 }  // namespace
+
+std::string stripped(const std::string& text) {
+  size_t begin = text.size();
+  size_t end = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t here = at;
+    const char32_t character = next_character(text, at);
+    if (!is_white_space(character) && (character < 0x1C || character > 0x1F)) {
+      begin = std::min(begin, here);
+      end = at;
+    }
+  }
+  return begin < end ? text.substr(begin, end - begin) : "";
+}
 
 Result<std::string> chat_text(const TextSpec& text, const std::vector<Message>& messages, bool reply, std::time_t now) {
   if (!text.chat) {

@@ -15,6 +15,9 @@ struct Message {
   std::string content;
 };
 
+// As Python's strip: without all that it calls white space, which is more than Unicode does.
+std::string stripped(const std::string& text);
+
 // The conversation as text; `reply`: up to where the assistant's answer begins. It names its special tokens, so that none are
 // to be added when it is tokenized. `now` is for templates that write the date.
 Result<std::string> chat_text(const TextSpec& text, const std::vector<Message>& messages, bool reply, std::time_t now);

@@ -170,6 +170,11 @@ std::optional<int64_t> Tokenizer::id(const std::string& text) const {
 
 bool Tokenizer::special(const std::string& text) const { return parts_->added.special(text); }
 
+bool Tokenizer::special(int64_t id) const {
+  const auto text = token(id);
+  return text && special(*text);
+}
+
 std::optional<std::string> Tokenizer::token(int64_t id) const {
   if (const std::string* text = parts_->added.text(static_cast<uint32_t>(id))) {
     return *text;

@@ -53,8 +53,9 @@ class Tokenizer {
 
   // The token of exactly this text.
   std::optional<int64_t> id(const std::string& text) const;
-  // Whether a token of this text is special.
+  // Whether a token of this text, or with this number, is special.
   bool special(const std::string& text) const;
+  bool special(int64_t id) const;
 
  private:
   friend class TextStream;

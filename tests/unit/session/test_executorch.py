@@ -113,7 +113,7 @@ def run(*arguments: object) -> dict[str, Any]:
         (["train", "--bach", "1"], "option --bach"),
         (["train", "--batch"], "option --batch: found nothing after it"),
         (["train", "--bundle", "x", "--examples", "y"], "option --state"),
-        (["eval", "--bundle", "x"], "option --examples"),
+        (["eval", "--bundle", "x"], "option --data"),
     ],
 )
 def test_the_runner_refuses_bad_options(arguments: list[str], message: str) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from zoexport.ir.graphs import aten, is_call
 
@@ -50,11 +52,83 @@ def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iter
         xnnpack_preprocess.XNNPACKPassManager = of_delegates
         _program._get_aten_to_edge_passes = of_programs
     try:
-        with needed_decompositions_only(programs):
+        with needed_decompositions_only(programs), delegates_as_recorded():
             yield
     finally:
         xnnpack_preprocess.XNNPACKPassManager = manager
         _program._get_aten_to_edge_passes = to_edge
+
+
+@contextlib.contextmanager
+def delegates_as_recorded() -> Iterator[None]:
+    """While this is open, a delegate that a pass runs gives tensors like those that its own program records.
+
+    Every pass over a lowered program runs its delegates, to learn what shapes they give: that is most of what making a
+    program file takes, and the delegate's program says them. With inputs of other shapes than it records it is run.
+    """
+    from executorch.exir.lowered_backend_module import LoweredBackendModule
+
+    original = LoweredBackendModule.original_module
+    known: list[torch.export.ExportedProgram] = []
+
+    def recorded(module: Any) -> torch.export.ExportedProgram:
+        program: torch.export.ExportedProgram = original.fget(module)
+        if "module" not in vars(program):
+            vars(program)["module"] = functools.partial(_Recorded, program, program.module)
+            known.append(program)
+        return program
+
+    LoweredBackendModule.original_module = property(recorded)
+    try:
+        yield
+    finally:
+        LoweredBackendModule.original_module = original
+        for program in known:
+            del vars(program)["module"]
+
+
+class _Recorded:
+    """A program that is called with tensors of the shapes that it records, or else runs."""
+
+    def __init__(self, program: torch.export.ExportedProgram, run: Callable[[], Any]) -> None:
+        self._run = run
+        nodes = program.graph.nodes
+        taken = set(program.graph_signature.user_inputs)
+        self._inputs = [n.meta["val"] for n in nodes if n.op == "placeholder" and n.name in taken]
+        (output,) = (node for node in nodes if node.op == "output")
+        returned: Any = output.args[0]
+        self._outputs: list[Any] = [getattr(node, "meta", {}).get("val") for node in returned]
+        self._form = program.call_spec.out_spec
+
+    def __call__(self, *args: Any) -> Any:
+        fits = len(args) == len(self._inputs) and all(map(_is_like, args, self._inputs))
+        if not fits or not all(isinstance(value, torch.Tensor) for value in self._outputs):
+            return self._run()(*args)
+        mode = next((arg.fake_mode for arg in args if isinstance(arg, FakeTensor)), None)
+        with mode or contextlib.nullcontext():
+            made = [
+                torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+                for value in self._outputs
+            ]
+        return pytree.tree_unflatten(made, self._form)
+
+
+def _is_like(given: Any, recorded: Any) -> bool:
+    """Whether a fake tensor has the shape that was recorded, of numbers or of the same symbols."""
+    return (
+        isinstance(given, FakeTensor)
+        and isinstance(recorded, torch.Tensor)
+        and given.dtype == recorded.dtype
+        and len(given.shape) == len(recorded.shape)
+        and all(map(_is_same_size, given.shape, recorded.shape))
+    )
+
+
+def _is_same_size(given: Any, recorded: Any) -> bool:
+    if isinstance(given, torch.SymInt) and isinstance(recorded, torch.SymInt):
+        a, b = given.node, recorded.node
+        return a.shape_env is b.shape_env and bool(a.expr == b.expr)
+    return type(given) is type(recorded) is int and given == recorded
 
 
 @contextlib.contextmanager

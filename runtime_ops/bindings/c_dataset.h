@@ -1,0 +1,9 @@
+// What a zo_dataset is.
+#pragma once
+
+#include "session/data/dataset.h"
+#include "zoexport/session.h"
+
+struct zo_dataset {
+  zoexport::Dataset impl;
+};

@@ -1,0 +1,201 @@
+#include "session/examples/records.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+
+#include "session/storage/json_reader.h"
+
+namespace zoexport {
+namespace {
+
+using nlohmann::json;
+
+const std::string kShapes =
+    R"({"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"} or {"messages"})";
+constexpr std::array kKnown = {"text", "prompt", "completion", "choices", "messages"};
+constexpr double kAlike = 0.8;  // of keys, as Python's difflib has it
+constexpr size_t kLongestShown = 200;
+
+Failure refused(const std::string& where, const std::string& found, const std::string& expected,
+                const std::string& fix) {
+  return {ZO_DATA_ERROR, where, found, expected, fix};
+}
+
+std::string quoted(const std::string& text) { return "'" + text.substr(0, kLongestShown) + "'"; }
+
+std::string kind(const json& value) {
+  return value.is_object()    ? "object"
+         : value.is_array()   ? "list"
+         : value.is_string()  ? "string"
+         : value.is_boolean() ? "true or false"
+         : value.is_null()    ? "null"
+                              : "number";
+}
+
+bool known(const std::string& key) { return std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end(); }
+
+// Characters that two texts have in common, in the longest piece that both have and likewise on either side of it.
+size_t matching(const std::string& a, const std::string& b) {
+  size_t best = 0, begin_a = 0, begin_b = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < b.size(); ++j) {
+      size_t length = 0;
+      while (i + length < a.size() && j + length < b.size() && a[i + length] == b[j + length]) {
+        ++length;
+      }
+      if (length > best) {
+        best = length;
+        begin_a = i;
+        begin_b = j;
+      }
+    }
+  }
+  return best == 0 ? 0
+                   : best + matching(a.substr(0, begin_a), b.substr(0, begin_b)) +
+                         matching(a.substr(begin_a + best), b.substr(begin_b + best));
+}
+
+// The known key that `key` may have been meant as.
+std::optional<std::string> close_key(std::string key) {
+  if (key.size() > 2 * std::string(kKnown[2]).size()) {
+    return std::nullopt;
+  }
+  std::transform(key.begin(), key.end(), key.begin(),
+                 [](char one) { return one >= 'A' && one <= 'Z' ? static_cast<char>(one - 'A' + 'a') : one; });
+  std::optional<std::string> best;
+  double most = kAlike;
+  for (const std::string one : kKnown) {
+    const double alike = 2.0 * static_cast<double>(matching(one, key)) / static_cast<double>(one.size() + key.size());
+    if (alike >= most && (!best || alike > most)) {
+      best = one;
+      most = alike;
+    }
+  }
+  return best;
+}
+
+// Other keys are allowed (ids, sources), but "choice" for "choices" would change the task silently.
+Status refuse_misspelled(const json& content, const std::string& where) {
+  for (const auto& entry : content.items()) {
+    const auto close = known(entry.key()) ? std::nullopt : close_key(entry.key());
+    if (close && !content.contains(*close)) {
+      return refused(where, "the key " + quoted(entry.key()), "a key such as " + quoted(*close),
+                     "Did you mean " + quoted(*close) + "? If not, rename the key.");
+    }
+  }
+  if (content.contains("tools")) {
+    return refused(where, "the key 'tools'", "one of the shapes " + kShapes,
+                   "Render tool descriptions into the system message and remove the key.");
+  }
+  return {};
+}
+
+Result<std::string> text_of(const json& content, const char* key, const std::string& where) {
+  const auto found = content.find(key);
+  if (found == content.end()) {
+    return refused(where, "no " + quoted(key), known(key) ? "the keys " + kShapes : R"(both "role" and "content")",
+                   "Add " + quoted(key) + ".");
+  }
+  if (!found->is_string()) {
+    return refused(where, quoted(key) + " that is " + kind(*found), "text",
+                   "Write " + quoted(key) + " as a JSON string.");
+  }
+  return found->get<std::string>();
+}
+
+Result<std::vector<std::string>> choices_of(const json& choices, const std::string& completion,
+                                            const std::string& where) {
+  const bool texts = choices.is_array() &&
+                     std::all_of(choices.begin(), choices.end(), [](const json& one) { return one.is_string(); });
+  if (!texts) {
+    return refused(where, "'choices' that is " + kind(choices) + " and not a list of text",
+                   "a list of completions to compare", R"(Write "choices": [" yes", " no"].)");
+  }
+  auto found = choices.get<std::vector<std::string>>();
+  const std::set<std::string> different(found.begin(), found.end());
+  const std::string shown = choices.dump().substr(0, kLongestShown);
+  if (found.size() < 2 || different.count("") > 0 || different.size() < found.size()) {
+    return refused(where, "the choices " + shown, "at least two different completions, none of them empty",
+                   "Remove repeated and empty choices.");
+  }
+  if (different.count(completion) == 0) {
+    return refused(where, "the completion " + quoted(completion) + ", which is not among the choices " + shown,
+                   "one of the choices, spaces included", "Make the completion equal to one of the choices.");
+  }
+  return found;
+}
+
+Result<Record> completion_record(const json& content, const std::string& where) {
+  ZO_ASSIGN(prompt, text_of(content, "prompt", where));
+  ZO_ASSIGN(completion, text_of(content, "completion", where));
+  if (completion.empty()) {
+    return refused(where, "an empty 'completion'", "text to be learned", "Give the completion, or remove the line.");
+  }
+  if (!content.contains("choices")) {
+    return Record(CompletionRecord{prompt, {completion}, 0});
+  }
+  ZO_ASSIGN(choices, choices_of(content.at("choices"), completion, where));
+  const auto target = std::find(choices.begin(), choices.end(), completion) - choices.begin();
+  return Record(CompletionRecord{prompt, std::move(choices), static_cast<size_t>(target)});
+}
+
+Result<Record> chat_record(const json& content, const std::string& where) {
+  const json& messages = content.at("messages");
+  if (!messages.is_array() || messages.empty()) {
+    return refused(where, "'messages' that is " + (messages.is_array() ? "empty" : kind(messages)),
+                   R"(a list of {"role", "content"} that ends with the assistant)",
+                   "Write the conversation's turns in order.");
+  }
+  ChatRecord record;
+  for (const json& message : messages) {
+    const std::string place = where + ", message " + std::to_string(record.messages.size());
+    if (!message.is_object()) {
+      return refused(place, "a JSON " + kind(message), R"(an object {"role", "content"})",
+                     "Write each turn as an object.");
+    }
+    ZO_ASSIGN(role, text_of(message, "role", place));
+    ZO_ASSIGN(text, text_of(message, "content", place));
+    record.messages.push_back({role, text});
+  }
+  const Message& last = record.messages.back();
+  if (last.role != "assistant") {
+    return refused(where, "a last message from " + quoted(last.role),
+                   "a last message from 'assistant', which is what is learned",
+                   "End the conversation with the assistant's turn.");
+  }
+  if (stripped(last.content).empty()) {
+    return refused(where, "an empty last message", "text to be learned",
+                   "Give the assistant's answer, or remove the line.");
+  }
+  return Record(std::move(record));
+}
+
+}  // namespace
+
+Result<Record> parse_record(const std::string& line, const std::string& where) {
+  ZO_ASSIGN(content, parse_json(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, "Correct the line."));
+  if (!content.is_object()) {
+    return refused(where, "a JSON " + kind(content), "an object: " + kShapes, "Write each example as an object.");
+  }
+  ZO_TRY(refuse_misspelled(content, where));
+  const bool text = content.contains("text"), messages = content.contains("messages");
+  const bool completion = content.contains("prompt") || content.contains("completion") || content.contains("choices");
+  if (int{text} + int{messages} + int{completion} != 1) {
+    std::string keys;
+    for (const auto& entry : content.items()) {
+      keys += (keys.empty() ? "" : ", ") + quoted(entry.key());
+    }
+    return refused(where, "the keys " + (keys.empty() ? "none" : keys.substr(0, kLongestShown)),
+                   "exactly one of the shapes " + kShapes,
+                   "Rename or remove keys so that the line has one of these shapes.");
+  }
+  if (text) {
+    ZO_ASSIGN(given, text_of(content, "text", where));
+    return Record(TextRecord{std::move(given)});
+  }
+  return messages ? chat_record(content, where) : completion_record(content, where);
+}
+
+}  // namespace zoexport

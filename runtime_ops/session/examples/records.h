@@ -1,0 +1,33 @@
+// Lines of a data file, as people write them: what a line means, before any tokenizer sees it. The rules and messages are
+// those of exporter/zoexport/data/records.py.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "session/result.h"
+#include "session/text/chat.h"
+
+namespace zoexport {
+
+struct TextRecord {
+  std::string text;  // every token of which is a label
+};
+
+struct CompletionRecord {
+  std::string prompt;
+  std::vector<std::string> completions;  // all different, several where they are compared
+  size_t target = 0;                     // the right one
+};
+
+struct ChatRecord {
+  std::vector<Message> messages;  // of which the last is the assistant's, and is learned
+};
+
+using Record = std::variant<TextRecord, CompletionRecord, ChatRecord>;
+
+// One line, which `where` names.
+Result<Record> parse_record(const std::string& line, const std::string& where);
+
+}  // namespace zoexport

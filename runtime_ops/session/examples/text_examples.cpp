@@ -1,0 +1,298 @@
+#include "session/examples/text_examples.h"
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <set>
+
+namespace zoexport {
+namespace {
+
+using Tokens = std::vector<int64_t>;
+
+constexpr size_t kMostKnown = 4096;
+
+// The tokens that are only read, and those that are learned.
+struct Sequence {
+  Tokens prompt;
+  Tokens completion;
+};
+
+// An example as a data set takes it.
+struct Made {
+  std::vector<Tokens> tokens;
+  std::vector<Tokens> labels;
+  size_t target = 0;
+  bool shortened = false;
+};
+
+Failure refused(const std::string& where, const std::string& found, const std::string& expected,
+                const std::string& fix) {
+  return {ZO_DATA_ERROR, where, found, expected, fix};
+}
+
+// The failure of a text of this line.
+Failure at(const std::string& where, Failure failure) {
+  failure.where = where + ", " + failure.where;
+  return failure;
+}
+
+size_t common_prefix(const Tokens& a, const Tokens& b) {
+  const auto least = static_cast<ptrdiff_t>(std::min(a.size(), b.size()));
+  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + least, b.begin()).first - a.begin());
+}
+
+size_t longest(const std::vector<Sequence>& sequences) {
+  size_t most = 0;
+  for (const Sequence& one : sequences) {
+    most = std::max(most, one.completion.size());
+  }
+  return most;
+}
+
+// A prompt with one mask, in the parts that shortening knows.
+class MaskedPrompt {
+ public:
+  MaskedPrompt(const Tokens& tokens, size_t mask, const Tokenizer& tokenizer) {
+    const auto special = [&](int64_t id) { return tokenizer.special(id); };
+    const auto place = tokens.begin() + static_cast<ptrdiff_t>(mask);
+    const auto lead = std::find_if_not(tokens.begin(), place, special);
+    const auto close = std::find_if_not(tokens.rbegin(), std::make_reverse_iterator(place + 1), special).base();
+    lead_.assign(tokens.begin(), lead);
+    before_.assign(lead, place);
+    after_.assign(place + 1, close);
+    close_.assign(close, tokens.end());
+  }
+
+  // Drops tokens until at most `room` are left beside the masks; false where special tokens alone are more.
+  bool shorten(size_t room, bool& shortened) {
+    const size_t all = lead_.size() + before_.size() + after_.size() + close_.size();
+    const size_t excess = all - std::min(all, room);
+    shortened = excess > 0;
+    if (excess > before_.size() + after_.size()) {
+      return false;
+    }
+    const size_t first = std::min(excess, before_.size());
+    before_.erase(before_.begin(), before_.begin() + static_cast<ptrdiff_t>(first));
+    after_.resize(after_.size() - (excess - first));
+    return true;
+  }
+
+  void fill(const Tokens& completion, int64_t mask, Tokens& tokens, Tokens& labels) const {
+    tokens = lead_;
+    tokens.insert(tokens.end(), before_.begin(), before_.end());
+    labels.assign(tokens.size(), kNoLabel);
+    tokens.insert(tokens.end(), completion.size(), mask);
+    labels.insert(labels.end(), completion.begin(), completion.end());
+    tokens.insert(tokens.end(), after_.begin(), after_.end());
+    tokens.insert(tokens.end(), close_.begin(), close_.end());
+    labels.resize(tokens.size(), kNoLabel);
+  }
+
+ private:
+  Tokens lead_, before_, after_, close_;  // special tokens at both ends, and what lies between them and the mask
+};
+
+class Reader {
+ public:
+  Reader(const Tokenizer& tokenizer, const TextSpec& spec, const ReadOptions& options)
+      : tokenizer_(tokenizer), spec_(spec), options_(options) {}
+
+  Result<Made> example(const std::string& line, const std::string& where) {
+    ZO_ASSIGN(record, parse_record(line, where));
+    const auto* completion = std::get_if<CompletionRecord>(&record);
+    if (options_.choices && (completion == nullptr || completion->completions.size() < 2)) {
+      return refused(where, "no 'choices'", "'choices' in every example, since the loss is over an example's choices",
+                     "Add 'choices' to the example, or train with loss=full.");
+    }
+    if (options_.masked) {
+      ZO_TRY(check_masked(completion, where));
+    }
+    ZO_ASSIGN(sequences, sequences_of(record, where));
+    ZO_TRY(check_vocabulary(sequences, where));
+    ZO_ASSIGN(made, options_.masked ? at_masks(sequences, where) : after_prompts(sequences, where));
+    std::set<Tokens> different;
+    for (const Sequence& one : sequences) {
+      different.insert(one.completion);
+    }
+    if (different.size() < sequences.size()) {
+      return refused(where, "choices that the tokenizer turns into the same tokens",
+                     "choices that differ in their tokens", "Choose other words for the choices.");
+    }
+    made.target = completion == nullptr ? 0 : completion->target;
+    return made;
+  }
+
+ private:
+  Result<Tokens> encode(const std::string& text, bool special, const std::string& where) const {
+    auto tokens = tokenizer_.encode(text, special);
+    return tokens.ok() ? std::move(tokens) : Result<Tokens>(at(where, tokens.failure()));
+  }
+
+  // Choices are mostly the same words again and again.
+  Result<Tokens> completion_tokens(const std::string& text, const std::string& where) {
+    const auto known = completions_.find(text);
+    if (known != completions_.end()) {
+      return known->second;
+    }
+    ZO_ASSIGN(tokens, encode(text, /*special=*/false, where));
+    if (completions_.size() == kMostKnown) {
+      completions_.clear();
+    }
+    completions_.emplace(text, tokens);
+    return tokens;
+  }
+
+  Result<std::vector<Sequence>> sequences_of(const Record& record, const std::string& where) {
+    std::vector<Sequence> sequences;
+    if (const auto* text = std::get_if<TextRecord>(&record)) {
+      ZO_ASSIGN(tokens, encode(text->text, /*special=*/true, where));
+      sequences.push_back({{}, std::move(tokens)});
+    } else if (const auto* completion = std::get_if<CompletionRecord>(&record)) {
+      ZO_ASSIGN(prompt, encode(completion->prompt, /*special=*/true, where));
+      for (const std::string& one : completion->completions) {
+        ZO_ASSIGN(tokens, completion_tokens(one, where));
+        sequences.push_back({prompt, std::move(tokens)});
+      }
+    } else {
+      ZO_ASSIGN(turns, conversation(std::get<ChatRecord>(record), where));
+      sequences.push_back(std::move(turns));
+    }
+    return sequences;
+  }
+
+  // The template writes the special tokens itself. A token that reaches across the begin of the last turn belongs to the turn:
+  // it holds characters that must be learned.
+  Result<Sequence> conversation(const ChatRecord& record, const std::string& where) const {
+    const std::time_t now = std::time(nullptr);
+    const auto text = chat_text(spec_, record.messages, /*reply=*/false, now);
+    if (!text.ok()) {
+      return at(where, text.failure());
+    }
+    const std::vector<Message> before(record.messages.begin(), record.messages.end() - 1);
+    const auto prompt =
+        before.empty() ? Result<std::string>(std::string()) : chat_text(spec_, before, /*reply=*/true, now);
+    ZO_ASSIGN(whole, encode(*text, /*special=*/false, where));
+    ZO_ASSIGN(first, encode(prompt.ok() ? *prompt : std::string(), /*special=*/false, where));
+    const auto begin = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, first));
+    return Sequence{{whole.begin(), begin}, {begin, whole.end()}};
+  }
+
+  Status check_vocabulary(const std::vector<Sequence>& sequences, const std::string& where) const {
+    for (const Sequence& one : sequences) {
+      for (const Tokens* tokens : {&one.prompt, &one.completion}) {
+        const auto largest = std::max_element(tokens->begin(), tokens->end());
+        if (largest != tokens->end() && *largest >= options_.vocab_size) {
+          return refused(where, "the token with id " + std::to_string(*largest),
+                         "ids below the model's vocabulary size " + std::to_string(options_.vocab_size),
+                         "Use the tokenizer that belongs to the model, or remove that token from the text.");
+        }
+      }
+    }
+    return {};
+  }
+
+  Result<Made> after_prompts(const std::vector<Sequence>& sequences, const std::string& where) const {
+    Made made;
+    const size_t most = longest(sequences);
+    const size_t room = options_.seq_len - std::min(options_.seq_len, most);
+    for (const Sequence& one : sequences) {
+      const size_t kept = std::min(one.prompt.size(), room);
+      Tokens tokens(one.prompt.end() - static_cast<ptrdiff_t>(kept), one.prompt.end());
+      tokens.insert(tokens.end(), one.completion.begin(), one.completion.end());
+      tokens.resize(std::min(tokens.size(), options_.seq_len));
+      const size_t all = one.prompt.size() + one.completion.size();
+      made.shortened = made.shortened || tokens.size() < all;
+      // A label for each token of the completion, where the token before it is; the first of all has none.
+      Tokens labels(tokens.size(), kNoLabel);
+      const size_t start = std::max<size_t>(kept, 1);
+      if (tokens.size() <= start) {
+        return refused(where, std::to_string(all) + " tokens, none of which can be predicted",
+                       "at least one token to be learned that another token precedes",
+                       "Give a longer text, or a prompt.");
+      }
+      std::copy(tokens.begin() + static_cast<ptrdiff_t>(start), tokens.end(),
+                labels.begin() + static_cast<ptrdiff_t>(start) - 1);
+      made.tokens.push_back(std::move(tokens));
+      made.labels.push_back(std::move(labels));
+    }
+    return made;
+  }
+
+  Status check_masked(const CompletionRecord* record, const std::string& where) const {
+    if (!spec_.mask) {
+      return Failure{ZO_BUNDLE_ERROR, "tokenizer of the bundle", "no mask token",
+                     "the tokenizer of a masked language model", "Compile the model with its own tokenizer."};
+    }
+    const std::string& mask = spec_.mask->text;
+    const std::string fix = R"(Write {"prompt": "... It was )" + mask +
+                            R"(.", "completion": "great"}, with "choices" where some are compared.)";
+    if (record == nullptr) {
+      return refused(where, "an example without a prompt, for a masked language model",
+                     "a prompt in which " + mask + " stands for the completion", fix);
+    }
+    size_t count = 0;
+    for (size_t place = record->prompt.find(mask); place != std::string::npos;
+         place = record->prompt.find(mask, place + mask.size())) {
+      ++count;
+    }
+    if (count != 1) {
+      return refused(where,
+                     (count == 0 ? "no" : std::to_string(count)) + std::string(" mask token") + (count > 1 ? "s" : "") +
+                         " in the prompt",
+                     mask + " once, where the completion stands", fix);
+    }
+    return {};
+  }
+
+  Result<Made> at_masks(const std::vector<Sequence>& sequences, const std::string& where) const {
+    const Tokens& prompt = sequences[0].prompt;
+    const auto place = std::find(prompt.begin(), prompt.end(), spec_.mask->id);
+    if (std::count(prompt.begin(), prompt.end(), spec_.mask->id) != 1) {
+      return refused(where, "a prompt whose " + spec_.mask->text + " the tokenizer does not take for its mask token",
+                     "one mask token among its tokens", "Write " + spec_.mask->text + " as a word of its own.");
+    }
+    MaskedPrompt masked(prompt, static_cast<size_t>(place - prompt.begin()), tokenizer_);
+    Made made;
+    const size_t most = longest(sequences);
+    if (!masked.shorten(options_.seq_len - std::min(options_.seq_len, most), made.shortened) ||
+        most > options_.seq_len) {
+      return refused(where, "a completion that leaves no room for the tokenizer's special tokens",
+                     "masks and special tokens that fit seq_len together",
+                     "Give a shorter completion, or compile with a larger seq_len.");
+    }
+    for (const Sequence& one : sequences) {
+      made.tokens.emplace_back();
+      made.labels.emplace_back();
+      masked.fill(one.completion, spec_.mask->id, made.tokens.back(), made.labels.back());
+    }
+    return made;
+  }
+
+  const Tokenizer& tokenizer_;
+  const TextSpec& spec_;
+  const ReadOptions& options_;
+  std::map<std::string, Tokens> completions_;
+};
+
+}  // namespace
+
+Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
+                                 const ReadOptions& options, Dataset& dataset) {
+  Reader reader(tokenizer, spec, options);
+  ReadReport report;
+  ZO_TRY(for_lines(path, [&](const std::string& line, size_t number) -> Status {
+    const std::string where = path + ":" + std::to_string(number);
+    ZO_ASSIGN(made, reader.example(line, where));
+    std::vector<zo_candidate> candidates;
+    for (size_t i = 0; i < made.tokens.size(); ++i) {
+      candidates.push_back({made.tokens[i].data(), made.labels[i].data(), made.tokens[i].size()});
+    }
+    ++report.examples;
+    report.shortened += made.shortened ? 1 : 0;
+    return dataset.add(candidates.data(), candidates.size(), made.target, where);
+  }));
+  return report;
+}
+
+}  // namespace zoexport

@@ -1,0 +1,38 @@
+// Records to tokenized examples: tokens, labels, and what does not fit into the rows of a bundle. The rules are those of
+// exporter/zoexport/data/examples.py and masked.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "session/data/dataset.h"
+#include "session/examples/records.h"
+#include "session/manifest/text_spec.h"
+#include "session/text/tokenizer.h"
+
+namespace zoexport {
+
+struct ReadOptions {
+  size_t seq_len = 0;
+  int64_t vocab_size = 0;
+  bool masked = false;   // of an encoder: prompts with a mask
+  bool choices = false;  // every example must have some
+};
+
+struct ReadReport {
+  uint64_t examples = 0;
+  uint64_t shortened = 0;
+};
+
+// Appends the examples of a JSON Lines file, and on failure those before it. `spec` is that of the bundle's manifest.
+//
+//   text                 every token but the first is predicted; what does not fit is cut off its end
+//   prompt, completion   tokenized apart and joined; the completion is predicted, each of the choices after the same part of
+//                        the prompt, of which what does not fit is cut off its begin
+//   messages             as the model's chat template writes them; the last turn is predicted
+Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
+                                 const ReadOptions& options, Dataset& dataset);
+
+}  // namespace zoexport

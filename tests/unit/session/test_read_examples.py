@@ -1,0 +1,183 @@
+"""Data files as the session reads them, against the tokenization by transformers: examples, shortening, every error."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import bundles, split_bundles, tokenizers
+from tests.support.tiny_models import CHAT_TEMPLATE, masking_tokenizer
+from zoexport.core.errors import DataError
+from zoexport.data import tokenize_file, write_examples
+from zoexport.data.chat_form import ChatForm, chat_form
+from zoexport.session import Dataset
+from zoexport.session.tokenizer import Tokenizer
+
+VOCABULARY = 4000
+PROMPT = "The film is warm. It was <mask>. Nobody should miss it"
+
+
+def bundle(folder: Path, theirs: Any, seq_len: int = 24, *, masked: bool = False) -> Path:
+    """A bundle with this tokenizer of transformers."""
+    files = folder / "files"
+    theirs.save_pretrained(files)
+    text: dict[str, Any] = {"end_tokens": []}
+    if getattr(theirs, "chat_template", None):
+        form = chat_form(theirs)
+        assert isinstance(form, ChatForm)
+        text["chat"] = form.as_dict()
+    if theirs.mask_token is not None:
+        text["mask"] = {"text": theirs.mask_token, "id": theirs.mask_token_id}
+    changes: dict[str, Any] = {"text": text}
+    if masked:
+        changes["bidirectional"] = {"pad_token": 1}
+        make = functools.partial(split_bundles.write_bundle, lengths=(seq_len,))
+    else:
+        make = functools.partial(bundles.write_bundle, seq_len=seq_len)
+    make(folder / "like")
+    model = json.loads((folder / "like" / "manifest.json").read_text())["model"]
+    changes["model"] = {**model, "vocab_size": VOCABULARY}
+    return tokenizers.write_bundle(folder / "bundle", files, changes=changes, write=make)
+
+
+def write(folder: Path, lines: Sequence[object]) -> Path:
+    path = folder / "data.jsonl"
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def same(folder: Path, path: Path, seq_len: int = 24, *, masked: bool = False) -> int:
+    """Check that both readers give the same examples; how many were shortened."""
+    expected = tokenize_file(path, folder / "files", seq_len, VOCABULARY, masked=masked)
+    write_examples(expected.examples, folder / "tokens.jsonl")
+    with Dataset() as ours, Dataset() as theirs, Tokenizer.open(folder / "bundle") as tokenizer:
+        assert ours.read(path, tokenizer) == expected.shortened
+        theirs.load(folder / "tokens.jsonl")
+        assert len(ours) == len(expected.examples)
+        assert ours.digest() == theirs.digest()
+    return expected.shortened
+
+
+def random_line(generator: random.Random) -> dict[str, Any]:
+    def text() -> str:
+        return tokenizers.random_text(generator)[: generator.choice((6, 60, 400))] or "a"
+
+    kind = generator.randrange(3)
+    if kind == 0:
+        return {"text": f"It was {text()}", "source": "anything"}
+    choices = list(dict.fromkeys([" great", " terrible", f" so {text()}"]))
+    if kind == 1:
+        return {"prompt": text(), "completion": f" {text()}"}
+    return {"prompt": text(), "completion": generator.choice(choices), "choices": choices}
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "smollm2", "qwen2", "llama3", "llama2", "gemma", "phi3"])
+def test_texts_prompts_and_choices(tmp_path: Path, kind: str) -> None:
+    generator = random.Random(f"lines of {kind}")
+    bundle(tmp_path, tokenizers.tokenizer(kind))
+    lines: list[object] = [random_line(generator) for _ in range(120)]
+    lines[7:7] = ["", "   "]  # blank ones
+    assert 10 < same(tmp_path, write(tmp_path, lines)) < 120
+
+
+def test_conversations(tmp_path: Path) -> None:
+    generator = random.Random(2)
+    theirs = tokenizers.tokenizer("smollm2")
+    theirs.chat_template = CHAT_TEMPLATE
+    bundle(tmp_path, theirs, seq_len=60)
+    lines = []
+    for _ in range(80):
+        turns = ["user", "assistant"] * generator.randint(1, 3)
+        words = [tokenizers.random_text(generator)[:30] or "yes" for _ in turns]
+        lines.append(
+            {
+                "messages": [
+                    {"role": role, "content": word} for role, word in zip(turns, words, strict=True)
+                ]
+            }
+        )
+        lines[-1]["messages"][-1]["content"] += "."
+    assert same(tmp_path, write(tmp_path, lines), 60) > 5
+
+
+def test_masks(tmp_path: Path) -> None:
+    bundle(tmp_path, masking_tokenizer(), seq_len=20, masked=True)
+    choices = [" great", " terrible story"]
+    lines = [
+        {"prompt": PROMPT, "completion": one, **more}
+        for one in choices
+        for more in ({}, {"choices": choices})
+    ]
+    lines.append({"prompt": "It was <mask>", "completion": "great"})
+    assert same(tmp_path, write(tmp_path, lines), 20, masked=True) > 0
+
+
+REFUSED: list[tuple[object, str, str]] = [
+    ("[1]", "a JSON list", "an object"),
+    ('"text"', "a JSON string", "an object"),
+    ({"txt": "a"}, "the key 'txt'", "such as 'text'"),
+    ({"Choice": [], "prompt": "a", "completion": "b"}, "the key 'Choice'", "'choices'"),
+    ({"input": "a"}, "the keys 'input'", "exactly one of the shapes"),
+    ({"text": "a", "prompt": "b"}, "the keys ", "exactly one"),
+    ({"text": "a", "tools": []}, "the key 'tools'", "one of the shapes"),
+    ({"text": 3}, "'text' that is number", "text"),
+    ({"prompt": "a"}, "no 'completion'", "the keys"),
+    ({"prompt": "a", "completion": ""}, "an empty 'completion'", "text to be learned"),
+    ({"prompt": "a", "completion": "b", "choices": "b"}, "'choices' that is string", "a list"),
+    ({"prompt": "a", "completion": "b", "choices": ["b", "b"]}, "the choices", "different"),
+    ({"prompt": "a", "completion": "c", "choices": ["a", "b"]}, "the completion 'c'", "one of"),
+    ({"messages": []}, "'messages' that is empty", "ends with the assistant"),
+    ({"messages": [3]}, "a JSON number", '"role", "content"'),
+    ({"messages": [{"role": "user"}]}, "no 'content'", 'both "role" and "content"'),
+    ({"messages": [{"role": "user", "content": "a"}]}, "a last message from 'user'", "assistant"),
+    ({"messages": [{"role": "assistant", "content": " \n"}]}, "an empty last message", "learned"),
+    ({"text": ""}, "0 tokens, none of which", "at least one token"),
+    ({"text": "a"}, "1 tokens, none of which", "at least one token"),
+]
+
+
+@pytest.mark.parametrize(("line", "found", "expected"), REFUSED)
+def test_bad_lines_are_named_alike(tmp_path: Path, line: object, found: str, expected: str) -> None:
+    """Where, what was found and what was expected, as Python's reader says it."""
+    theirs = tokenizers.tokenizer("gpt2")
+    bundle(tmp_path, theirs)
+    path = write(tmp_path, [{"text": "It was great"}, line])
+    with pytest.raises(DataError) as of_python:
+        tokenize_file(path, tmp_path / "files", 24, VOCABULARY)
+    with Dataset() as dataset, Tokenizer.open(tmp_path / "bundle") as tokenizer:
+        with pytest.raises(DataError) as of_session:
+            dataset.read(path, tokenizer)
+        assert len(dataset) == 0
+    ours, other = of_session.value, of_python.value
+    assert ours.found.startswith(found) and expected in ours.expected
+    assert ours.where == other.where and other.found.startswith(found)
+    assert (ours.expected, ours.fix) == (other.expected, other.fix)
+
+
+def test_lines_that_are_no_json_and_files_that_are_none(tmp_path: Path) -> None:
+    bundle(tmp_path, tokenizers.tokenizer("gpt2"))
+    with Dataset() as dataset, Tokenizer.open(tmp_path / "bundle") as tokenizer:
+        for content, found in (
+            (b'{"text": "a}', "not JSON"),
+            (b'{"text": "\xff"}', "not JSON"),
+            (b'{"text": "\\ud83d"}', "not JSON"),
+            (b'{"text": "a", "text": "b"}', "two members"),
+            (b"[" * 200_000, "lists and objects"),
+            (b" \n\n", "no examples"),
+        ):
+            path = tmp_path / "bad.jsonl"
+            path.write_bytes(content)
+            with pytest.raises(DataError, match=found):
+                dataset.read(path, tokenizer)
+        with pytest.raises(DataError, match=r"none\.jsonl"):
+            dataset.read(tmp_path / "none.jsonl", tokenizer)
+        with pytest.raises(DataError, match="no 'choices'"):
+            dataset.read(write(tmp_path, [{"text": "It was great"}]), tokenizer, loss="choices")
+        assert len(dataset) == 0
