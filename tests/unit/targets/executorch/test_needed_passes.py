@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.export import default_decompositions
 
 from zoexport.targets.executorch.needed_passes import (
+    _Recorded,
+    delegates_as_recorded,
     has_decompositions,
     needed_passes_only,
     pass_name,
@@ -134,3 +136,42 @@ def test_executorch_is_as_it_was_afterwards() -> None:
     with pytest.raises(RuntimeError), needed_passes_only([]):
         raise RuntimeError
     assert before == (xnnpack_preprocess.XNNPACKPassManager, _program._get_aten_to_edge_passes)
+
+
+def _delegated(dynamic: bool) -> bytes:
+    """A program file of two delegates and what lies between."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge
+
+    def function(x: Tensor) -> Tensor:
+        return torch.exp(torch.cumsum(x * x + 1.0, -1) * 0.5) * 2.0
+
+    rows = {0: torch.export.Dim("rows", min=1, max=9)} if dynamic else None
+    program = torch.export.export(_Function(function), (torch.ones(3, 4),), dynamic_shapes=(rows,))
+    return bytes(to_edge(program).to_backend(XnnpackPartitioner()).to_executorch().buffer)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_delegates_give_what_they_record(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same file as where every pass runs them, which for each is to make a module of it."""
+    made: list[object] = []
+    real = torch.export.ExportedProgram.module
+    monkeypatch.setattr(
+        torch.export.ExportedProgram, "module", lambda *a, **k: made.append(a) or real(*a, **k)
+    )
+    expected = _delegated(dynamic)
+    before = len(made)
+    with delegates_as_recorded():
+        assert _delegated(dynamic) == expected
+    assert len(made) - before < before / 4
+
+
+def test_a_delegate_of_other_shapes_is_run() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    program = torch.export.export(_Function(lambda x: (x * 2, x.sum())), (torch.ones(3, 4),))
+    recorded = _Recorded(program, program.module)
+    with FakeTensorMode() as mode:
+        same = recorded(mode.from_tensor(torch.ones(3, 4)))
+    assert [tuple(one.shape) for one in same] == [(3, 4), ()]
+    assert torch.equal(recorded(torch.ones(3, 4))[0], torch.full((3, 4), 2.0))
