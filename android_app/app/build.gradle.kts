@@ -21,7 +21,7 @@ android {
     buildTypes {
         release {
             isMinifyEnabled = true
-            proguardFiles(getDefaultProguardFile("proguard-android-optimize.txt"), "proguard-rules.pro")
+            proguardFiles(getDefaultProguardFile("proguard-android-optimize.txt"))
         }
     }
 
@@ -39,8 +39,6 @@ dependencies {
     implementation(project(":session"))
     implementation(libs.coroutines.android)
     implementation(libs.gson)
-    implementation(libs.djl.tokenizers)
-    implementation(libs.djl.tokenizer.native)
     implementation(libs.androidx.activity.compose)
     implementation(platform(libs.androidx.compose.bom))
     implementation(libs.androidx.compose.material3)

@@ -74,7 +74,7 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         /** As a new process has it. */
         fun newModel(): TrainingModel {
             val conditions = Conditions(device, Limits())
-            val job = TrainingJob(conditions, { KnownTokens(texts) }, cache = "", poll = 5.milliseconds)
+            val job = TrainingJob(conditions, cache = "", poll = 5.milliseconds)
             return TrainingModel(folder, job, conditions, launcher).also { launcher.model = it }
         }
 

@@ -1,4 +1,4 @@
-"""Data files for the hosts' apps, with what Python makes of them: tokens, examples, states of ``zoexport train``."""
+"""Data files for the hosts' apps, with what Python makes of them: examples, and states of ``zoexport train``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from tests.support.hosts import run
 from zoexport.core.children import python
 from zoexport.data import tokenize_file, write_examples
-from zoexport.data.examples import load_tokenizer
 
 STEPS = 250
 """Enough for two snapshots and for being killed between them."""
@@ -29,6 +28,12 @@ MIXED: list[dict[str, Any]] = [
         "completion": " travel through the mountains and learn what matters to them",
     },
     {"prompt": _PROMPT, "completion": " great"},
+    {
+        "messages": [
+            {"role": "user", "content": "How was it?"},
+            {"role": "assistant", "content": "Warm, and funny."},
+        ]
+    },
     *DATA,
 ]
 
@@ -36,9 +41,8 @@ MIXED: list[dict[str, Any]] = [
 def make_case(folder: Path, bundles: Path) -> Path:
     """Write the case below ``folder`` for the bundles ``BUNDLES/prge/bundle`` and ``BUNDLES/mebp/bundle``.
 
-    ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes but chats. ``tokens.json`` has every text
-    of both as the tokenizer encodes it, ``<name>.examples.jsonl`` the examples, ``<method>`` is the state of
-    ``zoexport train``.
+    ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes. ``<name>.examples.jsonl`` has the examples,
+    ``<method>`` is the state of ``zoexport train``.
     """
     folder.mkdir(parents=True)
     bundle = bundles / "prge" / "bundle"
@@ -50,32 +54,11 @@ def make_case(folder: Path, bundles: Path) -> Path:
         tokenized = tokenize_file(path, bundle, *sizes)
         write_examples(tokenized.examples, folder / f"{name}.examples.jsonl")
         (folder / f"{name}.shortened").write_text(str(tokenized.shortened))
-    tokenizer = load_tokenizer(bundle)
-    tokens = [
-        {
-            "text": text,
-            "special": special,
-            "ids": tokenizer(text, add_special_tokens=special)["input_ids"],
-        }
-        for text, special in sorted(_texts(MIXED))
-    ]
-    (folder / "tokens.json").write_text(json.dumps(tokens))
     for method in ("prge", "mebp"):
         command, environment = python("zoexport", "train", bundles / method / "bundle")
         command += ["--data", str(folder / "data.jsonl"), "--state", str(folder / method)]
         run(*command, "--steps", STEPS, "--json", environment=environment)
     return folder
-
-
-def _texts(records: list[dict[str, Any]]) -> set[tuple[str, bool]]:
-    """Every text that is tokenized, and whether special tokens may be added to it."""
-    texts: set[tuple[str, bool]] = set()
-    for record in records:
-        for key, special in (("text", True), ("prompt", True), ("completion", False)):
-            if key in record:
-                texts.add((record[key], special))
-        texts |= {(choice, False) for choice in record.get("choices", ())}
-    return texts
 
 
 def check_state(state: Path, expected: Path) -> None:

@@ -1,6 +1,7 @@
 // The native methods of zoexport.session over the C ABI, in the order of session.h. Kotlin holds the locks and checks
 // signs; handles are addresses.
 #include <cstring>
+#include <memory>
 
 #include "jni_support.h"
 
@@ -203,6 +204,30 @@ ZO_NATIVE(void, Dataset, nativeAdd)
       candidates.push_back({numbers[i].data(), numbers[i + 1].data(), numbers[i].size()});
     }
     call(env, zo_dataset_add, dataset_of(dataset), candidates.data(), candidates.size(), static_cast<size_t>(target));
+  });
+}
+
+ZO_NATIVE(jlong, Dataset, nativeRead)
+(JNIEnv* env, jclass, jlong dataset, jstring bundle, jstring data, jint loss, jstring trusted_keys) {
+  return guarded(env, [&]() -> jlong {
+    const std::string folder = to_utf8(env, bundle), file = to_utf8(env, data);
+    auto options = sized<zo_open_options>();
+    const std::string keys = trusted_keys == nullptr ? "" : to_utf8(env, trusted_keys);
+    options.trusted_keys = trusted_keys == nullptr ? nullptr : keys.c_str();
+    zo_tokenizer* opened = nullptr;
+    call(env, zo_tokenizer_open, folder.c_str(), &options, &opened);
+    const std::unique_ptr<zo_tokenizer, void (*)(zo_tokenizer*)> tokenizer(opened, zo_tokenizer_close);
+    auto report = sized<zo_read_report>();
+    call(env, zo_dataset_read, dataset_of(dataset), opened, file.c_str(), loss, &report);
+    return bits(report.shortened);
+  });
+}
+
+ZO_NATIVE(jstring, Dataset, nativeDigest)(JNIEnv* env, jclass, jlong dataset) {
+  return guarded(env, [&]() -> jstring {
+    char digest[65];
+    call(env, zo_dataset_digest, dataset_of(dataset), digest);
+    return to_string(env, digest);
   });
 }
 

@@ -15,7 +15,7 @@ class ZoApplication : Application() {
 
     val model: TrainingModel by lazy {
         val conditions = Conditions(AndroidDevice(this))
-        val job = TrainingJob(conditions, ::HuggingFaceTokens, cacheDir.resolve("packed").path)
+        val job = TrainingJob(conditions, cacheDir.resolve("packed").path)
         TrainingModel(filesDir, job, conditions, WorkLauncher(this))
     }
 }

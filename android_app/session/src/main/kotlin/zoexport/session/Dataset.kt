@@ -45,6 +45,30 @@ class Dataset : AutoCloseable {
     /** Appends the examples of a JSON Lines file (docs/session.md). On failure nothing is appended. */
     fun load(file: File) = handle.call { nativeLoad(it, file.path.checked("examples")) }
 
+    /**
+     * Appends the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for [bundle], whose
+     * tokenizer is open only meanwhile. On failure nothing is appended.
+     *
+     * @param loss [Loss.CHOICES] where every example must have choices.
+     * @param trustedKeys as [TrainingSession.open] takes them.
+     * @return how many were shortened to the bundle's rows.
+     * @throws ZoException.Data the file, or a line of it, cannot be used.
+     * @throws ZoException.Bundle it has no tokenizer, or one of a kind that is not known.
+     */
+    fun read(data: File, bundle: File, loss: Loss = Loss.FULL, trustedKeys: List<String>? = null): Long =
+        handle.call {
+            nativeRead(
+                it,
+                bundle.path.checked("bundle"),
+                data.path.checked("data"),
+                loss.ordinal,
+                trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
+            )
+        }
+
+    /** SHA-256 of all examples in their order, in hexadecimal. */
+    val digest: String get() = handle.call(::nativeDigest)
+
     override fun close() = handle.close()
 
     private companion object {
@@ -52,6 +76,10 @@ class Dataset : AutoCloseable {
         @JvmStatic private external fun nativeFree(dataset: Long)
         @JvmStatic private external fun nativeSize(dataset: Long): Long
         @JvmStatic private external fun nativeLoad(dataset: Long, path: String)
+        @JvmStatic private external fun nativeDigest(dataset: Long): String
+
+        @JvmStatic
+        private external fun nativeRead(dataset: Long, bundle: String, data: String, loss: Int, keys: String?): Long
 
         @JvmStatic
         private external fun nativeAdd(

@@ -13,8 +13,6 @@ class BundleFacts private constructor(
     val id: String,
     val model: String,
     val method: String,
-    val seqLen: Int,
-    val vocabulary: Long,
 ) {
     companion object {
         /** @throws ZoException.Bundle no bundle, or none with a tokenizer. */
@@ -34,8 +32,6 @@ class BundleFacts private constructor(
                     manifest!!.get("bundle_id").asString,
                     model!!.get("name").asString,
                     manifest.get("method").asString,
-                    manifest.getAsJsonObject("settings").get("seq_len").asInt,
-                    model.get("vocab_size").asLong,
                 )
             } catch (_: NullPointerException) {
                 null

@@ -13,20 +13,17 @@ import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.flow.flowOn
 import kotlinx.coroutines.flow.transformWhile
 import zoexport.session.Dataset
-import zoexport.session.Loss
 import zoexport.session.TrainingSession
 import zoexport.session.progress
 
 /**
  * Trains a [Request] to its end.
  *
- * @param tokenizer opens the tokenizer of a bundle's folder.
  * @param cache the folder of packed weights, see [TrainingSession.open].
  * @param poll how often it is asked whether training may go on.
  */
 class TrainingJob(
     private val conditions: Conditions,
-    private val tokenizer: (File) -> Tokenizer,
     private val cache: String?,
     private val poll: Duration = 30.seconds,
     private val dispatcher: CoroutineDispatcher = Dispatchers.IO,
@@ -40,15 +37,11 @@ class TrainingJob(
      */
     fun run(request: Request): Flow<RunState> = flow {
         emit(RunState.Preparing)
-        val bundle = BundleFacts.read(request.bundle)
         val place = request.state.absoluteFile.parentFile
         if (conditions.obstacle(place) == Obstacle.LOW_DISK) throw lowDisk(place)
-        val records = readRecords(request.data)
         TrainingSession.open(request.bundle, cache = cache).use { session ->
             Dataset().use { dataset ->
-                tokenizer(request.bundle).use {
-                    dataset.add(records, it, bundle, choices = session.run.loss == Loss.CHOICES)
-                }
+                dataset.read(request.data, request.bundle, session.run.loss)
                 // Only now: data that cannot be used must not leave a state behind. The screen said which data and how many
                 // steps: other ones than before are meant, and the state keeps what changed.
                 session.attach(request.state, changeSettings = true)

@@ -9,6 +9,7 @@ import kotlinx.coroutines.flow.asStateFlow
 import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
+import zoexport.session.Dataset
 import zoexport.session.ZoException
 
 /** What the screen shows. [celsius] and [losses] are those of the last step. */
@@ -60,9 +61,9 @@ class TrainingModel(
         shown.update { it.copy(bundle = facts) }
     }
 
-    /** Takes a JSON Lines file; one without examples is a [RunState.Failed]. */
+    /** Takes a JSON Lines file; one that the chosen bundle cannot use is a [RunState.Failed]. */
     fun chooseData(data: File) = checked {
-        readRecords(data)
+        screen.value.bundle?.let { bundle -> Dataset().use { it.read(data, bundle.folder) } }
         shown.update { it.copy(data = data) }
     }
 
