@@ -1,6 +1,6 @@
 // Threads that share the loops of our operators. One token of text runs some hundred loops of twenty microseconds with as
 // little between them: threads that sleep in between, as those of ExecuTorch's pool do, take longer to wake than a loop
-// lasts. These watch for a while (kWatchMicroseconds) before they sleep, and a loop never waits for one that sleeps: whoever
+// lasts. These watch for a while (kWatch) before they sleep, and a loop never waits for one that sleeps: whoever
 // is awake takes the next piece.
 #pragma once
 

@@ -15,6 +15,27 @@ namespace detail {
 
 static_assert(kInt4 == kRoundedGroup, "a row's words of one group are loaded together");
 
+// The bias of columns from `column` on, 0 where there is none.
+template <typename V>
+typename V::Float load_bias(const RoundedLinear& product, size_t column) {
+  float bias[V::kLanes] = {};
+  for (size_t i = 0; product.bias != nullptr && i < V::kLanes && column + i < product.weight.N; ++i) {
+    bias[i] = product.bias[column + i];
+  }
+  return V::load(bias);
+}
+
+// Rows of y from `first` on, of columns from `column` on as far as there are.
+template <typename V, size_t R>
+void store_sums(const RoundedLinear& product, size_t first, size_t column, const typename V::Float (&sums)[R]) {
+  const size_t left = product.weight.N - column, count = left < V::kLanes ? left : V::kLanes;
+  for (size_t r = 0; r < R; ++r) {
+    float row[V::kLanes];
+    V::store(row, sums[r]);
+    __builtin_memcpy(product.y + (first + r) * product.weight.N + column, row, count * sizeof(float));
+  }
+}
+
 template <typename V, typename D, size_t R>
 void multiply_rounded(const RoundedLinear& product, size_t first, size_t column) {
   typedef typename V::Float Float;
@@ -22,22 +43,19 @@ void multiply_rounded(const RoundedLinear& product, size_t first, size_t column)
   const Int4Matrix& b = product.weight;
   const RoundedRows& x = product.x;
   const size_t groups = b.K / b.group_size, of_x = b.K / kRoundedGroup;
-  const size_t count = b.N - column < V::kLanes ? b.N - column : V::kLanes;
   const Rows<V, uint8_t> codes(b.codes, b.K / 2, column, b.N);
   const Rows<V, uint16_t> scales(b.scales, groups, column, b.N);
+  // Into the cache's second level: the first has few places for lines that are on their way.
   const uint8_t* ahead = b.codes + (column + 2 * V::kLanes) * (b.K / 2);
   const uint16_t* scales_ahead = b.scales + (column + V::kLanes) * groups;
   for (size_t i = 0; i < V::kLanes * groups; i += kLine / sizeof(uint16_t)) {
     __builtin_prefetch(scales_ahead + i);
   }
-  float bias[V::kLanes] = {};
-  for (size_t i = 0; product.bias != nullptr && i < count; ++i) {
-    bias[i] = product.bias[column + i];
-  }
+  const Float bias = load_bias<V>(product, column);
   Float sum[R];
 #pragma GCC unroll 8
   for (size_t r = 0; r < R; ++r) {
-    sum[r] = V::load(bias);
+    sum[r] = bias;
   }
   for (size_t begin = 0; begin < b.K; begin += kMaxDepth) {
     const size_t end = b.K - begin < kMaxDepth ? b.K : begin + kMaxDepth, group = begin / b.group_size;
@@ -78,11 +96,7 @@ void multiply_rounded(const RoundedLinear& product, size_t first, size_t column)
       }
     }
   }
-  for (size_t r = 0; r < R; ++r) {
-    float row[V::kLanes];
-    V::store(row, sum[r]);
-    __builtin_memcpy(product.y + (first + r) * b.N + column, row, count * sizeof(float));
-  }
+  store_sums<V, R>(product, first, column, sum);
 }
 
 template <typename V, typename D, size_t R = 1>
@@ -126,16 +140,12 @@ template <typename V, typename D, size_t R>
 void multiply_panel(const RoundedLinear& product, size_t first, size_t column, const float* panel) {
   typedef typename V::Float Float;
   const RoundedRows& x = product.x;
-  const size_t of_x = x.K / kRoundedGroup, N = product.weight.N;
-  const size_t count = N - column < V::kLanes ? N - column : V::kLanes;
-  float bias[V::kLanes] = {};
-  for (size_t i = 0; product.bias != nullptr && i < count; ++i) {
-    bias[i] = product.bias[column + i];
-  }
+  const size_t of_x = x.K / kRoundedGroup;
+  const Float bias = load_bias<V>(product, column);
   Float sum[R];
 #pragma GCC unroll 16
   for (size_t r = 0; r < R; ++r) {
-    sum[r] = V::load(bias);
+    sum[r] = bias;
   }
   const int8_t* q = x.codes + first * x.K;
   for (size_t g = 0; g < of_x; ++g, panel += kWordsOfGroup * V::kLanes, q += kInt4) {
@@ -160,11 +170,7 @@ void multiply_panel(const RoundedLinear& product, size_t first, size_t column, c
       sum[r] = V::multiply_add(dots[r].total(), scale * V::broadcast(scales[r * of_x]), sum[r]);
     }
   }
-  for (size_t r = 0; r < R; ++r) {
-    float row[V::kLanes];
-    V::store(row, sum[r]);
-    __builtin_memcpy(product.y + (first + r) * N + column, row, count * sizeof(float));
-  }
+  store_sums<V, R>(product, first, column, sum);
 }
 
 template <typename V, typename D, size_t R = 1>
