@@ -69,8 +69,8 @@ size_t rounded_floats(size_t rows, size_t K) {
 }
 
 RoundedRows rounded_in(float* memory, size_t rows, size_t K) {
-  const size_t groups = rows * (K / kRoundedGroup);
-  float* const scales = memory + rows * K / sizeof(float);
+  const size_t groups = rows * (K / kRoundedGroup), of_codes = rows * K / sizeof(float);
+  float* const scales = memory + of_codes;
   return {rows, K, reinterpret_cast<int8_t*>(memory), scales, reinterpret_cast<int32_t*>(scales + groups)};
 }
 

@@ -285,6 +285,7 @@ Result<ReadReport> read_examples(const std::string& path, const Tokenizer& token
     const std::string where = path + ":" + std::to_string(number);
     ZO_ASSIGN(made, reader.example(line, where));
     std::vector<zo_candidate> candidates;
+    candidates.reserve(made.tokens.size());
     for (size_t i = 0; i < made.tokens.size(); ++i) {
       candidates.push_back({made.tokens[i].data(), made.labels[i].data(), made.tokens[i].size()});
     }
