@@ -48,6 +48,9 @@ struct Range {
 FloatMatrix panel_of(const Product& product, const ProductKernels& kernels, size_t batch, const Part& part,
                      bool used_once, float* panel) {
   const bool transposed = product.b_transposed;
+  if (part.depth == 0) {
+    return {panel, part.width};  // of a matrix that may have no memory
+  }
   if (const Int4Matrix* int4 = std::get_if<Int4Matrix>(&product.b)) {
     (transposed ? kernels.fill_int4_transposed : kernels.fill_int4)(*int4, part, panel);
   } else if (const Int8Matrix* int8 = std::get_if<Int8Matrix>(&product.b)) {

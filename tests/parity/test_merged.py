@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 STEPS = 4
+LONGER = {"quzo": (40, 5.0)}
+"""Steps and rate of methods that move integers, which small rates leave where they are."""
 RATE = 0.05
 LORA = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}
 # The first of each kind has the settings of that kind's own tests, whose bundle it is.
@@ -54,16 +57,16 @@ def _loss(session: Session, tokens: torch.Tensor) -> float:
         return session.evaluate(dataset).loss
 
 
-def _trained(bundle: Path, state: Path) -> tuple[float, float]:
+def _trained(bundle: Path, state: Path, steps: int, rate: float) -> tuple[float, float]:
     """The losses before and after some steps."""
     tokens = fixed_tokens(3, 20)
     with Session.open(bundle) as session, Dataset() as dataset:
         session.attach(state)
-        session.configure(lr=RATE)
+        session.configure(lr=rate)
         before = _loss(session, fixed_tokens(2, 20))
         for row in tokens.tolist():
             dataset.add([(row[:-1], row[1:])], 0)
-        for _ in range(STEPS):
+        for _ in range(steps):
             session.step(dataset, range(3))
         session.save()
         return before, _loss(session, fixed_tokens(2, 20))
@@ -90,13 +93,14 @@ def test_losses_are_the_sessions(
     settings: dict[str, Any],
 ) -> None:
     bundle = compiler.bundle(name, method, target, **settings)
-    before, ours = _trained(bundle, tmp_path / "state")
+    steps, rate = LONGER.get(method, (STEPS, RATE))
+    before, ours = _trained(bundle, tmp_path / "state", steps, rate)
     assert abs(before - ours) > 4e-4 * ours  # many times what the losses below may differ by
     output = tmp_path / "merged"
     found = export_adapter(
         bundle, state=tmp_path / "state", kind="merged", output=output, force=False
     )
-    assert (found["format"], found["steps"]) == ("merged", STEPS)
+    assert (found["format"], found["steps"]) == ("merged", steps)
     assert found["bytes"] == sum(path.stat().st_size for path in output.iterdir())
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in output.iterdir()
@@ -137,7 +141,7 @@ def test_rotated_weights_are_rotated_back(compiler: Compiler, tmp_path: Path) ->
     for name in (names[0], "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"):
         error = (original.get_parameter(name) - plain[name]).norm() / plain[name].norm()
         assert 0.01 < error < 0.15
-    before, _ = _trained(bundle, tmp_path / "state")
+    before, _ = _trained(bundle, tmp_path / "state", STEPS, RATE)
     export_adapter(bundle, state=None, kind="merged", output=tmp_path / "merged", force=False)
     assert _their_loss(tmp_path / "merged") == pytest.approx(before, rel=2e-2)
 
@@ -160,7 +164,10 @@ def test_an_encoder(compiler: Compiler, tmp_path: Path) -> None:
     )
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([tokens])).logits[0, place]
+        given = torch.tensor([tokens])
+        # The first token has the number of this model's padding, which nothing sees.
+        pad = json.loads((bundle / "manifest.json").read_text())["bidirectional"]["pad_token"]
+        logits = model(input_ids=given, attention_mask=(given != pad).long()).logits[0, place]
     assert float(-logits.log_softmax(-1)[label]) == pytest.approx(ours, rel=1e-4)
 
 
