@@ -226,7 +226,7 @@ class Call {
     const int64_t number = numbers_.number();
     for (size_t i = 0; i < bytes / element; ++i) {
       const int64_t value = form % 4 == 1   ? number
-                            : form % 4 == 2 ? number + static_cast<int64_t>(i)
+                            : form % 4 == 2 ? static_cast<int64_t>(static_cast<uint64_t>(number) + i)
                                             : numbers_.number();
       if (element == 4 && form & 0x10) {
         const auto rounded = static_cast<float>(value) / 16.0f;
