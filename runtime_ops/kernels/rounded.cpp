@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "each_width.h"
+#include "packed_rows.h"
 #include "scratch.h"
 
 namespace zoexport {
@@ -59,8 +60,6 @@ void round_groups(const float* x, size_t groups, int8_t* codes, float* scales, i
     offsets[g] = -8 * sum;
   }
 }
-
-size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

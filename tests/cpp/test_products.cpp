@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_results.h"
 #include "kernels/product_variants.h"
 #include "kernels/products.h"
 #include "rng/normal.h"
@@ -19,9 +20,6 @@ using zoexport::rng::Stream;
 using zoexport::rng::words;
 
 namespace {
-
-constexpr size_t kGuard = 40;
-constexpr float kUntouched = 12345.0f;
 
 std::vector<float> noise(uint32_t id, size_t n) {
   std::vector<float> values(n);
@@ -58,21 +56,11 @@ Expected expected_of(const Product& product, const std::vector<float>& b) {
 }
 
 std::vector<float> result_of(Product product, const ProductKernels& kernels, size_t step) {
-  const size_t n = product.batches * product.rows * product.columns;
-  std::vector<float> memory(n + 2 * kGuard, kUntouched);
-  product.c = memory.data() + kGuard;
-  const size_t count = tasks_of(product, kernels).count;
-  for (size_t begin = 0; begin < count; begin += step) {
-    CHECK(run_tasks(product, begin, std::min(count, begin + step), kernels));
-  }
-  for (size_t i = 0; i < kGuard; ++i) {
-    CHECK(memory[i] == kUntouched && memory[memory.size() - 1 - i] == kUntouched);
-  }
-  return {memory.begin() + kGuard, memory.end() - kGuard};
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return check::guarded(product.batches * product.rows * product.columns, [&](float* c) {
+    product.c = c;
+    check::in_steps(tasks_of(product, kernels).count, step,
+                    [&](size_t begin, size_t end) { return run_tasks(product, begin, end, kernels); });
+  });
 }
 
 // `b` is what product.b stands for, (batches, depth, columns).
@@ -89,10 +77,10 @@ void all_variants(const Product& product, const std::vector<float>& b) {
       near = near && std::abs(static_cast<double>(whole[i]) - expected.sums[i]) <= 2e-6 * expected.sizes[i] + 1e-30;
     }
     CHECK(near);
-    CHECK(same_bits(whole, result_of(product, *variant.kernels, 1)));
-    CHECK(same_bits(whole, result_of(product, *variant.kernels, 5)));
+    CHECK(check::same_bits(whole, result_of(product, *variant.kernels, 1)));
+    CHECK(check::same_bits(whole, result_of(product, *variant.kernels, 5)));
     if (variant.name != std::string("portable")) {
-      CHECK(fused.empty() || same_bits(whole, fused));
+      CHECK(fused.empty() || check::same_bits(whole, fused));
       fused = whole;
     }
     if (product.batches == 1 && product.rows > 1 && !product.a_transposed) {
@@ -100,7 +88,7 @@ void all_variants(const Product& product, const std::vector<float>& b) {
       last.a.values += (product.rows - 1) * product.a.stride;
       last.rows = 1;
       const std::vector<float> alone = result_of(last, *variant.kernels, SIZE_MAX / 2);
-      CHECK(same_bits(alone, {whole.end() - static_cast<ptrdiff_t>(product.columns), whole.end()}));
+      CHECK(check::same_bits(alone, {whole.end() - static_cast<ptrdiff_t>(product.columns), whole.end()}));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_results.h"
 #include "kernels/rounded.h"
 #include "rng/normal.h"
 
@@ -19,9 +20,6 @@ using zoexport::rng::Stream;
 using zoexport::rng::words;
 
 namespace {
-
-constexpr size_t kGuard = 40;
-constexpr float kUntouched = 12345.0f;
 
 struct Variant {
   std::string name;
@@ -101,20 +99,11 @@ void what_is_not_finite() {
 }
 
 std::vector<float> result_of(RoundedLinear product, const RoundedKernels& kernels, size_t step) {
-  std::vector<float> memory(product.x.rows * product.weight.N + 2 * kGuard, kUntouched);
-  product.y = memory.data() + kGuard;
-  const size_t count = tasks_of(product, kernels).count;
-  for (size_t begin = 0; begin < count; begin += step) {
-    CHECK(run_tasks(product, begin, std::min(count, begin + step), kernels));
-  }
-  for (size_t i = 0; i < kGuard; ++i) {
-    CHECK(memory[i] == kUntouched && memory[memory.size() - 1 - i] == kUntouched);
-  }
-  return {memory.begin() + kGuard, memory.end() - kGuard};
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return check::guarded(product.x.rows * product.weight.N, [&](float* y) {
+    product.y = y;
+    check::in_steps(tasks_of(product, kernels).count, step,
+                    [&](size_t begin, size_t end) { return run_tasks(product, begin, end, kernels); });
+  });
 }
 
 // `greatest`: every q of both is as far from zero as it can be, so that sums are as large as they get.
@@ -157,17 +146,17 @@ void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
       near = near && std::abs(static_cast<double>(whole[i]) - sums[i]) <= 1e-6 * sizes[i];
     }
     CHECK(near);
-    CHECK(same_bits(whole, result_of(product, *variant.kernels, 1)));
-    CHECK(same_bits(whole, result_of(product, *variant.kernels, 3)));
+    CHECK(check::same_bits(whole, result_of(product, *variant.kernels, 1)));
+    CHECK(check::same_bits(whole, result_of(product, *variant.kernels, 3)));
     if (variant.name != "portable") {
-      CHECK(fused.empty() || same_bits(whole, fused));
+      CHECK(fused.empty() || check::same_bits(whole, fused));
       fused = whole;
     }
     if (T > 1) {
       const std::vector<float> row(x.end() - static_cast<ptrdiff_t>(K), x.end());
       const Rounded last(row, 1, K, 1);
       const std::vector<float> alone = result_of({last.rows, weight, bias.data(), nullptr}, *variant.kernels, 2);
-      CHECK(same_bits(alone, {whole.end() - static_cast<ptrdiff_t>(N), whole.end()}));
+      CHECK(check::same_bits(alone, {whole.end() - static_cast<ptrdiff_t>(N), whole.end()}));
     }
   }
 }

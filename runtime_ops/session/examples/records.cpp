@@ -18,11 +18,6 @@ constexpr std::array kKnown = {"text", "prompt", "completion", "choices", "messa
 constexpr double kAlike = 0.8;  // of keys, as Python's difflib has it
 constexpr size_t kLongestShown = 200;
 
-Failure refused(const std::string& where, const std::string& found, const std::string& expected,
-                const std::string& fix) {
-  return {ZO_DATA_ERROR, where, found, expected, fix};
-}
-
 std::string quoted(const std::string& text) { return "'" + text.substr(0, kLongestShown) + "'"; }
 
 std::string kind(const json& value) {
@@ -81,13 +76,13 @@ Status refuse_misspelled(const json& content, const std::string& where) {
   for (const auto& entry : content.items()) {
     const auto close = known(entry.key()) ? std::nullopt : close_key(entry.key());
     if (close && !content.contains(*close)) {
-      return refused(where, "the key " + quoted(entry.key()), "a key such as " + quoted(*close),
-                     "Did you mean " + quoted(*close) + "? If not, rename the key.");
+      return unusable(where, "the key " + quoted(entry.key()), "a key such as " + quoted(*close),
+                      "Did you mean " + quoted(*close) + "? If not, rename the key.");
     }
   }
   if (content.contains("tools")) {
-    return refused(where, "the key 'tools'", "one of the shapes " + kShapes,
-                   "Render tool descriptions into the system message and remove the key.");
+    return unusable(where, "the key 'tools'", "one of the shapes " + kShapes,
+                    "Render tool descriptions into the system message and remove the key.");
   }
   return {};
 }
@@ -95,12 +90,12 @@ Status refuse_misspelled(const json& content, const std::string& where) {
 Result<std::string> text_of(const json& content, const char* key, const std::string& where) {
   const auto found = content.find(key);
   if (found == content.end()) {
-    return refused(where, "no " + quoted(key), known(key) ? "the keys " + kShapes : R"(both "role" and "content")",
-                   "Add " + quoted(key) + ".");
+    return unusable(where, "no " + quoted(key), known(key) ? "the keys " + kShapes : R"(both "role" and "content")",
+                    "Add " + quoted(key) + ".");
   }
   if (!found->is_string()) {
-    return refused(where, quoted(key) + " that is " + kind(*found), "text",
-                   "Write " + quoted(key) + " as a JSON string.");
+    return unusable(where, quoted(key) + " that is " + kind(*found), "text",
+                    "Write " + quoted(key) + " as a JSON string.");
   }
   return found->get<std::string>();
 }
@@ -110,19 +105,19 @@ Result<std::vector<std::string>> choices_of(const json& choices, const std::stri
   const bool texts = choices.is_array() &&
                      std::all_of(choices.begin(), choices.end(), [](const json& one) { return one.is_string(); });
   if (!texts) {
-    return refused(where, "'choices' that is " + kind(choices) + " and not a list of text",
-                   "a list of completions to compare", R"(Write "choices": [" yes", " no"].)");
+    return unusable(where, "'choices' that is " + kind(choices) + " and not a list of text",
+                    "a list of completions to compare", R"(Write "choices": [" yes", " no"].)");
   }
   auto found = choices.get<std::vector<std::string>>();
   const std::set<std::string> different(found.begin(), found.end());
   const std::string shown = choices.dump().substr(0, kLongestShown);
   if (found.size() < 2 || different.count("") > 0 || different.size() < found.size()) {
-    return refused(where, "the choices " + shown, "at least two different completions, none of them empty",
-                   "Remove repeated and empty choices.");
+    return unusable(where, "the choices " + shown, "at least two different completions, none of them empty",
+                    "Remove repeated and empty choices.");
   }
   if (different.count(completion) == 0) {
-    return refused(where, "the completion " + quoted(completion) + ", which is not among the choices " + shown,
-                   "one of the choices, spaces included", "Make the completion equal to one of the choices.");
+    return unusable(where, "the completion " + quoted(completion) + ", which is not among the choices " + shown,
+                    "one of the choices, spaces included", "Make the completion equal to one of the choices.");
   }
   return found;
 }
@@ -131,7 +126,7 @@ Result<Record> completion_record(const json& content, const std::string& where) 
   ZO_ASSIGN(prompt, text_of(content, "prompt", where));
   ZO_ASSIGN(completion, text_of(content, "completion", where));
   if (completion.empty()) {
-    return refused(where, "an empty 'completion'", "text to be learned", "Give the completion, or remove the line.");
+    return unusable(where, "an empty 'completion'", "text to be learned", "Give the completion, or remove the line.");
   }
   if (!content.contains("choices")) {
     return Record(CompletionRecord{prompt, {completion}, 0});
@@ -144,16 +139,16 @@ Result<Record> completion_record(const json& content, const std::string& where) 
 Result<Record> chat_record(const json& content, const std::string& where) {
   const json& messages = content.at("messages");
   if (!messages.is_array() || messages.empty()) {
-    return refused(where, "'messages' that is " + (messages.is_array() ? "empty" : kind(messages)),
-                   R"(a list of {"role", "content"} that ends with the assistant)",
-                   "Write the conversation's turns in order.");
+    return unusable(where, "'messages' that is " + (messages.is_array() ? "empty" : kind(messages)),
+                    R"(a list of {"role", "content"} that ends with the assistant)",
+                    "Write the conversation's turns in order.");
   }
   ChatRecord record;
   for (const json& message : messages) {
     const std::string place = where + ", message " + std::to_string(record.messages.size());
     if (!message.is_object()) {
-      return refused(place, "a JSON " + kind(message), R"(an object {"role", "content"})",
-                     "Write each turn as an object.");
+      return unusable(place, "a JSON " + kind(message), R"(an object {"role", "content"})",
+                      "Write each turn as an object.");
     }
     ZO_ASSIGN(role, text_of(message, "role", place));
     ZO_ASSIGN(text, text_of(message, "content", place));
@@ -161,13 +156,13 @@ Result<Record> chat_record(const json& content, const std::string& where) {
   }
   const Message& last = record.messages.back();
   if (last.role != "assistant") {
-    return refused(where, "a last message from " + quoted(last.role),
-                   "a last message from 'assistant', which is what is learned",
-                   "End the conversation with the assistant's turn.");
+    return unusable(where, "a last message from " + quoted(last.role),
+                    "a last message from 'assistant', which is what is learned",
+                    "End the conversation with the assistant's turn.");
   }
   if (stripped(last.content).empty()) {
-    return refused(where, "an empty last message", "text to be learned",
-                   "Give the assistant's answer, or remove the line.");
+    return unusable(where, "an empty last message", "text to be learned",
+                    "Give the assistant's answer, or remove the line.");
   }
   return Record(std::move(record));
 }
@@ -177,7 +172,7 @@ Result<Record> chat_record(const json& content, const std::string& where) {
 Result<Record> parse_record(const std::string& line, const std::string& where) {
   ZO_ASSIGN(content, parse_json(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, "Correct the line."));
   if (!content.is_object()) {
-    return refused(where, "a JSON " + kind(content), "an object: " + kShapes, "Write each example as an object.");
+    return unusable(where, "a JSON " + kind(content), "an object: " + kShapes, "Write each example as an object.");
   }
   ZO_TRY(refuse_misspelled(content, where));
   const bool text = content.contains("text"), messages = content.contains("messages");
@@ -187,9 +182,9 @@ Result<Record> parse_record(const std::string& line, const std::string& where) {
     for (const auto& entry : content.items()) {
       keys += (keys.empty() ? "" : ", ") + quoted(entry.key());
     }
-    return refused(where, "the keys " + (keys.empty() ? "none" : keys.substr(0, kLongestShown)),
-                   "exactly one of the shapes " + kShapes,
-                   "Rename or remove keys so that the line has one of these shapes.");
+    return unusable(where, "the keys " + (keys.empty() ? "none" : keys.substr(0, kLongestShown)),
+                    "exactly one of the shapes " + kShapes,
+                    "Rename or remove keys so that the line has one of these shapes.");
   }
   if (text) {
     ZO_ASSIGN(given, text_of(content, "text", where));

@@ -27,6 +27,12 @@ struct ChatRecord {
 
 using Record = std::variant<TextRecord, CompletionRecord, ChatRecord>;
 
+// An example that cannot be used; `where` names its line.
+inline Failure unusable(const std::string& where, const std::string& found, const std::string& expected,
+                        const std::string& fix) {
+  return {ZO_DATA_ERROR, where, found, expected, fix};
+}
+
 // One line, which `where` names.
 Result<Record> parse_record(const std::string& line, const std::string& where);
 

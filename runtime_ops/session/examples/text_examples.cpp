@@ -26,11 +26,6 @@ struct Made {
   bool shortened = false;
 };
 
-Failure refused(const std::string& where, const std::string& found, const std::string& expected,
-                const std::string& fix) {
-  return {ZO_DATA_ERROR, where, found, expected, fix};
-}
-
 // The failure of a text of this line.
 Failure at(const std::string& where, Failure failure) {
   failure.where = where + ", " + failure.where;
@@ -102,8 +97,8 @@ class Reader {
     ZO_ASSIGN(record, parse_record(line, where));
     const auto* completion = std::get_if<CompletionRecord>(&record);
     if (options_.choices && (completion == nullptr || completion->completions.size() < 2)) {
-      return refused(where, "no 'choices'", "'choices' in every example, since the loss is over an example's choices",
-                     "Add 'choices' to the example, or train with loss=full.");
+      return unusable(where, "no 'choices'", "'choices' in every example, since the loss is over an example's choices",
+                      "Add 'choices' to the example, or train with loss=full.");
     }
     if (options_.masked) {
       ZO_TRY(check_masked(completion, where));
@@ -116,8 +111,8 @@ class Reader {
       different.insert(one.completion);
     }
     if (different.size() < sequences.size()) {
-      return refused(where, "choices that the tokenizer turns into the same tokens",
-                     "choices that differ in their tokens", "Choose other words for the choices.");
+      return unusable(where, "choices that the tokenizer turns into the same tokens",
+                      "choices that differ in their tokens", "Choose other words for the choices.");
     }
     made.target = completion == nullptr ? 0 : completion->target;
     return made;
@@ -183,9 +178,9 @@ class Reader {
       for (const Tokens* tokens : {&one.prompt, &one.completion}) {
         const auto largest = std::max_element(tokens->begin(), tokens->end());
         if (largest != tokens->end() && *largest >= options_.vocab_size) {
-          return refused(where, "the token with id " + std::to_string(*largest),
-                         "ids below the model's vocabulary size " + std::to_string(options_.vocab_size),
-                         "Use the tokenizer that belongs to the model, or remove that token from the text.");
+          return unusable(where, "the token with id " + std::to_string(*largest),
+                          "ids below the model's vocabulary size " + std::to_string(options_.vocab_size),
+                          "Use the tokenizer that belongs to the model, or remove that token from the text.");
         }
       }
     }
@@ -207,9 +202,9 @@ class Reader {
       Tokens labels(tokens.size(), kNoLabel);
       const size_t start = std::max<size_t>(kept, 1);
       if (tokens.size() <= start) {
-        return refused(where, std::to_string(all) + " tokens, none of which can be predicted",
-                       "at least one token to be learned that another token precedes",
-                       "Give a longer text, or a prompt.");
+        return unusable(where, std::to_string(all) + " tokens, none of which can be predicted",
+                        "at least one token to be learned that another token precedes",
+                        "Give a longer text, or a prompt.");
       }
       std::copy(tokens.begin() + static_cast<ptrdiff_t>(start), tokens.end(),
                 labels.begin() + static_cast<ptrdiff_t>(start) - 1);
@@ -228,8 +223,8 @@ class Reader {
     const std::string fix = R"(Write {"prompt": "... It was )" + mask +
                             R"(.", "completion": "great"}, with "choices" where some are compared.)";
     if (record == nullptr) {
-      return refused(where, "an example without a prompt, for a masked language model",
-                     "a prompt in which " + mask + " stands for the completion", fix);
+      return unusable(where, "an example without a prompt, for a masked language model",
+                      "a prompt in which " + mask + " stands for the completion", fix);
     }
     size_t count = 0;
     for (size_t place = record->prompt.find(mask); place != std::string::npos;
@@ -237,10 +232,10 @@ class Reader {
       ++count;
     }
     if (count != 1) {
-      return refused(where,
-                     (count == 0 ? "no" : std::to_string(count)) + std::string(" mask token") + (count > 1 ? "s" : "") +
-                         " in the prompt",
-                     mask + " once, where the completion stands", fix);
+      return unusable(where,
+                      (count == 0 ? "no" : std::to_string(count)) + std::string(" mask token") +
+                          (count > 1 ? "s" : "") + " in the prompt",
+                      mask + " once, where the completion stands", fix);
     }
     return {};
   }
@@ -249,17 +244,17 @@ class Reader {
     const Tokens& prompt = sequences[0].prompt;
     const auto place = std::find(prompt.begin(), prompt.end(), spec_.mask->id);
     if (std::count(prompt.begin(), prompt.end(), spec_.mask->id) != 1) {
-      return refused(where, "a prompt whose " + spec_.mask->text + " the tokenizer does not take for its mask token",
-                     "one mask token among its tokens", "Write " + spec_.mask->text + " as a word of its own.");
+      return unusable(where, "a prompt whose " + spec_.mask->text + " the tokenizer does not take for its mask token",
+                      "one mask token among its tokens", "Write " + spec_.mask->text + " as a word of its own.");
     }
     MaskedPrompt masked(prompt, static_cast<size_t>(place - prompt.begin()), tokenizer_);
     Made made;
     const size_t most = longest(sequences);
     if (!masked.shorten(options_.seq_len - std::min(options_.seq_len, most), made.shortened) ||
         most > options_.seq_len) {
-      return refused(where, "a completion that leaves no room for the tokenizer's special tokens",
-                     "masks and special tokens that fit seq_len together",
-                     "Give a shorter completion, or compile with a larger seq_len.");
+      return unusable(where, "a completion that leaves no room for the tokenizer's special tokens",
+                      "masks and special tokens that fit seq_len together",
+                      "Give a shorter completion, or compile with a larger seq_len.");
     }
     for (const Sequence& one : sequences) {
       made.tokens.emplace_back();
