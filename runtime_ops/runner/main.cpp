@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "bindings/handles.h"
 #include "runner/generate.h"
 #include "runner/options.h"
 #include "zoexport/session.h"
@@ -18,6 +19,8 @@
 namespace {
 
 using nlohmann::json;
+using zoexport::DatasetHandle;
+using zoexport::SessionHandle;
 using zoexport::runner::Options;
 
 constexpr double kMegabyte = 1e6;
@@ -25,15 +28,6 @@ constexpr double kMegabyte = 1e6;
 volatile std::sig_atomic_t stop_requested = 0;
 
 extern "C" void request_stop(int) { stop_requested = 1; }
-
-struct CloseSession {
-  void operator()(zo_session* session) const { zo_session_close(session); }
-};
-struct FreeDataset {
-  void operator()(zo_dataset* dataset) const { zo_dataset_free(dataset); }
-};
-using SessionHandle = std::unique_ptr<zo_session, CloseSession>;
-using DatasetHandle = std::unique_ptr<zo_dataset, FreeDataset>;
 
 // The exit codes of the Python command line.
 int exit_code(int32_t code) {

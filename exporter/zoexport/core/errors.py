@@ -68,6 +68,10 @@ class StateError(ZoExportError):
     """A training state that is missing, damaged, locked, or of another bundle."""
 
 
+class QuestionError(ZoExportError):
+    """What goes on in two ways, of which a person has to choose one."""
+
+
 class DeviceError(ZoExportError):
     """A phone, or what talks to it, that is missing or cannot be used."""
 

@@ -1,4 +1,4 @@
-"""``runtime_ops/include/zoexport/session.h`` for ctypes: its types, its functions, its errors as exceptions."""
+"""``session.h`` and ``job.h`` of runtime_ops/include/zoexport for ctypes: types, functions, errors as exceptions."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from zoexport.core.errors import (
     ConfigError,
     DataError,
     DivergedError,
+    QuestionError,
     StateError,
     ZoExportError,
 )
@@ -59,6 +60,7 @@ _ERRORS: dict[int, type[ZoExportError]] = {
     4: DataError,
     6: DivergedError,
     7: Cancelled,
+    9: QuestionError,
 }
 
 
@@ -331,6 +333,96 @@ class ReadReport(Structure):
     _fields_ = (("struct_size", c_uint32), ("examples", c_uint64), ("shortened", c_uint64))
 
 
+class Conditions(Structure):
+    """zo_conditions."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("heat", c_int32),
+        ("celsius", c_double),
+        ("battery", c_double),
+        ("charging", c_int32),
+        ("reserved", c_uint32),
+        ("free_bytes", c_uint64),
+        ("memory_bytes", c_uint64),
+    )
+
+
+class Limits(Structure):
+    """zo_limits."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("heat", c_int32),
+        ("hottest", c_double),
+        ("cooled", c_double),
+        ("battery", c_double),
+        ("free_bytes", c_uint64),
+        ("memory_bytes", c_uint64),
+        ("poll_seconds", c_double),
+    )
+
+
+class JobRequest(Structure):
+    """zo_job_request."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("evaluate", c_int32),
+        ("bundle", c_char_p),
+        ("data", c_char_p),
+        ("held_out", c_char_p),
+        ("steps", c_uint64),
+        ("lr", c_double),
+    )
+
+
+ON_CONDITIONS = CFUNCTYPE(None, c_void_p, POINTER(Conditions))
+ON_CHANGED = CFUNCTYPE(None, c_void_p)
+
+
+class JobHost(Structure):
+    """zo_job_host."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        ("user", c_void_p),
+        ("conditions", ON_CONDITIONS),
+        ("changed", ON_CHANGED),
+        ("limits", POINTER(Limits)),
+    )
+
+
+class JobView(Structure):
+    """zo_job_view."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("phase", c_int32),
+        ("reason", c_int32),
+        ("has_before", c_int32),
+        ("has_after", c_int32),
+        ("reserved", c_uint32),
+        ("step", c_uint64),
+        ("steps", c_uint64),
+        ("examples", c_uint64),
+        ("shortened", c_uint64),
+        ("loss", c_double),
+        ("seconds_left", c_double),
+        ("celsius", c_double),
+        ("anonymous_bytes", c_uint64),
+        ("before", Evaluation),
+        ("after", Evaluation),
+    )
+
+
+class LossPoint(Structure):
+    """zo_loss_point."""
+
+    _fields_ = (("step", c_uint64), ("loss", c_double))
+
+
 _ERROR = POINTER(Error)
 _HANDLE = c_void_p
 #: Verbs: every one ends in a zo_error and returns a zo_status.
@@ -385,6 +477,16 @@ _VERBS: dict[str, tuple[object, ...]] = {
         c_char_p,
         POINTER(c_size_t),
     ),
+    "zo_limits_default": (POINTER(Limits),),
+    "zo_job_open": (c_char_p, POINTER(c_void_p)),
+    "zo_job_start": (_HANDLE, POINTER(JobRequest), c_int32, POINTER(OpenOptions)),
+    "zo_job_run": (_HANDLE, POINTER(JobHost), POINTER(OpenOptions)),
+    "zo_job_cancel": (_HANDLE,),
+    "zo_job_discard": (_HANDLE,),
+    "zo_job_view_of": (_HANDLE, POINTER(JobView)),
+    "zo_job_losses": (_HANDLE, POINTER(LossPoint), POINTER(c_size_t)),
+    "zo_job_requested": (_HANDLE, POINTER(JobRequest)),
+    "zo_job_session": (_HANDLE, POINTER(OpenOptions), POINTER(c_void_p)),
 }
 
 
@@ -401,13 +503,17 @@ def library() -> ctypes.CDLL:
 def call(function: str, *arguments: Any) -> None:
     """Call a verb; its error is raised as the exception of its kind."""
     error = Error()
-    code = getattr(library(), function)(*arguments, ctypes.byref(error))
-    if code != _OK:
-        where, found, expected, fix = (
-            bytes(getattr(error, part)).decode("utf-8", "replace")
-            for part in ("where", "found", "expected", "fix")
-        )
-        raise _ERRORS.get(code, ZoExportError)(where, found=found, expected=expected, fix=fix)
+    if getattr(library(), function)(*arguments, ctypes.byref(error)) != _OK:
+        raise exception(error)
+
+
+def exception(error: Error) -> ZoExportError:
+    """A failure as the exception of its kind."""
+    where, found, expected, fix = (
+        bytes(getattr(error, part)).decode("utf-8", "replace")
+        for part in ("where", "found", "expected", "fix")
+    )
+    return _ERRORS.get(error.code, ZoExportError)(where, found=found, expected=expected, fix=fix)
 
 
 def load(path: Path) -> ctypes.CDLL:
@@ -444,6 +550,9 @@ def load(path: Path) -> ctypes.CDLL:
         ("zo_dataset_size", c_uint64, (_HANDLE,)),
         ("zo_session_cancel", None, (_HANDLE,)),
         ("zo_tokenizer_close", None, (_HANDLE,)),
+        ("zo_job_close", None, (_HANDLE,)),
+        ("zo_job_pause", None, (_HANDLE, c_int32)),
+        ("zo_job_problem", None, (_HANDLE, _ERROR)),
         (
             "zo_rng_normals",
             None,

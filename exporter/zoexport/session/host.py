@@ -26,8 +26,11 @@ from zoexport.session.dataset import Dataset, closed
 from zoexport.session.generation import GenerationCall
 from zoexport.session.support import (
     bring_backends,
+    evaluation_of,
     info_of,
     interrupts,
+    keys_of,
+    open_options,
     position,
     progress_of,
     record_structs,
@@ -88,15 +91,8 @@ class Session:
             ZoExportError: it needs libraries that are not there.
         """
         callback = EngineCallback(engine) if engine is not None else None
-        keys = trusts.trusted() if trust is None else trusts.parsed(trust, "trust")
-        options = abi.OpenOptions(
-            ctypes.sizeof(abi.OpenOptions),
-            threads,
-            0 if verify else 1,
-            ctypes.pointer(callback.table) if callback is not None else None,
-            None if cache is None else os.fsencode(cache),
-            "\n".join(key.line for key in keys).encode() if keys or trust is not None else None,
-        )
+        keys = keys_of(trust)
+        options = open_options(keys, threads=threads, verify=verify, engine=callback, cache=cache)
         if engine is None:
             with trusts.required(keys):
                 bring_backends(bundle)
@@ -285,8 +281,7 @@ class Session:
         """Evaluate the master weights, the pending update applied, with the configured loss."""
         result = abi.sized(abi.Evaluation)
         self._invoke("zo_session_evaluate", self.handle, dataset.handle, ctypes.byref(result))
-        accuracy = None if math.isnan(result.accuracy) else result.accuracy
-        return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
+        return evaluation_of(result)
 
     def generate(
         self,

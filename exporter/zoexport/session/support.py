@@ -5,21 +5,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from zoexport.core import manifest, outside
+from zoexport.core import trust as trusts
 from zoexport.core.errors import BundleError, ConfigError
+from zoexport.core.minisign import PublicKey
 from zoexport.session import abi
 from zoexport.session.types import (
     DIFFERENCES,
     LOSSES,
     SCHEDULES,
+    EngineCallback,
+    Evaluation,
     Info,
     Record,
     Run,
@@ -45,6 +50,37 @@ def info_of(info: abi.Info) -> Info:
         packed_weights=os.fsdecode(info.packed_weights),
         packed_problem=os.fsdecode(info.packed_problem),
     )
+
+
+def keys_of(trust: Iterable[str | os.PathLike[str]] | None) -> tuple[PublicKey, ...] | None:
+    """The keys of which one must have signed a bundle: of ``trust``, or as the environment requires; None: any may."""
+    found = trusts.trusted() if trust is None else trusts.parsed(trust, "trust")
+    return found if found or trust is not None else None
+
+
+def open_options(
+    keys: tuple[PublicKey, ...] | None,
+    *,
+    threads: int = 0,
+    verify: bool = True,
+    engine: EngineCallback | None = None,
+    cache: str | Path | None = None,
+) -> abi.OpenOptions:
+    """zo_open_options; see :meth:`zoexport.session.Session.open`."""
+    return abi.OpenOptions(
+        ctypes.sizeof(abi.OpenOptions),
+        threads,
+        0 if verify else 1,
+        ctypes.pointer(engine.table) if engine is not None else None,
+        None if cache is None else os.fsencode(cache),
+        None if keys is None else "\n".join(key.line for key in keys).encode(),
+    )
+
+
+def evaluation_of(result: abi.Evaluation) -> Evaluation:
+    """What the library says of an evaluation, as Python sees it."""
+    accuracy = None if math.isnan(result.accuracy) else result.accuracy
+    return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
 
 
 _QNN = "QnnBackend"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from zoexport.core import trust as trusts
 from zoexport.session import abi
 from zoexport.session.dataset import closed
+from zoexport.session.support import keys_of, open_options
 
 _SURROUNDING = 64
 """Tokens that a tokenizer may write around a text, at most."""
@@ -42,14 +42,7 @@ class Tokenizer:
             BundleError: no bundle, one without a tokenizer or with one of a kind that is not supported, or one that
                 is altered or signed by none of the keys.
         """
-        keys = trusts.trusted() if trust is None else trusts.parsed(trust, "trust")
-        options = abi.OpenOptions(
-            struct_size=ctypes.sizeof(abi.OpenOptions),
-            skip_hashes=0 if verify else 1,
-            trusted_keys="\n".join(key.line for key in keys).encode()
-            if keys or trust is not None
-            else None,
-        )
+        options = open_options(keys_of(trust), verify=verify)
         handle = ctypes.c_void_p()
         abi.call(
             "zo_tokenizer_open", abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(handle)

@@ -43,7 +43,8 @@ enum {
   ZO_ENGINE_ERROR = 5,     /* a program that could not be loaded or run */
   ZO_DIVERGED = 6,         /* the loss left its range; the last good state is kept */
   ZO_CANCELLED = 7,        /* the progress callback or zo_session_cancel asked to stop; what was reached is saved */
-  ZO_INTERNAL_ERROR = 8    /* a defect or exhausted memory */
+  ZO_INTERNAL_ERROR = 8,   /* a defect or exhausted memory */
+  ZO_QUESTION = 9          /* of a job (job.h): the person has to say which of two things is meant */
 };
 
 /* One message: what is at fault, what is there, what should be there, what to do. Always zero-terminated. */

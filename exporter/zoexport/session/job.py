@@ -1,0 +1,325 @@
+"""A job: one fine-tuning with a person around it, as the apps have it (runtime_ops/include/zoexport/job.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from zoexport.core.errors import ZoExportError
+from zoexport.session import abi
+from zoexport.session.dataset import closed
+from zoexport.session.host import Session
+from zoexport.session.support import evaluation_of, interrupts, keys_of, open_options
+from zoexport.session.types import Engine, EngineCallback, Evaluation
+
+Answer = Literal["ask", "continue", "anew"]
+Phase = Literal[
+    "idle", "preparing", "evaluating", "training", "waiting", "paused", "failed", "done"
+]
+Reason = Literal["none", "asked", "heat", "battery", "disk", "memory", "background"]
+# In the order of the ABI's numbers.
+ANSWERS: tuple[Answer, ...] = ("ask", "continue", "anew")
+PHASES: tuple[Phase, ...] = (
+    *("idle", "preparing", "evaluating", "training"),
+    *("waiting", "paused", "failed", "done"),
+)
+REASONS: tuple[Reason, ...] = (
+    *("none", "asked", "heat", "battery"),
+    *("disk", "memory", "background"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is to be trained.
+
+    Attributes:
+        bundle: its folder. data: examples, as ``zoexport train --data`` takes them.
+        steps: in total, those of an earlier run of the same state included.
+        lr: None: that of the run, or of the bundle.
+        held_out: examples to evaluate on; None: ``data``.
+        evaluate: before the first step and after the last.
+    """
+
+    bundle: Path
+    data: Path
+    steps: int
+    lr: float | None = None
+    held_out: Path | None = None
+    evaluate: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """What the device says of itself; None: not known.
+
+    Attributes:
+        heat: 0 (nominal) to 3 (critical). celsius: of the battery. battery: its charge, 0 to 1.
+        charging: whether it has power. free_bytes: on the disk. memory_bytes: that the process may still take.
+    """
+
+    heat: int | None = None
+    celsius: float | None = None
+    battery: float | None = None
+    charging: bool | None = None
+    free_bytes: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """When a job waits, in the units of :class:`Conditions`; None: as ``zo_limits_default`` has it."""
+
+    heat: int | None = None
+    hottest: float | None = None
+    cooled: float | None = None
+    battery: float | None = None
+    free_bytes: int | None = None
+    memory_bytes: int | None = None
+    poll_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What a screen shows of a job; what is not known is None.
+
+    Attributes:
+        reason: why it waits or is paused. seconds_left: of the steps that are left.
+        anonymous_bytes: the most that was seen during a step.
+    """
+
+    phase: Phase
+    reason: Reason
+    step: int
+    steps: int
+    examples: int
+    shortened: int
+    loss: float | None
+    seconds_left: float | None
+    celsius: float | None
+    anonymous_bytes: int
+    before: Evaluation | None
+    after: Evaluation | None
+
+
+class Job:
+    """A job in a folder of its own. Use it in a ``with`` statement.
+
+    :meth:`pause`, :meth:`cancel`, :attr:`view`, :attr:`losses` and :attr:`problem` may be used from any thread, and
+    from within what :meth:`run` calls.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        threads: int = 0,
+        engine: Engine | None = None,
+        cache: str | Path | None = None,
+        trust: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> None:
+        """Open the job in ``folder``; what another process left unfinished is there, paused.
+
+        Args:
+            threads, engine, cache, trust: as :meth:`zoexport.session.Session.open` takes them.
+
+        Raises:
+            StateError: the folder cannot be made.
+        """
+        self._engine = EngineCallback(engine) if engine is not None else None
+        self._options = open_options(
+            keys_of(trust), threads=threads, engine=self._engine, cache=cache
+        )
+        handle = ctypes.c_void_p()
+        abi.call("zo_job_open", abi.path_bytes(folder), ctypes.byref(handle))
+        self._handle: int | None = handle.value
+
+    def start(self, request: Request, answer: Answer = "ask") -> None:
+        """Check and keep a request, for :meth:`run`. On failure the job is as it was.
+
+        Args:
+            answer: what is meant where the bundle's state has steps of other examples or another rate, or all of them:
+                to go on from there, or anew.
+
+        Raises:
+            QuestionError: the state is such a one, and ``answer`` is "ask".
+            BundleError, DataError: bundle or examples cannot be used.
+        """
+        given = abi.JobRequest(
+            ctypes.sizeof(abi.JobRequest),
+            int(request.evaluate),
+            abi.path_bytes(request.bundle),
+            abi.path_bytes(request.data),
+            None if request.held_out is None else abi.path_bytes(request.held_out),
+            request.steps,
+            request.lr or 0,
+        )
+        abi.call(
+            *("zo_job_start", self._open, ctypes.byref(given), ANSWERS.index(answer)),
+            ctypes.byref(self._options),
+        )
+
+    def run(
+        self,
+        *,
+        conditions: Callable[[], Conditions] = Conditions,
+        changed: Callable[[View], None] | None = None,
+        limits: Limits = Limits(),
+    ) -> None:
+        """Train until the job is done, paused or cancelled.
+
+        Args:
+            conditions: asked at least once for every step.
+            changed: called with the new view after every change.
+
+        Raises:
+            ZoExportError: it failed; what was reached is saved.
+        """
+        raised: list[BaseException] = []
+
+        def safely(action: Callable[[], None]) -> None:
+            """An exception does not cross the library: it ends the run, and is raised once that has ended."""
+            try:
+                action()
+            except BaseException as error:
+                raised.append(error)
+            if raised or interrupted.is_set():
+                self.pause()
+
+        def look(found: abi.Conditions) -> None:
+            _set_known(found, conditions())
+
+        def show() -> None:
+            if changed is not None:
+                changed(self.view)
+
+        given = abi.sized(abi.Limits)
+        abi.call("zo_limits_default", ctypes.byref(given))
+        _set_known(given, limits)
+        host = abi.JobHost(
+            struct_size=ctypes.sizeof(abi.JobHost),
+            conditions=abi.ON_CONDITIONS(lambda _, found: safely(lambda: look(found.contents))),
+            changed=abi.ON_CHANGED(lambda _: safely(show)),
+            limits=ctypes.pointer(given),
+        )
+        with interrupts() as interrupted:
+            abi.call("zo_job_run", self._open, ctypes.byref(host), ctypes.byref(self._options))
+        if raised:
+            raise raised[0]
+
+    def pause(self, reason: Reason = "asked") -> None:
+        """End the run that runs after its step, saved; without one that runs, nothing."""
+        if self._handle:
+            abi.library().zo_job_pause(self._handle, REASONS.index(reason))
+
+    def cancel(self) -> None:
+        """Drop the request. Its state stays."""
+        abi.call("zo_job_cancel", self._open)
+
+    def discard(self) -> None:
+        """Drop the request and remove the state of its bundle; refused while the job runs."""
+        abi.call("zo_job_discard", self._open)
+
+    @property
+    def view(self) -> View:
+        """What there is to show."""
+        found = abi.sized(abi.JobView)
+        abi.call("zo_job_view_of", self._open, ctypes.byref(found))
+        return View(
+            phase=PHASES[found.phase],
+            reason=REASONS[found.reason],
+            step=found.step,
+            steps=found.steps,
+            examples=found.examples,
+            shortened=found.shortened,
+            loss=_known(found.loss),
+            seconds_left=_known(found.seconds_left),
+            celsius=_known(found.celsius),
+            anonymous_bytes=found.anonymous_bytes,
+            before=evaluation_of(found.before) if found.has_before else None,
+            after=evaluation_of(found.after) if found.has_after else None,
+        )
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """Steps and losses for a chart, at most 400: each loss is the mean of the steps since the one before."""
+        room = 512
+        count = ctypes.c_size_t(room)
+        points = (abi.LossPoint * room)()
+        abi.call("zo_job_losses", self._open, points, ctypes.byref(count))
+        return [(point.step, point.loss) for point in points[: count.value]]
+
+    @property
+    def problem(self) -> ZoExportError | None:
+        """Why the job failed, waits or is paused."""
+        found = abi.Error()
+        abi.library().zo_job_problem(self._open, ctypes.byref(found))
+        return abi.exception(found) if found.code else None
+
+    @property
+    def requested(self) -> Request | None:
+        """What the job was asked for."""
+        found = abi.sized(abi.JobRequest)
+        abi.call("zo_job_requested", self._open, ctypes.byref(found))
+        if not found.bundle:
+            return None
+        return Request(
+            bundle=Path(os.fsdecode(found.bundle)),
+            data=Path(os.fsdecode(found.data)),
+            steps=found.steps,
+            lr=found.lr or None,
+            held_out=Path(os.fsdecode(found.held_out)) if found.held_out else None,
+            evaluate=bool(found.evaluate),
+        )
+
+    def session(self) -> Session:
+        """The request's bundle with what was trained so far, open to generate, evaluate or read."""
+        handle = ctypes.c_void_p()
+        abi.call("zo_job_session", self._open, ctypes.byref(self._options), ctypes.byref(handle))
+        assert handle.value is not None
+        return Session(handle.value, None)
+
+    @property
+    def _open(self) -> int:
+        if not self._handle:
+            raise closed("job")
+        return self._handle
+
+    def close(self) -> None:
+        """Free it; later calls are errors."""
+        handle, self._handle = self._handle, None
+        if handle:
+            abi.library().zo_job_close(handle)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self.close()
+
+
+def _set_known(target: ctypes.Structure, values: Any) -> None:
+    """Give a struct's fields what a dataclass of the same names knows."""
+    for field in dataclasses.fields(values):
+        value = getattr(values, field.name)
+        if value is not None:
+            setattr(target, field.name, value)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,177 @@
+// The C ABI over zoexport::Job.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+
+#include "bindings/c_support.h"
+#include "job/conditions.h"
+#include "job/job.h"
+#include "session/storage/files.h"
+#include "zoexport/job.h"
+
+using namespace zoexport::c;
+using zoexport::Failure;
+using zoexport::Status;
+
+struct zo_job {
+  zoexport::Job impl;
+  zoexport::JobRecord requested{};  // what the strings of zo_job_requested point to
+};
+
+namespace {
+
+// An absolute path as the job keeps it: where the process is may be another place when it goes on.
+std::string absolute(const char* path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+
+}  // namespace
+
+zo_status zo_limits_default(zo_limits* limits, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(limits);
+    return write_struct(zoexport::default_limits(), sizeof(zo_limits), "zo_limits", limits);
+  });
+}
+
+zo_status zo_job_open(const char* folder, zo_job** job, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_TRY(check_path(folder, "folder"));
+    ZO_REQUIRE(job);
+    *job = nullptr;
+    std::string path = absolute(folder);
+    if (path.size() > 1 && path.back() == '/') {
+      path.pop_back();
+    }
+    ZO_TRY(zoexport::make_folder(path));
+    *job = new zo_job{zoexport::Job(std::move(path))};
+    return {};
+  });
+}
+
+void zo_job_close(zo_job* job) { delete job; }
+
+zo_status zo_job_start(zo_job* job, const zo_job_request* request, int32_t answer, const zo_open_options* options,
+                       zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    ZO_REQUIRE(request);
+    zo_job_request given;
+    ZO_TRY(read_struct(*request, sizeof(zo_job_request), "zo_job_request", given));
+    ZO_TRY(check_path(given.bundle, "bundle"));
+    ZO_TRY(check_path(given.data, "data"));
+    if (answer < ZO_JOB_ASK || answer > ZO_JOB_ANEW) {
+      return Failure{ZO_INVALID_ARGUMENT, "answer", std::to_string(answer), "ZO_JOB_ASK, _CONTINUE or _ANEW",
+                     "Pass one of them."};
+    }
+    if (given.steps == 0) {
+      return Failure{ZO_INVALID_ARGUMENT, "steps", "0", "at least 1", "Ask for more steps."};
+    }
+    if (!(given.lr >= 0) || !std::isfinite(given.lr)) {
+      return Failure{ZO_INVALID_ARGUMENT, "lr", std::to_string(given.lr), "a number above 0, or 0 for the bundle's",
+                     "Correct the learning rate."};
+    }
+    zoexport::JobRecord asked;
+    asked.bundle = absolute(given.bundle);
+    asked.data = absolute(given.data);
+    asked.held_out = given.held_out == nullptr ? "" : absolute(given.held_out);
+    asked.steps = given.steps;
+    asked.lr = given.lr;
+    asked.evaluate = given.evaluate != 0;
+    return job->impl.start(asked, answer, options);
+  });
+}
+
+zo_status zo_job_run(zo_job* job, const zo_job_host* host, const zo_open_options* options, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    zoexport::JobHost known;
+    known.limits = zoexport::default_limits();
+    if (host != nullptr) {
+      zo_job_host given;
+      ZO_TRY(read_struct(*host, sizeof(zo_job_host), "zo_job_host", given));
+      known.user = given.user;
+      known.conditions = given.conditions;
+      known.changed = given.changed;
+      if (given.limits != nullptr) {
+        ZO_TRY(read_struct(*given.limits, sizeof(zo_limits), "zo_limits", known.limits));
+        ZO_TRY(zoexport::check_limits(known.limits));
+      }
+    }
+    return job->impl.run(known, options);
+  });
+}
+
+void zo_job_pause(zo_job* job, int32_t reason) {
+  if (job != nullptr) {
+    job->impl.pause(reason);
+  }
+}
+
+zo_status zo_job_cancel(zo_job* job, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    return job->impl.cancel();
+  });
+}
+
+zo_status zo_job_discard(zo_job* job, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    return job->impl.discard();
+  });
+}
+
+zo_status zo_job_view_of(zo_job* job, zo_job_view* view, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    ZO_REQUIRE(view);
+    return write_struct(job->impl.view(), sizeof(zo_job_view), "zo_job_view", view);
+  });
+}
+
+zo_status zo_job_losses(zo_job* job, zo_loss_point* points, size_t* count, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    ZO_REQUIRE(count);
+    const std::vector<zo_loss_point> found = job->impl.losses();
+    if (found.size() <= *count && !found.empty()) {
+      ZO_REQUIRE(points);
+      std::copy(found.begin(), found.end(), points);
+    }
+    *count = found.size();
+    return {};
+  });
+}
+
+void zo_job_problem(zo_job* job, zo_error* problem) {
+  guarded(problem, [&]() -> Status {
+    ZO_REQUIRE(job);
+    ZO_REQUIRE(problem);
+    const Failure found = job->impl.problem();
+    return found.code == ZO_OK ? Status() : Status(found);
+  });
+}
+
+zo_status zo_job_requested(zo_job* job, zo_job_request* request, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    ZO_REQUIRE(request);
+    job->requested = job->impl.record().value_or(zoexport::JobRecord());
+    const zoexport::JobRecord& found = job->requested;
+    const zo_job_request filled = {
+        0,       found.evaluate ? 1 : 0, found.bundle.c_str(), found.data.c_str(), found.held_out.c_str(), found.steps,
+        found.lr};
+    return write_struct(filled, sizeof(zo_job_request), "zo_job_request", request);
+  });
+}
+
+zo_status zo_job_session(zo_job* job, const zo_open_options* options, zo_session** session, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    ZO_REQUIRE(session);
+    *session = nullptr;
+    ZO_ASSIGN(opened, job->impl.session(options));
+    *session = opened.release();
+    return {};
+  });
+}

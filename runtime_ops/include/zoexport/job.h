@@ -1,0 +1,174 @@
+/* zoexport job: one fine-tuning with a person around it, behind the C ABI of session.h, whose conventions hold here too.
+ *
+ * An app says which bundle, which examples and how many steps. The job keeps that in its folder, asks before it mixes
+ * runs, evaluates before and after, waits while the device is hot, low on power or full, saves and ends where memory is
+ * short or the app says so, and goes on in another process. docs/hosts.md describes it.
+ *
+ * Threads: zo_job_pause, zo_job_view_of, zo_job_losses and zo_job_problem may be called from any thread, also while another call
+ * runs, and from within its callbacks; the others one at a time. A job must not be closed while a call runs.
+ */
+#ifndef ZOEXPORT_JOB_H_
+#define ZOEXPORT_JOB_H_
+
+#include "zoexport/session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the device ---------------------------------------------------------------------------------------------- */
+
+/* As Apple's ProcessInfo.ThermalState has it. */
+enum { ZO_HEAT_UNKNOWN = -1, ZO_HEAT_NOMINAL = 0, ZO_HEAT_FAIR = 1, ZO_HEAT_SERIOUS = 2, ZO_HEAT_CRITICAL = 3 };
+
+/* What the device says of itself. */
+typedef struct zo_conditions {
+  uint32_t struct_size;
+  int32_t heat;          /* one of ZO_HEAT_* */
+  double celsius;        /* of the battery; NaN: not known */
+  double battery;        /* its charge, 0 to 1; NaN: not known */
+  int32_t charging;      /* zero: on battery; -1: not known */
+  uint32_t reserved;     /* 0 */
+  uint64_t free_bytes;   /* on the disk, where the job's folder is; UINT64_MAX: not known */
+  uint64_t memory_bytes; /* that the app may still take before the system ends it; UINT64_MAX: not known */
+} zo_conditions;
+
+/* When a job waits. What ends a wait is apart from what begins it, so that a run does not start and stop with every step. */
+typedef struct zo_limits {
+  uint32_t struct_size;
+  int32_t heat;          /* at this one of ZO_HEAT_* and above it waits: ZO_HEAT_SERIOUS */
+  double hottest;        /* above it the job waits, in degrees Celsius: 42 */
+  double cooled;         /* at or below it the job goes on: 39 */
+  double battery;        /* below it the job waits for the charger: 0.2 */
+  uint64_t free_bytes;   /* that must be left on the disk: 200 MB */
+  uint64_t memory_bytes; /* that must be left to the app: 100 MB */
+  double poll_seconds;   /* from one look at the device to the next while it waits: 30 */
+} zo_limits;
+
+/* Fills `limits` with the values above. */
+ZO_API zo_status zo_limits_default(zo_limits* limits, zo_error* error);
+
+/* ---- a job --------------------------------------------------------------------------------------------------- */
+
+typedef struct zo_job zo_job;
+
+/* Opens the job in `folder`, which is made; what another process left unfinished is there, paused. */
+ZO_API zo_status zo_job_open(const char* folder, zo_job** job, zo_error* error);
+ZO_API void zo_job_close(zo_job* job);
+
+/* What is to be trained. Paths within the job's folder are kept as such: it may move. */
+typedef struct zo_job_request {
+  uint32_t struct_size;
+  int32_t evaluate;     /* non-zero: loss and accuracy before the first step and after the last */
+  const char* bundle;   /* the bundle's folder */
+  const char* data;     /* examples, as zo_dataset_read takes them */
+  const char* held_out; /* likewise, to evaluate on; NULL: `data` */
+  uint64_t steps;       /* in total, those of an earlier run of the same state included */
+  double lr;            /* 0: that of the run, or of the bundle */
+} zo_job_request;
+
+/* Where the bundle's state has steps of other examples or another rate, or all the steps that are asked for: */
+enum {
+  ZO_JOB_ASK = 0,      /* refuse with ZO_QUESTION, whose message says what the state has */
+  ZO_JOB_CONTINUE = 1, /* go on from there with what is asked for now; the state keeps what changed */
+  ZO_JOB_ANEW = 2      /* remove that state, and begin at the bundle's own values */
+};
+
+/* Checks and keeps a request, for zo_job_run. Bundle and examples are read, so it takes a while. On failure the job is as it
+ * was. `options` as zo_session_open has them. */
+ZO_API zo_status zo_job_start(zo_job* job, const zo_job_request* request, int32_t answer,
+                              const zo_open_options* options, zo_error* error);
+
+/* What only the host knows. Both are called from the thread that runs the job, at least once for every step. */
+typedef struct zo_job_host {
+  uint32_t struct_size;
+  uint32_t reserved; /* 0 */
+  void* user;
+  /* Fills what it knows; the rest is set to "not known" beforehand. May be NULL: nothing is known. */
+  void (*conditions)(void* user, zo_conditions* conditions);
+  void (*changed)(void* user); /* zo_job_view_of has something new; may be NULL */
+  const zo_limits* limits;     /* NULL: the defaults */
+} zo_job_host;
+
+/* Trains until all steps are taken, until zo_job_pause or too little memory ends it after a step, saved, or until it fails.
+ * It waits while the device is hot, low on power or full. ZO_OK where the job is done, paused or cancelled. */
+ZO_API zo_status zo_job_run(zo_job* job, const zo_job_host* host, const zo_open_options* options, zo_error* error);
+
+/* Why a job does not go on. */
+enum {
+  ZO_WAIT_NONE = 0,
+  ZO_WAIT_ASKED = 1, /* the person paused it */
+  ZO_WAIT_HEAT = 2,
+  ZO_WAIT_BATTERY = 3,
+  ZO_WAIT_DISK = 4,
+  ZO_WAIT_MEMORY = 5,    /* the system asks for memory, or the app has little left */
+  ZO_WAIT_BACKGROUND = 6 /* the app may not go on where it is */
+};
+
+/* Ends the zo_job_run that runs, after its step, saved; `reason` is one of ZO_WAIT_ASKED, ZO_WAIT_MEMORY and
+ * ZO_WAIT_BACKGROUND. Without one that runs it does nothing. */
+ZO_API void zo_job_pause(zo_job* job, int32_t reason);
+
+/* Drops the request; its state stays, and a later start may go on with it. A zo_job_run that runs ends after its step, saved. */
+ZO_API zo_status zo_job_cancel(zo_job* job, zo_error* error);
+
+/* Likewise, and removes the state of the bundle. Refused while zo_job_run runs. */
+ZO_API zo_status zo_job_discard(zo_job* job, zo_error* error);
+
+enum {
+  ZO_JOB_IDLE = 0,
+  ZO_JOB_PREPARING = 1, /* the bundle is opened, the examples are read */
+  ZO_JOB_EVALUATING = 2,
+  ZO_JOB_TRAINING = 3,
+  ZO_JOB_WAITING = 4, /* it goes on by itself */
+  ZO_JOB_PAUSED = 5,  /* it goes on with zo_job_run */
+  ZO_JOB_FAILED = 6,
+  ZO_JOB_DONE = 7
+};
+
+typedef struct zo_job_view {
+  uint32_t struct_size;
+  int32_t phase;  /* one of ZO_JOB_* */
+  int32_t reason; /* one of ZO_WAIT_*, of a job that waits or is paused */
+  int32_t has_before;
+  int32_t has_after;
+  uint32_t reserved;
+  uint64_t step;
+  uint64_t steps;
+  uint64_t examples;
+  uint64_t shortened;       /* examples that did not fit the bundle's seq_len */
+  double loss;              /* of the last step; NaN: none was taken */
+  double seconds_left;      /* of the steps that are left; NaN: not known yet */
+  double celsius;           /* as the host said last; NaN: not known */
+  uint64_t anonymous_bytes; /* the most that was seen during a step; 0: not known */
+  zo_evaluation before;     /* where has_before is non-zero */
+  zo_evaluation after;      /* where has_after is non-zero */
+} zo_job_view;
+
+ZO_API zo_status zo_job_view_of(zo_job* job, zo_job_view* view, zo_error* error);
+
+/* The mean loss of the steps from the point before to `step`. */
+typedef struct zo_loss_point {
+  uint64_t step;
+  double loss;
+} zo_loss_point;
+
+/* The losses of the run for a chart: at most 400 points, however many steps there were. `count` is the room at `points`, and
+ * becomes their number: more than there was room for means that none was written. */
+ZO_API zo_status zo_job_losses(zo_job* job, zo_loss_point* points, size_t* count, zo_error* error);
+
+/* Why the job failed, waits or is paused, as a message for the person; `code` is ZO_OK where there is nothing to say. */
+ZO_API void zo_job_problem(zo_job* job, zo_error* problem);
+
+/* The request. Strings belong to the job, until the next call of zo_job_start, _cancel or _discard; empty: none. */
+ZO_API zo_status zo_job_requested(zo_job* job, zo_job_request* request, zo_error* error);
+
+/* Opens the request's bundle with what was trained so far, to generate, evaluate or export; also while the job runs. The host
+ * closes it. */
+ZO_API zo_status zo_job_session(zo_job* job, const zo_open_options* options, zo_session** session, zo_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ZOEXPORT_JOB_H_ */

@@ -1,0 +1,489 @@
+#include "job/job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "job/conditions.h"
+#include "session/storage/files.h"
+
+namespace zoexport {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNewestStep = 0.1;  // of the smoothed time of a step
+constexpr char kLeaving[] = ".leaving";
+
+// A verb of the C ABI as a Status.
+template <typename Verb, typename... Arguments>
+Status call(Verb verb, Arguments... arguments) {
+  zo_error error;
+  const zo_status status = verb(arguments..., &error);
+  return status == ZO_OK ? Status() : Status(Failure{status, error.where, error.found, error.expected, error.fix});
+}
+
+Result<SessionHandle> open_session(const std::string& bundle, const zo_open_options* options) {
+  zo_session* session = nullptr;
+  ZO_TRY(call(zo_session_open, bundle.c_str(), options, &session));
+  return SessionHandle(session);
+}
+
+// The examples of a file for a session's run; the tokenizer is closed again, as it takes memory.
+Result<DatasetHandle> read_data(const std::string& bundle, const std::string& data, zo_session* session,
+                                const zo_open_options* options, zo_read_report& report) {
+  zo_run run = sized<zo_run>();
+  ZO_TRY(call(zo_session_run, session, &run));
+  zo_tokenizer* opened = nullptr;
+  ZO_TRY(call(zo_tokenizer_open, bundle.c_str(), options, &opened));
+  const TokenizerHandle tokenizer(opened);
+  DatasetHandle dataset(zo_dataset_new());
+  report = sized<zo_read_report>();
+  ZO_TRY(call(zo_dataset_read, dataset.get(), tokenizer.get(), data.c_str(), run.loss, &report));
+  return dataset;
+}
+
+zo_job_view empty_view() {
+  zo_job_view view = sized<zo_job_view>();
+  view.loss = view.seconds_left = view.celsius = kNaN;
+  view.before = view.after = sized<zo_evaluation>();
+  return view;
+}
+
+// What is said of a call that cannot be made while the job runs.
+Failure busy(const char* call) {
+  return {ZO_INVALID_ARGUMENT, "job", std::string(call) + " while it runs", "a job that does not run",
+          "Pause it first."};
+}
+
+Result<json> described(const std::string& state) {
+  size_t size = 0;
+  ZO_TRY(call(zo_state_describe, state.c_str(), static_cast<char*>(nullptr), &size));
+  std::string text(size, '\0');
+  ZO_TRY(call(zo_state_describe, state.c_str(), text.data(), &size));
+  return json::parse(text.c_str(), nullptr, false);
+}
+
+}  // namespace
+
+const Failure Job::kNone{ZO_OK, {}, {}, {}, {}};
+
+Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(join(folder_, "states"), ignored)) {
+    if (entry.path().extension() == kLeaving) {
+      std::filesystem::remove_all(entry.path(), ignored);
+    }
+  }
+  auto found = read_job(folder_);
+  if (!found.ok()) {
+    view_.phase = ZO_JOB_FAILED;
+    problem_ = found.failure();
+    return;
+  }
+  record_ = std::move(*found);
+  if (record_) {
+    show_record();
+    const auto state = described(this->state());
+    view_.step = state.ok() ? (*state).value("steps", uint64_t{0}) : 0;
+  }
+}
+
+Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options* options) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (running_) {
+      return busy("a start");
+    }
+  }
+  ZO_ASSIGN(session, open_session(asked.bundle, options));
+  zo_info info = sized<zo_info>();
+  ZO_TRY(call(zo_session_info, session.get(), &info));
+  JobRecord record = asked;
+  record.bundle_id = info.bundle_id;
+  zo_read_report report;
+  ZO_ASSIGN(data, read_data(asked.bundle, asked.data, session.get(), options, report));
+  if (!asked.held_out.empty()) {
+    zo_read_report ignored;
+    ZO_ASSIGN(held_out, read_data(asked.bundle, asked.held_out, session.get(), options, ignored));
+  }
+  char digest[65];
+  ZO_TRY(call(zo_dataset_digest, data.get(), static_cast<char*>(digest)));
+  ZO_ASSIGN(asks, question(record, session.get(), digest));
+  if (asks && (answer == ZO_JOB_ASK || (answer == ZO_JOB_CONTINUE && asks->nothing_left))) {
+    return asks->message;
+  }
+  record.change = asks && answer == ZO_JOB_CONTINUE;
+  if (answer == ZO_JOB_ANEW) {
+    ZO_TRY(discard_state(record.bundle_id));
+  }
+  ZO_TRY(write_job(folder_, record));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  record_ = std::move(record);
+  show_record();
+  view_.examples = report.examples;
+  view_.shortened = report.shortened;
+  return {};
+}
+
+Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_session* session,
+                                                   const char* digest) const {
+  const std::string folder = state_of_job(folder_, asked.bundle_id);
+  if (!exists(join(folder, "state.json"))) {
+    return std::optional<Question>();
+  }
+  ZO_ASSIGN(state, described(folder));
+  const uint64_t steps = state.value("steps", uint64_t{0});
+  zo_run run = sized<zo_run>();
+  ZO_TRY(call(zo_session_run, session, &run));
+  const json data = state.value("data", json()), settings = state.value("settings", json());
+  const bool other_data = data.is_object() && data.value("sha256", std::string()) != digest;
+  const double rate = settings.is_object() ? settings.value("lr", run.lr) : run.lr;
+  const bool other_rate = asked.lr != 0 && asked.lr != rate;
+  const bool nothing_left = steps >= asked.steps;
+  if (steps == 0 || !(other_data || other_rate || nothing_left)) {
+    return std::optional<Question>();
+  }
+  Failure message{ZO_QUESTION, "what was trained before", std::to_string(steps) + " steps", "",
+                  nothing_left ? "Ask for more steps, or begin anew, which forgets them."
+                               : "Go on from there, or begin anew, which forgets them."};
+  if (other_data) {
+    message.found += " on " + std::to_string(data.value("examples", uint64_t{0})) + " other examples";
+    message.expected = "steps on these examples";
+  } else if (other_rate) {
+    message.found += " with lr " + json(rate).dump();
+    message.expected = "steps with lr " + json(asked.lr).dump();
+  } else {
+    message.expected = "fewer than the " + std::to_string(asked.steps) + " that are asked for";
+  }
+  return std::optional<Question>({std::move(message), nothing_left});
+}
+
+Status Job::run(const JobHost& host, const zo_open_options* options) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (running_) {
+      return busy("a second run");
+    }
+    if (!record_) {
+      return Failure{ZO_INVALID_ARGUMENT, "job", "nothing to run", "a request", "Start it first."};
+    }
+    running_ = true;
+    cancelled_ = false;
+    stop_ = ZO_WAIT_NONE;
+    step_seconds_ = 0;
+  }
+  Status ended = run_to_end(host, options);
+  bool cancelled;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    running_ = false;
+    cancelled = cancelled_;
+    view_.seconds_left = kNaN;
+    if (cancelled) {
+      record_.reset();
+    }
+  }
+  if (ended.ok() && cancelled) {
+    ended = remove_job(folder_);
+    show(host, ZO_JOB_IDLE);
+  }
+  if (!ended.ok()) {
+    show(host, ZO_JOB_FAILED, ZO_WAIT_NONE, ended.failure());
+  }
+  return ended;
+}
+
+Status Job::run_to_end(const JobHost& host, const zo_open_options* options) {
+  show(host, ZO_JOB_PREPARING);
+  if (!may_go_on(host)) {
+    return {};
+  }
+  show(host, ZO_JOB_PREPARING);
+  ZO_ASSIGN(opened, open(options));
+  ZO_TRY(attach(opened));
+  if (record_->evaluate) {
+    ZO_TRY(evaluate(opened, host, &JobRecord::before));
+  }
+  ZO_ASSIGN(whole, train(opened, host));
+  if (!whole) {
+    return {};
+  }
+  if (record_->evaluate) {
+    ZO_TRY(evaluate(opened, host, &JobRecord::after));
+  }
+  ZO_TRY(keep([](JobRecord& record) { record.done = true; }));
+  show(host, ZO_JOB_DONE);
+  return {};
+}
+
+Result<Job::Opened> Job::open(const zo_open_options* options) {
+  ZO_ASSIGN(session, open_session(record_->bundle, options));
+  zo_info info = sized<zo_info>();
+  ZO_TRY(call(zo_session_info, session.get(), &info));
+  if (info.bundle_id != record_->bundle_id) {
+    return Failure{ZO_BUNDLE_ERROR, record_->bundle, std::string("bundle ") + info.bundle_id,
+                   "bundle " + record_->bundle_id + ", as when the run was started", "Start it again."};
+  }
+  zo_read_report report;
+  ZO_ASSIGN(data, read_data(record_->bundle, record_->data, session.get(), options, report));
+  Opened opened{std::move(session), std::move(data), nullptr};
+  if (record_->evaluate && !record_->held_out.empty()) {
+    zo_read_report ignored;
+    ZO_ASSIGN(held_out, read_data(record_->bundle, record_->held_out, opened.session.get(), options, ignored));
+    opened.held_out = std::move(held_out);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  view_.examples = report.examples;
+  view_.shortened = report.shortened;
+  return opened;
+}
+
+Status Job::attach(const Opened& opened) {
+  zo_session* const session = opened.session.get();
+  zo_attach_options attach = sized<zo_attach_options>();
+  attach.mode = ZO_STATE_TRAIN;
+  attach.change_settings = record_->change ? 1 : 0;
+  ZO_TRY(make_folder(join(folder_, "states")));
+  ZO_TRY(call(zo_session_attach_with, session, state().c_str(), &attach));
+  zo_run run = sized<zo_run>();
+  ZO_TRY(call(zo_session_run, session, &run));
+  if (record_->lr != 0) {
+    run.lr = record_->lr;
+    ZO_TRY(call(zo_session_configure, session, &run));
+  }
+  zo_info info = sized<zo_info>();
+  ZO_TRY(call(zo_session_info, session, &info));
+  LossHistory history;
+  zo_record record = sized<zo_record>();
+  for (uint64_t i = 0; i < info.steps; ++i) {
+    ZO_TRY(call(zo_session_record, session, i, &record, static_cast<float*>(nullptr)));
+    history.add(i + 1, static_cast<double>(record.loss));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  history_ = std::move(history);
+  view_.step = info.steps;
+  view_.loss = info.steps > 0 ? static_cast<double>(record.loss) : kNaN;
+  return {};
+}
+
+Status Job::evaluate(const Opened& opened, const JobHost& host, std::optional<zo_evaluation> JobRecord::* found) {
+  if ((*record_).*found) {
+    return {};
+  }
+  show(host, ZO_JOB_EVALUATING);
+  zo_evaluation evaluation = sized<zo_evaluation>();
+  const zo_dataset* data = opened.held_out ? opened.held_out.get() : opened.data.get();
+  ZO_TRY(call(zo_session_evaluate, opened.session.get(), data, &evaluation));
+  return keep([&](JobRecord& record) { record.*found = evaluation; });
+}
+
+Result<bool> Job::train(const Opened& opened, const JobHost& host) {
+  struct Run {
+    Job* job;
+    const JobHost* host;
+  } run{this, &host};
+  const zo_on_progress on_progress = [](void* user, const zo_progress* progress) -> int32_t {
+    const auto* of = static_cast<Run*>(user);
+    return of->job->taken(*progress, *of->host) ? 0 : 1;
+  };
+  for (;;) {
+    if (!may_go_on(host)) {
+      return false;
+    }
+    show(host, ZO_JOB_TRAINING);
+    const Status status = call(zo_session_train, opened.session.get(), opened.data.get(), record_->steps, on_progress,
+                               static_cast<void*>(&run));
+    if (status.ok()) {
+      return true;
+    }
+    if (status.failure().code != ZO_CANCELLED) {
+      return status.failure();
+    }
+  }
+}
+
+bool Job::taken(const zo_progress& progress, const JobHost& host) {
+  const zo_conditions now = look(host);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    step_seconds_ =
+        step_seconds_ == 0 ? progress.seconds : step_seconds_ + kNewestStep * (progress.seconds - step_seconds_);
+    view_.step = progress.step;
+    view_.loss = progress.loss;
+    view_.seconds_left = step_seconds_ * static_cast<double>(progress.total - progress.step);
+    view_.anonymous_bytes = std::max(view_.anonymous_bytes, progress.anonymous_bytes);
+    history_.add(progress.step, progress.loss);
+  }
+  if (host.changed != nullptr) {
+    host.changed(host.user);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return stop_ == ZO_WAIT_NONE && obstacle(now, host.limits) == ZO_WAIT_NONE;
+}
+
+bool Job::may_go_on(const JobHost& host) {
+  for (int32_t waiting = ZO_WAIT_NONE;;) {
+    const zo_conditions now = look(host);
+    int32_t stop;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop = stop_;
+    }
+    const int32_t reason = stop != ZO_WAIT_NONE                                            ? stop
+                           : waiting != ZO_WAIT_NONE && !passed(waiting, now, host.limits) ? waiting
+                                                                                           : obstacle(now, host.limits);
+    if (reason == ZO_WAIT_NONE) {
+      return true;
+    }
+    const bool ends = stop != ZO_WAIT_NONE || reason == ZO_WAIT_MEMORY;
+    if (ends || reason != waiting) {
+      show(host, ends ? ZO_JOB_PAUSED : ZO_JOB_WAITING, reason, waiting_message(reason, now, host.limits, folder_));
+    }
+    if (ends) {
+      return false;
+    }
+    waiting = reason;
+    std::unique_lock<std::mutex> lock(mutex_);
+    asked_.wait_for(lock, std::chrono::duration<double>(host.limits.poll_seconds),
+                    [&] { return stop_ != ZO_WAIT_NONE; });
+  }
+}
+
+zo_conditions Job::look(const JobHost& host) {
+  zo_conditions now = unknown_conditions();
+  if (host.conditions != nullptr) {
+    host.conditions(host.user, &now);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  view_.celsius = now.celsius;
+  return now;
+}
+
+void Job::show(const JobHost& host, int32_t phase, int32_t reason, Failure problem) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    view_.phase = phase;
+    view_.reason = reason;
+    problem_ = std::move(problem);
+  }
+  if (host.changed != nullptr) {
+    host.changed(host.user);
+  }
+}
+
+// As a record is shown that no run goes on with, yet.
+void Job::show_record() {
+  view_ = empty_view();
+  view_.phase = record_->done ? ZO_JOB_DONE : ZO_JOB_PAUSED;
+  view_.reason = record_->done ? ZO_WAIT_NONE : ZO_WAIT_ASKED;
+  view_.steps = record_->steps;
+  problem_ = kNone;
+  history_ = LossHistory();
+}
+
+template <typename Change>
+Status Job::keep(Change change) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  change(*record_);
+  return write_job(folder_, *record_);
+}
+
+void Job::pause(int32_t reason) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (running_ && stop_ == ZO_WAIT_NONE) {
+    stop_ = reason == ZO_WAIT_MEMORY || reason == ZO_WAIT_BACKGROUND ? reason : ZO_WAIT_ASKED;
+    asked_.notify_all();
+  }
+}
+
+Status Job::cancel() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (running_) {
+    cancelled_ = true;
+    stop_ = ZO_WAIT_ASKED;
+    asked_.notify_all();
+    return {};
+  }
+  record_.reset();
+  view_ = empty_view();
+  problem_ = kNone;
+  return remove_job(folder_);
+}
+
+Status Job::discard() {
+  std::string bundle_id;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (running_) {
+      return busy("a discard");
+    }
+    bundle_id = record_ ? record_->bundle_id : "";
+  }
+  ZO_TRY(cancel());
+  return bundle_id.empty() ? Status() : discard_state(bundle_id);
+}
+
+Status Job::discard_state(const std::string& bundle_id) {
+  const std::string state = state_of_job(folder_, bundle_id), leaving = state + kLeaving;
+  if (!exists(state)) {
+    return {};
+  }
+  std::error_code error;
+  std::filesystem::remove_all(leaving, error);
+  // Gone at once: what is left of the folder when the process ends here is removed when the job is opened.
+  ZO_TRY(rename_file(state, leaving));
+  std::filesystem::remove_all(leaving, error);
+  return error ? Status(system_failure(ZO_STATE_ERROR, leaving, error.value(), true)) : Status();
+}
+
+zo_job_view Job::view() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  zo_job_view view = view_;
+  if (record_ && record_->before) {
+    view.has_before = 1;
+    view.before = *record_->before;
+  }
+  if (record_ && record_->after) {
+    view.has_after = 1;
+    view.after = *record_->after;
+  }
+  return view;
+}
+
+std::vector<zo_loss_point> Job::losses() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return history_.points();
+}
+
+Failure Job::problem() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return problem_;
+}
+
+std::optional<JobRecord> Job::record() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return record_;
+}
+
+Result<SessionHandle> Job::session(const zo_open_options* options) const {
+  const std::optional<JobRecord> record = this->record();
+  if (!record) {
+    return Failure{ZO_INVALID_ARGUMENT, "job", "no bundle", "a request", "Start it first."};
+  }
+  ZO_ASSIGN(session, open_session(record->bundle, options));
+  const std::string state = state_of_job(folder_, record->bundle_id);
+  if (exists(join(state, "state.json"))) {
+    ZO_TRY(call(zo_session_attach, session.get(), state.c_str(), static_cast<int32_t>(ZO_STATE_READ),
+                static_cast<const uint64_t*>(nullptr)));
+  }
+  return session;
+}
+
+}  // namespace zoexport

@@ -1,0 +1,27 @@
+// The losses of a run for a chart.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "zoexport/job.h"
+
+namespace zoexport {
+
+// Fewer than kMost points, whatever the number of steps: where they become as many, two neighbours become one, their mean.
+class LossHistory {
+ public:
+  static constexpr size_t kMost = 400;
+
+  void add(uint64_t step, double loss);
+  const std::vector<zo_loss_point>& points() const { return points_; }
+
+ private:
+  std::vector<zo_loss_point> points_;
+  uint64_t each_ = 1;   // steps of a point
+  uint64_t count_ = 0;  // steps of the point that is not there yet
+  double sum_ = 0;
+};
+
+}  // namespace zoexport

@@ -1,0 +1,445 @@
+"""A job's life over an engine of its own: phases, waits, questions, what other processes find, the losses' points."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import bundles, tokenizers
+from zoexport.core.errors import (
+    ConfigError,
+    DataError,
+    DivergedError,
+    QuestionError,
+    StateError,
+    ZoExportError,
+)
+from zoexport.session import Dataset, Session, Tensor
+from zoexport.session.job import Conditions, Job, Limits, Request, View
+from zoexport.session.tokenizer import Tokenizer
+
+VOCABULARY = 4000
+STEPS = 30
+QUICK = Limits(poll_seconds=0.005)
+
+
+class Engine:
+    """Losses that depend on the slot and the tokens, whatever the vocabulary; ``worse`` is added to each."""
+
+    def __init__(self) -> None:
+        self.worse = 0.0
+
+    def __call__(
+        self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+    ) -> None:
+        slot = np.frombuffer(inputs[bundles.SLOT].data, np.float32)
+        labels = np.frombuffer(inputs["label_tokens"].data, np.int64)
+        for name, output in outputs.items():
+            values = np.frombuffer(output.data, np.float32 if name != "is_argmax" else np.uint8)
+            if name == bundles.SLOT:
+                values[:] = slot * np.float32(0.5)
+            elif name == "logprobs":
+                spread = np.arange(values.size) % 3 + labels[0] % 5 + abs(float(slot.sum()))
+                values[:] = -1 - 0.01 * spread - self.worse
+            else:
+                values[:] = 1
+
+
+class App:
+    """A job's folder, with what an app has around it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engine = Engine()
+        files = folder / "files"
+        tokenizers.tokenizer("gpt2").save_pretrained(files)
+        bundles.write_bundle(folder / "like", seq_len=24)
+        model = json.loads((folder / "like" / "manifest.json").read_text())["model"]
+        changes = {"text": {"end_tokens": []}, "model": {**model, "vocab_size": VOCABULARY}}
+        self.bundle = tokenizers.write_bundle(
+            folder / "app" / "bundles" / "one",
+            files,
+            changes=changes,
+            write=lambda path: bundles.write_bundle(path, seq_len=24),
+        )
+        self.data = self.examples("data", [" warm", " cold"])
+        self.seen: list[View] = []
+        self.now = Conditions(celsius=30.0, battery=0.8, charging=False, free_bytes=10**12)
+
+    def examples(self, name: str, words: list[str]) -> Path:
+        path = self.folder / "app" / f"{name}.jsonl"
+        lines = [
+            {"prompt": f"It was {n}:", "completion": words[n % 2], "choices": words}
+            for n in range(4)
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    def request(self, *, steps: int = STEPS, **others: object) -> Request:
+        return Request(**{"bundle": self.bundle, "data": self.data, "steps": steps, **others})  # type: ignore[arg-type]
+
+    def job(self) -> Job:
+        return Job(self.folder / "app", engine=self.engine, cache="")
+
+    def run(self, job: Job, on_view: Callable[[View], None] | None = None) -> list[str]:
+        """Run a job to its end; the phases that it showed, without repetitions."""
+        self.seen = []
+
+        def changed(view: View) -> None:
+            self.seen.append(view)
+            if on_view is not None:
+                on_view(view)
+
+        job.run(conditions=lambda: self.now, changed=changed, limits=QUICK)
+        phases = [view.phase for view in self.seen]
+        return [phase for i, phase in enumerate(phases) if i == 0 or phases[i - 1] != phase]
+
+    def state(self) -> Path:
+        (found,) = (self.folder / "app" / "states").iterdir()
+        return found
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> App:
+    return App(tmp_path)
+
+
+def log(state: Path) -> bytes:
+    return (state / "trajectory.log").read_bytes()
+
+
+def whole(
+    app: App, folder: Path, data: Path | None = None, *, steps: int = STEPS, lr: float | None = None
+) -> bytes:
+    """The log of a session that trains without a job."""
+    with (
+        Session.open(app.bundle, engine=app.engine) as session,
+        Tokenizer.open(app.bundle) as tokenizer,
+        Dataset() as dataset,
+    ):
+        dataset.read(data or app.data, tokenizer, loss=session.run.loss)
+        session.attach(folder)
+        if lr is not None:
+            session.configure(lr=lr)
+        session.train(dataset, steps)
+    return log(folder)
+
+
+def test_a_whole_job_evaluates_trains_and_is_found_done(app: App, tmp_path: Path) -> None:
+    with app.job() as job:
+        assert (job.view.phase, job.requested) == ("idle", None)
+        with pytest.raises(ConfigError, match="nothing to run"):
+            job.run()
+        job.start(app.request(evaluate=True, lr=0.02))
+        assert (job.view.phase, job.view.examples, job.view.steps) == ("paused", 4, STEPS)
+        phases = app.run(job)
+        assert phases == ["preparing", "evaluating", "training", "evaluating", "done"]
+        assert [view.step for view in app.seen if view.loss is not None][-1] == STEPS
+        left = [view.seconds_left for view in app.seen if view.phase == "training"]
+        assert left[-1] == 0
+        assert app.seen[-1].celsius == 30.0
+        view = job.view
+        assert view.before is not None and view.after is not None
+        assert view.before.examples == 4 and view.before.accuracy is not None
+        assert [step for step, _ in job.losses] == list(range(1, STEPS + 1))
+        assert job.problem is None
+    with app.job() as again:
+        view = again.view
+        assert (view.phase, view.step, view.steps) == ("done", STEPS, STEPS)
+        assert view.before is not None and view.after is not None
+        assert again.requested == app.request(evaluate=True, lr=0.02)
+    assert log(app.state()) == whole(app, tmp_path / "other", lr=0.02)
+
+
+def test_held_out_examples_are_those_that_are_evaluated(app: App) -> None:
+    held_out = app.examples("held", [" a", " b"])
+    with held_out.open("a") as file:
+        file.write(json.dumps({"prompt": "x", "completion": " a", "choices": [" a", " b"]}) + "\n")
+    with app.job() as job:
+        job.start(app.request(steps=2, evaluate=True, held_out=held_out))
+        app.run(job)
+        assert job.view.after is not None and job.view.after.examples == 5
+
+
+def test_paused_it_goes_on_in_another_process_with_the_same_bytes(app: App, tmp_path: Path) -> None:
+    with app.job() as job:
+        job.start(app.request())
+        job.pause()  # nothing runs
+        phases = app.run(job, lambda view: job.pause() if view.step == 11 else None)
+        assert (phases[-1], job.view.reason, job.view.step) == ("paused", "asked", 11)
+        assert job.problem is None
+    with app.job() as again:
+        assert (again.view.phase, again.view.step, again.view.reason) == ("paused", 11, "asked")
+        assert app.run(again)[-1] == "done"
+        assert len(again.losses) == STEPS
+    assert log(app.state()) == whole(app, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("reason", "bad", "between", "good"),
+    [
+        ("heat", {"celsius": 42.5}, {"celsius": 41.0}, {"celsius": 39.0}),
+        ("heat", {"heat": 2}, {"heat": 3}, {"heat": 1}),
+        (
+            "battery",
+            {"battery": 0.19, "charging": False},
+            {"battery": 0.1, "charging": False},
+            {"charging": True, "battery": 0.19},
+        ),
+        ("disk", {"free_bytes": 199_000_000}, {"free_bytes": 0}, {"free_bytes": 200_000_000}),
+    ],
+)
+def test_it_waits_for_the_device_and_goes_on(
+    app: App,
+    reason: str,
+    bad: dict[str, object],
+    between: dict[str, object],
+    good: dict[str, object],
+) -> None:
+    sequence = iter([bad, between, between, good])
+
+    def on_view(view: View) -> None:
+        if view.phase == "training" and view.step == 5:
+            app.now = Conditions(**next(sequence))  # type: ignore[arg-type]
+
+    told: list[ZoExportError | None] = []
+    with app.job() as job:
+        job.start(app.request())
+
+        def conditions() -> Conditions:
+            if job.view.phase == "waiting":
+                told.append(job.problem)
+                app.now = Conditions(**next(sequence, good))  # type: ignore[arg-type]
+            return app.now
+
+        job.run(
+            conditions=conditions,
+            changed=lambda view: (app.seen.append(view), on_view(view))[0],
+            limits=QUICK,
+        )
+        assert job.view.phase == "done"
+    phases = [view.phase for view in app.seen]
+    assert phases.count("waiting") == 1  # it did not flicker
+    waiting = next(view for view in app.seen if view.phase == "waiting")
+    assert (waiting.reason, waiting.step) == (reason, 6)
+    assert all(problem is not None for problem in told)
+
+
+def test_little_memory_saves_and_ends_the_run(app: App) -> None:
+    def on_view(view: View) -> None:
+        if view.step == 7:
+            app.now = Conditions(memory_bytes=99_000_000)
+
+    with app.job() as job:
+        job.start(app.request())
+        assert app.run(job, on_view)[-1] == "paused"
+        assert (job.view.reason, job.view.step) == ("memory", 8)
+        problem = job.problem
+        assert problem is not None and "99 MB" in str(problem) and "100 MB" in str(problem)
+        app.now = Conditions()
+        assert app.run(job)[-1] == "done"
+
+
+@pytest.mark.parametrize("reason", ["memory", "background"])
+def test_the_app_ends_the_run_for_a_reason(app: App, reason: str) -> None:
+    with app.job() as job:
+        job.start(app.request())
+        app.run(job, lambda view: job.pause(reason) if view.step == 3 else None)  # type: ignore[arg-type]
+        assert (job.view.phase, job.view.reason, job.view.step) == ("paused", reason, 3)
+        assert job.problem is not None
+
+
+def test_a_pause_ends_a_wait_at_once(app: App) -> None:
+    app.now = Conditions(celsius=50.0)
+    waiting = threading.Event()
+    with app.job() as job:
+        job.start(app.request())
+        thread = threading.Thread(
+            target=lambda: job.run(
+                conditions=lambda: app.now,
+                changed=lambda view: waiting.set() if view.phase == "waiting" else None,
+                limits=Limits(poll_seconds=3600.0),
+            )
+        )
+        thread.start()
+        assert waiting.wait(30)
+        job.pause()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert job.view.phase == "paused"
+    assert not (app.folder / "app" / "states").exists()  # nothing was begun
+
+
+def test_other_examples_with_an_old_state_are_a_question(app: App, tmp_path: Path) -> None:
+    other = app.examples("other", [" up", " down"])
+    with app.job() as job:
+        job.start(app.request())
+        app.run(job)
+        before = log(app.state())
+        with pytest.raises(QuestionError, match=f"found {STEPS} steps on 4 other examples"):
+            job.start(app.request(steps=2 * STEPS, data=other))
+        assert job.view.phase == "done"  # as it was
+        with pytest.raises(QuestionError, match=f"fewer than the {STEPS}"):
+            job.start(app.request())
+        with pytest.raises(QuestionError, match="Ask for more steps"):
+            job.start(app.request(), "continue")
+        with pytest.raises(QuestionError, match=r"lr 0\.\d+; expected steps with lr 0\.25"):
+            job.start(app.request(steps=2 * STEPS, lr=0.25))
+        assert log(app.state()) == before
+
+        job.start(app.request(steps=STEPS + 5), "ask")  # the same run, longer: nothing to ask
+        job.start(app.request(steps=2 * STEPS, data=other), "continue")
+        assert app.run(job)[-1] == "done"
+        assert log(app.state())[: len(before)] == before
+        changes = json.loads((app.state() / "run.json").read_text())["changes"]
+        assert [change["key"] for change in changes] == ["data"]
+
+        job.start(app.request(data=other), "anew")
+        assert app.run(job)[-1] == "done"
+    assert log(app.state()) == whole(app, tmp_path / "other", other)
+
+
+def test_cancelled_it_is_idle_and_discard_removes_the_state(app: App) -> None:
+    with app.job() as job:
+        job.start(app.request())
+        assert app.run(job, lambda view: job.cancel() if view.step == 4 else None)[-1] == "idle"
+        assert job.requested is None
+        assert not (app.folder / "app" / "job.json").exists()
+        assert app.state().is_dir()
+        job.start(app.request())  # the same run: it goes on
+        refused: list[ZoExportError] = []
+
+        def meddle(view: View) -> None:
+            if view.step == 6 and not refused:
+                for call in (job.discard, lambda: job.start(app.request()), job.run):
+                    with pytest.raises(ConfigError, match="while it runs") as error:
+                        call()
+                    refused.append(error.value)
+
+        app.run(job, meddle)
+        assert len(refused) == 3 and job.view.phase == "done"
+        job.discard()
+        assert list((app.folder / "app" / "states").iterdir()) == []
+        assert job.view.phase == "idle"
+
+
+def test_the_folder_may_move(app: App, tmp_path: Path) -> None:
+    with app.job() as job:
+        job.start(app.request())
+        app.run(job, lambda view: job.pause() if view.step == 5 else None)
+    (tmp_path / "app").rename(tmp_path / "updated")
+    with Job(tmp_path / "updated", engine=app.engine, cache="") as job:
+        assert job.requested is not None
+        assert job.requested.data == tmp_path / "updated" / "data.jsonl"
+        assert app.run(job)[-1] == "done"
+
+
+def test_what_cannot_be_used_changes_nothing(app: App) -> None:
+    bad = app.folder / "bad.jsonl"
+    bad.write_text('{"text": 1}\n')
+    with app.job() as job:
+        with pytest.raises(DataError, match=r"bad\.jsonl:1"):
+            job.start(app.request(data=bad))
+        with pytest.raises(ZoExportError, match="nothing"):
+            job.start(app.request(bundle=app.folder / "nothing"))
+        for wrong in ({"steps": 0}, {"lr": float("nan")}, {"lr": -1.0}):
+            with pytest.raises(ConfigError):
+                job.start(app.request(**wrong))  # type: ignore[arg-type]
+        assert job.view.phase == "idle"
+        job.start(app.request())
+        app.data.write_text("{\n")
+        with pytest.raises(DataError):
+            app.run(job)
+        assert job.view.phase == "failed" and isinstance(job.problem, DataError)
+        assert not (app.folder / "app" / "states").exists()
+        for limits in (Limits(cooled=50.0), Limits(battery=2.0), Limits(poll_seconds=0.0)):
+            with pytest.raises(ConfigError, match="zo_limits"):
+                job.run(limits=limits)
+
+
+def test_a_run_that_diverges_fails_and_can_be_begun_anew(app: App) -> None:
+    def on_view(view: View) -> None:
+        if view.step == 12:
+            app.engine.worse = 1e6
+
+    with app.job() as job:
+        job.start(app.request(steps=100))
+        with pytest.raises(DivergedError):
+            app.run(job, on_view)
+        assert job.view.phase == "failed"
+        app.engine.worse = 0.0
+        job.start(app.request(steps=20, lr=0.001), "anew")
+        assert app.run(job)[-1] == "done"
+
+
+def test_a_damaged_request_is_said_and_replaced(app: App) -> None:
+    with app.job() as job:
+        job.start(app.request(steps=3))
+    file = app.folder / "app" / "job.json"
+    written = file.read_text()
+    for damaged in ("", "{", written.replace('"steps": 3', '"steps": "x"'), "[]"):
+        file.write_text(damaged)
+        with app.job() as job:
+            assert job.view.phase == "failed"
+            assert isinstance(job.problem, StateError)
+            job.start(app.request(steps=3))
+            assert file.read_text() == written
+    file.write_text(written.replace('"schema_version": 1', '"schema_version": 2'))
+    with app.job() as job:
+        assert "schema_version 2" in str(job.problem)
+
+
+def test_a_removal_that_was_cut_short_is_finished(app: App) -> None:
+    with app.job() as job:
+        job.start(app.request(steps=3))
+        app.run(job)
+    leaving = app.state().with_suffix(".leaving")
+    shutil.copytree(app.state(), leaving)
+    with app.job():
+        assert not leaving.exists()
+        assert app.state().is_dir()
+
+
+def test_an_exception_of_the_host_ends_the_run_saved(app: App) -> None:
+    def on_view(view: View) -> None:
+        if view.step == 9:
+            raise KeyError("mine")
+
+    with app.job() as job:
+        job.start(app.request())
+        with pytest.raises(KeyError, match="mine"):
+            app.run(job, on_view)
+        assert (job.view.phase, job.view.step) == ("paused", 9)
+
+
+def test_a_session_of_the_job_has_what_was_trained(app: App) -> None:
+    with app.job() as job:
+        with pytest.raises(ConfigError, match="no bundle"):
+            job.session()
+        job.start(app.request(steps=4))
+        with job.session() as session:
+            assert session.info.steps == 0
+        app.run(job)
+        with job.session() as session:
+            assert session.info.steps == 4
+
+
+def test_points_stay_few_and_are_means(app: App) -> None:
+    with app.job() as job:
+        job.start(app.request(steps=900))
+        app.run(job)
+        points = job.losses
+        with job.session() as session:
+            losses = [session.record(step).loss for step in range(900)]
+    assert 200 <= len(points) < 400
+    assert points[-1][0] == 900 - 900 % (points[1][0] - points[0][0])
+    each = points[0][0]
+    for number, (step, loss) in enumerate(points):
+        assert step == (number + 1) * each
+        assert loss == pytest.approx(np.mean(losses[number * each : step]), rel=1e-6)
