@@ -1,7 +1,9 @@
 plugins {
     alias(libs.plugins.android.application)
-    alias(libs.plugins.kotlin.compose)
 }
+
+// To sign a release: ~/.gradle/gradle.properties, or -P of the command line.
+val keystore = providers.gradleProperty("zoexport.keystore").orNull
 
 android {
     namespace = "zoexport.app"
@@ -14,7 +16,18 @@ android {
         versionCode = 1
         versionName = "0.1.0"
         ndk {
-            abiFilters += "arm64-v8a"
+            abiFilters += listOf("arm64-v8a", "x86_64")
+        }
+    }
+
+    signingConfigs {
+        if (keystore != null) {
+            create("release") {
+                storeFile = file(keystore)
+                storePassword = providers.gradleProperty("zoexport.keystore.password").get()
+                keyAlias = providers.gradleProperty("zoexport.key").get()
+                keyPassword = providers.gradleProperty("zoexport.key.password").get()
+            }
         }
     }
 
@@ -22,11 +35,8 @@ android {
         release {
             isMinifyEnabled = true
             proguardFiles(getDefaultProguardFile("proguard-android-optimize.txt"))
+            signingConfig = signingConfigs.findByName("release")
         }
-    }
-
-    buildFeatures {
-        compose = true
     }
 
     compileOptions {
@@ -37,12 +47,4 @@ android {
 
 dependencies {
     implementation(project(":session"))
-    implementation(libs.coroutines.android)
-    implementation(libs.gson)
-    implementation(libs.androidx.activity.compose)
-    implementation(platform(libs.androidx.compose.bom))
-    implementation(libs.androidx.compose.material3)
-    implementation(libs.androidx.core)
-    implementation(libs.androidx.lifecycle.compose)
-    implementation(libs.androidx.work)
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "bindings/c_support.h"
 #include "job/conditions.h"
@@ -30,6 +31,23 @@ zo_status zo_limits_default(zo_limits* limits, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(limits);
     return write_struct(zoexport::default_limits(), sizeof(zo_limits), "zo_limits", limits);
+  });
+}
+
+zo_status zo_examples_write(const char* path, const zo_typed* examples, size_t count, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_TRY(check_path(path, "path"));
+    if (count > 0) {
+      ZO_REQUIRE(examples);
+    }
+    std::string lines;
+    for (size_t i = 0; i < count; ++i) {
+      ZO_REQUIRE(examples[i].prompt);
+      ZO_REQUIRE(examples[i].completion);
+      const nlohmann::ordered_json line = {{"prompt", examples[i].prompt}, {"completion", examples[i].completion}};
+      lines += line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    }
+    return zoexport::write_file(path, [&](int file) { return zoexport::write_all(file, lines.data(), lines.size()); });
   });
 }
 

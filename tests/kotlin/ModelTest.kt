@@ -1,250 +1,231 @@
 import java.io.File
 import java.util.zip.ZipFile
+import kotlin.concurrent.thread
 import kotlin.test.assertContains
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
-import kotlin.test.assertIs
+import kotlin.test.assertNotNull
 import kotlin.test.assertTrue
-import kotlin.time.Duration.Companion.milliseconds
-import kotlin.time.Duration.Companion.seconds
-import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.Job
-import kotlinx.coroutines.cancelAndJoin
-import kotlinx.coroutines.flow.first
-import kotlinx.coroutines.launch
-import kotlinx.coroutines.runBlocking
-import kotlinx.coroutines.withTimeout
-import zoexport.app.training.Conditions
-import zoexport.app.training.Device
 import zoexport.app.training.Launcher
-import zoexport.app.training.Limits
-import zoexport.app.training.Obstacle
-import zoexport.app.training.ProblemKind
-import zoexport.app.training.RunState
 import zoexport.app.training.Screen
-import zoexport.app.training.TrainingJob
 import zoexport.app.training.TrainingModel
-import zoexport.app.training.Typed
+import zoexport.session.Answer
+import zoexport.session.Conditions
+import zoexport.session.Phase
+import zoexport.session.Reason
+import zoexport.session.Typed
 import zoexport.session.ZoException
-
-private class FakeDevice : Device {
-    @Volatile var celsius: Double? = 30.0
-    @Volatile var free = Long.MAX_VALUE
-    @Volatile var percent: Int? = 80
-    @Volatile var charging = false
-
-    /** Called with every look at the temperature, of which there is one a step. */
-    @Volatile var onLook: () -> Unit = {}
-
-    override fun celsius(): Double? = celsius.also { onLook() }
-
-    override fun freeBytes(folder: File): Long = free
-
-    override fun batteryPercent(): Int? = percent
-
-    override fun charging(): Boolean = charging
-}
-
-/** Runs the work in this process, as WorkManager does in the app. */
-private class FakeLauncher : Launcher {
-    lateinit var model: TrainingModel
-    val scope = CoroutineScope(Dispatchers.Default)
-    var work: Job? = null
-    var idleAsked: Boolean? = null
-
-    override fun launch(whenIdle: Boolean) {
-        idleAsked = whenIdle
-        work = scope.launch { model.train() }
-    }
-
-    override fun stop() {
-        work?.cancel()
-    }
-}
 
 /** What the screen shows in every state of a run, on real bundles. */
 class ModelTest(private val bundles: File, private val texts: File, private val output: File) {
-    private inner class App(name: String) {
+    /** Runs the work in this process, as a service does in the app. */
+    private inner class App(name: String) : Launcher {
         val folder = output.resolve(name).apply { mkdirs() }
-        val device = FakeDevice()
-        val launcher = FakeLauncher()
-        val model = newModel()
+
+        @Volatile var now = Conditions(celsius = 30.0, freeBytes = Long.MAX_VALUE / 2, battery = 0.8, charging = false)
+
+        /** Called with every look at the device, of which there is one a step. */
+        @Volatile var onLook: () -> Unit = {}
+        var work: Thread? = null
+        var charging: Boolean? = null
+        var model = newModel()
 
         /** As a new process has it. */
-        fun newModel(): TrainingModel {
-            val conditions = Conditions(device, Limits())
-            val job = TrainingJob(conditions, cache = "", poll = 5.milliseconds)
-            return TrainingModel(folder, job, conditions, launcher).also { launcher.model = it }
+        fun newModel(): TrainingModel =
+            TrainingModel(folder, cache = "", { onLook(); now }, this, pollSeconds = 0.005).also { model = it }
+
+        override fun launch(whenCharging: Boolean) {
+            charging = whenCharging
+            work = thread { model.train() }
         }
+
+        override fun stop() = Unit
 
         fun chosen(method: String = "prge", steps: Long = STEPS): App = apply {
-            model.chooseBundle(bundles.resolve(method).resolve("bundle"))
-            model.chooseData(texts.resolve("data.jsonl"))
-            model.setSteps(steps)
+            model.choose(bundles.resolve(method).resolve("bundle"), texts.resolve("data.jsonl"), steps)
         }
 
-        fun wait(until: (RunState) -> Boolean): Screen =
-            runBlocking { withTimeout(30.seconds) { launcher.model.screen.first { until(it.run) } } }
+        fun wait(until: (Screen) -> Boolean): Screen {
+            repeat(6000) {
+                model.screen.let { if (until(it)) return it }
+                Thread.sleep(5)
+            }
+            error("still ${model.screen.view.phase}, ${model.screen.problem}")
+        }
 
-        fun state(): File = folder.resolve("runs").listFiles()!!.single()
+        fun end(): Screen {
+            work!!.join()
+            return model.screen
+        }
+
+        fun state(): File = folder.resolve("states").listFiles()!!.single()
     }
 
     fun trainsToItsEndAsTheCommandLineDoes() {
         for (method in listOf("prge", "mebp")) {
             val app = App("whole-$method")
-            assertEquals(RunState.Idle, app.model.screen.value.run)
-            app.model.start()
-            assertEquals(RunState.Idle, app.model.screen.value.run)
-            app.chosen(method).model.start()
-            assertEquals(false, app.model.screen.value.canStart)
-            assertEquals(false, app.launcher.idleAsked)
-            val running = app.wait { it is RunState.Running }
-            assertEquals(30.0, running.celsius)
-            val done = app.wait { it is RunState.Done }
-            assertEquals(RunState.Done(STEPS), done.run)
-            assertEquals(STEPS, done.losses.last().step)
+            app.model.start() // nothing is chosen
+            assertEquals(Phase.IDLE, app.model.screen.view.phase)
+            val phases = LinkedHashSet<Phase>()
+            app.model.listen { phases.add(app.model.screen.view.phase) }.use {
+                app.chosen(method).model.start()
+                assertEquals(false, app.charging)
+                app.end()
+            }
+            assertEquals(
+                listOf(Phase.IDLE, Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.DONE),
+                (phases - Phase.PAUSED).toList(),
+            )
+            val done = app.model.screen
+            assertEquals(listOf(STEPS, STEPS), listOf(done.view.step, done.losses.last().step))
+            assertEquals(30.0, done.view.celsius)
             assertTrue(done.canStart && done.losses.size > 100)
+            assertEquals(DATA, assertNotNull(done.view.before).examples)
+            assertNotNull(assertNotNull(done.view.after).accuracy)
             // Its bytes are compared in test_kotlin.py.
             app.state().copyRecursively(output.resolve("state-$method"))
-            runBlocking { app.launcher.work!!.join() }
-            assertEquals(false, app.folder.resolve("request.json").exists())
+            assertEquals(Phase.DONE, app.newModel().screen.view.phase)
         }
     }
 
     fun pausedItGoesOnAlsoInAnotherProcess() {
         val app = App("paused").chosen()
         app.model.start()
-        app.wait { it is RunState.Running }
+        app.wait { it.view.phase == Phase.TRAINING && it.view.step > 3 }
         app.model.pause()
-        app.wait { it == RunState.Paused(null) }
-        assertTrue(app.folder.resolve("request.json").exists())
-        runBlocking { app.launcher.work!!.join() }
+        assertEquals(Reason.ASKED, app.end().view.reason)
         val again = app.newModel()
-        assertEquals(RunState.Paused(null), again.screen.value.run)
-        assertEquals(STEPS, again.screen.value.steps)
+        assertTrue(again.screen.canResume && again.screen.steps == STEPS)
         again.resume()
-        app.wait { it is RunState.Done }
+        assertEquals(Phase.DONE, app.end().view.phase)
         app.state().copyRecursively(output.resolve("state-paused"))
     }
 
     fun cancelledItIsIdleAndKeepsItsState() {
         val app = App("cancelled").chosen(steps = 1_000_000)
-        app.model.start(whenIdle = true)
-        assertEquals(true, app.launcher.idleAsked)
-        app.wait { it is RunState.Running }
+        app.model.start(whenCharging = true)
+        assertEquals(true, app.charging)
+        app.wait { it.view.phase == Phase.TRAINING && it.view.step > 3 }
         app.model.cancel()
-        app.wait { it == RunState.Idle }
-        runBlocking { app.launcher.work!!.join() }
-        assertEquals(RunState.Idle, app.newModel().screen.value.run)
+        assertEquals(Phase.IDLE, app.end().view.phase)
         assertTrue(app.state().resolve("trajectory.log").length() > 64)
-        app.chosen().launcher.model.let { model ->
-            model.chooseBundle(bundles.resolve("prge/bundle"))
-            model.discard()
-        }
-        assertEquals(0, app.folder.resolve("runs").list()!!.size)
+        app.chosen().model.start()
+        app.end()
+        app.model.discard()
+        assertEquals(0, app.folder.resolve("states").list()!!.size)
+        assertEquals(null, app.model.screen.data)
     }
 
     fun heatPausesAndCoolingGoesOn() {
         val app = App("hot").chosen()
         var looks = 0
-        app.device.onLook = { if (++looks == 20) app.device.celsius = 42.5 }
+        app.onLook = { if (++looks == 20) app.now = Conditions(celsius = 42.5) }
         app.model.start()
-        val paused = app.wait { it == RunState.Paused(Obstacle.TOO_HOT) }
-        assertEquals(42.5, paused.celsius)
-        val steps = paused.losses.last().step
-        app.device.celsius = 41.0
+        val hot = app.wait { it.view.phase == Phase.WAITING }
+        assertEquals(listOf<Any?>(Reason.HEAT, 42.5), listOf(hot.view.reason, hot.view.celsius))
+        assertContains(assertNotNull(hot.problem), "42.5 degrees")
+        app.now = Conditions(celsius = 41.0)
         Thread.sleep(50)
-        assertEquals(RunState.Paused(Obstacle.TOO_HOT), app.model.screen.value.run)
+        assertEquals(Phase.WAITING, app.model.screen.view.phase)
         // The state is saved meanwhile.
         assertTrue(app.state().list()!!.any { it.startsWith("snapshot-") })
-        app.device.celsius = 39.0
-        val done = app.wait { it is RunState.Done }
-        assertTrue(steps < STEPS && done.losses.last().step == STEPS)
+        app.now = Conditions(celsius = 39.0)
+        assertEquals(STEPS, app.end().view.step)
     }
 
-    fun aLowBatteryPausesUntilItCharges() {
+    fun aLowBatteryAndAFullDiskWait() {
         val app = App("battery").chosen()
-        app.device.percent = 19
+        app.now = Conditions(battery = 0.19, charging = false)
         app.model.start()
-        app.wait { it == RunState.Paused(Obstacle.LOW_BATTERY) }
-        app.device.charging = true
-        app.wait { it is RunState.Done }
+        app.wait { it.view.reason == Reason.BATTERY }
+        app.now = Conditions(battery = 0.19, charging = true, freeBytes = 1_000_000)
+        val full = app.wait { it.view.reason == Reason.DISK }
+        assertContains(assertNotNull(full.problem), "1 MB free; expected at least 200 MB")
+        app.now = Conditions() // a phone that says nothing
+        assertEquals(Phase.DONE, app.end().view.phase)
     }
 
-    fun aPhoneThatSaysNothingTrains() {
-        val app = App("silent").chosen(steps = 3)
-        app.device.celsius = null
-        app.device.percent = null
-        app.model.start()
-        assertEquals(null, app.wait { it is RunState.Done }.celsius)
-    }
-
-    fun aFullDiskFailsAndCanBeTriedAgain() {
-        val app = App("full").chosen()
-        app.device.free = 1_000_000
-        app.model.start()
-        val before = assertIs<RunState.Failed>(app.wait { it is RunState.Failed }.run).problem
-        assertEquals(ProblemKind.LOW_DISK, before.kind)
-        assertContains(before.message, "1 MB free; expected at least 200 MB")
-        assertEquals(0, app.folder.resolve("runs").list()!!.size)
-        app.device.free = Long.MAX_VALUE
+    fun littleMemorySavesAndPauses() {
+        val app = App("memory").chosen()
         var looks = 0
-        app.device.onLook = { if (++looks == 20) app.device.free = 0 }
+        app.onLook = { if (++looks == 20) app.now = Conditions(memoryBytes = 1) }
         app.model.start()
-        val during = app.wait { it is RunState.Failed }
-        assertEquals(ProblemKind.LOW_DISK, (during.run as RunState.Failed).problem.kind)
-        app.device.onLook = {}
-        app.device.free = Long.MAX_VALUE
-        assertTrue(during.canStart)
-        app.model.start()
-        app.wait { it is RunState.Done }
+        assertEquals(Reason.MEMORY, app.end().view.reason)
+        app.now = Conditions()
+        app.model.resume()
+        app.wait { it.view.phase == Phase.TRAINING }
+        app.model.pause(Reason.MEMORY) // as onTrimMemory asks
+        assertEquals(Reason.MEMORY, app.end().view.reason)
     }
 
-    fun badBundlesAndBadDataFail() {
+    fun badBundlesAndBadDataAreSaid() {
         val app = App("bad").chosen()
-        fun failed() = assertIs<RunState.Failed>(app.model.screen.value.run).problem
-        app.model.chooseBundle(output.resolve("nothing"))
-        assertEquals(ProblemKind.BAD_BUNDLE, failed().kind)
-        val data = output.resolve("bad.jsonl").apply { writeText("{\n") }
-        app.model.chooseData(data)
-        assertEquals(ProblemKind.BAD_DATA, failed().kind)
-        assertContains(failed().message, "bad.jsonl:1")
-        app.chosen()
-        assertEquals(RunState.Idle, app.model.screen.value.run)
-        // Without choices, which this bundle's loss needs: found when it is tokenized, before there is a state.
-        app.model.type(listOf(Typed("a", " b")))
+        fun said(): String = assertNotNull(app.model.screen.problem)
+        app.model.choose(bundle = output.resolve("nothing"))
         app.model.start()
-        assertEquals(ProblemKind.BAD_DATA, (app.wait { it is RunState.Failed }.run as RunState.Failed).problem.kind)
-        assertEquals(0, app.folder.resolve("runs").list()!!.size)
+        assertContains(said(), "nothing")
+        val data = output.resolve("bad.jsonl").apply { writeText("{\n") }
+        app.chosen().model.choose(data = data)
+        assertEquals(null, app.model.screen.problem)
+        app.model.start()
+        assertContains(said(), "bad.jsonl:1")
+        // Without choices, which this bundle's loss needs: found when it is tokenized, before there is a state.
+        app.model.type(listOf(Typed("a\"\n", " b")))
+        app.model.start()
+        assertContains(said(), "typed.jsonl:1")
+        assertEquals(false, app.folder.resolve("states").exists())
         val altered = output.resolve("altered")
         bundles.resolve("prge/bundle").copyRecursively(altered)
         altered.listFiles()!!.single { it.name.endsWith(".pte") }.let { it.writeBytes(it.readBytes().copyOf(100)) }
-        app.chosen().model.chooseBundle(altered)
+        app.chosen().model.choose(bundle = altered)
         app.model.start()
-        assertEquals(ProblemKind.BAD_BUNDLE, (app.wait { it is RunState.Failed }.run as RunState.Failed).problem.kind)
+        assertContains(said(), "altered")
+        // What is wrong only once it runs.
+        val moved = output.resolve("moved.jsonl").apply { writeText(texts.resolve("data.jsonl").readText()) }
+        app.onLook = { moved.delete() }
+        app.chosen().model.choose(data = moved)
+        app.model.start()
+        assertEquals(Phase.FAILED, app.end().view.phase)
+        assertContains(said(), "moved.jsonl")
+    }
+
+    fun otherExamplesAreAQuestion() {
+        val app = App("question").chosen(steps = 5)
+        app.model.start()
+        assertEquals(Phase.DONE, app.end().view.phase)
+        app.model.start()
+        assertContains(assertNotNull(app.model.screen.question), "5 steps")
+        val other = output.resolve("other.jsonl")
+        other.writeText(texts.resolve("data.jsonl").readLines().drop(1).joinToString("\n"))
+        app.model.choose(data = other, steps = 8)
+        assertEquals(null, app.model.screen.question)
+        app.model.start()
+        assertContains(assertNotNull(app.model.screen.question), "$DATA other examples")
+        assertEquals(null, app.model.screen.problem)
+        app.model.start(Answer.CONTINUE)
+        assertEquals(8, app.end().view.step)
+        app.model.choose(data = texts.resolve("data.jsonl"), steps = 4)
+        app.model.start(Answer.ANEW)
+        assertEquals(listOf(4L, Phase.DONE), app.end().view.let { listOf(it.step, it.phase) })
     }
 
     fun theAdapterIsWrittenForPeft() {
         val app = App("adapter").chosen("mebp", steps = 5)
-        assertFailsWith<ZoException.State> { app.model.writeAdapter(output.resolve("none.zip")) }
-        assertEquals(false, output.resolve("none.zip").exists())
+        app.onLook = { app.model.pause() }
         app.model.start()
-        app.wait { it is RunState.Done }
+        app.end()
+        assertFailsWith<ZoException> { app.model.writeAdapter(output.resolve("none.zip")) }
+        assertEquals(false, output.resolve("none.zip").exists())
+        app.onLook = {}
+        app.model.resume()
+        app.end()
         app.model.writeAdapter(output.resolve("adapter.zip"))
         app.state().copyRecursively(output.resolve("state-adapter"))
         val names = ZipFile(output.resolve("adapter.zip")).use { zip -> zip.entries().toList().map { it.name } }
         assertEquals(listOf("adapter_config.json", "adapter_model.safetensors"), names)
-    }
-
-    fun theSystemsStopIsAPause() = runBlocking {
-        val app = App("stopped").chosen(steps = 1_000_000)
-        app.model.start()
-        app.wait { it is RunState.Running }
-        app.launcher.work!!.cancelAndJoin()
-        assertEquals(RunState.Paused(null), app.model.screen.value.run)
-        app.model.cancel()
-        assertEquals(RunState.Idle, app.model.screen.value.run)
+        if (app.model.runCatching { ask("The film was", trained = true) }.isSuccess) {
+            assertEquals(app.model.ask("The film was", trained = true), app.model.ask("The film was", trained = true))
+        }
     }
 
     fun tests() = mapOf(
@@ -252,16 +233,16 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         "model: paused, it goes on, also in another process" to ::pausedItGoesOnAlsoInAnotherProcess,
         "model: cancelled, it is idle and keeps its state" to ::cancelledItIsIdleAndKeepsItsState,
         "model: heat pauses, cooling goes on" to ::heatPausesAndCoolingGoesOn,
-        "model: a low battery pauses until it charges" to ::aLowBatteryPausesUntilItCharges,
-        "model: a phone that says nothing trains" to ::aPhoneThatSaysNothingTrains,
-        "model: a full disk fails and can be tried again" to ::aFullDiskFailsAndCanBeTriedAgain,
-        "model: bad bundles and bad data fail" to ::badBundlesAndBadDataFail,
+        "model: a low battery and a full disk wait" to ::aLowBatteryAndAFullDiskWait,
+        "model: little memory saves and pauses" to ::littleMemorySavesAndPauses,
+        "model: bad bundles and bad data are said" to ::badBundlesAndBadDataAreSaid,
+        "model: other examples are a question" to ::otherExamplesAreAQuestion,
         "model: the adapter is written for PEFT" to ::theAdapterIsWrittenForPeft,
-        "model: the system's stop is a pause" to ::theSystemsStopIsAPause,
     )
 
     private companion object {
         /** As tests/support/text_cases.py has it. */
         const val STEPS = 250L
+        const val DATA = 8L
     }
 }

@@ -2,10 +2,6 @@ import java.io.File
 import kotlin.test.assertContains
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
-import zoexport.app.training.BundleFacts
-import zoexport.app.training.LossHistory
-import zoexport.app.training.Request
-import zoexport.app.training.RequestStore
 import zoexport.session.Dataset
 import zoexport.session.Loss
 import zoexport.session.ZoException
@@ -49,52 +45,10 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
         assertEquals(0, dataset.size)
     }
 
-    fun bundlesWithoutWhatTheAppNeedsAreRefused() {
-        val copy = output.resolve("bundle")
-        bundle.copyRecursively(copy)
-        copy.resolve(BundleFacts.TOKENIZER).delete()
-        assertEquals("no tokenizer.json", assertFailsWith<ZoException.Bundle> { BundleFacts.read(copy) }.found)
-        for (content in listOf("", "[]", "{", """{"model": {}}""")) {
-            copy.resolve("manifest.json").writeText(content)
-            assertFailsWith<ZoException.Bundle>(content) { BundleFacts.read(copy) }
-        }
-        assertFailsWith<ZoException.Bundle> { BundleFacts.read(output.resolve("nothing")) }
-    }
-
-    fun requestsOutliveTheProcess() {
-        val store = RequestStore(output.resolve("kept/request.json"))
-        assertEquals(null, store.load())
-        val request = Request(File("/a b/bundle"), File("/ü/data.jsonl"), File("state"), 1L shl 40)
-        store.save(request.copy(steps = 1))
-        store.save(request)
-        assertEquals(request, RequestStore(output.resolve("kept/request.json")).load())
-        for (damaged in listOf("", "{", "{}", "[]")) {
-            output.resolve("kept/request.json").writeText(damaged)
-            assertEquals(null, store.load(), damaged)
-        }
-        store.clear()
-        assertEquals(listOf(), output.resolve("kept").list()!!.toList())
-    }
-
-    fun chartsHaveFewPoints() {
-        val history = LossHistory(most = 4)
-        for (step in 1L..9L) history.add(step, step.toDouble())
-        // Merged at the fourth point, and again at the eighth step.
-        assertEquals(listOf(4L to 2.5, 8L to 6.5), history.snapshot().map { it.step to it.loss })
-        for (step in 10L..1000L) history.add(step, 0.0)
-        assertEquals(true, history.snapshot().size in 2..3)
-        history.clear()
-        history.add(1, 5.0)
-        assertEquals(listOf(1L to 5.0), history.snapshot().map { it.step to it.loss })
-    }
-
     private fun data(content: String): File = output.apply { mkdirs() }.resolve("data.jsonl").apply { writeText(content) }
 
     fun tests() = mapOf(
         "data: examples are those of Python" to ::examplesAreThoseOfPython,
         "data: what cannot be used is refused with its line" to ::whatCannotBeUsedIsRefusedWithItsLine,
-        "bundles without what the app needs are refused" to ::bundlesWithoutWhatTheAppNeedsAreRefused,
-        "requests outlive the process" to ::requestsOutliveTheProcess,
-        "charts have few points" to ::chartsHaveFewPoints,
     )
 }

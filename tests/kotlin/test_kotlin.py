@@ -6,8 +6,8 @@ Needs a JDK, Gson, and npm, which brings the Kotlin compiler and its coroutines 
 from __future__ import annotations
 
 import json
-import shutil
 import signal
+import struct
 import subprocess
 import sys
 import zipfile
@@ -18,26 +18,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file
 
+from tests.kotlin.conftest import FOLDER, QUICK
 from tests.support import generation_cases, text_cases
-from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, needed, run
+from tests.support.hosts import ROOT, check_states, environment_tool, run
 from zoexport.core.native import library_path
 from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.parity, pytest.mark.network]
-FOLDER = BUILD / "kotlin"
-COMPILER = FOLDER / "node_modules" / "kotlin-compiler"
 HERE = Path(__file__).parent
 TRAINING = ROOT / "android_app/app/src/main/kotlin/zoexport/app/training"
 SESSION = ROOT / "android_app" / "session" / "src" / "main"
-
-
-@pytest.fixture(scope="session")
-def java() -> Path:
-    needed(
-        "javac",
-        "a JDK, version 17 or newer (Debian, Ubuntu: apt-get install default-jdk-headless)",
-    )
-    return needed("java", "a JDK, version 17 or newer")
 
 
 @pytest.fixture(scope="session")
@@ -49,21 +39,23 @@ def glue(java: Path) -> Path:
     options += ["-GNinja", "-DCMAKE_BUILD_TYPE=Release"]
     run(cmake, f"-S{SESSION / 'cpp'}", f"-B{folder}", *options)
     run(cmake, "--build", folder)
+    assert page_size(folder / "libzoexport_jni.so") == 16384
     return folder
 
 
-@pytest.fixture(scope="session")
-def kotlin(java: Path) -> Path:
-    """The compiler of package-lock.json; npm compares its hash."""
-    lock = FOLDER / "package-lock.json"
-    wanted = HERE / "package-lock.json"
-    if not (COMPILER / "bin").is_dir() or lock.read_bytes() != wanted.read_bytes():
-        npm = needed("npm", "npm (Debian, Ubuntu: apt-get install npm), for the Kotlin compiler")
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        shutil.copy(HERE / "package.json", FOLDER)
-        shutil.copy(wanted, lock)
-        run(npm, "ci", "--no-audit", "--no-fund", cwd=FOLDER)
-    return COMPILER
+def page_size(library: Path) -> int:
+    """The least alignment of what the loader maps, which must be a multiple of the system's pages."""
+    content = library.read_bytes()
+    first, size, count = (
+        *struct.unpack_from("<Q", content, 32),
+        *struct.unpack_from("<HH", content, 54),
+    )
+    loaded = 1
+    return min(
+        struct.unpack_from("<Q", content, first + size * number + 48)[0]
+        for number in range(count)
+        if struct.unpack_from("<I", content, first + size * number)[0] == loaded
+    )
 
 
 @pytest.fixture(scope="session")
@@ -90,10 +82,8 @@ def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
     libraries = [lib / "kotlin-test.jar", lib / "kotlinx-coroutines-core-jvm.jar", gson]
     path = ":".join(map(str, libraries))
     options = ["-Werror", "-jvm-target", "17", "-cp", path, "-d", jar]
-    # For half a minute's work the JVM's second compiler costs more than it gives: 19 s of the processor and not 45.
-    quick = {"JAVA_OPTS": "-Xmx512M -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     sources = [SESSION / "kotlin", TRAINING, HERE]
-    run(kotlin / "bin" / "kotlinc", *options, *sources, environment=quick)
+    run(kotlin / "bin" / "kotlinc", *options, *sources, environment=QUICK)
     path = f"{jar}:{path}:{lib / 'kotlin-stdlib.jar'}"
     # -Xcheck:jni warns of an unchecked exception or a leaked reference and goes on; of a handler of signals beside its
     # own too, unless the JDK's library that chains them comes first.

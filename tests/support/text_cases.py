@@ -23,6 +23,12 @@ DATA: list[dict[str, Any]] = [
 MIXED: list[dict[str, Any]] = [
     {"text": "A dull, slow and empty picture that never finds its way. It was terrible"},
     {"text": "café 🦊", "id": 7},
+    {"text": "a text that is longer than a row, cut at its end " * 20},
+    {"prompt": "", "completion": "alone"},
+    {"prompt": "a prompt too long, whose start is dropped " * 20, "completion": " yes"},
+    {"prompt": "so", "completion": "a completion that is too long by itself " * 20},
+    {"prompt": "dropped for the longest " * 9, "completion": "A", "choices": ["A", "several"]},
+    {"prompt": "cafe", "completion": "e\u0301", "choices": ["\u00e9", "e\u0301"]},
     {
         "prompt": "Two friends",
         "completion": " travel through the mountains and learn what matters to them",

@@ -1,5 +1,6 @@
 import Foundation
 import Observation
+import UIKit
 import ZoSession
 import ZoTraining
 
@@ -7,48 +8,39 @@ import ZoTraining
 @MainActor
 @Observable
 final class AppModel {
-    private(set) var view: TrainingView
+    private(set) var screen: TrainingScreen
     private(set) var bundles: [String] = []
     private(set) var dataFiles: [String] = []
     var message: String?
 
     let places: Places
     @ObservationIgnored private let model: TrainingModel
-    @ObservationIgnored private var observers: [any NSObjectProtocol] = []
 
-    init() {
+    /// - Throws: the app's documents cannot be written.
+    init() throws {
         places = Places(root: URL.documentsDirectory, cache: URL.cachesDirectory)
         let cache = places.cache
-        model = TrainingModel(.init(
-            places: places, conditions: Device(),
-            tokenizer: { try await BundleTokenizer(bundle: $0) },
+        model = try TrainingModel(.init(
+            places: places, conditions: { [root = places.root] in Device.conditions(at: root) },
             engine: { try await Engines.engine(of: $0, cache: cache) }
         ))
-        view = model.view
-        model.onChange = { [weak self] in self?.view = $0 }
-        observers.append(NotificationCenter.default.addObserver(
-            forName: ProcessInfo.thermalStateDidChangeNotification, object: nil, queue: .main
-        ) { [weak self] _ in
-            MainActor.assumeIsolated { self?.model.conditionsChanged() }
-        })
+        screen = model.screen
+        model.onChange = { [weak self] in self?.show($0) }
         look()
     }
 
-    var hasUnfinishedRun: Bool {
-        switch view.phase {
-        case .running, .paused: true
-        case .idle, .failed, .done: false
-        }
-    }
+    /// Whether what trains computes on the GPU, which an app may use in the foreground only.
+    var needsForeground: Bool { screen.request.map { Engines.name(of: $0.bundle) == "mlx" } ?? false }
 
-    func start() { model.start() }
-    func pause() { model.pause() }
+    func start(_ answer: Answer = .ask) { model.start(answer) }
+    func resume() { model.resume() }
+    func pause(_ reason: Reason = .asked) { model.pause(reason) }
     func cancel() { model.cancel() }
-    func conditionsChanged() { model.conditionsChanged() }
     func finished() async { await model.finished() }
 
-    func choose(bundle: String, data: String, steps: UInt64) {
-        model.choose(RunRequest(bundle: bundle, data: data, totalSteps: steps))
+    func choose(bundle: String, data: String, steps: UInt64, lr: Double?) {
+        let folder = places.bundles.appendingPathComponent(bundle, isDirectory: true)
+        model.choose(JobRequest(bundle: folder, data: places.data.appendingPathComponent(data), steps: steps, lr: lr))
     }
 
     /// Lists what can be chosen.
@@ -56,24 +48,26 @@ final class AppModel {
         func names(_ folder: URL) -> [String] {
             ((try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? []).filter { !$0.hasPrefix(".") }.sorted()
         }
-        do { try places.tidy() } catch { message = error.localizedDescription }
+        do {
+            try places.tidy()
+            // Bundles can be copied again, and examples are the person's own files.
+            for var folder in [places.bundles, places.root.appendingPathComponent("states", isDirectory: true)] {
+                var values = URLResourceValues()
+                values.isExcludedFromBackup = true
+                try? folder.setResourceValues(values)
+            }
+        } catch {
+            message = error.localizedDescription
+        }
         bundles = names(places.bundles)
         dataFiles = names(places.data)
     }
 
     /// Copies what the user picked into the app's folders; it replaces what has its name.
-    func take(_ picked: URL, into folder: URL) {
-        let allowed = picked.startAccessingSecurityScopedResource()
-        defer { if allowed { picked.stopAccessingSecurityScopedResource() } }
-        let files = FileManager.default
-        let target = folder.appendingPathComponent(picked.lastPathComponent)
-        let partial = folder.appendingPathComponent(".\(UUID().uuidString)")
+    func take(_ picked: URL, into folder: URL) async {
         do {
-            try files.copyItem(at: picked, to: partial)
-            try? files.removeItem(at: target)
-            try files.moveItem(at: partial, to: target)
+            try await Task.detached { try copy(picked, into: folder) }.value
         } catch {
-            try? files.removeItem(at: partial)
             message = error.localizedDescription
         }
         look()
@@ -81,21 +75,62 @@ final class AppModel {
 
     /// Writes examples that were typed as a data file.
     func write(_ examples: [TypedExample], as name: String) {
-        do {
-            try TypedExample.lines(examples).write(to: places.data.appendingPathComponent(name), options: .atomic)
-        } catch {
-            message = error.localizedDescription
-        }
+        attempt { try TypedExample.write(examples, to: places.data.appendingPathComponent(name)) }
         look()
     }
 
-    /// The adapter as a folder to share, or nil after saying why not.
-    func adapter() async -> URL? {
+    /// Removes a data file and what was trained.
+    func forget(data: String?) {
+        model.discard()
+        if let data { attempt { try FileManager.default.removeItem(at: places.data.appendingPathComponent(data)) } }
+        look()
+    }
+
+    /// The adapter to share, in PEFT's folder or as llama.cpp's file; nil after saying why not.
+    func adapter(_ format: AdapterFormat) async -> URL? {
+        let target: URL
+        switch format {
+        case .peft: target = places.cache.appendingPathComponent("adapter", isDirectory: true)
+        case .gguf: target = places.cache.appendingPathComponent("adapter.gguf")
+        }
         do {
-            return try await model.exportAdapter(into: places.cache)
+            try await model.withSession { try $0.exportAdapter(to: target, format: format, replace: true) }
+            return target
         } catch {
             message = "\(error)"
             return nil
         }
     }
+
+    /// The answer to a prompt, with what was trained or without.
+    func ask(_ prompt: String, trained: Bool) async -> String {
+        do {
+            return try await model.ask(prompt, trained: trained)
+        } catch {
+            message = "\(error)"
+            return ""
+        }
+    }
+
+    private func show(_ screen: TrainingScreen) {
+        self.screen = screen
+        // Locked, the phone stops the app after some seconds.
+        UIApplication.shared.isIdleTimerDisabled = screen.isActive
+    }
+
+    private func attempt(_ action: () throws -> Void) {
+        do { try action() } catch { message = "\(error)" }
+    }
+}
+
+private func copy(_ picked: URL, into folder: URL) throws {
+    let allowed = picked.startAccessingSecurityScopedResource()
+    defer { if allowed { picked.stopAccessingSecurityScopedResource() } }
+    let files = FileManager.default
+    let target = folder.appendingPathComponent(picked.lastPathComponent)
+    let partial = folder.appendingPathComponent(".\(UUID().uuidString)")
+    defer { try? files.removeItem(at: partial) }
+    try files.copyItem(at: picked, to: partial)
+    try? files.removeItem(at: target)
+    try files.moveItem(at: partial, to: target)
 }

@@ -1,5 +1,6 @@
 import BackgroundTasks
 import Foundation
+import ZoSession
 
 /// Goes on with an unfinished run while the phone charges and nobody uses it.
 @MainActor
@@ -21,7 +22,9 @@ final class BackgroundTraining {
         }
     }
 
+    /// Asks for time, for what may run in the background.
     func schedule() {
+        guard !model.needsForeground else { return }
         let request = BGProcessingTaskRequest(identifier: Self.identifier)
         request.requiresExternalPower = true
         request.requiresNetworkConnectivity = false
@@ -33,16 +36,16 @@ final class BackgroundTraining {
     }
 
     private func run(_ task: BGProcessingTask) {
-        guard model.hasUnfinishedRun else { return task.setTaskCompleted(success: true) }
+        guard model.screen.canResume, !model.needsForeground else { return task.setTaskCompleted(success: true) }
         // The system takes the time back: the run ends after its step, saved, and another task goes on with it.
         task.expirationHandler = { [weak self] in
-            Task { @MainActor in self?.model.pause() }
+            Task { @MainActor in self?.model.pause(.background) }
         }
-        if model.view.phase != .running { model.start() }
+        model.resume()
         Task {
             await model.finished()
-            if model.hasUnfinishedRun { schedule() }
-            task.setTaskCompleted(success: model.view.phase == .done)
+            if model.screen.canResume { schedule() }
+            task.setTaskCompleted(success: model.screen.view.phase == .done)
         }
     }
 }

@@ -1,9 +1,17 @@
 import Foundation
-import ZoTraining
+import ZoSession
 
-/// The conditions that iOS tells.
-struct Device: DeviceConditions {
-    var heat: Heat {
+/// What iOS says of the device. Of the battery the system takes care itself, by its low power mode and what it lets run.
+enum Device {
+    static func conditions(at folder: URL) -> Conditions {
+        let free = try? folder.resourceValues(forKeys: [.volumeAvailableCapacityForImportantUsageKey])
+        return Conditions(
+            heat: heat, freeBytes: free?.volumeAvailableCapacityForImportantUsage.map(UInt64.init(clamping:)),
+            memoryBytes: UInt64(os_proc_available_memory())
+        )
+    }
+
+    private static var heat: Heat {
         switch ProcessInfo.processInfo.thermalState {
         case .nominal: .nominal
         case .fair: .fair
@@ -11,22 +19,5 @@ struct Device: DeviceConditions {
         case .critical: .critical
         @unknown default: .serious
         }
-    }
-
-    /// `phys_footprint`: what the system compares with the app's limit.
-    var memoryBytes: UInt64 {
-        var info = task_vm_info_data_t()
-        var count = mach_msg_type_number_t(MemoryLayout<task_vm_info_data_t>.size / MemoryLayout<natural_t>.size)
-        let result = withUnsafeMutablePointer(to: &info) { info in
-            info.withMemoryRebound(to: integer_t.self, capacity: Int(count)) {
-                task_info(mach_task_self_, task_flavor_t(TASK_VM_INFO), $0, &count)
-            }
-        }
-        return result == KERN_SUCCESS ? info.phys_footprint : 0
-    }
-
-    func freeBytes(in folder: URL) -> Int64? {
-        try? folder.resourceValues(forKeys: [.volumeAvailableCapacityForImportantUsageKey])
-            .volumeAvailableCapacityForImportantUsage
     }
 }

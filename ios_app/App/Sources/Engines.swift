@@ -1,3 +1,4 @@
+import CoreML
 import Foundation
 import ZoCoreML
 import ZoSession
@@ -8,12 +9,17 @@ enum Engines {
         let engine: String
     }
 
+    /// The engine that a bundle names; nil of what is no manifest, which the session says.
+    static func name(of bundle: URL) -> String? {
+        let content = try? Data(contentsOf: bundle.appendingPathComponent("manifest.json"))
+        return content.flatMap { try? JSONDecoder().decode(Manifest.self, from: $0) }?.engine
+    }
+
     static func engine(of bundle: URL, cache: URL) async throws -> (any Engine)? {
-        // What is no manifest, the session says.
-        guard let content = try? Data(contentsOf: bundle.appendingPathComponent("manifest.json")),
-            let manifest = try? JSONDecoder().decode(Manifest.self, from: content), manifest.engine == "coreml"
-        else { return nil }
+        guard name(of: bundle) == "coreml" else { return nil }
         let folder = cache.appendingPathComponent("coreml", isDirectory: true)
-        return try PackageEngine(bundle: bundle, functions: try await CoreMLFunctions(bundle: bundle, cache: folder))
+        // The GPU is for the foreground alone, and a run may go on in the background.
+        let functions = try await CoreMLFunctions(bundle: bundle, cache: folder, units: .cpuAndNeuralEngine)
+        return try PackageEngine(bundle: bundle, functions: functions)
     }
 }

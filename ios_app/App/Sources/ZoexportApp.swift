@@ -1,5 +1,6 @@
 import SwiftUI
 import UIKit
+import ZoSession
 
 @main
 struct ZoexportApp: App {
@@ -12,10 +13,10 @@ struct ZoexportApp: App {
         }
         .onChange(of: phase) {
             switch phase {
-            // The system stops an app in the background within seconds; the task goes on when the phone charges.
+            case .inactive: delegate.cover()
             case .background: delegate.leave()
             case .active: delegate.comeBack()
-            default: break
+            @unknown default: break
             }
         }
     }
@@ -23,8 +24,11 @@ struct ZoexportApp: App {
 
 @MainActor
 final class AppDelegate: NSObject, UIApplicationDelegate {
-    let model = AppModel()
+    /// The system gives every app its documents.
+    let model = try! AppModel()
     private lazy var background = BackgroundTraining(model)
+    /// Whether a run was under way when the user left.
+    private var left = false
 
     func application(
         _ application: UIApplication,
@@ -35,26 +39,43 @@ final class AppDelegate: NSObject, UIApplicationDelegate {
         return true
     }
 
-    /// Whether a run was under way when the user left.
-    private var left = false
+    /// The system asks for memory: training is what can be given up.
+    func applicationDidReceiveMemoryWarning(_ application: UIApplication) {
+        model.pause(.memory)
+    }
+
+    /// MLX dies where it asks for the GPU in the background, and a step may be under way when the app gets there.
+    func cover() {
+        guard model.needsForeground, model.screen.isActive else { return }
+        left = true
+        model.pause(.background)
+    }
 
     /// Saves the run that is under way, and asks the system for time to go on with it.
     func leave() {
-        guard model.hasUnfinishedRun else { return }
-        background.schedule()
-        guard model.view.phase == .running else { return }
+        guard model.screen.isActive else { return }
         left = true
-        let task = UIApplication.shared.beginBackgroundTask()
-        model.pause()
+        background.schedule()
+        let application = UIApplication.shared
+        var task = UIBackgroundTaskIdentifier.invalid
+        let end = {
+            application.endBackgroundTask(task)
+            task = .invalid
+        }
+        task = application.beginBackgroundTask(expirationHandler: end)
+        model.pause(.background)
         Task {
             await model.finished()
-            UIApplication.shared.endBackgroundTask(task)
+            if task != .invalid { end() }
         }
     }
 
     func comeBack() {
-        if left, model.hasUnfinishedRun { model.start() }
+        let goesOn = left
         left = false
-        model.conditionsChanged()
+        Task {
+            await model.finished()
+            if goesOn, model.screen.view.reason == .background { model.resume() }
+        }
     }
 }

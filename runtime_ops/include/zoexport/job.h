@@ -10,7 +10,7 @@
 #ifndef ZOEXPORT_JOB_H_
 #define ZOEXPORT_JOB_H_
 
-#include "zoexport/session.h"
+#include "session.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,6 +47,16 @@ typedef struct zo_limits {
 
 /* Fills `limits` with the values above. */
 ZO_API zo_status zo_limits_default(zo_limits* limits, zo_error* error);
+
+/* ---- examples that a person typed ---------------------------------------------------------------------------- */
+
+typedef struct zo_typed {
+  const char* prompt;
+  const char* completion;
+} zo_typed;
+
+/* Writes them as a data file, whole or not at all; one that is there is replaced. */
+ZO_API zo_status zo_examples_write(const char* path, const zo_typed* examples, size_t count, zo_error* error);
 
 /* ---- a job --------------------------------------------------------------------------------------------------- */
 

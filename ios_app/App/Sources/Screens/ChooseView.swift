@@ -2,7 +2,7 @@ import SwiftUI
 import UniformTypeIdentifiers
 import ZoTraining
 
-/// A bundle, a data file or typed examples, and the number of steps.
+/// A bundle, a data file or typed examples, the number of steps and the learning rate.
 struct ChooseView: View {
     private enum Picked { case bundle, data }
 
@@ -10,9 +10,11 @@ struct ChooseView: View {
     @State private var bundle: String?
     @State private var data: String?
     @State private var steps = 100
+    @State private var rate: Double?
     @State private var picked = Picked.bundle
     @State private var isPicking = false
     @State private var isTyping = false
+    @State private var isDeleting = false
 
     var body: some View {
         Form {
@@ -23,26 +25,41 @@ struct ChooseView: View {
                 }
                 Button("Copy a bundle into the app") { pick(.bundle) }
             }
-            Section("Examples") {
+            Section {
                 Picker("File", selection: $data) {
                     Text("None").tag(String?.none)
                     ForEach(model.dataFiles, id: \.self) { Text($0).tag(String?.some($0)) }
                 }
                 Button("Copy a JSON Lines file into the app") { pick(.data) }
                 Button("Type examples") { isTyping = true }
+                Button("Delete examples and training", role: .destructive) { isDeleting = true }
+            } header: {
+                Text("Examples")
+            } footer: {
+                Text("Examples stay on this phone. What is trained may contain parts of them.")
             }
-            Section("Steps") {
-                Stepper("\(steps)", value: $steps, in: 10...10_000, step: 10)
+            Section("Training") {
+                Stepper("\(steps) steps", value: $steps, in: 10...10_000, step: 10)
+                TextField("Learning rate (empty: the bundle’s)", value: $rate, format: .number)
+                    .keyboardType(.decimalPad)
             }
             Button("Choose") {
-                if let bundle, let data { model.choose(bundle: bundle, data: data, steps: UInt64(steps)) }
+                if let bundle, let data { model.choose(bundle: bundle, data: data, steps: UInt64(steps), lr: rate) }
             }
-            .disabled(bundle == nil || data == nil || model.view.phase == .running)
+            .disabled(bundle == nil || data == nil || model.screen.isActive)
         }
         .fileImporter(isPresented: $isPicking, allowedContentTypes: picked == .bundle ? [.folder] : [.data]) { result in
             switch result {
-            case .success(let url): model.take(url, into: picked == .bundle ? model.places.bundles : model.places.data)
+            case .success(let url):
+                let folder = picked == .bundle ? model.places.bundles : model.places.data
+                Task { await model.take(url, into: folder) }
             case .failure(let error): model.message = error.localizedDescription
+            }
+        }
+        .confirmationDialog("Delete examples and training?", isPresented: $isDeleting, titleVisibility: .visible) {
+            Button("Delete", role: .destructive) {
+                model.forget(data: data)
+                data = nil
             }
         }
         .sheet(isPresented: $isTyping) { TypeView() }

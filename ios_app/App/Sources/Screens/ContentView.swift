@@ -1,7 +1,8 @@
 import SwiftUI
+import ZoSession
 import ZoTraining
 
-/// Choosing, and the run.
+/// Choosing, the run, and what came of it.
 struct ContentView: View {
     @Environment(AppModel.self) private var model
 
@@ -11,6 +12,8 @@ struct ContentView: View {
                 .tabItem { Label("Choose", systemImage: "tray.and.arrow.down") }
             NavigationStack { RunView().navigationTitle("Train") }
                 .tabItem { Label("Train", systemImage: "chart.xyaxis.line") }
+            NavigationStack { TryView().navigationTitle("Try it") }
+                .tabItem { Label("Try it", systemImage: "text.bubble") }
         }
         .alert(
             "zoexport", isPresented: .init(get: { model.message != nil }, set: { if !$0 { model.message = nil } }),

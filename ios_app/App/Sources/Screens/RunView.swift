@@ -3,49 +3,53 @@ import SwiftUI
 import ZoSession
 import ZoTraining
 
-/// The run: its state, the curve of its losses, what a step costs, and the adapter.
+/// The run: its state, the curve of its losses, what is left, and what the examples say before and after.
 struct RunView: View {
     @Environment(AppModel.self) private var model
-    @State private var adapter: URL?
 
-    private var view: TrainingView { model.view }
+    private var screen: TrainingScreen { model.screen }
+    private var view: JobView { screen.view }
 
     var body: some View {
         List {
             Section {
-                LabeledContent("State", value: view.phase.title)
-                if let detail = view.phase.detail { Text(detail).font(.callout) }
-                if let request = view.request {
-                    LabeledContent("Bundle", value: "\(request.bundle) (\(view.method))")
+                LabeledContent("State", value: view.title)
+                if let problem = screen.problem { Text(problem.description).font(.callout) }
+                if let request = screen.request {
+                    LabeledContent("Bundle", value: request.bundle.lastPathComponent)
                     LabeledContent("Examples", value: "\(view.examples), \(view.shortened) of them shortened")
-                    ProgressView(value: Double(view.step), total: Double(max(request.totalSteps, view.step, 1))) {
-                        Text("\(view.step) of \(request.totalSteps) steps")
+                    ProgressView(value: Double(view.step), total: Double(max(request.steps, view.step, 1))) {
+                        Text("\(view.step) of \(request.steps) steps")
                     }
+                }
+                if let left = view.secondsLeft {
+                    LabeledContent("Left", value: Duration.seconds(left).formatted(.time(pattern: .minuteSecond)))
                 }
             }
             Section("Loss") {
-                Chart(view.points, id: \.step) { point in
+                Chart(screen.losses, id: \.step) { point in
                     LineMark(x: .value("Step", point.step), y: .value("Loss", point.loss))
                 }
                 .frame(height: 200)
-            }
-            Section("Device") {
-                LabeledContent("Step", value: view.stepSeconds.map { String(format: "%.2f s", $0) } ?? "–")
-                LabeledContent("Memory", value: "\(view.memoryBytes >> 20) MiB")
-                LabeledContent("Temperature", value: view.heat.title)
+                if let before = view.before { LabeledContent("Before", value: before.title) }
+                if let after = view.after { LabeledContent("After", value: after.title) }
+                if view.anonymousBytes > 0 { LabeledContent("Memory", value: "\(view.anonymousBytes / 1_000_000) MB") }
             }
             Section {
-                Button(view.step > 0 ? "Go on" : "Start") { model.start() }.disabled(!view.canStart)
-                Button("Pause") { model.pause() }.disabled(!view.canPause)
-                Button("Cancel", role: .destructive) { model.cancel() }.disabled(!view.canCancel)
-                if let adapter {
-                    ShareLink("Share the adapter", item: adapter)
+                if screen.canResume {
+                    Button("Go on") { model.resume() }
                 } else {
-                    Button("Make the adapter's files") { Task { adapter = await model.adapter() } }
-                        .disabled(view.step == 0 || view.phase == .running)
+                    Button("Start") { model.start() }.disabled(!screen.canStart)
                 }
+                Button("Pause") { model.pause() }.disabled(!screen.isActive)
+                Button("Cancel", role: .destructive) { model.cancel() }.disabled(!screen.isActive && !screen.canResume)
             }
         }
-        .onChange(of: view.step) { adapter = nil }
+        .confirmationDialog(
+            screen.question?.description ?? "", isPresented: .constant(screen.question != nil), titleVisibility: .visible
+        ) {
+            Button("Go on from there") { model.start(.goOn) }
+            Button("Begin anew", role: .destructive) { model.start(.anew) }
+        }
     }
 }

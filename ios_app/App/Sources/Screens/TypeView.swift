@@ -1,5 +1,5 @@
 import SwiftUI
-import ZoTraining
+import ZoSession
 
 /// Examples typed by hand, kept as a data file.
 struct TypeView: View {
@@ -27,7 +27,7 @@ struct TypeView: View {
                         model.write(examples, as: name)
                         dismiss()
                     }
-                    .disabled(name.isEmpty || name.contains("/") || !examples.contains(where: \.isComplete))
+                    .disabled(name.isEmpty || name.contains("/") || examples.contains { $0.completion.isEmpty })
                 }
             }
         }

@@ -68,6 +68,36 @@ public final class Dataset: Sendable {
         try handle.call { dataset in try verb { zo_dataset_load(dataset, path, $0) } }
     }
 
+    /// Appends the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for `bundle`, whose tokenizer is
+    /// open only meanwhile. On failure nothing is appended.
+    ///
+    /// - Parameter loss: `choices` where every example must have choices.
+    /// - Returns: how many were shortened to the bundle's rows.
+    /// - Throws: `ZoError` of kind `data`: the file, or a line of it, cannot be used; of kind `bundle`: no tokenizer.
+    @discardableResult
+    public func read(_ data: URL, bundle: URL, loss: Loss = .full, trustedKeys: [String]? = nil) throws -> UInt64 {
+        let path = try checked(data.path, "data"), folder = try checked(bundle.path, "bundle")
+        let options = try OpenOptions(engine: nil, cache: nil, trustedKeys: trustedKeys)
+        return try handle.call { dataset in
+            var tokenizer: OpaquePointer?
+            try options.withC { options in try verb { zo_tokenizer_open(folder, options, &tokenizer, $0) } }
+            defer { zo_tokenizer_close(tokenizer) }
+            var report = zo_read_report()
+            report.struct_size = UInt32(MemoryLayout<zo_read_report>.size)
+            try verb { zo_dataset_read(dataset, tokenizer, path, loss.rawValue, &report, $0) }
+            return report.shortened
+        }
+    }
+
+    /// SHA-256 of all examples in their order, in hexadecimal.
+    public var digest: String {
+        get throws {
+            var text = [CChar](repeating: 0, count: 65)
+            try handle.call { dataset in try verb { zo_dataset_digest(dataset, &text, $0) } }
+            return String(cString: text)
+        }
+    }
+
     /// Frees the examples, which the last reference does too. Closing twice is allowed.
     public func close() throws {
         try handle.close()

@@ -37,11 +37,12 @@ final class Handle: @unchecked Sendable {
         }
     }
 
-    /// Runs a quick `action` beside the call that runs; nothing after `close`.
-    func beside(_ action: (OpaquePointer) -> Void) {
+    /// Runs a quick `action` beside the call that runs; nil, and nothing, after `close`.
+    @discardableResult
+    func beside<Result>(_ action: (OpaquePointer) throws -> Result) rethrows -> Result? {
         gate.lock()
         defer { gate.unlock() }
-        address.map(action)
+        return try address.map(action)
     }
 
     /// Waits for a call that runs, then frees the handle. Closing twice is allowed.

@@ -21,30 +21,25 @@ public final class TrainingSession: Sendable {
     ///     any bundle. An app that ships a key opens nothing else.
     /// - Throws: `ZoError` of kind `bundle`: missing, altered, of another version, or signed by none of the keys; of kind
     ///   `invalidArgument`: no key in the list, or something else.
-    public init(
+    public convenience init(
         bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil, cache: String? = nil,
         trustedKeys: [String]? = nil
     ) throws {
         try checkVersion()
         let path = try checked(bundle.path, "bundle")
-        let packed = try cache.map { try checked($0, "cache") }
-        let keys = try trustedKeys.map { try checked($0.joined(separator: "\n"), "trustedKeys") }
-        let callback = engine.map(EngineCallback.init)
+        let options = try OpenOptions(
+            threads: threads, verify: verify, engine: engine, cache: cache, trustedKeys: trustedKeys
+        )
         var opened: OpaquePointer?
-        try withOptionalPointer(to: callback?.table) { table in
-            try withOptionalText(packed) { folder in
-                try withOptionalText(keys) { trusted in
-                    var options = zo_open_options(
-                        struct_size: UInt32(MemoryLayout<zo_open_options>.size), threads: threads,
-                        skip_hashes: verify ? 0 : 1, engine: table, cache: folder, trusted_keys: trusted
-                    )
-                    try verb { zo_session_open(path, &options, &opened, $0) }
-                }
-            }
-        }
-        handle = Handle(opened!, what: "session") { address in
+        try options.withC { options in try verb { zo_session_open(path, options, &opened, $0) } }
+        self.init(opened!, options)
+    }
+
+    /// A session that the library opened with these options.
+    init(_ opened: OpaquePointer, _ options: OpenOptions) {
+        handle = Handle(opened, what: "session") { address in
             // The library calls the engine until here.
-            withExtendedLifetime(callback) { zo_session_close(address) }
+            withExtendedLifetime(options) { zo_session_close(address) }
         }
     }
 
@@ -209,14 +204,7 @@ func readSlots(of session: OpaquePointer) throws -> [SlotInfo] {
     }
 }
 
-private func withOptionalText<Result>(
-    _ text: String?, _ body: (UnsafePointer<CChar>?) throws -> Result
-) rethrows -> Result {
-    guard let text else { return try body(nil) }
-    return try text.withCString(body)
-}
-
-private func withOptionalPointer<Value, Result>(
+func withOptionalPointer<Value, Result>(
     to value: Value?, _ body: (UnsafePointer<Value>?) throws -> Result
 ) rethrows -> Result {
     guard let value else { return try body(nil) }

@@ -20,6 +20,8 @@ public struct ZoError: Error, Equatable, CustomStringConvertible {
         case cancelled
         /// A defect or exhausted memory.
         case `internal`
+        /// Of a job: the person has to say which of two things is meant.
+        case question
     }
 
     public let kind: Kind

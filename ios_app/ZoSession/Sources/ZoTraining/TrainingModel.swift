@@ -1,262 +1,200 @@
 import Foundation
 import ZoSession
 
-/// Starts, pauses, resumes and cancels one run, and says what the screens show of it.
-///
-/// A paused run is closed and its state is on the disk, so that it makes no difference whether this process goes on with
-/// it or another one. What takes long runs in other threads.
+/// What the screens show.
+public struct TrainingScreen: Sendable {
+    public internal(set) var view: JobView
+    public internal(set) var losses: [LossPoint] = []
+    public internal(set) var request: JobRequest?
+    /// Why the job failed, waits or is paused, or why a start was refused.
+    public internal(set) var problem: ZoError?
+    /// What a start asked: it is to be called again with an answer.
+    public internal(set) var question: ZoError?
+
+    public var isActive: Bool {
+        switch view.phase {
+        case .preparing, .evaluating, .training, .waiting: true
+        case .idle, .paused, .failed, .done: false
+        }
+    }
+
+    public var canStart: Bool { request != nil && !isActive }
+    public var canResume: Bool { view.phase == .paused }
+}
+
+/// The one job of the app: what the screens show and what their buttons do. All rules are the session's (docs/jobs.md); what
+/// takes long runs in other threads.
 @MainActor
 public final class TrainingModel {
     /// What only the app has.
     public struct Environment: Sendable {
         public var places: Places
-        public var conditions: any DeviceConditions
-        public var limits = Limits()
-        /// The tokenizer of a bundle's folder.
-        public var tokenizer: @Sendable (URL) async throws -> any Tokenizing
+        public var conditions: @Sendable () -> Conditions
         /// What runs a bundle's programs; nil: the engine that its manifest names.
         public var engine: @Sendable (URL) async throws -> (any Engine)?
+        /// Public keys of which one must have signed a bundle; nil: any bundle.
+        public var trustedKeys: [String]?
+        public var pollSeconds = 30.0
 
         public init(
-            places: Places, conditions: any DeviceConditions,
-            tokenizer: @escaping @Sendable (URL) async throws -> any Tokenizing,
+            places: Places, conditions: @escaping @Sendable () -> Conditions,
             engine: @escaping @Sendable (URL) async throws -> (any Engine)?
         ) {
             self.places = places
             self.conditions = conditions
-            self.tokenizer = tokenizer
             self.engine = engine
         }
+
+        var packed: String { places.cache.appendingPathComponent("packed").path }
     }
 
-    public private(set) var view = TrainingView() {
-        didSet { onChange?(view) }
+    public private(set) var screen: TrainingScreen {
+        didSet { onChange?(screen) }
     }
 
     /// Called after every change, on the main actor.
-    public var onChange: ((TrainingView) -> Void)?
-
-    private enum Stop: Equatable {
-        case pause(TrainingView.Reason)
-        case cancel
-    }
+    public var onChange: ((TrainingScreen) -> Void)?
 
     private let environment: Environment
-    private let store: RunStore
-    private var stop: Stop?
-    private var session: TrainingSession?
-    private var job: Task<Void, Never>?
+    private let job: TrainingJob
+    private var work: Task<Void, Never>?
 
-    /// The run that another process left unfinished is there, paused.
-    public init(_ environment: Environment) {
+    /// - Throws: `ZoError`: the job's folder cannot be made.
+    public init(_ environment: Environment) throws {
         self.environment = environment
-        store = RunStore(environment.places)
-        if let request = store.load() {
-            view.request = request
-            view.phase = .paused(.asked)
-        }
+        job = try TrainingJob(folder: environment.places.root)
+        screen = TrainingScreen(view: try job.view, request: try job.request)
     }
 
     /// Chooses what is to be trained; nothing while a run is under way.
-    public func choose(_ request: RunRequest) {
-        guard view.phase != .running else { return }
-        view = TrainingView()
-        view.request = request
+    public func choose(_ request: JobRequest) {
+        guard !screen.isActive else { return }
+        screen.request = request
+        screen.problem = nil
+        screen.question = nil
     }
 
-    /// Starts the chosen run, or goes on with it.
-    public func start() {
-        guard view.canStart, let request = view.request else { return }
-        view.phase = .running
-        stop = nil
-        job = Task { await run(request) }
+    /// Starts what was chosen. What is refused or asked is on the screen.
+    public func start(_ answer: Answer = .ask) {
+        guard screen.canStart, let request = screen.request else { return }
+        let job = job, environment = environment
+        begin { model in
+            do {
+                let engine = try await environment.engine(request.bundle)
+                try await Task.detached {
+                    try job.start(
+                        request, answer: answer, engine: engine, cache: environment.packed,
+                        trustedKeys: environment.trustedKeys
+                    )
+                }.value
+            } catch let error as ZoError where error.kind == .question {
+                model.screen.question = error
+                return
+            } catch {
+                model.screen.problem = told(error)
+                return
+            }
+            await model.run(request)
+        }
+    }
+
+    /// Goes on with a run that is paused, also one of another process.
+    public func resume() {
+        guard screen.canResume, let request = try? job.request else { return }
+        begin { await $0.run(request) }
     }
 
     /// Ends the run after its step, saved.
-    public func pause() {
-        end(.pause(.asked))
+    public func pause(_ reason: Reason = .asked) {
+        job.pause(reason)
     }
 
-    /// Likewise, and nobody goes on with it; its state stays, and `start` would.
+    /// Likewise, and nobody goes on with it; its state stays.
     public func cancel() {
-        if case .paused = view.phase {
-            store.remove()
-            view.phase = .idle
-        } else {
-            end(.cancel)
-        }
+        try? job.cancel()
+        refresh()
     }
 
-    /// Writes the adapter as PEFT's two files into the folder `name` of `folder`, while no run is under way.
-    ///
-    /// - Returns: the folder that was written; one that was there is replaced.
-    /// - Throws: `ZoError` of kind `state`: nothing was trained yet.
-    public func exportAdapter(into folder: URL, name: String = "adapter") async throws -> URL {
-        guard let request = view.request, view.phase != .running else {
-            throw ZoError(
-                .invalidArgument, where: "adapter", found: view.phase == .running ? "a run under way" : "no bundle",
-                expected: "a run that is over or paused", fix: "Pause the run, or choose a bundle and data."
-            )
-        }
-        let places = environment.places
-        let bundle = places.bundles.appendingPathComponent(request.bundle, isDirectory: true)
-        let engine = try await environment.engine(bundle)
-        return try await Task.detached {
-            let session = try TrainingSession(bundle: bundle, engine: engine)
-            try session.attach(places.state(of: request, bundleID: session.info.bundleID), readOnly: true)
-            let target = folder.appendingPathComponent(name, isDirectory: true)
-            try PeftAdapter.write(session, bundle: bundle, to: target)
-            return target
-        }.value
+    /// Removes what was trained with the bundle. Only while nothing runs.
+    public func discard() {
+        guard !screen.isActive else { return }
+        do { try job.discard() } catch { screen.problem = told(error) }
+        refresh()
     }
 
     /// Waits until no run is under way.
     public func finished() async {
-        await job?.value
+        await work?.value
     }
 
-    /// Looks at the device: a run waits where it is too warm or the disk is full, and goes on when that is over.
-    /// The app calls this when the system says that something has changed, and the model after every step.
-    public func conditionsChanged() {
-        look()
-        switch (view.phase, obstacle) {
-        case (.running, .some(let reason)): end(.pause(reason))
-        case (.paused(.heat), nil), (.paused(.disk), nil): start()
-        default: break
+    /// The answer to a prompt, with what was trained or without; `onText` gets it piece by piece.
+    public func ask(_ prompt: String, trained: Bool, onText: (@Sendable (String) -> Bool)? = nil) async throws -> String {
+        try await withSession { session in
+            var options = GenerateOptions()
+            options.untrained = !trained
+            return try session.generate(prompt, options: options, onText: onText).text
         }
     }
 
-    private func end(_ how: Stop) {
-        guard view.phase == .running, stop == nil else { return }
-        stop = how
-        session?.cancel()
+    /// What `action` makes of the bundle with what was trained so far.
+    public func withSession<Result: Sendable>(
+        _ action: @escaping @Sendable (TrainingSession) throws -> Result
+    ) async throws -> Result {
+        let job = job, environment = environment
+        let bundle = try job.request?.bundle ?? environment.places.bundles
+        let engine = try await environment.engine(bundle)
+        return try await Task.detached {
+            let session = try job.session(
+                engine: engine, cache: environment.packed, trustedKeys: environment.trustedKeys
+            )
+            defer { try? session.close() }
+            return try action(session)
+        }.value
     }
 
-    private var obstacle: TrainingView.Reason? {
-        if view.heat >= environment.limits.heat { return .heat }
-        if let free = environment.conditions.freeBytes(in: environment.places.root), free < environment.limits.freeBytes {
-            return .disk
+    private func begin(_ action: @escaping @MainActor (TrainingModel) async -> Void) {
+        screen.problem = nil
+        screen.question = nil
+        let before = work
+        work = Task {
+            await before?.value
+            await action(self)
         }
-        return nil
     }
 
-    private func look() {
-        view.heat = environment.conditions.heat
-        view.memoryBytes = environment.conditions.memoryBytes
-    }
-
-    private func run(_ request: RunRequest) async {
+    private func run(_ request: JobRequest) async {
+        let job = job, environment = environment
         do {
-            look()
-            if obstacle == .disk { throw full() }
-            try store.save(request)
-            let prepared = try await Prepared.make(request, environment)
-            session = prepared.session
-            show(prepared)
-            conditionsChanged()
-            if stop == nil {
-                try await train(prepared, request.totalSteps)
-                stop = nil
-            }
-            try await close()
-            finish()
+            let engine = try await environment.engine(request.bundle)
+            try await Task.detached { [weak self] in
+                try job.run(
+                    engine: engine, cache: environment.packed, trustedKeys: environment.trustedKeys,
+                    pollSeconds: environment.pollSeconds, conditions: environment.conditions,
+                    changed: { Task { @MainActor in self?.refresh() } }
+                )
+            }.value
+            refresh()
         } catch {
-            try? await close()
-            if (error as? ZoError)?.kind == .cancelled, stop != nil {
-                finish()
-            } else {
-                store.remove()
-                view.phase = .failed((error as? Problem) ?? Problem(error))
-            }
+            refresh()
+            screen.problem = told(error)
         }
     }
 
-    private func train(_ prepared: Prepared, _ totalSteps: UInt64) async throws {
-        for try await step in prepared.session.steps(of: prepared.dataset, totalSteps: totalSteps) {
-            view.step = step.step
-            view.points.append(.init(step: step.step, loss: step.loss))
-            view.stepSeconds = step.seconds
-            conditionsChanged()
-            // Asked for before the run had begun, `cancel` did not reach it.
-            if stop != nil { prepared.session.cancel() }
-        }
-    }
-
-    /// Waits for the step that is being taken.
-    private func close() async throws {
-        guard let closing = session else { return }
-        session = nil
-        try await Task.detached { try closing.close() }.value
-    }
-
-    private func finish() {
-        switch stop {
-        case nil:
-            store.remove()
-            view.phase = .done
-        case .cancel:
-            store.remove()
-            view.phase = .idle
-        case .pause(let reason):
-            view.phase = .paused(reason)
-        }
-    }
-
-    private func show(_ prepared: Prepared) {
-        view.method = prepared.info.method
-        view.engine = prepared.info.engine
-        view.examples = prepared.examples
-        view.shortened = prepared.shortened
-        view.step = prepared.info.steps
-        view.points = prepared.points
-    }
-
-    private func full() -> Problem {
-        Problem(.lowDisk, ZoError(
-            .state, where: environment.places.root.path,
-            found: "\((environment.conditions.freeBytes(in: environment.places.root) ?? 0) >> 20) MiB of room",
-            expected: "at least \(environment.limits.freeBytes >> 20) MiB", fix: "Remove files or apps."
-        ))
+    private func refresh() {
+        guard let view = try? job.view else { return }
+        var shown = screen
+        shown.view = view
+        shown.losses = (try? job.losses) ?? []
+        shown.problem = job.problem
+        if let request = try? job.request { shown.request = request }
+        screen = shown
     }
 }
 
-/// An open session with its state and tokenized examples.
-private struct Prepared: Sendable {
-    let session: TrainingSession
-    let dataset: Dataset
-    let info: SessionInfo
-    let examples: Int
-    let shortened: Int
-    let points: [TrainingView.Point]
-
-    static func make(_ request: RunRequest, _ environment: TrainingModel.Environment) async throws -> Prepared {
-        let places = environment.places
-        let bundle = places.bundles.appendingPathComponent(request.bundle, isDirectory: true)
-        let data = places.data.appendingPathComponent(request.data)
-        let engine = try await environment.engine(bundle)
-        let session = try await Task.detached {
-            try TrainingSession(
-                bundle: bundle, engine: engine, cache: places.cache.appendingPathComponent("packed").path
-            )
-        }.value
-        let tokenizer = try await environment.tokenizer(bundle)
-        return try await Task.detached {
-            let read = try ExampleReader(tokenizer: tokenizer, seqLen: session.info.seqLen).read(data)
-            let dataset = try Dataset()
-            for example in read.examples { try dataset.add(example.candidates, target: UInt(example.target)) }
-            try places.tidy()
-            // The screen said which data and how many steps: others than before are meant, and the state keeps what changed.
-            try session.attach(
-                places.state(of: request, bundleID: session.info.bundleID), changeSettings: true
-            )
-            let info = try session.info
-            let points = try (0..<info.steps).map { step in
-                TrainingView.Point(step: step + 1, loss: Double(try session.record(step).loss))
-            }
-            return Prepared(
-                session: session, dataset: dataset, info: info, examples: read.examples.count,
-                shortened: read.shortened, points: points
-            )
-        }.value
-    }
+/// Any failure in the four parts of a `ZoError`.
+private func told(_ error: any Error) -> ZoError {
+    (error as? ZoError) ?? ZoError(
+        .internal, where: "training", found: error.localizedDescription, expected: "a run without errors",
+        fix: "Start it again."
+    )
 }

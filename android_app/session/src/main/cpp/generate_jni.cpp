@@ -7,16 +7,6 @@ namespace {
 
 zo_session* session_of(jlong address) { return reinterpret_cast<zo_session*>(address); }
 
-std::vector<std::string> to_texts(JNIEnv* env, jobjectArray array) {
-  std::vector<std::string> texts;
-  for (jsize i = 0; i < env->GetArrayLength(array); ++i) {
-    auto text = static_cast<jstring>(checked(env, env->GetObjectArrayElement(array, i)));
-    texts.push_back(to_utf8(env, text));
-    env->DeleteLocalRef(text);
-  }
-  return texts;
-}
-
 struct Listener {
   JNIEnv* env;
   jobject object;  // or null

@@ -24,16 +24,19 @@ std::vector<T> room(JNIEnv* env, jarray array) {
 
 }  // namespace
 
-void raise(JNIEnv* env, const zo_error& error) {
+jobject to_exception(JNIEnv* env, const zo_error& error) {
   jclass type = checked(env, env->FindClass("zoexport/session/ZoException"));
   jmethodID of =
       checked(env, env->GetStaticMethodID(type, "of",
                                           "(ILjava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;)"
                                           "Lzoexport/session/ZoException;"));
-  jobject exception = env->CallStaticObjectMethod(type, of, static_cast<jint>(error.code), to_string(env, error.where),
+  return checked(env, env->CallStaticObjectMethod(type, of, static_cast<jint>(error.code), to_string(env, error.where),
                                                   to_string(env, error.found), to_string(env, error.expected),
-                                                  to_string(env, error.fix));
-  env->Throw(static_cast<jthrowable>(checked(env, exception)));
+                                                  to_string(env, error.fix)));
+}
+
+void raise(JNIEnv* env, const zo_error& error) {
+  env->Throw(static_cast<jthrowable>(to_exception(env, error)));
   throw Pending{};
 }
 
@@ -56,6 +59,16 @@ jstring to_string(JNIEnv* env, const char* utf8, size_t size) {
   jmethodID constructor = checked(env, env->GetMethodID(type, "<init>", "([BLjava/lang/String;)V"));
   jstring charset = checked(env, env->NewStringUTF("UTF-8"));
   return static_cast<jstring>(checked(env, env->NewObject(type, constructor, bytes, charset)));
+}
+
+std::vector<std::string> to_texts(JNIEnv* env, jobjectArray array) {
+  std::vector<std::string> texts;
+  for (jsize i = 0; i < env->GetArrayLength(array); ++i) {
+    auto text = static_cast<jstring>(checked(env, env->GetObjectArrayElement(array, i)));
+    texts.push_back(to_utf8(env, text));
+    env->DeleteLocalRef(text);
+  }
+  return texts;
 }
 
 std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array) {

@@ -40,6 +40,8 @@ T checked(JNIEnv* env, T result) {
   return result;
 }
 
+// The ZoException of its kind.
+jobject to_exception(JNIEnv* env, const zo_error& error);
 [[noreturn]] void raise(JNIEnv* env, const zo_error& error);
 
 // Calls a verb of the C ABI; its error is thrown as the ZoException of its kind.
@@ -57,6 +59,7 @@ void call(JNIEnv* env, Verb verb, Arguments... arguments) {
 std::string to_utf8(JNIEnv* env, jstring text);
 jstring to_string(JNIEnv* env, const char* utf8);
 jstring to_string(JNIEnv* env, const char* utf8, size_t size);
+std::vector<std::string> to_texts(JNIEnv* env, jobjectArray array);
 
 // Never without room, so that no data() is a null pointer, which would hide what else is wrong with a call.
 std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array);

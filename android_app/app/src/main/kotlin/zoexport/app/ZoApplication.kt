@@ -1,21 +1,28 @@
 package zoexport.app
 
 import android.app.Application
+import android.content.ComponentCallbacks2
 import java.io.File
+import zoexport.app.background.SystemLauncher
 import zoexport.app.device.AndroidDevice
-import zoexport.app.training.Conditions
-import zoexport.app.training.TrainingJob
 import zoexport.app.training.TrainingModel
-import zoexport.app.background.WorkLauncher
+import zoexport.session.Reason
 
-/** Holds the one training run, which outlives activities; WorkManager's worker and the screen share it. */
+/** Holds the one job, which outlives activities; the services that run it and the screen share it. */
 class ZoApplication : Application() {
     /** Where `zoexport device push --app` puts bundles. */
-    val bundles: File get() = File(getExternalFilesDir(null), "bundles")
+    val pushed: File get() = File(getExternalFilesDir(null), "bundles")
 
     val model: TrainingModel by lazy {
-        val conditions = Conditions(AndroidDevice(this))
-        val job = TrainingJob(conditions, cacheDir.resolve("packed").path)
-        TrainingModel(filesDir, job, conditions, WorkLauncher(this))
+        val device = AndroidDevice(this)
+        TrainingModel(filesDir, cacheDir.resolve("packed").path, device::conditions, SystemLauncher(this))
+    }
+
+    /** Training is what can be given up: it saves, closes the bundle, and the person goes on with it. */
+    override fun onTrimMemory(level: Int) {
+        super.onTrimMemory(level)
+        if (level == ComponentCallbacks2.TRIM_MEMORY_RUNNING_CRITICAL || level == ComponentCallbacks2.TRIM_MEMORY_COMPLETE) {
+            model.pause(Reason.MEMORY)
+        }
     }
 }

@@ -25,8 +25,8 @@ internal class Handle(private var address: Long, private val what: String, priva
         action(address)
     }
 
-    /** Runs a quick [action] beside the call that runs; nothing after [close]. */
-    fun beside(action: (Long) -> Unit) = synchronized(gate) { if (address != 0L) action(address) }
+    /** Runs a quick [action] beside the call that runs; null, and nothing, after [close]. */
+    fun <T> beside(action: (Long) -> T): T? = synchronized(gate) { if (address != 0L) action(address) else null }
 
     /** Waits for a call that runs, then frees the handle. Closing twice is allowed. */
     override fun close() = alone {

@@ -8,7 +8,7 @@ import java.io.File
  * A session may be shared by threads: calls run one after the other, and [close] waits for the one that runs. Failures
  * are [ZoException]s.
  */
-class TrainingSession private constructor(address: Long) : AutoCloseable {
+class TrainingSession internal constructor(address: Long) : AutoCloseable {
     private val handle = Handle(address, "session", ::nativeClose)
 
     /** The bundle's numbers and the steps taken so far. */
@@ -94,7 +94,9 @@ class TrainingSession private constructor(address: Long) : AutoCloseable {
         }
 
     /** Ends the [train] that runs in another thread: it finishes its step, saves and throws [ZoException.Cancelled]. */
-    fun cancel() = handle.beside(::nativeCancel)
+    fun cancel() {
+        handle.beside(::nativeCancel)
+    }
 
     /** Evaluates the master weights, the pending update applied, with the configured loss. */
     fun evaluate(dataset: Dataset): Evaluation = dataset.handle.call { examples ->

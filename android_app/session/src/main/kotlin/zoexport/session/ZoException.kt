@@ -46,6 +46,10 @@ sealed class ZoException(
     class Internal(where: String, found: String, expected: String, fix: String) :
         ZoException(where, found, expected, fix)
 
+    /** Of a job: the person has to say which of two things is meant. */
+    class Question(where: String, found: String, expected: String, fix: String) :
+        ZoException(where, found, expected, fix)
+
     private companion object {
         /** Called by the JNI glue, with a zo_status other than ZO_OK. */
         @JvmStatic
@@ -58,6 +62,7 @@ sealed class ZoException(
                 5 -> Engine(where, found, expected, fix)
                 6 -> Diverged(where, found, expected, fix)
                 7 -> Cancelled(where, found, expected, fix)
+                9 -> Question(where, found, expected, fix)
                 else -> Internal(where, found, expected, fix)
             }
     }

@@ -1,36 +1,41 @@
 package zoexport.app.device
 
+import android.app.ActivityManager
 import android.content.Context
 import android.content.Intent
 import android.content.IntentFilter
 import android.os.BatteryManager
+import android.os.PowerManager
 import android.os.StatFs
-import java.io.File
-import zoexport.app.training.Device
+import zoexport.session.Conditions
 
-/** What the system says of battery and storage. */
-class AndroidDevice(private val context: Context) : Device {
-    override fun celsius(): Double? =
-        battery()?.getIntExtra(BatteryManager.EXTRA_TEMPERATURE, UNKNOWN)?.takeIf { it != UNKNOWN }?.let { it / 10.0 }
-
-    override fun freeBytes(folder: File): Long {
-        val existing = generateSequence(folder) { it.parentFile }.first { it.exists() }
-        return StatFs(existing.path).availableBytes
+/** What the system says of heat, battery, storage and memory. */
+class AndroidDevice(private val context: Context) {
+    fun conditions(): Conditions {
+        // The last broadcast, which stays: without a receiver nothing is registered.
+        val battery = context.registerReceiver(null, IntentFilter(Intent.ACTION_BATTERY_CHANGED))
+        fun told(key: String): Int? = battery?.getIntExtra(key, UNKNOWN)?.takeIf { it != UNKNOWN }
+        val level = told(BatteryManager.EXTRA_LEVEL)
+        val scale = told(BatteryManager.EXTRA_SCALE)?.takeIf { it > 0 }
+        val memory = ActivityManager.MemoryInfo()
+        context.getSystemService(ActivityManager::class.java).getMemoryInfo(memory)
+        return Conditions(
+            heat = heat(context.getSystemService(PowerManager::class.java).currentThermalStatus),
+            celsius = told(BatteryManager.EXTRA_TEMPERATURE)?.let { it / 10.0 },
+            battery = if (level != null && scale != null) level.toDouble() / scale else null,
+            charging = context.getSystemService(BatteryManager::class.java).isCharging,
+            freeBytes = StatFs(context.filesDir.path).availableBytes,
+            memoryBytes = (memory.availMem - memory.threshold).coerceAtLeast(0),
+        )
     }
 
-    override fun batteryPercent(): Int? {
-        val status = battery() ?: return null
-        val level = status.getIntExtra(BatteryManager.EXTRA_LEVEL, UNKNOWN)
-        val scale = status.getIntExtra(BatteryManager.EXTRA_SCALE, UNKNOWN)
-        return if (level < 0 || scale <= 0) null else level * 100 / scale
+    /** The session's four: "light" is fair, "moderate" too, "severe" serious, and what is above it critical. */
+    private fun heat(status: Int): Int = when {
+        status <= PowerManager.THERMAL_STATUS_NONE -> 0
+        status <= PowerManager.THERMAL_STATUS_MODERATE -> 1
+        status == PowerManager.THERMAL_STATUS_SEVERE -> 2
+        else -> 3
     }
-
-    override fun charging(): Boolean =
-        context.getSystemService(BatteryManager::class.java).isCharging
-
-    /** The last broadcast, which stays: without a receiver nothing is registered. */
-    private fun battery(): Intent? =
-        context.registerReceiver(null, IntentFilter(Intent.ACTION_BATTERY_CHANGED))
 
     private companion object {
         const val UNKNOWN = -1_000_000

@@ -4,8 +4,11 @@ import com.google.gson.JsonArray
 import com.google.gson.JsonObject
 import java.io.File
 import java.io.OutputStream
+import java.io.RandomAccessFile
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
+import java.nio.file.Files
+import java.nio.file.StandardCopyOption
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
 import zoexport.session.SlotInfo
@@ -15,29 +18,42 @@ import zoexport.session.ZoException
 private const val CONFIG = "adapter_config.json"
 
 /**
- * Writes the trained adapter of a state as a ZIP archive of the two files that `peft.PeftModel.from_pretrained` loads,
- * as `zoexport adapter export --format peft` does. The file is whole or not changed.
+ * Writes what a session has trained as a ZIP archive of the two files that `peft.PeftModel.from_pretrained` loads, as
+ * `zoexport adapter export --format peft` does. The file is whole or not changed.
  *
- * @throws ZoException.InvalidArgument the method trains something else than LoRA adapters.
+ * @throws ZoException.InvalidArgument the method trains something else than LoRA adapters, or nothing was trained.
  */
-fun writeAdapter(bundle: File, state: File, target: File) {
-    TrainingSession.open(bundle).use { session ->
-        session.attach(state, readOnly = true)
-        val slots = session.slots
-        if (slots.none { it.name.startsWith("lora_B.") } || !slots.all { it.name.startsWith("lora_") }) {
-            throw ZoException.InvalidArgument(
-                "bundle ${bundle.name}", "the method ${session.info.method}, which trains no adapter", "LoRA adapters",
-                "Copy the state folder, and use 'zoexport adapter export' on a computer.",
-            )
+fun writeAdapter(session: TrainingSession, bundle: File, target: File) {
+    val slots = session.slots
+    if (slots.none { it.name.startsWith("lora_B.") } || !slots.all { it.name.startsWith("lora_") }) {
+        throw ZoException.InvalidArgument(
+            "bundle ${bundle.name}", "the method ${session.info.method}, which trains no adapter", "LoRA adapters",
+            "Copy the state folder, and use 'zoexport adapter export' on a computer.",
+        )
+    }
+    if (session.info.steps == 0L) {
+        throw ZoException.InvalidArgument("the adapter", "no step", "something that was trained", "Train it first.")
+    }
+    target.replaceWith { file ->
+        ZipOutputStream(file.outputStream().buffered()).use { zip ->
+            zip.putNextEntry(ZipEntry(CONFIG))
+            bundle.resolve(CONFIG).inputStream().use { it.copyTo(zip) }
+            zip.putNextEntry(ZipEntry("adapter_model.safetensors"))
+            writeTensors(session, slots, zip)
         }
-        target.replaceWith { file ->
-            ZipOutputStream(file.outputStream().buffered()).use { zip ->
-                zip.putNextEntry(ZipEntry(CONFIG))
-                bundle.resolve(CONFIG).inputStream().use { it.copyTo(zip) }
-                zip.putNextEntry(ZipEntry("adapter_model.safetensors"))
-                writeTensors(session, slots, zip)
-            }
-        }
+    }
+}
+
+/** Writes a file that is whole or not changed: under another name, synced, then renamed. */
+private fun File.replaceWith(write: (File) -> Unit) {
+    absoluteFile.parentFile.mkdirs()
+    val temporary = File("$path.tmp")
+    try {
+        write(temporary)
+        RandomAccessFile(temporary, "rw").use { it.fd.sync() }
+        Files.move(temporary.toPath(), toPath(), StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE)
+    } finally {
+        temporary.delete()
     }
 }
 

@@ -1,30 +1,39 @@
 package zoexport.app.ui
 
-import androidx.compose.foundation.Canvas
-import androidx.compose.material3.MaterialTheme
-import androidx.compose.runtime.Composable
-import androidx.compose.ui.Modifier
-import androidx.compose.ui.geometry.Offset
-import androidx.compose.ui.graphics.Path
-import androidx.compose.ui.graphics.drawscope.Stroke
-import androidx.compose.ui.unit.dp
-import zoexport.app.training.LossPoint
+import android.content.Context
+import android.graphics.Canvas
+import android.graphics.Paint
+import android.graphics.Path
+import android.view.View
+import zoexport.app.R
+import zoexport.session.LossPoint
 
 /** Losses over steps, from zero to the largest. */
-@Composable
-fun LossChart(points: List<LossPoint>, modifier: Modifier = Modifier) {
-    val line = MaterialTheme.colorScheme.primary
-    val axis = MaterialTheme.colorScheme.outline
-    Canvas(modifier) {
+class LossChart(context: Context) : View(context) {
+    private val line = Paint(Paint.ANTI_ALIAS_FLAG).apply {
+        style = Paint.Style.STROKE
+        strokeWidth = 2 * resources.displayMetrics.density
+        color = context.getColor(R.color.accent)
+    }
+
+    var points: List<LossPoint> = emptyList()
+        set(value) {
+            field = value
+            contentDescription = value.lastOrNull()?.let { context.getString(R.string.loss, it.loss) }
+            invalidate()
+        }
+
+    override fun onDraw(canvas: Canvas) {
+        if (points.size < 2) return
         val most = points.maxOf { it.loss }.coerceAtLeast(1e-9)
-        val steps = (points.last().step - points.first().step).coerceAtLeast(1)
+        val first = points.first().step
+        val steps = (points.last().step - first).toFloat()
         val path = Path()
         for ((index, point) in points.withIndex()) {
-            val x = (point.step - points.first().step) / steps.toFloat() * size.width
-            val y = (1 - point.loss / most).toFloat() * size.height
+            val x = (point.step - first) / steps * width
+            val y = (1 - point.loss / most).toFloat() * height
             if (index == 0) path.moveTo(x, y) else path.lineTo(x, y)
         }
-        drawLine(axis, Offset(0f, size.height), Offset(size.width, size.height), 1.dp.toPx())
-        drawPath(path, line, style = Stroke(2.dp.toPx()))
+        canvas.drawPath(path, line)
     }
 }

@@ -1,74 +1,254 @@
 package zoexport.app.ui
 
 import android.Manifest
+import android.app.Activity
+import android.app.AlertDialog
 import android.content.Intent
 import android.net.Uri
 import android.os.Build
 import android.os.Bundle
+import android.text.InputType
+import android.view.View
+import android.view.ViewGroup
+import android.view.WindowInsets
+import android.widget.ArrayAdapter
+import android.widget.Button
+import android.widget.EditText
+import android.widget.LinearLayout
+import android.widget.ScrollView
+import android.widget.Spinner
+import android.widget.TextView
 import android.widget.Toast
-import androidx.activity.ComponentActivity
-import androidx.activity.compose.setContent
-import androidx.activity.result.contract.ActivityResultContracts
-import androidx.compose.material3.MaterialTheme
-import androidx.compose.runtime.getValue
-import androidx.core.content.FileProvider
-import androidx.lifecycle.compose.collectAsStateWithLifecycle
-import androidx.lifecycle.lifecycleScope
 import java.io.File
-import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.launch
-import kotlinx.coroutines.withContext
+import java.io.IOException
+import kotlin.concurrent.thread
+import zoexport.app.R
 import zoexport.app.ZoApplication
+import zoexport.session.Answer
+import zoexport.session.Typed
 import zoexport.session.ZoException
 
-class MainActivity : ComponentActivity() {
+/** The one screen: what is trained, the run's buttons, how it goes, and what the model says before and after. */
+class MainActivity : Activity() {
     private val app get() = application as ZoApplication
-    private val chooseData = registerForActivityResult(ActivityResultContracts.OpenDocument()) { it?.let(::take) }
-    private val askToNotify = registerForActivityResult(ActivityResultContracts.RequestPermission()) {}
+    private val model get() = app.model
+    private val typed = ArrayList<Typed>()
+    private var listening: AutoCloseable? = null
+    private var asked: String? = null
 
-    override fun onCreate(savedInstanceState: Bundle?) {
-        super.onCreate(savedInstanceState)
+    private val column by lazy { LinearLayout(this).apply { orientation = LinearLayout.VERTICAL } }
+    private val bundles by lazy { Spinner(this).apply { contentDescription = getString(R.string.bundle) } }
+    private val data by lazy { label("") }
+    private val prompt by lazy { field(R.string.prompt) }
+    private val completion by lazy { field(R.string.completion) }
+    private val steps by lazy { field(R.string.steps, InputType.TYPE_CLASS_NUMBER) }
+    private val rate by lazy { field(R.string.rate, InputType.TYPE_CLASS_NUMBER or InputType.TYPE_NUMBER_FLAG_DECIMAL) }
+    private val state by lazy { label("").apply { accessibilityLiveRegion = View.ACCESSIBILITY_LIVE_REGION_POLITE } }
+    private val chart by lazy { LossChart(this) }
+    private val details by lazy { label("") }
+    private val question by lazy { field(R.string.question) }
+    private val answer by lazy { label("") }
+    private val whenIdle = ArrayList<View>()
+    private val whenActive = ArrayList<View>()
+    private val whenPaused = ArrayList<View>()
+
+    override fun onCreate(saved: Bundle?) {
+        super.onCreate(saved)
         if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.TIRAMISU) {
-            askToNotify.launch(Manifest.permission.POST_NOTIFICATIONS)
+            requestPermissions(arrayOf(Manifest.permission.POST_NOTIFICATIONS), 0)
         }
-        setContent {
-            val screen by app.model.screen.collectAsStateWithLifecycle()
-            MaterialTheme {
-                TrainingScreen(
-                    screen,
-                    app.model,
-                    app.bundles,
-                    onChooseData = { chooseData.launch(arrayOf("*/*")) },
-                    onShare = ::share,
-                )
-            }
+        section(R.string.bundle, bundles)
+        section(R.string.data, label(getString(R.string.data_note)), data)
+        button(R.string.data_choose, whenIdle) { pick("*/*", DATA) }
+        section(R.string.typed_title, prompt, completion)
+        button(R.string.add, whenIdle, ::type)
+        section(R.string.training, steps, rate)
+        button(R.string.start, whenIdle) { start(Answer.ASK, false) }
+        button(R.string.start_charging, whenIdle) { start(Answer.ASK, true) }
+        button(R.string.resume, whenPaused) { model.resume() }
+        button(R.string.pause, whenActive) { model.pause() }
+        button(R.string.cancel, whenActive) { model.cancel() }
+        column.addView(state)
+        column.addView(chart, ViewGroup.LayoutParams.MATCH_PARENT, (160 * resources.displayMetrics.density).toInt())
+        column.addView(details)
+        section(R.string.try_it, question)
+        button(R.string.ask_trained, whenIdle) { ask(true) }
+        button(R.string.ask_untrained, whenIdle) { ask(false) }
+        column.addView(answer)
+        section(R.string.result, label(getString(R.string.share_note)))
+        button(R.string.share, whenIdle, ::share)
+        button(R.string.discard, whenIdle, ::discard)
+        setContentView(ScrollView(this).apply { addView(column) })
+        column.setOnApplyWindowInsetsListener { view, insets ->
+            val room = insets.getInsets(WindowInsets.Type.systemBars() or WindowInsets.Type.ime())
+            view.setPadding(room.left + MARGIN, room.top + MARGIN, room.right + MARGIN, room.bottom + MARGIN)
+            insets
         }
+        val screen = model.screen
+        steps.setText(screen.steps.toString())
+        screen.lr?.let { rate.setText(it.toString()) }
+        listBundles()
+    }
+
+    override fun onStart() {
+        super.onStart()
+        listening = model.listen { runOnUiThread(::show) }
+        show()
+    }
+
+    override fun onStop() {
+        super.onStop()
+        listening?.close()
+    }
+
+    @Deprecated("Deprecated in Java")
+    override fun onActivityResult(request: Int, result: Int, given: Intent?) {
+        val picked = given?.data
+        if (result == RESULT_OK && request == DATA && picked != null) take(picked)
+    }
+
+    private fun show() {
+        val screen = model.screen
+        data.text = screen.data?.name ?: getString(R.string.data_missing)
+        state.text = listOfNotNull(title(screen.view), screen.problem).joinToString("\n")
+        chart.points = screen.losses
+        details.text = numbers(screen.view)
+        whenIdle.forEach { it.isEnabled = !screen.isActive }
+        whenActive.forEach { it.visibility = if (screen.isActive) View.VISIBLE else View.GONE }
+        whenPaused.forEach { it.visibility = if (screen.canResume) View.VISIBLE else View.GONE }
+        if (screen.question != asked) {
+            asked = screen.question
+            screen.question?.let(::askWhich)
+        }
+    }
+
+    private fun listBundles() {
+        val there = listOf(app.pushed, filesDir.resolve("bundles"))
+            .flatMap { it.listFiles { file -> file.isDirectory }.orEmpty().toList() }
+            .sorted()
+        val names = there.map { it.name }.ifEmpty { listOf(getString(R.string.bundle_missing)) }
+        bundles.adapter = ArrayAdapter(this, android.R.layout.simple_spinner_dropdown_item, names)
+        model.screen.bundle?.let { bundles.setSelection(there.indexOf(it).coerceAtLeast(0)) }
+        bundles.tag = there
+    }
+
+    private fun chosenBundle(): File? = (bundles.tag as List<*>).getOrNull(bundles.selectedItemPosition) as File?
+
+    private fun start(answer: Answer, whenCharging: Boolean) {
+        model.choose(
+            bundle = chosenBundle(),
+            steps = steps.text.toString().toLongOrNull() ?: 0,
+            lr = rate.text.toString().toDoubleOrNull(),
+        )
+        thread { model.start(answer, whenCharging) }
+    }
+
+    /** The state has steps of something else: what is meant is the person's to say. */
+    private fun askWhich(message: String) {
+        AlertDialog.Builder(this)
+            .setMessage(message)
+            .setPositiveButton(R.string.go_on) { _, _ -> start(Answer.CONTINUE, false) }
+            .setNegativeButton(R.string.anew) { _, _ -> start(Answer.ANEW, false) }
+            .setNeutralButton(R.string.cancel, null)
+            .show()
+    }
+
+    private fun type() {
+        if (completion.text.isEmpty()) return
+        typed.add(Typed(prompt.text.toString(), completion.text.toString()))
+        guarded { model.type(typed) }
+        prompt.setText("")
+        completion.setText("")
+    }
+
+    @Suppress("DEPRECATION") // what replaces it is AndroidX's
+    private fun pick(type: String, request: Int) {
+        val intent = Intent(Intent.ACTION_OPEN_DOCUMENT).setType(type).addCategory(Intent.CATEGORY_OPENABLE)
+        startActivityForResult(intent, request)
     }
 
     /** The document is copied: a run outlives the permission to read it. */
-    private fun take(document: Uri) {
-        lifecycleScope.launch(Dispatchers.IO) {
-            val copy = File(filesDir, "data.jsonl")
-            contentResolver.openInputStream(document)?.use { input -> copy.outputStream().use(input::copyTo) }
-            app.model.chooseData(copy)
+    private fun take(document: Uri) = thread {
+        val copy = File(filesDir, "data.jsonl")
+        guarded {
+            contentResolver.openInputStream(document)?.use { input -> copy.outputStream().use { input.copyTo(it) } }
+            model.choose(data = copy)
         }
     }
 
-    private fun share() {
-        lifecycleScope.launch {
-            val file = File(cacheDir, "adapters/adapter.zip")
-            try {
-                withContext(Dispatchers.IO) { app.model.writeAdapter(file) }
-            } catch (error: ZoException) {
-                Toast.makeText(this@MainActivity, error.message, Toast.LENGTH_LONG).show()
-                return@launch
+    private fun ask(trained: Boolean) {
+        answer.text = ""
+        val text = question.text.toString()
+        thread {
+            guarded {
+                model.ask(text, trained) { piece ->
+                    runOnUiThread { answer.append(piece) }
+                    isDestroyed
+                }
             }
-            val uri = FileProvider.getUriForFile(this@MainActivity, "$packageName.files", file)
+        }
+    }
+
+    private fun share() = thread {
+        guarded {
+            val file = File(cacheDir, "adapters/adapter.zip")
+            model.writeAdapter(file)
             val send = Intent(Intent.ACTION_SEND)
                 .setType("application/zip")
-                .putExtra(Intent.EXTRA_STREAM, uri)
+                .putExtra(Intent.EXTRA_STREAM, SharedFiles.uriOf(this, file))
                 .addFlags(Intent.FLAG_GRANT_READ_URI_PERMISSION)
             startActivity(Intent.createChooser(send, null))
         }
+    }.let {}
+
+    private fun discard() {
+        AlertDialog.Builder(this)
+            .setMessage(R.string.discard_sure)
+            .setPositiveButton(R.string.discard) { _, _ -> guarded { model.discard() } }
+            .setNegativeButton(R.string.cancel, null)
+            .show()
+    }
+
+    /** A failure is one message. */
+    private fun guarded(action: () -> Unit) {
+        try {
+            action()
+        } catch (error: ZoException) {
+            say(error)
+        } catch (error: IOException) {
+            say(error)
+        }
+    }
+
+    private fun say(error: Exception) =
+        runOnUiThread { Toast.makeText(this, error.message, Toast.LENGTH_LONG).show() }
+
+    private fun label(text: String) = TextView(this).apply { this.text = text }
+
+    private fun field(hint: Int, type: Int = InputType.TYPE_CLASS_TEXT or InputType.TYPE_TEXT_FLAG_MULTI_LINE) =
+        EditText(this).apply {
+            setHint(hint)
+            inputType = type
+        }
+
+    private fun section(title: Int, vararg views: View) {
+        val heading = label(getString(title))
+        heading.setTextAppearance(android.R.style.TextAppearance_DeviceDefault_Medium)
+        heading.isAccessibilityHeading = true
+        column.addView(heading)
+        views.forEach(column::addView)
+    }
+
+    private fun button(text: Int, group: MutableList<View>, action: () -> Unit) {
+        val button = Button(this)
+        button.setText(text)
+        button.setOnClickListener { action() }
+        group.add(button)
+        column.addView(button)
+    }
+
+    private companion object {
+        const val DATA = 1
+        const val MARGIN = 32
     }
 }

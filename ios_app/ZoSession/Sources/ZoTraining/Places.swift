@@ -1,0 +1,34 @@
+import Foundation
+
+/// The app's folders.
+public struct Places: Sendable {
+    /// The job's folder too.
+    public let root: URL
+    /// Folder of packed weights and compiled packages, which the system may empty.
+    public let cache: URL
+
+    public init(root: URL, cache: URL) {
+        self.root = root
+        self.cache = cache
+    }
+
+    public var bundles: URL { root.appendingPathComponent("bundles", isDirectory: true) }
+    public var data: URL { root.appendingPathComponent("data", isDirectory: true) }
+
+    /// Makes the folders, and moves into them what lies at the root, where Finder puts what it copies: folders with a
+    /// manifest are bundles, files that end in .jsonl are data. What has a name that is taken stays.
+    public func tidy() throws {
+        let files = FileManager.default
+        for folder in [bundles, data] {
+            try files.createDirectory(at: folder, withIntermediateDirectories: true)
+        }
+        for name in try files.contentsOfDirectory(atPath: root.path) {
+            let found = root.appendingPathComponent(name)
+            if files.fileExists(atPath: found.appendingPathComponent("manifest.json").path) {
+                try? files.moveItem(at: found, to: bundles.appendingPathComponent(name))
+            } else if name.hasSuffix(".jsonl") {
+                try? files.moveItem(at: found, to: data.appendingPathComponent(name))
+            }
+        }
+    }
+}
