@@ -94,6 +94,22 @@ typedef struct zo_engine {
   zo_run_program run;
 } zo_engine;
 
+/* ---- bundles as one file ------------------------------------------------------------------------------------- */
+
+typedef struct zo_unpack_options {
+  uint32_t struct_size;
+  uint32_t replace;         /* non-zero: what is at the folder gives way, once the new one is whole */
+  const char* trusted_keys; /* as zo_open_options has them */
+  /* Bytes that are written, of so many; a non-zero answer ends it with ZO_CANCELLED. May be NULL. */
+  int32_t (*on_progress)(void* user, uint64_t done, uint64_t total);
+  void* user;
+} zo_unpack_options;
+
+/* Writes the bundle in a file that `zoexport pack` made to `folder`, whole or not at all. The signature is checked before
+ * anything is parsed, hashes while it is copied. `options` may be NULL. */
+ZO_API zo_status zo_bundle_unpack(const char* file, const char* folder, const zo_unpack_options* options,
+                                  zo_error* error);
+
 /* ---- sessions ------------------------------------------------------------------------------------------------ */
 
 typedef struct zo_session zo_session;

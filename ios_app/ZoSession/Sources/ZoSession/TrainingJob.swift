@@ -124,7 +124,7 @@ public struct TypedExample: Identifiable, Sendable {
     public static func write(_ examples: [TypedExample], to file: URL) throws {
         try checkVersion()
         let path = try checked(file.path, "file")
-        let texts = try examples.flatMap { [try checked($0.prompt, "prompt"), try checked($0.completion, "completion")] }
+        let texts = try examples.flatMap { [try checked($0.prompt, "examples"), try checked($0.completion, "examples")] }
         let copies = texts.map { strdup($0)! }
         defer { copies.forEach { free($0) } }
         let typed = stride(from: 0, to: copies.count, by: 2).map { zo_typed(prompt: copies[$0], completion: copies[$0 + 1]) }

@@ -182,8 +182,8 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
             Library.load()
             nativeWrite(
                 file.path.checked("file"),
-                Array(examples.size) { examples[it].prompt.checked("prompt") },
-                Array(examples.size) { examples[it].completion.checked("completion") },
+                Array(examples.size) { examples[it].prompt.checked("examples") },
+                Array(examples.size) { examples[it].completion.checked("examples") },
             )
         }
 

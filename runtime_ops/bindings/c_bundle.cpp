@@ -1,0 +1,36 @@
+// The C ABI over bundles that no session has open.
+#include <optional>
+
+#include "bindings/c_support.h"
+#include "session/manifest/packed_bundle.h"
+#include "zoexport/session.h"
+
+using namespace zoexport::c;
+using zoexport::Status;
+
+zo_status zo_bundle_unpack(const char* file, const char* folder, const zo_unpack_options* options, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_TRY(check_path(file, "file"));
+    ZO_TRY(check_path(folder, "folder"));
+    zo_unpack_options given = {};
+    if (options != nullptr) {
+      ZO_TRY(read_struct(*options, sizeof(zo_unpack_options), "zo_unpack_options", given));
+    }
+    zoexport::UnpackOptions chosen;
+    chosen.replace = given.replace != 0;
+    std::optional<zoexport::TrustedKeys> trusted;
+    if (given.trusted_keys != nullptr) {
+      ZO_ASSIGN(keys, zoexport::parse_keys(given.trusted_keys));
+      trusted = std::move(keys);
+      chosen.trusted = &*trusted;
+    }
+    if (given.on_progress != nullptr) {
+      chosen.go_on = [&](uint64_t done, uint64_t total) { return given.on_progress(given.user, done, total) == 0; };
+    }
+    std::string target = folder;
+    while (target.size() > 1 && target.back() == '/') {
+      target.pop_back();
+    }
+    return zoexport::unpack_bundle(file, target, chosen);
+  });
+}
