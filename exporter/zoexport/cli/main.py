@@ -26,6 +26,7 @@ from zoexport.cli.federate import federate
 from zoexport.cli.generate import generate
 from zoexport.cli.groups import Verbs
 from zoexport.cli.info import doctor, inspect, methods, targets
+from zoexport.cli.pack import pack, unpack
 from zoexport.cli.parity import parity
 from zoexport.cli.plan import plan
 from zoexport.cli.sensitivity import sensitivity
@@ -62,6 +63,8 @@ for verb in (
     device,
     federate,
     sign,
+    pack,
+    unpack,
     inspect,
     doctor,
     methods,

@@ -168,13 +168,23 @@ def copy_files(
         BundleError: one of them is missing, altered, or not listed.
     """
     for name in names:
-        expected = manifest["files"].get(name)
-        if expected is None:
-            raise _altered(bundle / name, "no entry in the manifest's files", "one")
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _opened(bundle, name, expected) as file, target.open("wb") as copy:
-            _check_hash(bundle / name, hashed(file, copy), expected)
+        with target.open("wb") as copy:
+            copy_file(bundle, manifest, name, copy)
+
+
+def copy_file(bundle: Path, manifest: Mapping[str, Any], name: str, copy: IO[bytes]) -> None:
+    """Copy a file of a bundle, hashed as it is read.
+
+    Raises:
+        BundleError: it is missing, altered, or not listed; what was copied of it is not the file then.
+    """
+    expected = manifest["files"].get(name)
+    if expected is None:
+        raise _altered(bundle / name, "no entry in the manifest's files", "one")
+    with _opened(bundle, name, expected) as file:
+        _check_hash(bundle / name, hashed(file, copy), expected)
 
 
 @contextlib.contextmanager

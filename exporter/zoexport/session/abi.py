@@ -423,6 +423,21 @@ class LossPoint(Structure):
     _fields_ = (("step", c_uint64), ("loss", c_double))
 
 
+ON_UNPACKED = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
+
+
+class UnpackOptions(Structure):
+    """zo_unpack_options."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("replace", c_uint32),
+        ("trusted_keys", c_char_p),
+        ("on_progress", ON_UNPACKED),
+        ("user", c_void_p),
+    )
+
+
 _ERROR = POINTER(Error)
 _HANDLE = c_void_p
 #: Verbs: every one ends in a zo_error and returns a zo_status.
@@ -477,6 +492,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
         c_char_p,
         POINTER(c_size_t),
     ),
+    "zo_bundle_unpack": (c_char_p, c_char_p, POINTER(UnpackOptions)),
     "zo_limits_default": (POINTER(Limits),),
     "zo_job_open": (c_char_p, POINTER(c_void_p)),
     "zo_job_start": (_HANDLE, POINTER(JobRequest), c_int32, POINTER(OpenOptions)),

@@ -149,6 +149,14 @@ Status unpack_bundle(const std::string& file, const std::string& folder, const U
   std::filesystem::remove_all(partial, ignored);  // of a process that was ended
   ZO_TRY(make_folder(partial));
   Status status = unpack_into(packed, partial, options);
+  if (!status.ok() && status.failure().code == ZO_BUNDLE_ERROR) {
+    // What is wrong with a file of the folder, which goes, is wrong with the archive's.
+    Failure failure = status.failure();
+    if (failure.where.compare(0, partial.size() + 1, partial + "/") == 0) {
+      failure.where = packed.path() + ", " + failure.where.substr(partial.size() + 1);
+    }
+    status = failure;
+  }
   if (status.ok() && exists(folder)) {
     std::filesystem::remove_all(before, ignored);
     status = rename_file(folder, before);

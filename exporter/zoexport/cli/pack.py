@@ -1,0 +1,62 @@
+"""``zoexport pack`` and ``zoexport unpack``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, table
+from zoexport.cli.progress import Phases
+
+
+@click.command()
+@click.argument("bundle", type=options.PATH)
+@click.option(
+    "-o", "--output", type=options.PATH, metavar="FILE", help="Default: BUNDLE's name, .zobundle."
+)
+@options.force
+@options.trust
+@options.common
+def pack(bundle: Path, output: Path | None, force: bool, as_json: bool) -> None:
+    """Write BUNDLE into one file, to send it: a ZIP archive, which the apps import.
+
+    \b
+    zoexport pack model.bundle -o model.zobundle
+    zoexport sign model.bundle --key release.key && zoexport pack model.bundle
+    """
+    from zoexport.packing import SUFFIX
+    from zoexport.packing import pack as pack_bundle
+
+    chosen = output or Path(bundle.resolve().name).with_suffix(SUFFIX)
+    with Phases("Packing", as_json=as_json) as progress:
+        packed = pack_bundle(bundle, chosen, force=force, progress=progress)
+    rows = [("file", packed["file"]), ("size", f"{packed['bytes'] / 1e6:.1f} MB")]
+    rows.append(("signed", "yes" if packed["signed"] else "no"))
+    emit(packed, [f"Packed bundle {packed['bundle_id'][:12]}.", *table(rows)], as_json=as_json)
+
+
+@click.command()
+@click.argument("file", type=options.PATH)
+@click.option(
+    "-o", "--output", type=options.PATH, metavar="BUNDLE", help="Default: FILE's name, .bundle."
+)
+@options.force
+@options.trust
+@options.common
+def unpack(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
+    """Write the bundle in FILE to a folder, checking its signature and hashes on the way.
+
+    \b
+    zoexport unpack model.zobundle -o model.bundle --trust release.pub
+    """
+    from zoexport.packing import unpack as unpack_bundle
+
+    chosen = output or Path(file.name).with_suffix(".bundle")
+    with Phases("Unpacking", as_json=as_json) as progress:
+        unpacked = unpack_bundle(file, chosen, force=force, progress=progress)
+    rows = [("bundle", unpacked["bundle"]), ("signed", "yes" if unpacked["signed"] else "no")]
+    emit(
+        unpacked, [f"Unpacked bundle {unpacked['bundle_id'][:12]}.", *table(rows)], as_json=as_json
+    )

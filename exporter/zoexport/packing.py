@@ -1,0 +1,116 @@
+"""A bundle as one file, for moving it: ``zoexport pack`` and ``unpack`` (docs/bundle.md, "As one file")."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.files import atomic_file, refuse_existing
+from zoexport.core.types import Progress
+
+SUFFIX = ".zobundle"
+_FIRST_DAY = (1980, 1, 1, 0, 0, 0)
+"""The earliest that a ZIP archive can say: the same bundle gives the same bytes."""
+
+
+def pack(bundle: Path, output: Path, *, force: bool, progress: Progress) -> dict[str, Any]:
+    """Write a bundle, its signature among its files, into one file; every file is hashed as it is read.
+
+    Args:
+        bundle: its folder.
+        output: the file, a ZIP archive of stored files.
+        force: replace what is there.
+
+    Returns:
+        The keys of ``pack --json``.
+
+    Raises:
+        BundleError: the bundle is damaged, or signed by none of the required keys.
+        ConfigError: ``output`` exists or cannot be written.
+    """
+    content = manifests.content(bundle)
+    manifest = manifests.parsed(bundle, content)
+    refuse_existing(output, replace=force)
+    files = sorted(manifest["files"])
+    with atomic_file(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr(_entry(manifests.FILE, len(content)), content)
+        signature = bundle / manifests.SIGNATURE
+        if signature.is_file():
+            text = signature.read_bytes()
+            archive.writestr(_entry(manifests.SIGNATURE, len(text)), text)
+        for number, name in enumerate(files):
+            progress("packing", number / len(files))
+            with archive.open(_entry(name, manifest["files"][name]["bytes"]), "w") as copy:
+                manifests.copy_file(bundle, manifest, name, copy)
+    return {
+        "bundle": str(bundle),
+        "bundle_id": manifest["bundle_id"],
+        "file": str(output),
+        "bytes": output.stat().st_size,
+        "signed": signature.is_file(),
+    }
+
+
+def _entry(name: str, size: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _FIRST_DAY)
+    entry.external_attr = 0o644 << 16
+    entry.file_size = size  # beyond 4 GiB the header needs other fields
+    return entry
+
+
+def unpack(
+    file: Path,
+    output: Path,
+    *,
+    force: bool,
+    trust: Iterable[str | os.PathLike[str]] | None = None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Write the bundle in a file that :func:`pack` made, by the session, as the apps do.
+
+    Args:
+        file: the packed bundle.
+        output: the bundle's folder, written whole or not at all.
+        force: replace what is there.
+        trust: as for :meth:`zoexport.session.Session.open`.
+
+    Returns:
+        The keys of ``unpack --json``.
+
+    Raises:
+        BundleError: the file is no packed bundle, is damaged, or is signed by none of the keys.
+        ConfigError: ``output`` exists. StateError: there is too little room, or it cannot be written.
+        Cancelled: Ctrl-C was pressed; nothing is left.
+    """
+    from zoexport.session import abi
+    from zoexport.session.support import interrupts, keys_of
+
+    keys = keys_of(trust)
+    with interrupts() as interrupted:
+
+        def told(_: object, done: int, total: int) -> int:
+            progress("unpacking", done / max(total, 1))
+            return int(interrupted.is_set())
+
+        options = abi.UnpackOptions(
+            struct_size=ctypes.sizeof(abi.UnpackOptions),
+            replace=int(force),
+            trusted_keys=None if keys is None else "\n".join(key.line for key in keys).encode(),
+            on_progress=abi.ON_UNPACKED(told),
+        )
+        abi.call(
+            *("zo_bundle_unpack", abi.path_bytes(file), abi.path_bytes(output)),
+            ctypes.byref(options),
+        )
+    manifest = manifests.read(output)
+    return {
+        "file": str(file),
+        "bundle": str(output),
+        "bundle_id": manifest["bundle_id"],
+        "signed": (output / manifests.SIGNATURE).is_file(),
+    }
