@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, LlamaTokenizer
 
+from tests.support import tokenizers
 from tests.support.tiny_models import tiny_tokenizer
 from zoexport.models.tokenizer_files import save_tokenizer
 
@@ -36,7 +37,7 @@ def test_a_tokenizer_with_settings_that_transformers_does_not_save(
 
 
 def test_other_files_are_those_of_transformers(tmp_path: Path) -> None:
-    for tokenizer in (tiny_tokenizer(), _llama(legacy=False)):
+    for tokenizer in (tiny_tokenizer(), _llama(legacy=False), tokenizers.tokenizer("bert-uncased")):
         save_tokenizer(tokenizer, tmp_path / "ours")
         tokenizer.save_pretrained(tmp_path / "theirs")
         names = sorted(path.name for path in (tmp_path / "theirs").iterdir())
