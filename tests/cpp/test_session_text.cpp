@@ -248,6 +248,17 @@ void test_chat_pieces() {
   // Noon of the second of January 1970, in any time zone but the farthest.
   CHECK(*chat_text(text, {{"user", " a\xEE\x80\x80 "}, {"assistant", "x</think>\n\ny "}, {"user", "\n"}}, true,
                    129600) == "<02 Jan 1970 002%|a\xEE\x80\x80:y ;>");
+  LastAnswer answer;
+  answer.before = {{"user", "!"}};
+  answer.content = ContentForm::kThought;
+  answer.end = "\xEE\x80\x80.";
+  text.chat->answer = answer;
+  CHECK(*chat_text(text, {{"user", "a"}, {"assistant", "<think>\nhm\n</think>\n\ny"}}, false, 129600) ==
+        "<02 Jan 1970 002%|a!<think>\nhm\n</think>\n\ny02 Jan 1970 002%.");
+  CHECK(*chat_text(text, {{"user", "a"}, {"assistant", "\ny"}}, false, 129600) ==
+        "<02 Jan 1970 002%|a!<think>\n\n</think>\n\ny02 Jan 1970 002%.");
+  CHECK(!chat_text(text, {{"user", "a"}}, false, 0).ok());
+  CHECK(!chat_text(text, {{"assistant", "a"}}, false, 0).ok());
   CHECK(!chat_text(text, {{"user", "\xFF"}}, true, 0).ok());
   CHECK(!chat_text(text, {{"assistant", "a"}}, true, 0).ok());
 }

@@ -29,6 +29,16 @@ _PACKAGES = {
     "gpt4o": "ffa6144a15894ef484c163afd1291d3e02b91d4fca808c15b6d512d1293104d2",
 }
 
+_THOUGHT = "<think>\nhm\n</think>\n\nYes."
+_CONVERSATIONS = [
+    [("system", " s "), ("user", "a "), ("assistant", " b"), ("user", "c")],
+    [("user", "a "), ("assistant", _THOUGHT), ("user", "c")],
+    [("user", "a "), ("assistant", "b")],
+    [("user", "a "), ("assistant", _THOUGHT)],
+    [("system", "s"), ("user", "a"), ("assistant", _THOUGHT), ("user", "c"), ("assistant", "d")],
+    [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", f"\n{_THOUGHT}\n")],
+]
+
 
 def fetched(name: str, folder: Path) -> tuple[Any, Path]:
     """A tokenizer as transformers has it of the model's files, and the files that a bundle gets of it."""
@@ -59,13 +69,14 @@ def test_tokens_of_real_tokenizers_are_those_of_transformers(tmp_path: Path, nam
     with Tokenizer.open(bundle) as ours:
         compare(ours, theirs, texts=400, seed=11)
         if theirs.chat_template:
-            messages = [("system", " s "), ("user", "a "), ("assistant", " b"), ("user", "c")]
-            expected = theirs.apply_chat_template(
-                [{"role": role, "content": content} for role, content in messages],
-                tokenize=False,
-                add_generation_prompt=True,
-            )
-            assert ours.chat(messages) == expected
+            for messages in _CONVERSATIONS:
+                reply = messages[-1][0] == "user"
+                expected = theirs.apply_chat_template(
+                    [{"role": role, "content": content} for role, content in messages],
+                    tokenize=False,
+                    add_generation_prompt=reply,
+                )
+                assert ours.chat(messages, reply=reply) == expected
 
 
 def test_tokens_of_smollm2_are_those_of_transformers() -> None:
