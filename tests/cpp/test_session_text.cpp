@@ -42,6 +42,17 @@ std::string pieces_file(const std::string& decoders) {
 const char* const kLlama = R"({"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
   {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0})";
 
+// Words cut into their longest tokens, and texts into their likeliest ones, behind a table without rules.
+const char* const kWordPiece = R"({"normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars":
+  true, "strip_accents": null, "lowercase": true}, "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": {"type":
+  "WordPiece", "prefix": "##", "cleanup": true}, "model": {"type": "WordPiece", "unk_token": "[UNK]",
+  "continuing_subword_prefix": "##", "max_input_chars_per_word": 5, "vocab": {"[UNK]": 0, "a": 1, "ab": 2, "##b": 3,
+  "##ba": 4, ".": 5, "##": 6, "##é": 7}}})";
+const char* const kUnigram = R"({"normalizer": {"type": "Precompiled", "precompiled_charsmap":
+  "FAAAAAAEAAAAAAAAAAAAAAAAAAAAAAAA"}, "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always",
+  "split": true}, "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": true, "vocab": [["<unk>", 0], ["a", -1],
+  ["aa", -1.5], ["b", -2], ["▁", -1e1], ["<0xC3>", -20], ["<0xA9>", -20], ["cc", -3]]}})";
+
 Tokenizer parsed(const std::string& json) {
   auto tokenizer = Tokenizer::parse(json, "tokenizer.json");
   CHECK(tokenizer.ok());
@@ -142,9 +153,33 @@ void test_streams_give_the_whole_text() {
   CHECK(*fused.decode({2, 2}, false) == "b");
 }
 
+void test_words_are_cut_into_their_longest_tokens() {
+  const Tokenizer tokenizer = parsed(kWordPiece);
+  const auto tokens = [&](const std::string& text) { return *tokenizer.encode(text, false); };
+  CHECK(tokens("ab") == (std::vector<int64_t>{2}) && tokens("ABba") == (std::vector<int64_t>{2, 4}));
+  CHECK(tokens("abc a.") == (std::vector<int64_t>{0, 1, 5}));
+  CHECK(tokens("abbbb") == (std::vector<int64_t>{2, 3, 3, 3}) && tokens("abbbbb") == (std::vector<int64_t>{0}));
+  // The prefix alone goes on with no word, and at a word's begin it is a text like others.
+  CHECK(tokens("a##") == (std::vector<int64_t>{1, 0, 0}));
+  CHECK(*tokenizer.decode({1, 3, 1, 5}, false) == "ab a.");
+  CHECK(*tokenizer.decode({3, 6, 1}, false) == "##b a");
+}
+
+void test_texts_are_cut_into_their_likeliest_tokens() {
+  const Tokenizer tokenizer = parsed(kUnigram);
+  const auto tokens = [&](const std::string& text) { return *tokenizer.encode(text, false); };
+  CHECK(tokens("aaa").size() == 2 && tokens("aaaa") == (std::vector<int64_t>{2, 2}));
+  CHECK(tokens("azzb") == (std::vector<int64_t>{1, 0, 3}));       // a run of unknown ones is one
+  CHECK(tokens("a\xC3\xA9z") == (std::vector<int64_t>{1, 0}));    // some of whose bytes have no tokens
+  CHECK(tokens("a\xC3\xA9") == (std::vector<int64_t>{1, 5, 6}));  // and where all have
+  CHECK(tokens("cc") == (std::vector<int64_t>{7}) && tokens("c") == (std::vector<int64_t>{0}));
+  CHECK(tokens("").empty());
+}
+
 void test_damaged_files_are_refused() {
   // Cut short anywhere, and with any one byte another: read or refused, never a crash.
-  for (const std::string& whole : {std::string(kByteLevel), pieces_file(kLlama)}) {
+  for (const std::string& whole :
+       {std::string(kByteLevel), pieces_file(kLlama), std::string(kWordPiece), std::string(kUnigram)}) {
     for (size_t size = 0; size < whole.size(); size += 1 + size / 200) {
       CHECK(!Tokenizer::parse(std::string_view(whole).substr(0, size), "f").ok());
     }
@@ -213,6 +248,17 @@ void test_chat_pieces() {
   // Noon of the second of January 1970, in any time zone but the farthest.
   CHECK(*chat_text(text, {{"user", " a\xEE\x80\x80 "}, {"assistant", "x</think>\n\ny "}, {"user", "\n"}}, true,
                    129600) == "<02 Jan 1970 002%|a\xEE\x80\x80:y ;>");
+  LastAnswer answer;
+  answer.before = {{"user", "!"}};
+  answer.content = ContentForm::kThought;
+  answer.end = "\xEE\x80\x80.";
+  text.chat->answer = answer;
+  CHECK(*chat_text(text, {{"user", "a"}, {"assistant", "<think>\nhm\n</think>\n\ny"}}, false, 129600) ==
+        "<02 Jan 1970 002%|a!<think>\nhm\n</think>\n\ny02 Jan 1970 002%.");
+  CHECK(*chat_text(text, {{"user", "a"}, {"assistant", "\ny"}}, false, 129600) ==
+        "<02 Jan 1970 002%|a!<think>\n\n</think>\n\ny02 Jan 1970 002%.");
+  CHECK(!chat_text(text, {{"user", "a"}}, false, 0).ok());
+  CHECK(!chat_text(text, {{"assistant", "a"}}, false, 0).ok());
   CHECK(!chat_text(text, {{"user", "\xFF"}}, true, 0).ok());
   CHECK(!chat_text(text, {{"assistant", "a"}}, true, 0).ok());
 }
@@ -275,6 +321,8 @@ int main() {
   test_characters_are_held_back_until_whole();
   test_runs_of_bytes_are_held_back_until_their_end();
   test_streams_give_the_whole_text();
+  test_words_are_cut_into_their_longest_tokens();
+  test_texts_are_cut_into_their_likeliest_tokens();
   test_damaged_files_are_refused();
   test_regular_expressions_are_translated_or_refused();
   test_vocabulary();

@@ -7,6 +7,7 @@ writes FOLDER/<target>/<name>.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import sys
@@ -120,7 +121,7 @@ def _write(work: Path, folder: Path) -> None:
         for name, content in made.items():
             keep(target, name, content)
     keep("peft", "adapter", of_python["adapters"]["peft"][1:])
-    for kind in ("qwen2", "mistral", "metaspace", "phi3", "falcon"):
+    for kind in ("qwen2", "mistral", "metaspace", "phi3", "falcon", "bert-uncased", "t5", "albert"):
         content = tokenizers.tokenizer(kind).backend_tokenizer.to_str()
         keep("tokenizer", kind, small(json.loads(content)))
     for name, (tensors, elements, times, constants, code) in ROW_PROGRAMS.items():
@@ -132,11 +133,19 @@ def small(tokenizer: dict[str, Any]) -> bytes:
     """A tokenizer.json with few tokens, so that what is altered is the rest of it."""
     model = tokenizer["model"]
     texts = [*"aehlotx ▁Ġ", *(one["content"] for one in tokenizer["added_tokens"]), "▁t", "he"]
-    known = dict.fromkeys([*texts, model["unk_token"] or "a"])
+    known = dict.fromkeys([*texts, model.get("unk_token") or "a", "##e"])
     numbers = {text: number for number, text in enumerate(known)}
-    model["vocab"], model["merges"] = numbers, [["▁", "t"], ["h", "e"]]
+    model["vocab"] = numbers
+    if model["type"] == "BPE":
+        model["merges"] = [["▁", "t"], ["h", "e"]]
+    elif model["type"] == "Unigram":
+        model["vocab"] = [[text, -number / 8] for text, number in numbers.items()]
     for one in tokenizer["added_tokens"]:
         one["id"] = numbers[one["content"]]
+    steps = tokenizer["normalizer"] or {}
+    for step in steps.get("normalizers", [steps]):
+        if step.get("type") == "Precompiled":
+            step["precompiled_charsmap"] = base64.b64encode(tokenizers.small_charsmap()).decode()
     return json.dumps(tokenizer, ensure_ascii=False).encode()
 
 

@@ -6,13 +6,16 @@ What a pipeline is, is known from the tokenizer.json files of those models; only
 from __future__ import annotations
 
 import functools
+import io
 import json
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sentencepiece import SentencePieceTrainer
 from tokenizers import (
     AddedToken,
     Regex,
@@ -25,6 +28,7 @@ from tokenizers import (
     trainers,
 )
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import sentencepiece_model_pb2_new
 
 from tests.support import bundles
 from tests.support.tiny_models import SENTENCES
@@ -225,6 +229,139 @@ def _phi3() -> Tokenizer:
     return made
 
 
+def _bert(*, lowercase: bool, cut: Any = None, clean: bool = True) -> Tokenizer:
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=30))
+    made.normalizer = normalizers.BertNormalizer(clean_text=clean, lowercase=lowercase)
+    made.pre_tokenizer = cut or pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece(cleanup=lowercase)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=special, limit_alphabet=120)
+    made.train_from_iterator(_TEXT, trainer)
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return made
+
+
+def _uncased() -> Tokenizer:
+    return _bert(lowercase=True)
+
+
+def _cased() -> Tokenizer:
+    return _bert(lowercase=False)
+
+
+def _words() -> Tokenizer:
+    return _bert(lowercase=False, cut=pre_tokenizers.Whitespace(), clean=False)
+
+
+@functools.cache
+def charsmap(rule: str) -> bytes:
+    """SentencePiece's table of this name."""
+    return _charsmap(normalization_rule_name=rule)
+
+
+def small_charsmap() -> bytes:
+    """A table of a few rules: characters that become others, several or none, and pairs."""
+    rules = [("é", "e\u0301"), ("ĳ", "ij"), ("\u0301", ""), ("Å", "A"), ("ﬁ", "fi")]
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="ascii") as file:
+        for parts in rules:
+            file.write(
+                "\t".join(" ".join(f"{ord(one):X}" for one in part) for part in parts) + "\n"
+            )
+        file.flush()
+        return _charsmap(normalization_rule_tsv=file.name)
+
+
+def _charsmap(**rule: str) -> bytes:
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(_TEXT),
+        model_writer=model,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **rule,
+    )
+    read = sentencepiece_model_pb2_new.ModelProto()
+    read.ParseFromString(model.getvalue())
+    return bytes(read.normalizer_spec.precompiled_charsmap)
+
+
+def _unigram(
+    normalizer: Any, cut: Any, special: Sequence[str], *, byte_fallback: bool = False
+) -> Tokenizer:
+    """As those of sentencepiece's unigram models are."""
+    made = Tokenizer(models.Unigram())
+    made.normalizer = normalizer
+    made.pre_tokenizer = cut
+    made.decoder = decoders.Metaspace("▁", prepend_scheme="always")
+    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=[*special], unk_token="<unk>")
+    made.train_from_iterator(_TEXT, trainer)
+    if byte_fallback:
+        content = json.loads(made.to_str())
+        content["model"]["byte_fallback"] = True
+        content["model"]["vocab"] += [[byte, 0.0] for byte in _BYTES]
+        made = Tokenizer.from_str(json.dumps(content))
+        made.decoder = decoders.Sequence(
+            [decoders.ByteFallback(), decoders.Metaspace("▁", prepend_scheme="always")]
+        )
+    made.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 2)]
+    )
+    return made
+
+
+def _blanks() -> Any:
+    """Of T5 and XLM-R."""
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+
+
+_XLMR = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def _t5() -> Tokenizer:
+    return _unigram(
+        normalizers.Precompiled(charsmap("nmt_nfkc")), _blanks(), ("<pad>", "<unk>", "</s>")
+    )
+
+
+def _xlmr() -> Tokenizer:
+    """As its file is on the Hub, with blanks made one by an expression."""
+    return _unigram(
+        normalizers.Sequence(
+            [
+                normalizers.Precompiled(charsmap("nmt_nfkc_cf")),
+                normalizers.Strip(left=False, right=True),
+                normalizers.Replace(Regex(" {2,}"), "▁"),
+            ]
+        ),
+        pre_tokenizers.Metaspace(),
+        _XLMR,
+    )
+
+
+def _albert() -> Tokenizer:
+    return _unigram(
+        normalizers.Sequence(
+            [
+                normalizers.Replace("``", '"'),
+                normalizers.NFKD(),
+                normalizers.StripAccents(),
+                normalizers.Lowercase(),
+                normalizers.Precompiled(charsmap("nmt_nfkc")),
+            ]
+        ),
+        _blanks(),
+        _XLMR,
+    )
+
+
+def _likeliest() -> Tokenizer:
+    """With bytes for what it lacks, in texts that are not cut into words."""
+    return _unigram(
+        None, pre_tokenizers.Metaspace(split=False), ("<unk>", "<s>", "</s>"), byte_fallback=True
+    )
+
+
 _MAKERS: Mapping[str, Callable[[], Tokenizer]] = {
     "gpt2": _gpt2,
     "gpt2-prefixed": _gpt2_prefixed,
@@ -239,6 +376,13 @@ _MAKERS: Mapping[str, Callable[[], Tokenizer]] = {
     "metaspace": _metaspace,
     "gemma": _gemma,
     "phi3": _phi3,
+    "bert-uncased": _uncased,
+    "bert-cased": _cased,
+    "words": _words,
+    "t5": _t5,
+    "xlm-r": _xlmr,
+    "albert": _albert,
+    "unigram-bytes": _likeliest,
 }
 KINDS = tuple(_MAKERS)
 

@@ -78,7 +78,7 @@ def _ranges(classes: dict[int, int]) -> Iterator[tuple[int, int, int]]:
         yield start, last, classes[start]
 
 
-def _table(declaration: str, rows: Iterable[str]) -> str:
+def table(declaration: str, rows: Iterable[str]) -> str:
     lines, line = [], ""
     for row in rows:
         if len(line) + len(row) + 2 > _WIDTH:
@@ -88,15 +88,15 @@ def _table(declaration: str, rows: Iterable[str]) -> str:
     return "\n".join([f"const {declaration}[] = {{", *lines, line, "};"])
 
 
-def _decomposition_tables(name: str, entries: dict[int, str]) -> list[str]:
+def decomposition_tables(name: str, entries: dict[int, str]) -> list[str]:
     pool = "".join(entries[code] for code in sorted(entries))
     rows, start = [], 0
     for code in sorted(entries):
         rows.append(f"{{{code:#x},{start},{len(entries[code])}}}")
         start += len(entries[code])
     return [
-        _table(f"Decomposition k{name}", rows),
-        _table(f"uint32_t k{name}Text", (f"{ord(character):#x}" for character in pool)),
+        table(f"Decomposition k{name}", rows),
+        table(f"uint32_t k{name}Text", (f"{ord(character):#x}" for character in pool)),
     ]
 
 
@@ -112,13 +112,13 @@ def text() -> str:
     return "\n".join(
         [
             "// Made by python -m tests.support.unicode_tables from the library tokenizers.",
-            *_decomposition_tables("Canonical", canonical),
-            *_decomposition_tables("Compatible", compatible),
-            _table(
+            *decomposition_tables("Canonical", canonical),
+            *decomposition_tables("Compatible", compatible),
+            table(
                 "Composition kCompositions",
                 (f"{{{a:#x},{b:#x},{made:#x}}}" for (a, b), made in compositions),
             ),
-            _table(
+            table(
                 "CombiningRange kCombining",
                 (f"{{{a:#x},{b:#x},{kind}}}" for a, b, kind in _ranges(_classes())),
             ),

@@ -20,6 +20,8 @@ Messages = list[tuple[str, str]]
 """Roles and contents."""
 
 _Between = dict[str, dict[str, str]]
+_ANSWER = "answer"
+"""Here the role of an answer with which a conversation ends, where it is read off by itself."""
 DATE_PLACE = "\ue000"
 """Stands for the date in a piece."""
 _DATE = re.compile(f"{DATE_PLACE}([^\ue001]*)\ue001")
@@ -30,14 +32,26 @@ _THOUGHT = "</think>"
 _PYTHON_BLANKS = "\x1c\x1d\x1e\x1f"
 _MOST_TURNS = 5
 _CONVERSATIONS = 100
+_NO_THOUGHT = "<think>\n\n</think>\n\n"
+
+
+def _thoughtful(content: str) -> str:
+    thought, _, answer = content.rpartition(_THOUGHT)
+    thought = thought.partition(_THOUGHT)[0].rpartition("<think>")[2].strip("\n")
+    return f"<think>\n{thought}\n</think>\n\n" + answer.lstrip("\n")
+
+
 _CONTENTS: dict[str, Callable[[str], str]] = {
     "whole": lambda content: content,
     "stripped": str.strip,
     "answer": lambda content: (
         content.rpartition(_THOUGHT)[2].lstrip("\n") if _THOUGHT in content else content
     ),
+    "thought": _thoughtful,
 }
 """What templates write of a content, by the manifest's word for it."""
+_OF_TURNS = ("whole", "stripped", "answer")
+_SAMPLES = [" \n\t x\u00a0 \n", "\n\nx\n", f"think{_THOUGHT}\n\nx y"]
 _PARTS = [
     *(
         "Hello",
@@ -53,12 +67,28 @@ _PARTS = [
         "{{ x }}",
         "{% if %}",
     ),
+    *("<think>", "<think>\n", "\n</think>\n\n", _THOUGHT),
     *("\u00a0", "\u3000", "'quotes'", '"', "\\n", "<tag>", "a" * 40, ".", "[1]", _PYTHON_BLANKS),
 ]
 
 
 class _Unfit(Exception):
     """The template is not of this form; the message says how it is not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LastAnswer:
+    """What a template writes of the answer that a conversation ends with, where that is not what it writes of others.
+
+    Attributes:
+        before: what is written before it, by what stands first.
+        content: what is written of its content.
+        end: what is written behind it.
+    """
+
+    before: dict[str, str]
+    content: str
+    end: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +100,13 @@ class ChatForm:
             ``reply`` where the assistant's answer is to be generated).
         content: by role, what is written of a message's content.
         date: the format of the date, where there is one.
+        answer: the answer with which a conversation ends, where it is written otherwise than one that is followed.
     """
 
     between: dict[str, dict[str, str]]
     content: dict[str, str]
     date: str | None
+    answer: LastAnswer | None = None
 
     def render(self, messages: Sequence[tuple[str, str]], *, reply: bool, date: str = "") -> str:
         """The conversation as the template writes it.
@@ -83,10 +115,15 @@ class ChatForm:
             KeyError: an order of roles that the template does not have.
         """
         text, before = [], "begin"
-        for role, content in messages:
+        for number, (role, content) in enumerate(messages, start=1):
+            if self.answer and role == "assistant" and number == len(messages) and not reply:
+                written = _CONTENTS[self.answer.content](content)
+                text += [self.answer.before[before], written, self.answer.end]
+                break
             text += [self.between[before][role], _CONTENTS[self.content[role]](content)]
             before = role
-        text.append(self.between[before]["reply" if reply else "end"])
+        else:
+            text.append(self.between[before]["reply" if reply else "end"])
         # Contents may have the character that stands for the date.
         text[::2] = [piece.replace(DATE_PLACE, date) for piece in text[::2]]
         return "".join(text)
@@ -94,7 +131,8 @@ class ChatForm:
     def as_dict(self) -> dict[str, Any]:
         """The manifest's ``text.chat``."""
         date = {} if self.date is None else {"date": self.date}
-        return {"between": self.between, "content": self.content, **date}
+        answer = {} if self.answer is None else {"answer": dataclasses.asdict(self.answer)}
+        return {"between": self.between, "content": self.content, **date, **answer}
 
 
 def chat_form(tokenizer: Any, *, seed: int = 0) -> ChatForm | str:
@@ -131,7 +169,10 @@ class _Template:
         try:
             text = str(
                 self._tokenizer.apply_chat_template(
-                    [{"role": role, "content": content} for role, content in messages],
+                    [
+                        {"role": "assistant" if role == _ANSWER else role, "content": content}
+                        for role, content in messages
+                    ],
                     chat_template=self._source,
                     tokenize=False,
                     add_generation_prompt=reply,
@@ -161,12 +202,6 @@ def _taken_apart(template: _Template, *, system: bool, seed: int) -> ChatForm:
         _read_off(template, order, True, between)
     if "reply" not in between.get("user", {}):
         raise _Unfit("a chat template that refuses a user's message alone")
-    # What a whole conversation ends with is not needed to generate, so it may be otherwise.
-    ended = {first: dict(seconds) for first, seconds in between.items()}
-    with contextlib.suppress(_Unfit):
-        for order in _orders(_MOST_TURNS, reply=False, system=system):
-            _read_off(template, order, False, ended)
-        between = ended
     if len(template.formats) > 1:
         raise _Unfit("a chat template that writes the date in several forms")
     date = next(iter(template.formats), None)
@@ -180,13 +215,40 @@ def _taken_apart(template: _Template, *, system: bool, seed: int) -> ChatForm:
     form = ChatForm(between, content, date)
     if _differs(template, form, generator, reply=True, system=system):
         raise _Unfit("a chat template that writes other conversations otherwise than their turns")
-    if _differs(template, form, generator, reply=False, system=system):
-        without = {
-            first: {second: text for second, text in seconds.items() if second != "end"}
-            for first, seconds in between.items()
-        }
-        return dataclasses.replace(form, between=without)
+    # How a whole conversation ends is not needed to generate, so it may be of no such form.
+    for ended in (_with_ends, _with_last_answers):
+        with contextlib.suppress(_Unfit):
+            whole = ended(template, form, system=system)
+            known = template.formats <= {date}
+            if known and not _differs(template, whole, generator, reply=False, system=system):
+                return whole
     return form
+
+
+def _with_ends(template: _Template, form: ChatForm, *, system: bool) -> ChatForm:
+    between = {first: dict(seconds) for first, seconds in form.between.items()}
+    for order in _orders(_MOST_TURNS, reply=False, system=system):
+        _read_off(template, order, False, between)
+    return dataclasses.replace(form, between=between)
+
+
+def _with_last_answers(template: _Template, form: ChatForm, *, system: bool) -> ChatForm:
+    """With the last answer read off as another role's, so that those before it may be written otherwise."""
+    between = {first: dict(seconds) for first, seconds in form.between.items()}
+    for order in _orders(_MOST_TURNS, reply=False, system=system):
+        _read_off(template, (*order[:-1], _ANSWER), False, between)
+    before = {first: seconds[_ANSWER] for first, seconds in between.items() if _ANSWER in seconds}
+    if not before:
+        raise _Unfit("a chat template that refuses conversations that end")
+    end = between[_ANSWER]["end"]
+    for word in _CONTENTS:
+        # Before an answer without a thought, the place of one was read off.
+        opening = _NO_THOUGHT if word == "thought" else ""
+        texts = {first: text.removesuffix(opening) for first, text in before.items()}
+        whole = dataclasses.replace(form, answer=LastAnswer(texts, word, end))
+        if _fits(template, whole, ("user", "assistant"), reply=False):
+            return whole
+    raise _Unfit("a chat template that alters the content of the last answer")
 
 
 def _read_off(template: _Template, order: tuple[str, ...], reply: bool, between: _Between) -> None:
@@ -216,16 +278,27 @@ def _content(template: _Template, between: _Between, role: str) -> str:
         "user": ("user", "assistant", "user"),
         "assistant": ("user", "assistant", "user"),
     }[role]
-    samples = [" \n\t x\u00a0 \n", "\n\nx\n", f"think{_THOUGHT}\n\nx y"]
-    for word in _CONTENTS:
+    for word in _OF_TURNS:
         form = ChatForm(between, dict.fromkeys(order, "whole") | {role: word}, None)
-        for sample in samples:
-            messages = [(name, sample if name == role else "plain") for name in order]
-            if template.render(messages, reply=True) != _written(form, messages, reply=True):
-                break
-        else:
+        if _fits(template, form, order, role=role, reply=True):
             return word
     raise _Unfit(f"a chat template that alters the content of the role {role}")
+
+
+def _fits(
+    template: _Template,
+    form: ChatForm,
+    order: Sequence[str],
+    *,
+    reply: bool,
+    role: str = "assistant",
+) -> bool:
+    """Whether the form writes contents of one role as the template does, in a conversation of this order."""
+    for sample in _SAMPLES:
+        messages = [(name, sample if name == role else "plain") for name in order]
+        if template.render(messages, reply=reply) != _written(form, messages, reply=reply):
+            return False
+    return True
 
 
 def _written(form: ChatForm, messages: Messages, *, reply: bool) -> str | None:

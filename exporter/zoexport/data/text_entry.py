@@ -41,7 +41,10 @@ def _end_tokens(loaded: Any) -> list[int]:
 
 def _turn_ends(tokenizer: Any, form: ChatForm) -> list[int]:
     """The special token that the template writes behind an answer."""
-    texts = form.between.get("assistant", {}).values()
+    texts = [
+        *form.between.get("assistant", {}).values(),
+        *([form.answer.end] if form.answer else []),
+    ]
     first = {tuple(tokenizer.encode(text, add_special_tokens=False)[:1]) for text in texts}
     special = set(tokenizer.all_special_ids)
     return sorted(token for tokens in first for token in tokens if token in special)

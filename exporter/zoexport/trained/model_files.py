@@ -77,13 +77,14 @@ def save_model(folder: Path, loaded: LoadedModel, *, replace: bool) -> None:
         ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
     """
     from zoexport.models.conv1d import conv1d_from_linear
+    from zoexport.models.tokenizer_files import save_tokenizer
 
     conv1d_from_linear(loaded.model, loaded.transposed)
     model: Any = loaded.model
     with atomic_folder(folder, replace=replace) as output:
         model.save_pretrained(output)
         if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(output)
+            save_tokenizer(loaded.tokenizer, output)
 
 
 def _unreadable(path: Path, kind: str, error: Exception) -> StateError:

@@ -30,10 +30,26 @@ std::vector<int64_t> read_tokens(const JsonNode& node, int64_t vocab_size) {
 
 ContentForm read_content(const JsonNode& node) {
   const std::string form = node.text();
-  if (form != "whole" && form != "stripped" && form != "answer") {
-    node.problem("whole, stripped or answer");
+  if (form != "whole" && form != "stripped" && form != "answer" && form != "thought") {
+    node.problem("whole, stripped, answer or thought");
   }
-  return form == "stripped" ? ContentForm::kStripped : form == "answer" ? ContentForm::kAnswer : ContentForm::kWhole;
+  return form == "stripped"  ? ContentForm::kStripped
+         : form == "answer"  ? ContentForm::kAnswer
+         : form == "thought" ? ContentForm::kThought
+                             : ContentForm::kWhole;
+}
+
+LastAnswer read_answer(const JsonNode& node) {
+  LastAnswer answer;
+  for (const auto& [first, text] : node.member("before").entries()) {
+    if (!among(kFirst, first)) {
+      text.problem("the name of a role, or begin");
+    }
+    answer.before[first] = text.text();
+  }
+  answer.content = read_content(node.member("content"));
+  answer.end = node.member("end").text();
+  return answer;
 }
 
 bool known_date(const std::string& format) {
@@ -63,6 +79,9 @@ ChatForm read_chat(const JsonNode& node, int64_t vocab_size) {
     if (!known_date(chat.date)) {
       node.member("date").problem("a date's format with %a %A %b %B %d %H %j %m %M %S %y %Y alone");
     }
+  }
+  if (node.has("answer")) {
+    chat.answer = read_answer(node.member("answer"));
   }
   if (node.has("end_tokens")) {
     chat.end_tokens = read_tokens(node.member("end_tokens"), vocab_size);

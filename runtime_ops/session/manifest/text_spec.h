@@ -12,8 +12,16 @@ namespace zoexport {
 
 class JsonNode;
 
-// What of a message's content is written: all of it, all but white space around it, or what comes behind the thoughts in it.
-enum class ContentForm { kWhole, kStripped, kAnswer };
+// What of a message's content is written: all of it, all but white space around it, what comes behind the thoughts in it, or
+// its thought between <think> and </think>, which may be empty, and then that.
+enum class ContentForm { kWhole, kStripped, kAnswer, kThought };
+
+// The answer that a conversation ends with.
+struct LastAnswer {
+  std::map<std::string, std::string> before;  // what is written before it, by what stands first
+  ContentForm content = ContentForm::kWhole;
+  std::string end;  // what is written behind it
+};
 
 // A model's chat template in pieces.
 struct ChatForm {
@@ -23,6 +31,7 @@ struct ChatForm {
   std::map<std::string, ContentForm> content;  // by role
   std::string date;                            // its format, as strftime has it; empty without one
   std::vector<int64_t> end_tokens;             // with which a turn ends, beside those of all texts
+  std::optional<LastAnswer> answer;            // where it is written otherwise than one that is followed
 };
 
 // The token of an encoder that stands for what is predicted.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "session/text/characters.h"
 #include "session/text/tokenizer_file.h"
 #include "session/text/utf8.h"
 
@@ -40,6 +41,14 @@ size_t white_space_behind(std::string_view text, size_t begin) {
     begin = at;
   }
   return begin;
+}
+
+// Whether a word goes on before a part of the text, or behind it.
+bool inside_word(std::string_view text, const Span& part) {
+  size_t before = part.begin == 0 ? 0 : last_character(text.substr(0, part.begin));
+  size_t behind = part.end;
+  return (part.begin > 0 && is_of_words(next_character(text, before))) ||
+         (behind < text.size() && is_of_words(next_character(text, behind)));
 }
 
 }  // namespace
@@ -87,7 +96,6 @@ Result<AddedTokens> AddedTokens::read(const JsonNode& root, const Vocabulary& vo
     bool normalized;
   };
   std::vector<Entry> entries[2];  // special ones, which are looked for first, and others
-  bool single_words = false;
   auto next = static_cast<uint32_t>(vocabulary.size());
   for (const JsonNode& node : root.member("added_tokens").items()) {
     const auto id = static_cast<uint32_t>(node.member("id").integer(0, kMostTokens - 1));
@@ -109,7 +117,6 @@ Result<AddedTokens> AddedTokens::read(const JsonNode& root, const Vocabulary& vo
     }
     Token token{id, text, node.member("single_word").boolean(), node.member("lstrip").boolean(),
                 node.member("rstrip").boolean()};
-    single_words = single_words || token.single_word;
     entries[special ? 0 : 1].push_back({std::move(token), node.member("normalized").boolean()});
   }
   for (std::vector<Entry>& kind : entries) {
@@ -126,19 +133,10 @@ Result<AddedTokens> AddedTokens::read(const JsonNode& root, const Vocabulary& vo
       }
     }
   }
-  if (single_words) {
-    ZO_ASSIGN(word, Regex::compile(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])", root.where()));
-    added.word_.emplace(std::move(word));
-  }
   return added;
 }
 
-Result<bool> AddedTokens::word_at(std::string_view character) const {
-  ZO_ASSIGN(found, word_->find(character));
-  return !found.empty();
-}
-
-Result<std::vector<AddedTokens::Segment>> AddedTokens::find(std::string_view text, bool normalized) const {
+std::vector<AddedTokens::Segment> AddedTokens::find(std::string_view text, bool normalized) const {
   const Tree& tree = normalized ? normalized_ : raw_;
   std::vector<Segment> segments;
   size_t end = 0;  // of the segments so far
@@ -151,19 +149,8 @@ Result<std::vector<AddedTokens::Segment>> AddedTokens::find(std::string_view tex
     const Token& token = tokens_[*found];
     Span span{at, at + token.text.size()};
     at = span.end;
-    if (token.single_word) {
-      if (span.begin > 0) {
-        ZO_ASSIGN(inside, word_at(text.substr(0, span.begin).substr(last_character(text.substr(0, span.begin)))));
-        if (inside) {
-          continue;
-        }
-      }
-      if (span.end < text.size()) {
-        ZO_ASSIGN(inside, word_at(text.substr(span.end, character_bytes(text[span.end]))));
-        if (inside) {
-          continue;
-        }
-      }
+    if (token.single_word && inside_word(text, span)) {
+      continue;
     }
     if (token.left) {
       span.begin = std::max(white_space_before(text, span.begin), end);

@@ -29,7 +29,7 @@ class AddedTokens {
   static Result<AddedTokens> read(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer& normalizer);
 
   // The parts of a text, in which tokens are looked for that stand before its normalization, or after it.
-  Result<std::vector<Segment>> find(std::string_view text, bool normalized) const;
+  std::vector<Segment> find(std::string_view text, bool normalized) const;
   // What a token is decoded as: its text after normalization, if it is looked for there. Null where it is none of these.
   const std::string* text(uint32_t id) const;
   std::optional<uint32_t> id(const std::string& text) const;
@@ -58,7 +58,6 @@ class AddedTokens {
   };
 
   AddedTokens() = default;
-  Result<bool> word_at(std::string_view character) const;
 
   std::vector<Token> tokens_;
   Tree raw_;
@@ -66,7 +65,6 @@ class AddedTokens {
   std::map<uint32_t, std::string> texts_;
   std::map<std::string, uint32_t, std::less<>> ids_;
   std::set<std::string> special_;
-  std::optional<Regex> word_;
 };
 
 }  // namespace zoexport

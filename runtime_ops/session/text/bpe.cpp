@@ -5,14 +5,6 @@
 #include "session/text/utf8.h"
 
 namespace zoexport {
-namespace {
-
-// Words that are kept, and the bytes of the longest.
-constexpr size_t kMostSeen = 10000;
-constexpr size_t kLongestSeen = 128;
-
-}  // namespace
-
 Merges::Merges(std::vector<Merge> merges) : merges_(std::move(merges)) {
   size_t size = 16;
   while (size < merges_.size() * 3 / 2) {
@@ -39,10 +31,7 @@ size_t Merges::slot(uint32_t left, uint32_t right) const {
 Bpe::Bpe(Vocabulary vocabulary, Merges merges, Options options)
     : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {
   if (options_.byte_fallback) {
-    static constexpr char kDigits[] = "0123456789ABCDEF";
-    for (size_t byte = 0; byte < 256; ++byte) {
-      bytes_.push_back(vocabulary_.find(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">"));
-    }
+    bytes_ = ByteTokens(vocabulary_);
   }
 }
 
@@ -56,14 +45,8 @@ void Bpe::encode(std::string_view word, std::vector<uint32_t>& ids) const {
       return;
     }
   }
-  const bool keep = word.size() <= kLongestSeen;
-  std::string key;
-  if (keep) {
-    key = word;
-    if (const auto found = seen_.find(key); found != seen_.end()) {
-      ids.insert(ids.end(), found->second.begin(), found->second.end());
-      return;
-    }
+  if (seen_.find(word, ids)) {
+    return;
   }
   split(word);
   merge();
@@ -73,11 +56,8 @@ void Bpe::encode(std::string_view word, std::vector<uint32_t>& ids) const {
       ids.push_back(symbol.id);
     }
   }
-  if (keep) {
-    if (seen_.size() >= kMostSeen) {
-      seen_.clear();
-    }
-    seen_.emplace(std::move(key), std::vector<uint32_t>(ids.begin() + static_cast<ptrdiff_t>(begin), ids.end()));
+  if (SeenWords::keeps(word)) {
+    seen_.keep(ids, begin);
   } else {
     // A long word's room is given back.
     std::vector<Symbol>().swap(symbols_);
@@ -114,12 +94,9 @@ void Bpe::split(std::string_view word) const {
       add(*id);
       continue;
     }
-    const auto token = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)]; };
-    if (options_.byte_fallback &&
-        std::all_of(character.begin(), character.end(), [&](char byte) { return token(byte).has_value(); })) {
-      for (const char byte : character) {
-        add(*token(byte));
-      }
+    fallback_.clear();
+    if (bytes_.append(character, fallback_)) {
+      std::for_each(fallback_.begin(), fallback_.end(), add);
       continue;
     }
     if (options_.unknown) {

@@ -5,9 +5,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "session/text/byte_tokens.h"
+#include "session/text/seen_words.h"
 #include "session/text/vocabulary.h"
 
 namespace zoexport {
@@ -80,11 +81,12 @@ class Bpe {
   Vocabulary vocabulary_;
   Merges merges_;
   Options options_;
-  std::vector<std::optional<uint32_t>> bytes_;  // tokens of byte_fallback
+  ByteTokens bytes_;
   // What one call uses, kept for the next.
   mutable std::vector<Symbol> symbols_;
   mutable std::vector<Candidate> heap_;
-  mutable std::unordered_map<std::string, std::vector<uint32_t>> seen_;
+  mutable std::vector<uint32_t> fallback_;
+  mutable SeenWords seen_;
 };
 
 }  // namespace zoexport

@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 
 #include "session/text/utf8.h"
 
 namespace zoexport {
 namespace {
 
-const char* const kThought = "</think>";
+const char* const kThoughtBegin = "<think>";
+const char* const kThoughtEnd = "</think>";
 
 // Without a locale, which hosts set as they like.
 std::string date_text(const std::string& format, std::time_t now) {
@@ -75,16 +77,37 @@ std::string date_text(const std::string& format, std::time_t now) {
   return text;
 }
 
+// Without line breaks at its begin, and at its end too if `both`.
+std::string without_breaks(const std::string& text, bool both) {
+  const size_t begin = text.find_first_not_of('\n');
+  if (begin == std::string::npos) {
+    return "";
+  }
+  return text.substr(begin, both ? text.find_last_not_of('\n') + 1 - begin : std::string::npos);
+}
+
+// What stands between the last begin of a thought before its first end, and that.
+std::string thought_of(const std::string& content) {
+  const std::string before = content.substr(0, content.find(kThoughtEnd));
+  const size_t begin = before.rfind(kThoughtBegin);
+  return begin == std::string::npos ? before : before.substr(begin + std::strlen(kThoughtBegin));
+}
+
 std::string written(const std::string& content, ContentForm form) {
   if (form == ContentForm::kStripped) {
     return stripped(content);
   }
-  const size_t thought = form == ContentForm::kAnswer ? content.rfind(kThought) : std::string::npos;
-  if (thought == std::string::npos) {
+  if (form == ContentForm::kWhole) {
     return content;
   }
-  const size_t begin = content.find_first_not_of('\n', thought + std::string(kThought).size());
-  return begin == std::string::npos ? "" : content.substr(begin);
+  const size_t end = content.rfind(kThoughtEnd);
+  const bool thought = end != std::string::npos;
+  const std::string answer = thought ? content.substr(end + std::strlen(kThoughtEnd)) : content;
+  if (form == ContentForm::kAnswer) {
+    return thought ? without_breaks(answer, false) : content;
+  }
+  return std::string(kThoughtBegin) + "\n" + (thought ? without_breaks(thought_of(content), true) : "") + "\n" +
+         kThoughtEnd + "\n\n" + without_breaks(answer, false);
 }
 
 }  // namespace
@@ -116,6 +139,17 @@ Result<std::string> chat_text(const TextSpec& text, const std::vector<Message>& 
   const ChatForm& chat = *text.chat;
   std::string result;
   std::string before = "begin";
+  const auto write = [&](const std::string& piece) {
+    for (size_t at = 0; at <= piece.size();) {
+      const size_t date = piece.find(kDatePlace, at);
+      result.append(piece, at, date - at);
+      if (date == std::string::npos) {
+        break;
+      }
+      result += date_text(chat.date, now);
+      at = date + std::strlen(kDatePlace);
+    }
+  };
   const auto go_on = [&](const std::string& next, const std::string& where) -> Status {
     const auto found = chat.between.find(before);
     const auto between =
@@ -131,15 +165,7 @@ Result<std::string> chat_text(const TextSpec& text, const std::vector<Message>& 
                      expected.empty() ? "other roles before it" : expected,
                      "Correct the roles of the messages: the model's chat template has no such order."};
     }
-    for (size_t at = 0; at <= between->second.size();) {
-      const size_t date = between->second.find(kDatePlace, at);
-      result.append(between->second, at, date - at);
-      if (date == std::string::npos) {
-        break;
-      }
-      result += date_text(chat.date, now);
-      at = date + std::string(kDatePlace).size();
-    }
+    write(between->second);
     before = next;
     return {};
   };
@@ -148,6 +174,14 @@ Result<std::string> chat_text(const TextSpec& text, const std::vector<Message>& 
     const std::string where = "message " + std::to_string(i + 1);
     if (valid_utf8(message.content) != message.content.size()) {
       return Failure{ZO_DATA_ERROR, where, "content that is no UTF-8", "UTF-8", "Give the text as UTF-8."};
+    }
+    if (chat.answer && !reply && i + 1 == messages.size() && message.role == "assistant") {
+      if (const auto text_before = chat.answer->before.find(before); text_before != chat.answer->before.end()) {
+        write(text_before->second);
+        result += written(message.content, chat.answer->content);
+        write(chat.answer->end);
+        return result;
+      }
     }
     ZO_TRY(go_on(message.role, where));
     const auto form = chat.content.find(message.role);

@@ -1,7 +1,9 @@
 #include "session/text/decoder.h"
 
+#include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "session/text/byte_characters.h"
 #include "session/text/pattern.h"
@@ -11,7 +13,7 @@
 namespace zoexport {
 namespace {
 
-const char* const kKinds = "Sequence, ByteLevel, ByteFallback, Metaspace, Replace, Strip or Fuse";
+const char* const kKinds = "Sequence, ByteLevel, ByteFallback, Metaspace, WordPiece, Replace, Strip or Fuse";
 
 // Applies a function to every token.
 class EachToken : public DecoderStage {
@@ -141,6 +143,29 @@ std::string stripped(const std::string& token, const std::string& content, uint6
   return begin < end ? token.substr(begin, end - begin) : "";
 }
 
+// A token of WordPiece: one without the prefix begins a word; `clean`: without blanks before punctuation.
+std::string word_piece_text(const std::string& token, bool first, const std::string& prefix, bool clean) {
+  static constexpr std::array<std::pair<const char*, const char*>, 11> kClean = {{{" .", "."},
+                                                                                  {" ?", "?"},
+                                                                                  {" !", "!"},
+                                                                                  {" ,", ","},
+                                                                                  {" ' ", "'"},
+                                                                                  {" n't", "n't"},
+                                                                                  {" 'm", "'m"},
+                                                                                  {" do not", " don't"},
+                                                                                  {" 's", "'s"},
+                                                                                  {" 've", "'ve"},
+                                                                                  {" 're", "'re"}}};
+  const bool inside = token.compare(0, prefix.size(), prefix) == 0;
+  std::string text = first ? token : inside ? token.substr(prefix.size()) : " " + token;
+  if (clean) {
+    for (const auto& [from, to] : kClean) {
+      text = *Pattern::exactly(from).replaced(text, to);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string TextOfTokens::push(const std::string& token) {
@@ -219,6 +244,14 @@ void TextDecoder::add(const JsonNode& node) {
     makers_.emplace_back([blank, never] {
       return std::make_unique<EachToken>([blank, never](const std::string& token, bool first) {
         return *Pattern::exactly(blank).replaced(token, first && !never ? "" : " ");
+      });
+    });
+  } else if (kind == "WordPiece") {
+    const std::string prefix = node.member("prefix").text();
+    const bool clean = node.member("cleanup").boolean();
+    makers_.emplace_back([prefix, clean] {
+      return std::make_unique<EachToken>([prefix, clean](const std::string& token, bool first) {
+        return word_piece_text(token, first, prefix, clean);
       });
     });
   } else if (kind == "Replace") {

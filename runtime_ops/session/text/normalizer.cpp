@@ -4,14 +4,18 @@
 #include <optional>
 
 #include "session/text/byte_characters.h"
+#include "session/text/characters.h"
 #include "session/text/pattern.h"
+#include "session/text/precompiled.h"
 #include "session/text/unicode_normal.h"
 #include "session/text/utf8.h"
 
 namespace zoexport {
 namespace {
 
-const char* const kKinds = "Sequence, Replace, Prepend, NFC, NFD, NFKC, NFKD, Strip or ByteLevel";
+const char* const kKinds =
+    "Sequence, Replace, Prepend, NFC, NFD, NFKC, NFKD, Strip, StripAccents, Lowercase, BertNormalizer, "
+    "Precompiled or ByteLevel";
 
 std::string stripped(const std::string& text, bool left, bool right) {
   size_t begin = text.size();
@@ -28,16 +32,55 @@ std::string stripped(const std::string& text, bool left, bool right) {
   return text.substr(begin, end - begin);
 }
 
+// What BertNormalizer makes of a character, by its parts.
+void append_clean(std::string& text, char32_t character) {
+  if (!is_control(character)) {
+    append_character(text, is_white_space(character) ? U' ' : character);
+  }
+}
+
+void append_chinese(std::string& text, char32_t character) {
+  const bool apart = is_chinese(character);
+  text.append(apart ? " " : "");
+  append_character(text, character);
+  text.append(apart ? " " : "");
+}
+
+void append_without_accent(std::string& text, char32_t character) {
+  if (!is_nonspacing_mark(character)) {
+    append_character(text, character);
+  }
+}
+
+void append_without_mark(std::string& text, char32_t character) {
+  if (!is_mark(character)) {
+    append_character(text, character);
+  }
+}
+
 }  // namespace
 
 struct Normalizer::Step {
-  enum class Kind { kReplace, kPrepend, kForm, kStrip, kBytes };
+  enum class Kind { kReplace, kPrepend, kForm, kStrip, kBytes, kEach, kPrecompiled };
   Kind kind;
   std::optional<Pattern> pattern = {};
   std::string content = {};
   NormalForm form = NormalForm::kNfc;
   bool left = false;
   bool right = false;
+  void (*each)(std::string& text, char32_t character) = nullptr;
+  std::optional<Precompiled> precompiled = {};
+
+  static Step of_each(void (*each)(std::string&, char32_t)) {
+    Step step{Kind::kEach};
+    step.each = each;
+    return step;
+  }
+  static Step of_form(NormalForm form) {
+    Step step{Kind::kForm};
+    step.form = form;
+    return step;
+  }
 };
 
 Normalizer::Normalizer() = default;
@@ -71,16 +114,43 @@ Status Normalizer::add(const JsonNode& node, std::vector<Step>& steps) {
   } else if (kind == "ByteLevel") {
     steps.push_back({Step::Kind::kBytes});
   } else if (kind == "NFC" || kind == "NFD" || kind == "NFKC" || kind == "NFKD") {
-    Step step{Step::Kind::kForm};
-    step.form = kind == "NFC"    ? NormalForm::kNfc
-                : kind == "NFD"  ? NormalForm::kNfd
-                : kind == "NFKC" ? NormalForm::kNfkc
-                                 : NormalForm::kNfkd;
+    steps.push_back(Step::of_form(kind == "NFC"    ? NormalForm::kNfc
+                                  : kind == "NFD"  ? NormalForm::kNfd
+                                  : kind == "NFKC" ? NormalForm::kNfkc
+                                                   : NormalForm::kNfkd));
+  } else if (kind == "Lowercase") {
+    steps.push_back(Step::of_each(append_lower));
+  } else if (kind == "StripAccents") {
+    steps.push_back(Step::of_each(append_without_mark));
+  } else if (kind == "BertNormalizer") {
+    add_bert(node, steps);
+  } else if (kind == "Precompiled") {
+    const JsonNode map = node.member("precompiled_charsmap");
+    ZO_ASSIGN(read, Precompiled::read(map));
+    Step step{Step::Kind::kPrecompiled};
+    step.precompiled.emplace(std::move(read));
     steps.push_back(std::move(step));
   } else {
     node.member("type").problem(kKinds);
   }
   return {};
+}
+
+void Normalizer::add_bert(const JsonNode& node, std::vector<Step>& steps) {
+  const bool lower = node.member("lowercase").boolean();
+  if (node.member("clean_text").boolean()) {
+    steps.push_back(Step::of_each(append_clean));
+  }
+  if (node.member("handle_chinese_chars").boolean()) {
+    steps.push_back(Step::of_each(append_chinese));
+  }
+  if (node.has("strip_accents") ? node.member("strip_accents").boolean() : lower) {
+    steps.push_back(Step::of_form(NormalForm::kNfd));
+    steps.push_back(Step::of_each(append_without_accent));
+  }
+  if (lower) {
+    steps.push_back(Step::of_each(append_lower));
+  }
 }
 
 Result<std::string> Normalizer::apply(std::string text) const {
@@ -105,6 +175,20 @@ Result<std::string> Normalizer::apply(std::string text) const {
       case Step::Kind::kBytes:
         text = bytes_as_characters(text);
         break;
+      case Step::Kind::kEach: {
+        std::string made;
+        made.reserve(text.size());
+        for (size_t at = 0; at < text.size();) {
+          step.each(made, next_character(text, at));
+        }
+        text = std::move(made);
+        break;
+      }
+      case Step::Kind::kPrecompiled: {
+        ZO_ASSIGN(made, step.precompiled->apply(text));
+        text = std::move(made);
+        break;
+      }
     }
   }
   return text;

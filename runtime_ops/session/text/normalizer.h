@@ -24,6 +24,7 @@ class Normalizer {
   struct Step;
   Normalizer();
   static Status add(const JsonNode& node, std::vector<Step>& steps);
+  static void add_bert(const JsonNode& node, std::vector<Step>& steps);
 
   std::vector<Step> steps_;
 };

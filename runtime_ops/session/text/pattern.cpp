@@ -1,5 +1,7 @@
 #include "session/text/pattern.h"
 
+#include "session/text/utf8.h"
+
 namespace zoexport {
 
 Result<Pattern> Pattern::read(const JsonNode& node) {
@@ -16,7 +18,7 @@ Result<Pattern> Pattern::read(const JsonNode& node) {
 
 Result<Pattern> Pattern::regex(const std::string& expression, const std::string& where) {
   ZO_ASSIGN(compiled, Regex::compile(expression, where));
-  return Pattern("", std::move(compiled));
+  return Pattern("", std::move(compiled), nullptr);
 }
 
 Result<std::vector<Span>> Pattern::find(std::string_view text) const {
@@ -24,6 +26,15 @@ Result<std::vector<Span>> Pattern::find(std::string_view text) const {
     return regex_->find(text);
   }
   std::vector<Span> matches;
+  if (kind_ != nullptr) {
+    for (size_t at = 0; at < text.size();) {
+      const size_t begin = at;
+      if (kind_(next_character(text, at))) {
+        matches.push_back({begin, at});
+      }
+    }
+    return matches;
+  }
   if (text_.empty()) {
     return matches;
   }

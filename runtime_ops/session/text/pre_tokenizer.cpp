@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "session/text/byte_characters.h"
+#include "session/text/characters.h"
 #include "session/text/pattern.h"
 #include "session/text/splits.h"
 #include "session/text/utf8.h"
@@ -12,10 +13,10 @@
 namespace zoexport {
 namespace {
 
-const char* const kKinds = "Sequence, Split, ByteLevel, Metaspace, Digits or Punctuation";
+const char* const kKinds =
+    "Sequence, Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, "
+    "WhitespaceSplit or BertPreTokenizer";
 const char* const kWordsOfGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-const char* const kNumeric = R"(\p{N})";
-const char* const kPunctuation = R"([\p{P}$+<=>\^`|~])";
 
 Behavior behavior(const JsonNode& node) {
   static const std::array<std::pair<const char*, Behavior>, 5> kNames = {
@@ -101,14 +102,22 @@ Status PreTokenizer::add(const JsonNode& node, std::vector<Step>& steps) {
       step.behavior = Behavior::kMergedWithNext;
     }
   } else if (kind == "Digits") {
-    ZO_ASSIGN(pattern, Pattern::regex(kNumeric, node.where()));
-    step.pattern.emplace(std::move(pattern));
+    step.pattern.emplace(Pattern::each(is_numeric));
     const bool single = node.has("individual_digits") && node.member("individual_digits").boolean();
     step.behavior = single ? Behavior::kIsolated : Behavior::kContiguous;
   } else if (kind == "Punctuation") {
-    ZO_ASSIGN(pattern, Pattern::regex(kPunctuation, node.where()));
-    step.pattern.emplace(std::move(pattern));
+    step.pattern.emplace(Pattern::each(is_punctuation));
     step.behavior = node.has("behavior") ? behavior(node.member("behavior")) : Behavior::kIsolated;
+  } else if (kind == "Whitespace" || kind == "WhitespaceSplit" || kind == "BertPreTokenizer") {
+    step.pattern.emplace(Pattern::each(is_white_space));
+    step.behavior = Behavior::kRemoved;
+    if (kind != "WhitespaceSplit") {
+      steps.push_back(std::move(step));
+      step = {};
+      const bool bert = kind == "BertPreTokenizer";
+      step.pattern.emplace(Pattern::each(bert ? is_punctuation : is_of_words));
+      step.behavior = bert ? Behavior::kIsolated : Behavior::kContiguous;
+    }
   } else {
     node.member("type").problem(kKinds);
   }

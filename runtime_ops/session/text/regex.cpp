@@ -304,6 +304,12 @@ Result<std::string> translated_regex(const std::string& pattern, const std::stri
 
 Result<Regex> Regex::compile(const std::string& pattern, const std::string& where) {
   ZO_ASSIGN(translated, translated_regex(pattern, where));
+  return compile_translated(translated, where);
+}
+
+Result<Regex> Regex::clusters(const std::string& where) { return compile_translated("\\X", where); }
+
+Result<Regex> Regex::compile_translated(const std::string& pattern, const std::string& where) {
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   if (context != nullptr) {
     pcre2_set_parens_nest_limit(context, kMostNestedGroups);
@@ -314,8 +320,8 @@ Result<Regex> Regex::compile(const std::string& pattern, const std::string& wher
   PCRE2_SIZE place = 0;
   std::unique_ptr<Code, Free> code(new Code);
   code->code = context == nullptr ? nullptr
-                                  : pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                                  options, &number, &place, context);
+                                  : pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options,
+                                                  &number, &place, context);
   pcre2_compile_context_free(context);
   if (code->code == nullptr) {
     PCRE2_UCHAR text[256] = "no memory left";

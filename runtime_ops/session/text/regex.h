@@ -25,6 +25,9 @@ class Regex {
  public:
   static Result<Regex> compile(const std::string& pattern, const std::string& where);
 
+  // What a reader takes for one character: Unicode's extended grapheme clusters.
+  static Result<Regex> clusters(const std::string& where);
+
   // The matches in valid UTF-8, from left to right. An expression that takes too many steps is a failure.
   Result<std::vector<Span>> find(std::string_view text) const;
 
@@ -33,6 +36,7 @@ class Regex {
   struct Free {
     void operator()(Code* code) const;
   };
+  static Result<Regex> compile_translated(const std::string& pattern, const std::string& where);
   Regex(std::unique_ptr<Code, Free> code, std::string where) : code_(std::move(code)), where_(std::move(where)) {}
 
   std::unique_ptr<Code, Free> code_;

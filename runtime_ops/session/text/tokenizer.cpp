@@ -6,10 +6,10 @@
 #include "session/storage/files.h"
 #include "session/storage/json_reader.h"
 #include "session/text/added_tokens.h"
-#include "session/text/bpe.h"
 #include "session/text/normalizer.h"
 #include "session/text/post_processor.h"
 #include "session/text/pre_tokenizer.h"
+#include "session/text/token_model.h"
 #include "session/text/tokenizer_file.h"
 #include "session/text/utf8.h"
 
@@ -19,37 +19,13 @@ namespace {
 const char* const kFile = "tokenizer.json";
 constexpr size_t kLongestText = size_t{64} << 20;
 
-Bpe::Options options(const JsonNode& model, const Vocabulary& vocabulary) {
-  Bpe::Options read;
-  const auto flag = [&](const char* name) { return model.has(name) && model.member(name).boolean(); };
-  if (model.has("dropout") && model.member("dropout").number() != 0) {
-    model.member("dropout").problem("none: tokens that are not left to chance");
-  }
-  if (model.has("unk_token")) {
-    read.unknown = vocabulary.find(model.member("unk_token").text());
-    if (!read.unknown) {
-      model.member("unk_token").problem("a token of model.vocab");
-    }
-  }
-  if (model.has("continuing_subword_prefix")) {
-    read.prefix = model.member("continuing_subword_prefix").text();
-  }
-  if (model.has("end_of_word_suffix")) {
-    read.suffix = model.member("end_of_word_suffix").text();
-  }
-  read.fuse_unknown = flag("fuse_unk");
-  read.byte_fallback = flag("byte_fallback");
-  read.ignore_merges = flag("ignore_merges");
-  return read;
-}
-
 }  // namespace
 
 struct Tokenizer::Parts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   AddedTokens added;
-  Bpe model;
+  TokenModel model;
   PostProcessor post_processor;
   TextDecoder decoder;
 };
@@ -62,25 +38,16 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, const std::string& whe
   ZO_ASSIGN(file, parse_tokenizer_file(json, where));
   JsonProblems problems(ZO_BUNDLE_ERROR, where, kOtherTokenizer);
   const JsonNode root(&file.root, "", &problems);
-  const JsonNode model = root.member("model");
-  const std::string kind = model.has("type") ? model.member("type").text() : "BPE";
-  if (kind != "BPE") {
-    model.member("type").problem("BPE");
-  } else if (file.vocabulary.size() == 0) {
-    problems.add("model.vocab", "none", "a token and its number each");
-  }
-  ZO_TRY(problems.status());
-  const Bpe::Options chosen = options(model, file.vocabulary);
+  ZO_ASSIGN(model, TokenModel::read(file, root, problems));
   ZO_ASSIGN(normalizer, Normalizer::read(root));
   ZO_ASSIGN(pre_tokenizer, PreTokenizer::read(root));
   const PostProcessor post_processor = PostProcessor::read(root);
   const TextDecoder decoder = TextDecoder::read(root);
   ZO_TRY(problems.status());
-  ZO_ASSIGN(added, AddedTokens::read(root, file.vocabulary, normalizer));
+  ZO_ASSIGN(added, AddedTokens::read(root, model.vocabulary(), normalizer));
   ZO_TRY(problems.status());
-  Bpe bpe(std::move(file.vocabulary), Merges(std::move(file.merges)), chosen);
   return Tokenizer(std::unique_ptr<Parts>(new Parts{std::move(normalizer), std::move(pre_tokenizer), std::move(added),
-                                                    std::move(bpe), post_processor, decoder}));
+                                                    std::move(model), post_processor, decoder}));
 }
 
 Result<Tokenizer> Tokenizer::open(const BundleFiles& files, const Manifest& manifest) {
@@ -107,16 +74,14 @@ Result<std::vector<int64_t>> Tokenizer::encode(std::string_view text, bool speci
   }
   std::vector<uint32_t> ids;
   std::vector<Word> words;
-  ZO_ASSIGN(segments, parts_->added.find(text, false));
-  for (const AddedTokens::Segment& outer : segments) {
+  for (const AddedTokens::Segment& outer : parts_->added.find(text, false)) {
     if (outer.id) {
       ids.push_back(*outer.id);
       continue;
     }
     const std::string_view raw = text.substr(outer.span.begin, outer.span.end - outer.span.begin);
     ZO_ASSIGN(normal, parts_->normalizer.apply(std::string(raw)));
-    ZO_ASSIGN(parts, parts_->added.find(normal, true));
-    for (const AddedTokens::Segment& inner : parts) {
+    for (const AddedTokens::Segment& inner : parts_->added.find(normal, true)) {
       if (inner.id) {
         ids.push_back(*inner.id);
         continue;

@@ -1,6 +1,7 @@
 #include "session/text/tokenizer_file.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "session/storage/json_builder.h"
@@ -46,10 +47,12 @@ class Reader : public nlohmann::json_sax<json> {
  public:
   bool null() override { return mine() ? unfit() : builder_.null(); }
   bool boolean(bool value) override { return mine() ? unfit() : builder_.boolean(value); }
-  bool number_integer(number_integer_t value) override { return mine() ? unfit() : builder_.number_integer(value); }
+  bool number_integer(number_integer_t value) override {
+    return mine() ? score(static_cast<double>(value)) : builder_.number_integer(value);
+  }
   bool number_unsigned(number_unsigned_t value) override {
     if (part_ != Part::kVocabulary) {
-      return mine() ? unfit() : builder_.number_unsigned(value);
+      return mine() ? score(static_cast<double>(value)) : builder_.number_unsigned(value);
     }
     if (value >= kMostTokens) {
       return refuse("the token number " + std::to_string(value) + " in model.vocab, beyond " +
@@ -59,9 +62,13 @@ class Reader : public nlohmann::json_sax<json> {
            refuse("a token or a number that model.vocab has twice");
   }
   bool number_float(number_float_t value, const string_t& written) override {
-    return mine() ? unfit() : builder_.number_float(value, written);
+    return mine() ? score(value) : builder_.number_float(value, written);
   }
   bool string(string_t& value) override {
+    if (part_ == Part::kPieces && depth_ == 4) {
+      pair_.push_back(std::move(value));
+      return (pair_.size() == 1 && !score_) || unfit();
+    }
     if (part_ != Part::kMerges) {
       return mine() ? unfit() : builder_.string(value);
     }
@@ -79,10 +86,10 @@ class Reader : public nlohmann::json_sax<json> {
   bool binary(binary_t&) override { return false; }
 
   bool start_object(std::size_t size) override {
-    return start(Part::kVocabulary) || (mine() ? stopped() : builder_.start_object(size));
+    return start(false) || (mine() ? stopped() : builder_.start_object(size));
   }
   bool start_array(std::size_t size) override {
-    return start(Part::kMerges) || (mine() ? stopped() : builder_.start_array(size));
+    return start(true) || (mine() ? stopped() : builder_.start_array(size));
   }
   bool end_object() override { return end() || builder_.end_object(); }
   bool end_array() override {
@@ -92,6 +99,9 @@ class Reader : public nlohmann::json_sax<json> {
       }
       merges_.add(pair_[0], pair_[1]);
       pair_.clear();
+    }
+    if (part_ == Part::kPieces && depth_ == 4 && !add_piece()) {
+      return false;
     }
     return end() || builder_.end_array();
   }
@@ -121,15 +131,16 @@ class Reader : public nlohmann::json_sax<json> {
   json root() { return builder_.take(); }
 
  private:
-  enum class Part { kNone, kVocabulary, kMerges, kSkipped };
+  enum class Part { kNone, kVocabulary, kPieces, kMerges, kSkipped };
 
   bool mine() const { return part_ != Part::kNone || awaited_ != Part::kNone; }
-  // Whether the list or object that begins is not the builder's. One of another type than that of BPE is passed over: what the
-  // model's type is may come behind it.
-  bool start(Part part) {
+  // Whether the list or object that begins is not the builder's. Merges that are no list are passed over: the model's type,
+  // which may have none, may come behind them.
+  bool start(bool list) {
     ++depth_;
     if (awaited_ != Part::kNone) {
-      part_ = awaited_ == part ? part : Part::kSkipped;
+      part_ = awaited_ == Part::kVocabulary ? (list ? Part::kPieces : Part::kVocabulary)
+                                            : (list ? Part::kMerges : Part::kSkipped);
       awaited_ = Part::kNone;
       return true;
     }
@@ -137,7 +148,7 @@ class Reader : public nlohmann::json_sax<json> {
       return depth_ <= kMostNested ||
              refuse("more than " + std::to_string(kMostNested) + " lists and objects inside one another");
     }
-    return part_ == Part::kMerges && part == Part::kMerges && depth_ == 4;
+    return (part_ == Part::kMerges || part_ == Part::kPieces) && list && depth_ == 4;
   }
   bool end() {
     const bool mine = part_ != Part::kNone;
@@ -145,6 +156,28 @@ class Reader : public nlohmann::json_sax<json> {
       part_ = Part::kNone;
     }
     return mine;
+  }
+  // Of a piece, behind its text.
+  bool score(double value) {
+    if (part_ != Part::kPieces || depth_ != 4 || pair_.size() != 1 || score_) {
+      return unfit();
+    }
+    score_ = value;
+    return true;
+  }
+  bool add_piece() {
+    if (!score_) {
+      return unfit();
+    }
+    if (file_.scores.size() >= kMostTokens) {
+      return refuse("more than " + std::to_string(kMostTokens) + " tokens in model.vocab");
+    }
+    if (!file_.vocabulary.add(pair_[0], static_cast<uint32_t>(file_.scores.size()))) {
+      return refuse("a token that model.vocab has twice");
+    }
+    file_.scores.push_back(*std::exchange(score_, std::nullopt));
+    pair_.clear();
+    return true;
   }
   // A value where another one should be.
   bool unfit() { return part_ == Part::kSkipped || refuse("model.vocab or model.merges of another form"); }
@@ -157,7 +190,8 @@ class Reader : public nlohmann::json_sax<json> {
   JsonBuilder builder_;
   TokenizerFile file_;
   WrittenMerges merges_;
-  std::vector<std::string> pair_;
+  std::vector<std::string> pair_;  // of a merge; the text of a piece
+  std::optional<double> score_;    // of that piece
   std::string key_;
   std::string problem_;
   Part part_ = Part::kNone;

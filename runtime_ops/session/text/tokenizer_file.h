@@ -15,10 +15,11 @@ namespace zoexport {
 struct TokenizerFile {
   nlohmann::json root;  // all but model.vocab and model.merges
   Vocabulary vocabulary;
-  std::vector<Merges::Merge> merges;
+  std::vector<double> scores;         // of the tokens, by number, where the vocabulary is a list of both (Unigram)
+  std::vector<Merges::Merge> merges;  // of BPE
 };
 
-// `where` names the file. A model of another type than BPE may have no vocabulary and no merges here.
+// `where` names the file. A model of an unknown type may have no vocabulary here.
 Result<TokenizerFile> parse_tokenizer_file(std::string_view text, const std::string& where);
 
 // What a problem of a tokenizer.json is answered with.

@@ -5,16 +5,11 @@
 #include <iterator>
 #include <vector>
 
+#include "session/text/decomposition.h"
 #include "session/text/utf8.h"
 
 namespace zoexport {
 namespace {
-
-struct Decomposition {
-  uint32_t code;
-  uint16_t start;  // in the table's text
-  uint8_t length;
-};
 
 struct Composition {
   uint32_t first;
@@ -49,14 +44,6 @@ uint8_t combining_class(uint32_t code) {
   const auto* range = std::upper_bound(std::begin(kCombining), std::end(kCombining), code,
                                        [](uint32_t value, const CombiningRange& entry) { return value < entry.first; });
   return range != std::begin(kCombining) && code <= std::prev(range)->last ? std::prev(range)->kind : 0;
-}
-
-template <size_t N>
-const Decomposition* find(const Decomposition (&table)[N], uint32_t code) {
-  const auto* entry =
-      std::lower_bound(std::begin(table), std::end(table), code,
-                       [](const Decomposition& candidate, uint32_t value) { return candidate.code < value; });
-  return entry != std::end(table) && entry->code == code ? entry : nullptr;
 }
 
 void decompose(uint32_t code, bool compatible, std::vector<Character>& into) {

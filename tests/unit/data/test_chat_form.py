@@ -51,10 +51,8 @@ def test_conversations_are_written_as_the_template_does(tmp_path: Path, name: st
             roles = ["system"] * system + [("user", "assistant")[i % 2] for i in range(count)]
             messages = [(role, generator.choice(_CONTENTS)) for role in roles]
             reply = roles[-1] == "user"
-            if (system and name in ("gemma", "mistral")) or (name == "qwen3" and not reply):
-                with pytest.raises(
-                    DataError, match="'end' after" if name == "qwen3" else "'system' after"
-                ):
+            if system and name in ("gemma", "mistral"):
+                with pytest.raises(DataError, match="'system' after"):
                     ours.chat(messages, reply=reply)
                 continue
             text = ours.chat(messages, reply=reply)
@@ -120,6 +118,16 @@ def test_a_bundle_of_before_has_no_chat(tmp_path: Path) -> None:
         {"end_tokens": [], "chat": {"between": {}, "content": {}, "date": "%"}},
         {"end_tokens": [], "chat": {"between": {}, "content": {}, "end_tokens": [10**9]}},
         {"end_tokens": [], "chat": {"between": {}}},
+        *(
+            {"end_tokens": [], "chat": {"between": {}, "content": {}, "answer": answer}}
+            for answer in (
+                {},
+                {"before": {"tool": ""}, "content": "whole", "end": ""},
+                {"before": {"user": 1}, "content": "whole", "end": ""},
+                {"before": {}, "content": "upper", "end": ""},
+                {"before": {}, "content": "whole"},
+            )
+        ),
     ],
 )
 def test_python_and_cpp_refuse_the_same(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -143,3 +151,52 @@ def test_pieces_are_read_back_from_what_a_manifest_has() -> None:
     assert form.content["assistant"] == "answer"
     assert form.between["user"]["reply"] == "<|im_end|>\n<|im_start|>assistant\n"
     assert "end" not in form.between["assistant"]
+    assert form.answer is not None and form.answer.content == "thought"
+    assert form.answer.before == {"user": "<|im_end|>\n<|im_start|>assistant\n"}
+    assert form.answer.end == "<|im_end|>\n"
+    for name in TEMPLATES:
+        other = chat_form(chatting(TEMPLATES[name]))
+        assert isinstance(other, ChatForm) and (other.answer is None) == (name != "qwen3")
+
+
+def test_answers_at_the_end_are_written_with_their_thoughts(tmp_path: Path) -> None:
+    """Behind turns whose thoughts are left out: none, one, several, half of one, and line breaks around all."""
+    parts = [
+        "<think>",
+        "</think>",
+        "\n",
+        "\n\n",
+        "hm",
+        " so",
+        "yes.",
+        "<think>\n",
+        "\n</think>\n\n",
+    ]
+    generator = random.Random(8)
+    theirs = chatting(TEMPLATES["qwen3"])
+    with Tokenizer.open(bundle(tmp_path, theirs)) as ours:
+        for count in range(300):
+            roles = ["system"] * (count % 2) + ["user", "assistant"] * generator.randint(1, 3)
+            messages = [
+                (role, "".join(generator.choices(parts, k=generator.randint(0, 7))))
+                for role in roles
+            ]
+            expected = theirs.apply_chat_template(
+                [{"role": role, "content": content} for role, content in messages], tokenize=False
+            )
+            assert ours.chat(messages, reply=False) == expected
+        for messages in ([("assistant", "a")], [("user", "a"), ("answer", "b")]):
+            with pytest.raises(DataError, match="after"):
+                ours.chat(messages, reply=False)
+
+
+def test_an_order_that_ends_otherwise_is_still_no_answer(tmp_path: Path) -> None:
+    """A template that counts the messages of a conversation that ends: it has replies and no end."""
+    counted = TEMPLATES["chatml"].replace(
+        "{% for",
+        "{% if messages[-1].role == 'assistant' %}{{ messages | length }}{% endif %}{% for",
+        1,
+    )
+    form = chat_form(chatting(counted))
+    assert isinstance(form, ChatForm)
+    assert form.answer is None and "end" not in form.between["assistant"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import bundles, split_bundles, tokenizers
+from tests.support.chat_templates import TEMPLATES, chatting
 from tests.support.tiny_models import CHAT_TEMPLATE, masking_tokenizer
 from zoexport.core.errors import DataError
 from zoexport.data import tokenize_file, write_examples
@@ -87,15 +88,17 @@ def test_texts_prompts_and_choices(tmp_path: Path, kind: str) -> None:
     assert 10 < same(tmp_path, write(tmp_path, lines)) < 120
 
 
-def test_conversations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("template", [CHAT_TEMPLATE, TEMPLATES["qwen3"]])
+def test_conversations(tmp_path: Path, template: str) -> None:
+    """With templates that write an answer alike everywhere, and with its thought where the conversation ends."""
     generator = random.Random(2)
-    theirs = tokenizers.tokenizer("smollm2")
-    theirs.chat_template = CHAT_TEMPLATE
-    bundle(tmp_path, theirs, seq_len=60)
+    bundle(tmp_path, chatting(template), seq_len=60)
     lines = []
     for _ in range(80):
         turns = ["user", "assistant"] * generator.randint(1, 3)
         words = [tokenizers.random_text(generator)[:30] or "yes" for _ in turns]
+        if generator.random() < 0.5:
+            words[1::2] = [f"<think>\nhm {word[:9]}\n</think>\n\n{word}" for word in words[1::2]]
         lines.append(
             {
                 "messages": [
