@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.support.compiled import Compiler
 from tests.support.tiny_models import fixed_tokens
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
+from zoexport.core.native import runner_path
 from zoexport.session import Dataset, Session, no_programs
 from zoexport.transfer import export_adapter
 
@@ -81,6 +83,38 @@ def test_the_files_of_adapter_export(
     with Session.open(bundle, engine=no_programs) as session:  # what the bundle was compiled with
         session.export_adapter(tmp_path / "initial")
     assert content(tmp_path / "initial") != while_training
+
+
+def test_the_runner_writes_the_same(bundle: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    trained(bundle, state, tmp_path / "training")
+    for kind, outtype in KINDS:
+        expected, found = tmp_path / f"expected-{kind}-{outtype}", tmp_path / f"{kind}-{outtype}"
+        with Session.open(bundle, engine=no_programs) as session:
+            session.attach(state, read_only=True)
+            session.export_adapter(expected, kind, outtype=outtype)
+        chosen = ["--format", kind, "--outtype", outtype, "-o", found]
+        done = runner("--bundle", bundle, "--state", state, *chosen, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"adapter": str(found), "format": kind, "steps": 3}
+        assert content(found) == content(expected)
+    again = ["--bundle", bundle, "--output", tmp_path / "peft-f32"]
+    done = runner(*again)
+    assert done.returncode == 2 and "found something that is already there" in done.stderr
+    assert runner(*again, "--force").returncode == 0
+    for wrong, part in (
+        (["--bundle", bundle], "option --output: found nothing"),
+        ([*again, "--format", "mlx"], "'mlx'; expected peft or gguf"),
+        ([*again, "--outtype", "q4_0"], "'q4_0'; expected f32, f16 or q8_0"),
+        ([*again, "--force", "--outtype", "f16"], "PEFT's form has one type"),
+    ):
+        done = runner(*wrong)
+        assert done.returncode == 2 and part in done.stderr
+
+
+def runner(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [runner_path(), "export", *arguments]
+    return subprocess.run(list(map(str, line)), capture_output=True, text=True, timeout=120)
 
 
 def changed(bundle: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
