@@ -304,14 +304,15 @@ void test_manifest() {
   CHECK(none.ok() && none->llama_cpp->problem == "why");
   const auto old = parse_manifest(manifests::with_id(manifests::manifest_body()), "m");
   CHECK(old.ok() && !old->llama_cpp);
-  for (const char* bad :
-       {"3", "[]", "{}", R"({"problem":""})", R"({"problem":4})", R"({"architecture":"a"})",
-        R"({"architecture":"a","layers":[]})", R"({"architecture":"a","layers":{"m":"w"}})",
-        R"({"architecture":"a","layers":{"m":{}}})", R"({"architecture":"a","layers":{"m":{"weight":"w","order":{}}}})",
-        R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"pairs":0}}}})",
-        R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"pairs":1.5}}}})",
-        R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"groups":2}}}})",
-        R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"groups":2,"width":-1}}}})"}) {
+  for (const char* bad : {"3", "[]", "{}", R"({"problem":""})", R"({"problem":4})", R"({"architecture":"a"})",
+                          R"({"architecture":"a","layers":[]})", R"({"architecture":"a","layers":{"m":"w"}})",
+                          R"({"architecture":"a","layers":{"m":{}}})", R"({"architecture":"","layers":{}})",
+                          R"({"architecture":"a","layers":{"m":{"weight":""}}})",
+                          R"({"architecture":"a","layers":{"m":{"weight":"w","order":{}}}})",
+                          R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"pairs":0}}}})",
+                          R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"pairs":1.5}}}})",
+                          R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"groups":2}}}})",
+                          R"({"architecture":"a","layers":{"m":{"weight":"w","order":{"groups":2,"width":-1}}}})"}) {
     CHECK(!read(bad).ok());
   }
 }

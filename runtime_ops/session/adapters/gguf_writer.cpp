@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstdio>
+#include <utility>
 
 #include "kernels/half.h"
 #include "session/storage/output.h"
@@ -168,43 +169,51 @@ Failure beyond_half(const AdapterTensor& tensor, const std::vector<float>& value
           "numbers within 65504, the largest of float16", "Use --outtype f32."};
 }
 
+// Row i of a head's first half becomes its row 2 i, and of its second half 2 i + 1; `half` rows each.
+std::vector<uint64_t> paired_rows(uint64_t heads, uint64_t half) {
+  std::vector<uint64_t> rows;
+  rows.reserve(2 * heads * half);
+  for (uint64_t head = 0; head < heads; ++head) {
+    for (uint64_t i = 0; i < half; ++i) {
+      rows.push_back(2 * head * half + i);
+      rows.push_back((2 * head + 1) * half + i);
+    }
+  }
+  return rows;
+}
+
+// Groups of `heads` heads of `width` rows, whose last two are a key and a value: all queries, then all keys, then all values.
+std::vector<uint64_t> grouped_rows(uint64_t groups, uint64_t heads, uint64_t width) {
+  std::vector<uint64_t> rows;
+  rows.reserve(groups * heads * width);
+  for (const auto& [begin, end] : {std::pair(uint64_t{0}, heads - 2), {heads - 2, heads - 1}, {heads - 1, heads}}) {
+    for (uint64_t group = 0; group < groups; ++group) {
+      for (uint64_t i = begin * width; i < end * width; ++i) {
+        rows.push_back(group * heads * width + i);
+      }
+    }
+  }
+  return rows;
+}
+
 // Of B's rows in llama.cpp's order, which of transformers' each one is; empty where they are the same.
 Result<std::vector<uint64_t>> rows_in_order(const AdapterLayer& layer) {
   const RowOrder& order = layer.llama_cpp.order;
-  std::vector<uint64_t> rows;
-  if (order.pairs == 0 && order.groups == 0) {
-    return rows;
+  const bool paired = order.pairs != 0;
+  const bool grouped = order.groups != 0;
+  if (!paired && !grouped) {
+    return std::vector<uint64_t>();
   }
-  const uint64_t unit = order.pairs != 0 ? 2 * uint64_t{order.pairs} : uint64_t{order.groups} * order.width;
+  const uint64_t unit = paired ? 2 * uint64_t{order.pairs} : uint64_t{order.groups} * order.width;
   const uint64_t parts = unit == 0 ? 0 : layer.outputs / unit;
-  if ((order.pairs != 0 && order.groups != 0) || parts * unit != layer.outputs || parts < (order.pairs != 0 ? 1 : 3)) {
+  if ((paired && grouped) || parts * unit != layer.outputs || parts < (paired ? 1 : 3)) {
     return Failure{ZO_INVALID_ARGUMENT, "adapted layer " + layer.module, std::to_string(layer.outputs) + " outputs",
-                   order.pairs != 0 ? "pairs of rows in " + std::to_string(order.pairs) + " heads"
-                                    : std::to_string(order.groups) + " groups of queries, a key and a value, " +
-                                          std::to_string(order.width) + " rows each",
+                   paired ? "pairs of rows in " + std::to_string(order.pairs) + " heads"
+                          : std::to_string(order.groups) + " groups of queries, a key and a value, " +
+                                std::to_string(order.width) + " rows each",
                    "Compile the model again; the order of its rows does not fit its slots."};
   }
-  rows.reserve(layer.outputs);
-  if (order.pairs != 0) {
-    for (uint64_t head = 0; head < order.pairs; ++head) {
-      for (uint64_t i = 0; i < parts; ++i) {
-        rows.push_back((2 * head) * parts + i);
-        rows.push_back((2 * head + 1) * parts + i);
-      }
-    }
-    return rows;
-  }
-  const auto take = [&](uint64_t begin, uint64_t end) {
-    for (uint64_t group = 0; group < order.groups; ++group) {
-      for (uint64_t i = begin * order.width; i < end * order.width; ++i) {
-        rows.push_back(group * parts * order.width + i);
-      }
-    }
-  };
-  take(0, parts - 2);
-  take(parts - 2, parts - 1);
-  take(parts - 1, parts);
-  return rows;
+  return paired ? paired_rows(order.pairs, parts) : grouped_rows(order.groups, parts, order.width);
 }
 
 Status check_settings(const GgufSettings& settings) {

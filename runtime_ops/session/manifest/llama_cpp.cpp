@@ -7,6 +7,14 @@ namespace {
 
 constexpr int64_t kMostRows = int64_t{1} << 30;
 
+std::string read_name(const JsonNode& node) {
+  const std::string name = node.text();
+  if (name.empty()) {
+    node.problem("a name");
+  }
+  return name;
+}
+
 RowOrder read_order(const JsonNode& node) {
   const auto count = [&](const char* key) { return static_cast<uint32_t>(node.member(key).integer(1, kMostRows)); };
   RowOrder order;
@@ -30,10 +38,10 @@ LlamaCppSpec read_llama_cpp(const JsonNode& node) {
     }
     return spec;
   }
-  spec.architecture = node.member("architecture").text();
+  spec.architecture = read_name(node.member("architecture"));
   for (const auto& [module, entry] : node.member("layers").entries()) {
     LlamaCppLayer& layer = spec.layers[module];
-    layer.weight = entry.member("weight").text();
+    layer.weight = read_name(entry.member("weight"));
     if (entry.has("order")) {
       layer.order = read_order(entry.member("order"));
     }
