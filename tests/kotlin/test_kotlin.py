@@ -5,7 +5,6 @@ Needs a JDK, Gson, and npm, which brings the Kotlin compiler and its coroutines 
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -14,9 +13,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load, load_file
 
 from tests.support import generation_cases, text_cases
 from tests.support.hosts import BUILD, ROOT, check_states, environment_tool, needed, run
@@ -153,15 +150,8 @@ def _check_adapter(bundle: Path, model: Path, folder: Path) -> None:
     """The adapter that Kotlin wrote is the one that Python exports of the same state."""
     export_adapter(bundle, state=model / "state-adapter", kind="peft", output=folder, force=False)
     with zipfile.ZipFile(model / "adapter.zip") as archive:
-        found = load(archive.read("adapter_model.safetensors"))
-        assert json.loads(archive.read("adapter_config.json")) == json.loads(
-            (folder / "adapter_config.json").read_text()
-        )
-    expected = load_file(folder / "adapter_model.safetensors")
-    assert found.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
-        assert found[name].any()
+        found = {name: archive.read(name) for name in archive.namelist()}
+    assert found == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("method", ["prge", "mebp"])

@@ -105,7 +105,7 @@ public final class TrainingModel {
             let session = try TrainingSession(bundle: bundle, engine: engine)
             try session.attach(places.state(of: request, bundleID: session.info.bundleID), readOnly: true)
             let target = folder.appendingPathComponent(name, isDirectory: true)
-            try PeftAdapter.write(session, bundle: bundle, to: target)
+            try session.exportAdapter(to: target, replace: true)
             return target
         }.value
     }

@@ -1,72 +1,31 @@
 package zoexport.app.training
 
-import com.google.gson.JsonArray
-import com.google.gson.JsonObject
 import java.io.File
-import java.io.OutputStream
-import java.nio.ByteBuffer
-import java.nio.ByteOrder
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
-import zoexport.session.SlotInfo
 import zoexport.session.TrainingSession
 import zoexport.session.ZoException
 
-private const val CONFIG = "adapter_config.json"
-
 /**
- * Writes the trained adapter of a state as a ZIP archive of the two files that `peft.PeftModel.from_pretrained` loads,
- * as `zoexport adapter export --format peft` does. The file is whole or not changed.
+ * Writes the trained adapter of a state as a ZIP archive of the two files that `peft.PeftModel.from_pretrained` loads. The file
+ * is whole or not changed.
  *
  * @throws ZoException.InvalidArgument the method trains something else than LoRA adapters.
  */
-fun writeAdapter(bundle: File, state: File, target: File) {
-    TrainingSession.open(bundle).use { session ->
-        session.attach(state, readOnly = true)
-        val slots = session.slots
-        if (slots.none { it.name.startsWith("lora_B.") } || !slots.all { it.name.startsWith("lora_") }) {
-            throw ZoException.InvalidArgument(
-                "bundle ${bundle.name}", "the method ${session.info.method}, which trains no adapter", "LoRA adapters",
-                "Copy the state folder, and use 'zoexport adapter export' on a computer.",
-            )
+fun writeAdapter(bundle: File, state: File, target: File) = target.replaceWith { file ->
+    val folder = file.resolveSibling(file.name + ".peft")
+    try {
+        TrainingSession.open(bundle).use { session ->
+            session.attach(state, readOnly = true)
+            session.exportAdapter(folder, replace = true)
         }
-        target.replaceWith { file ->
-            ZipOutputStream(file.outputStream().buffered()).use { zip ->
-                zip.putNextEntry(ZipEntry(CONFIG))
-                bundle.resolve(CONFIG).inputStream().use { it.copyTo(zip) }
-                zip.putNextEntry(ZipEntry("adapter_model.safetensors"))
-                writeTensors(session, slots, zip)
+        ZipOutputStream(file.outputStream().buffered()).use { zip ->
+            for (part in folder.listFiles()!!.sorted()) {
+                zip.putNextEntry(ZipEntry(part.name))
+                part.inputStream().use { it.copyTo(zip) }
             }
         }
+    } finally {
+        folder.deleteRecursively()
     }
-}
-
-/** safetensors: the header's length, the header, the values. PEFT keeps both matrices transposed. */
-private fun writeTensors(session: TrainingSession, slots: List<SlotInfo>, out: OutputStream) {
-    val header = JsonObject().apply { add("__metadata__", JsonObject().apply { addProperty("format", "pt") }) }
-    var at = 0L
-    for (slot in slots) {
-        header.add(keyOf(slot), JsonObject().apply {
-            addProperty("dtype", "F32")
-            add("shape", JsonArray().apply { slot.shape.reversed().forEach { add(it) } })
-            add("data_offsets", JsonArray().apply { add(at); add(at + 4 * slot.elements) })
-        })
-        at += 4 * slot.elements
-    }
-    val text = header.toString().toByteArray()
-    val padded = text + ByteArray((8 - text.size % 8) % 8) { ' '.code.toByte() }
-    out.write(ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN).putLong(padded.size.toLong()).array())
-    out.write(padded)
-    for (slot in slots) {
-        val (rows, columns) = slot.shape.map { it.toInt() }
-        val values = session.readSlot(slot.name)
-        val bytes = ByteBuffer.allocate(4 * values.size).order(ByteOrder.LITTLE_ENDIAN)
-        for (column in 0 until columns) for (row in 0 until rows) bytes.putFloat(values[row * columns + column])
-        out.write(bytes.array())
-    }
-}
-
-private fun keyOf(slot: SlotInfo): String {
-    val (half, module) = slot.name.split('.', limit = 2)
-    return "base_model.model.$module.$half.weight"
 }
