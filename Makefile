@@ -139,7 +139,7 @@ test-federation: setup ## Run Flower's engine and real processes only (needs ope
 test-cpp: setup ## Run the C++ tests only
 	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error
 
-test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK, Gson and npm)
+test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK and npm)
 	$(BIN)/python -m pytest tests/kotlin $(PYTEST_ARGS)
 
 test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)

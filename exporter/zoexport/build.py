@@ -330,6 +330,7 @@ def _fill(
             "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
             "sha256": loaded.sha256,
             **({} if heads is None else {"attention_heads": heads}),
+            **adapters.llama_cpp_entry(graph.slots, loaded, heads),
         },
         "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
         "generate": generating.entry,

@@ -1,13 +1,10 @@
-// The C ABI's verbs that generate, and their adapters.
+// The C ABI's verbs that generate.
 #include <cstddef>
-#include <iterator>
 
 #include "bindings/c_session.h"
 #include "zoexport/session.h"
 
 using namespace zoexport::c;
-using zoexport::Failure;
-using zoexport::SlotForm;
 using zoexport::Status;
 
 namespace {
@@ -62,14 +59,6 @@ Status read_text(const zo_generate_options& given, zoexport::GenerateRequest& re
   return {};
 }
 
-zo_status write_adapter(zo_session* session, const char* name, const char* slot, SlotForm form, const void* values,
-                        size_t count, zo_error* error) {
-  return with_slot(session, slot, form, values, count, error, [&](zoexport::Session& impl, size_t index) -> Status {
-    ZO_REQUIRE(name);
-    return impl.write_adapter(name, index, form, values);
-  });
-}
-
 }  // namespace
 
 zo_status zo_session_generate(zo_session* session, const zo_generate_options* options, zo_on_token on_token, void* user,
@@ -113,44 +102,6 @@ zo_status zo_session_generate(zo_session* session, const zo_generate_options* op
 zo_status zo_session_forget(zo_session* session, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     impl.forget();
-    return {};
-  });
-}
-
-zo_status zo_session_load_adapter(zo_session* session, const char* name, const char* folder, zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    ZO_TRY(check_path(folder, "folder"));
-    return impl.load_adapter(name, folder);
-  });
-}
-
-zo_status zo_session_write_adapter(zo_session* session, const char* name, const char* slot, const float* values,
-                                   size_t count, zo_error* error) {
-  return write_adapter(session, name, slot, SlotForm::kFloat32, values, count, error);
-}
-
-zo_status zo_session_write_adapter_bytes(zo_session* session, const char* name, const char* slot, const void* bytes,
-                                         size_t size, zo_error* error) {
-  return write_adapter(session, name, slot, SlotForm::kBytes, bytes, size, error);
-}
-
-zo_status zo_session_drop_adapter(zo_session* session, const char* name, zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    return impl.drop_adapter(name);
-  });
-}
-
-zo_status zo_session_adapter(zo_session* session, uint32_t index, const char** name, zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    const auto& adapters = impl.adapters();
-    if (index >= adapters.size()) {
-      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(adapters.size()),
-                     "Stop at the last adapter."};
-    }
-    *name = std::next(adapters.begin(), index)->first.c_str();
     return {};
   });
 }

@@ -232,6 +232,18 @@ zo_status inspect(zo_session* session, json& out, zo_error& error) {
   return status;
 }
 
+zo_status write_adapter(const Options& options, zo_session* session, json& out, zo_error& error) {
+  zo_info info{};
+  info.struct_size = sizeof(info);
+  const zo_export_options wanted{sizeof(wanted), options.format, options.outtype, options.force ? 1u : 0u};
+  zo_status status = zo_session_info(session, &info, &error);
+  status = status == ZO_OK ? zo_session_export_adapter(session, &wanted, options.output.c_str(), &error) : status;
+  out = {{"adapter", options.output},
+         {"format", options.format == ZO_ADAPTER_GGUF ? "gguf" : "peft"},
+         {"steps", info.steps}};
+  return status;
+}
+
 void print(const Options& options, const json& out) {
   if (options.json) {
     std::printf("%s\n", out.dump().c_str());
@@ -264,6 +276,8 @@ int run(const Options& options) {
     status = inspect(session.get(), out, error);
   } else if (status == ZO_OK && options.verb == "generate") {
     status = zoexport::runner::generate(options, session.get(), stop_requested, out, error);
+  } else if (status == ZO_OK && options.verb == "export") {
+    status = write_adapter(options, session.get(), out, error);
   } else if (status == ZO_OK) {
     status = options.verb == "train" ? train(options, session.get(), dataset.get(), out, error)
                                      : evaluate(session.get(), dataset.get(), out, error);

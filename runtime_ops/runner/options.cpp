@@ -1,5 +1,6 @@
 #include "runner/options.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -13,7 +14,7 @@
 namespace zoexport::runner {
 namespace {
 
-const char* const kVerbs = "train, eval, generate or inspect";
+const char* const kVerbs = "train, eval, generate, export or inspect";
 
 using Setter = std::function<Status(Options&, const std::string&)>;
 
@@ -49,7 +50,8 @@ Setter number(const std::string& option, Target Options::* target, bool or_zero 
   };
 }
 
-Setter word(const std::string& option, std::optional<int32_t> Options::* target, int32_t (*parse)(const std::string&),
+template <typename Target>
+Setter word(const std::string& option, Target Options::* target, int32_t (*parse)(const std::string&),
             const std::string& expected) {
   return [=](Options& options, const std::string& text) -> Status {
     const int32_t value = parse(text);
@@ -66,6 +68,14 @@ Setter path(std::string Options::* target) {
     options.*target = text;
     return {};
   };
+}
+
+int32_t format_from_text(const std::string& text) {
+  return text == "peft" ? ZO_ADAPTER_PEFT : text == "gguf" ? ZO_ADAPTER_GGUF : -1;
+}
+
+int32_t outtype_from_text(const std::string& text) {
+  return text == "f32" ? ZO_OUTTYPE_F32 : text == "f16" ? ZO_OUTTYPE_F16 : text == "q8_0" ? ZO_OUTTYPE_Q8_0 : -1;
 }
 
 Status set_cache(Options& options, const std::string& text) {
@@ -117,6 +127,10 @@ const std::map<std::string, Setter>& setters() {
       {"--weight-decay", number("--weight-decay", &Options::weight_decay, true)},
       {"--clip", number("--clip", &Options::clip, true)},
       {"--checkpoint-every", whole<uint32_t>("--checkpoint-every", &Options::checkpoint_every, 1)},
+      {"--output", path(&Options::output)},
+      {"-o", path(&Options::output)},
+      {"--format", word("--format", &Options::format, format_from_text, "peft or gguf")},
+      {"--outtype", word("--outtype", &Options::outtype, outtype_from_text, "f32, f16 or q8_0")},
       {"--schedule", word("--schedule", &Options::schedule, schedule_from_text, "constant, linear or cosine")},
       {"--loss", word("--loss", &Options::loss, loss_from_text, "full or choices")},
       {"--difference", word("--difference", &Options::difference, difference_from_text, "central or forward")},
@@ -142,6 +156,7 @@ const std::map<std::string, bool Options::*>& flags() {
       {"--change-settings", &Options::change_settings},
       {"--chat", &Options::chat},
       {"--sliding", &Options::sliding},
+      {"--force", &Options::force},
   };
   return table;
 }
@@ -156,6 +171,9 @@ Status check_required(const Options& options) {
   }
   if (options.verb == "generate" && !options.prompt) {
     return bad("--prompt", "nothing", "the text that is to be continued");
+  }
+  if (options.verb == "export" && options.output.empty()) {
+    return bad("--output", "nothing", "the folder or file to write");
   }
   if (!options.adapter.empty() && !options.state.empty()) {
     return bad("--adapter", "a state too", "one of them");
@@ -175,9 +193,11 @@ const char* const kUsage =
     "zoexport-runner train   --bundle DIR (--data FILE | --examples FILE) --state DIR --steps N [options]\n"
     "zoexport-runner eval    --bundle DIR (--data FILE | --examples FILE) [--state DIR] [options]\n"
     "zoexport-runner generate --bundle DIR [--state DIR | --adapter DIR] --prompt TEXT [options]\n"
+    "zoexport-runner export  --bundle DIR [--state DIR] [--format peft|gguf] --output PATH [options]\n"
     "zoexport-runner inspect --bundle DIR [--state DIR] [options]\n"
     "\n"
-    "Trains, evaluates, asks or describes a zoexport bundle. --data is JSON Lines of texts, prompts with completions,\n"
+    "Trains, evaluates, asks or describes a zoexport bundle, or writes its adapter. --data is JSON Lines of texts, "
+    "prompts with completions,\n"
     "choices or conversations; --examples is tokenized, one JSON object a line.\n"
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
@@ -189,6 +209,9 @@ const char* const kUsage =
     "  --stop TEXT       the text ends before it; again for several\n"
     "  --chat            the prompt is a user's message, which the model's chat template writes\n"
     "  --sliding         past the bundle's context, go on over the last part of the text\n"
+    "  --format peft|gguf --outtype f32|f16|q8_0 --force     of export: for PEFT or llama.cpp; numbers of a GGUF "
+    "file;\n"
+    "                    replace what is at --output (-o)\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
     "  --recover         go on from the last good record of a damaged log; a copy of it is kept\n"
@@ -205,7 +228,8 @@ Result<Options> parse_options(int count, const char* const* arguments) {
     return bad("VERB", "nothing", kVerbs);
   }
   options.verb = arguments[1];
-  if (options.verb != "train" && options.verb != "eval" && options.verb != "generate" && options.verb != "inspect") {
+  const auto verbs = {"train", "eval", "generate", "export", "inspect"};
+  if (std::find(verbs.begin(), verbs.end(), options.verb) == verbs.end()) {
     return bad("VERB", "'" + options.verb + "'", kVerbs);
   }
   for (int i = 2; i < count; ++i) {

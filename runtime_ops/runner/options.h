@@ -11,7 +11,7 @@
 namespace zoexport::runner {
 
 struct Options {
-  std::string verb;  // train, eval, generate or inspect
+  std::string verb;  // train, eval, generate, export or inspect
   std::string bundle;
   std::string examples;  // tokenized
   std::string data;      // as people write them
@@ -50,6 +50,12 @@ struct Options {
   double repetition_penalty = 1;
   bool chat = false;  // the prompt is a user's message
   bool sliding = false;
+
+  // Of export.
+  std::string output;
+  int32_t format = ZO_ADAPTER_PEFT;
+  int32_t outtype = ZO_OUTTYPE_F32;
+  bool force = false;
 
   bool takes_examples() const { return verb == "train" || verb == "eval"; }
 };

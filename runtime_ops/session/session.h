@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engines/engine.h"
+#include "session/adapters/adapter.h"
 #include "session/data/dataset.h"
 #include "session/generate/generator.h"
 #include "session/manifest/bundle_files.h"
@@ -65,6 +66,13 @@ struct Generated {
   std::optional<std::string> text;  // where it was wanted
 };
 
+// The files that an adapter becomes.
+struct ExportOptions {
+  int32_t format = ZO_ADAPTER_PEFT;
+  int32_t outtype = ZO_OUTTYPE_F32;  // of GGUF alone
+  bool replace = false;              // what is at the path
+};
+
 // How a slot's values pass: as float32, which slots of floats have, or as its own bytes.
 enum class SlotForm { kFloat32, kBytes };
 
@@ -95,6 +103,8 @@ class Session {
   Status write_adapter(const std::string& name, size_t slot, SlotForm form, const void* values);
   Status drop_adapter(const std::string& name);
   const std::map<std::string, NamedSlots>& adapters() const { return adapters_; }
+  // Writes what was trained, the pending update applied, as an adapter's files.
+  Status export_adapter(const ExportOptions& options, const std::string& path);
   // Goes on by another session's records (zo_session_follow).
   Status follow(std::vector<Record> records);
 
@@ -142,6 +152,13 @@ class Session {
   Status read_prompt(GenerateRequest& request);
   Result<StateValues> values_of(const GenerateRequest& request);
   Status check_adapter_name(const std::string& name) const;
+  Result<std::map<std::string, NamedSlots>::iterator> find_adapter(const std::string& name);
+  // The text of the bundle's adapter_config.json; the failure of a bundle that has none.
+  Result<std::string> adapter_description(const std::string& where, const std::string& fix) const;
+  // The adapter's layers, whose values are those of now.
+  Result<std::vector<AdapterLayer>> adapter_layers();
+  // Gives layers the manifest's names for them.
+  Status name_for_llama_cpp(std::vector<AdapterLayer>& layers) const;
   // Values that a host passes, as the slot has them, or why it cannot have them.
   Result<std::vector<uint8_t>> slot_bytes(size_t slot, SlotForm form, const void* values) const;
   // The examples of step `step` (docs/session.md, "A step").

@@ -1,27 +1,13 @@
-// Session: what it generates with, and that it can; text on both sides, and adapters under names.
-#include <algorithm>
+// Session: what it generates with, and that it can; text on both sides.
 #include <ctime>
 
 #include "session/generate/stopped_text.h"
 #include "session/memory.h"
 #include "session/session.h"
-#include "session/state/peft_adapter.h"
-#include "session/state/slot_values.h"
 #include "session/text/chat.h"
 
 namespace zoexport {
 namespace {
-
-constexpr size_t kLongestAdapterName = 128;
-
-Failure unknown_adapter(const std::string& name, const std::map<std::string, NamedSlots>& known) {
-  std::string names;
-  for (const auto& entry : known) {
-    names += (names.empty() ? "" : ", ") + entry.first;
-  }
-  return {ZO_INVALID_ARGUMENT, "adapter " + name, "no adapter of this name",
-          names.empty() ? "the name of a loaded one" : "one of " + names, "Load it, or correct the name."};
-}
 
 void add_tokens(std::vector<int64_t>& tokens, const std::vector<int64_t>& more) {
   tokens.insert(tokens.end(), more.begin(), more.end());
@@ -81,11 +67,8 @@ Status Session::read_prompt(GenerateRequest& request) {
 
 Result<StateValues> Session::values_of(const GenerateRequest& request) {
   if (request.adapter) {
-    const auto found = adapters_.find(*request.adapter);
-    if (found == adapters_.end()) {
-      return unknown_adapter(*request.adapter, adapters_);
-    }
-    const NamedSlots* named = &found->second;
+    ZO_ASSIGN(place, find_adapter(*request.adapter));
+    const NamedSlots* named = &place->second;
     return StateValues([named](size_t slot) { return named->value(slot); });
   }
   if (request.untrained) {
@@ -156,77 +139,6 @@ void Session::forget() {
   if (held) {
     return_freed_memory();
   }
-}
-
-// --- Adapters under names -------------------------------------------------------------------------------------------------
-
-Status Session::load_adapter(const std::string& name, const std::string& folder) {
-  ZO_TRY(check_adapter_name(name));
-  if (manifest_.files.count(kPeftConfig) == 0) {
-    return Failure{ZO_INVALID_ARGUMENT, "adapter " + folder,
-                   "a bundle of " + manifest_.method + ", which trains no adapter of PEFT's",
-                   "one that was compiled with an adapter", "Write its slots by their names."};
-  }
-  ZO_ASSIGN(file, files_.open(kPeftConfig));
-  ZO_ASSIGN(content, file.read());
-  ZO_ASSIGN(own, read_peft_settings(content, file.path()));
-  std::vector<size_t> wanted;
-  for (size_t i = 0; i < slots_->size(); ++i) {
-    const SlotSpec& spec = slots_->spec(i);
-    if (NamedSlots::takes(*slots_, i)) {
-      if (spec.integers() || spec.shape.size() != 2) {
-        return Failure{ZO_INVALID_ARGUMENT, "adapter " + folder,
-                       "a bundle whose slot " + spec.name + " is no matrix of floats",
-                       "an adapter's two matrices a layer", "Write its slots by their names."};
-      }
-      wanted.push_back(i);
-    }
-  }
-  NamedSlots loaded(*slots_, scratch_folder_);
-  std::vector<uint8_t> converted;
-  ZO_TRY(read_peft(folder, own, *slots_, wanted, [&](size_t slot, const float* values) {
-    converted.resize(slots_->spec(slot).bytes());
-    write_values(slots_->spec(slot), values, converted.data());
-    return loaded.set(slot, converted.data());
-  }));
-  kept_.reset();
-  adapters_.erase(name);
-  adapters_.emplace(name, std::move(loaded));
-  return {};
-}
-
-Status Session::write_adapter(const std::string& name, size_t slot, SlotForm form, const void* values) {
-  ZO_TRY(check_adapter_name(name));
-  if (!NamedSlots::takes(*slots_, slot)) {
-    return Failure{ZO_INVALID_ARGUMENT, "slot " + slots_->spec(slot).name, "a table of the bundle",
-                   "a slot that is trained, or goes with one", "Leave it out."};
-  }
-  ZO_ASSIGN(converted, slot_bytes(slot, form, values));
-  kept_.reset();
-  const auto place = adapters_.try_emplace(name, *slots_, scratch_folder_);
-  const Status set = place.first->second.set(slot, converted.data());
-  if (!set.ok() && place.second) {
-    adapters_.erase(place.first);
-  }
-  return set;
-}
-
-Status Session::drop_adapter(const std::string& name) {
-  const auto found = adapters_.find(name);
-  if (found == adapters_.end()) {
-    return unknown_adapter(name, adapters_);
-  }
-  kept_.reset();
-  adapters_.erase(found);
-  return {};
-}
-
-Status Session::check_adapter_name(const std::string& name) const {
-  if (name.empty() || name.size() > kLongestAdapterName) {
-    return Failure{ZO_INVALID_ARGUMENT, "adapter's name", std::to_string(name.size()) + " bytes",
-                   "1 to " + std::to_string(kLongestAdapterName), "Pass another name."};
-  }
-  return {};
 }
 
 }  // namespace zoexport

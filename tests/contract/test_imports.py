@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "ir": {"core", "ir"},
     "passes": {"core", "ir", "passes"},
     "steps": {"core", "ir", "passes", "steps"},
-    "adapters": {"core", "adapters", "models"},
+    "adapters": {"core", "adapters", "models", "session"},
     "trained": {"core", "ir", "passes", "adapters", "models", "trained"},
     "methods": {"core", "ir", "passes", "steps", "trained", "methods"},
     "targets": {"core", "ir", "targets"},

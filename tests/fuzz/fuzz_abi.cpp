@@ -74,7 +74,8 @@ class Host {
   Host& operator=(const Host&) = delete;
 
   void act() {
-    const uint8_t verb = numbers_.byte() % 26;
+    const uint8_t chosen = numbers_.byte();
+    const uint8_t verb = chosen < 0xF0 ? chosen % 26 : 26 + chosen % 2;
     zo_error* error = numbers_.byte() == 0xFF ? nullptr : &error_;
     error_ = {};
     const zo_status status = call(verb, error);
@@ -191,10 +192,73 @@ class Host {
         Struct<zo_memory> memory(numbers_);
         return zo_memory_usage(memory.get(), error);
       }
+      case 26: {
+        Struct<zo_export_options> options(numbers_);
+        choose(options);
+        return zo_session_export_adapter(session_, options.get(), adapter_path(), error);
+      }
+      case 27:
+        return write_adapter(error);
       default:
         noise();
         return ZO_OK;
     }
+  }
+
+  void choose(Struct<zo_export_options>& options) {
+    const uint8_t form = numbers_.byte();
+    options.fill(sizeof(uint32_t), numbers_);
+    if (form < 0xF0) {  // else of any format and type
+      options.set(offsetof(zo_export_options, format), int32_t{form % 2});
+      options.set(offsetof(zo_export_options, outtype), int32_t{form % 2 == 0 ? 0 : form / 2 % 3});
+    }
+  }
+
+  zo_status write_adapter(zo_error* error) {
+    const char* const names[] = {"blk.0.attn_q.weight", "b", "\xC3\xA9", "\xFF", "", nullptr};
+    const auto name = [&] {
+      const uint8_t which = numbers_.byte();
+      return names[which < 0xE0 ? which % 3 : which % std::size(names)];
+    };
+    const size_t count = numbers_.byte() % 4;
+    auto layers = std::make_unique<zo_adapter_layer[]>(count);
+    std::vector<std::unique_ptr<Array<float>>> matrices;
+    for (size_t i = 0; i < count; ++i) {
+      zo_adapter_layer& layer = layers[i];
+      const uint64_t inputs = numbers_.byte() % 40, rank = numbers_.byte() % 34, outputs = numbers_.byte() % 40;
+      const bool odd = numbers_.byte() >= 0xF0;  // sizes that are refused, for no matrix has them
+      matrices.push_back(std::make_unique<Array<float>>(numbers_, odd ? 1 : inputs * rank));
+      layer.a = matrices.back()->get();
+      matrices.push_back(std::make_unique<Array<float>>(numbers_, odd ? 1 : rank * outputs));
+      layer.b = matrices.back()->get();
+      layer.module = name();
+      layer.weight = name();
+      layer.inputs = odd ? uint64_t{1} << 31 : inputs;
+      layer.rank = rank;
+      layer.outputs = odd ? UINT64_MAX : outputs;
+      const uint8_t order = numbers_.byte();
+      layer.pairs = order % 3 == 1 ? static_cast<uint32_t>(numbers_.number()) : 0;
+      layer.groups = order % 3 == 2 ? static_cast<uint32_t>(numbers_.number()) : 0;
+      layer.width = static_cast<uint32_t>(numbers_.number());
+    }
+    Struct<zo_adapter> adapter(numbers_);
+    adapter.fill(sizeof(zo_adapter), numbers_);
+    adapter.set<const zo_adapter_layer*>(offsetof(zo_adapter, layers),
+                                         numbers_.byte() == 0xFF ? nullptr : layers.get());
+    adapter.set<size_t>(offsetof(zo_adapter, layer_count), count);
+    adapter.set<const char*>(offsetof(zo_adapter, description), name());
+    adapter.set<const char*>(offsetof(zo_adapter, architecture), name());
+    adapter.set<const char*>(offsetof(zo_adapter, base_model), name());
+    adapter.set<float>(offsetof(zo_adapter, alpha), static_cast<float>(numbers_.number()));
+    Struct<zo_export_options> options(numbers_);
+    choose(options);
+    return zo_adapter_write(adapter.get(), options.get(), adapter_path(), error);
+  }
+
+  const char* adapter_path() {
+    const uint8_t which = numbers_.byte();
+    state_ = which < 0xE0 ? folder_.file("adapter") : which < 0xF0 ? folder_.file("lines") : std::string();
+    return which == 0xFF ? nullptr : state_.c_str();
   }
 
   zo_status open(zo_error* error) {

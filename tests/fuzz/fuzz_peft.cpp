@@ -4,7 +4,7 @@
 #include <set>
 
 #include "folder.h"
-#include "session/state/peft_adapter.h"
+#include "session/adapters/peft_reader.h"
 
 namespace {
 
@@ -68,13 +68,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto own = read_peft_settings(config, kPeftConfig);
   MUST(own.ok() || !own.failure().found.empty());
   std::set<size_t> taken;
-  const Status read = read_peft(folder.path(), {2, 4}, bundle.slots(), {0, 1}, [&](size_t slot, const float* values) {
-    for (size_t i = 0; i < bundle.slots().spec(slot).elements; ++i) {
-      MUST(std::isfinite(values[i]));
-    }
-    MUST(taken.insert(slot).second);
-    return Status();
-  });
+  const Status read =
+      read_peft(folder.path(), {2, 4, ""}, bundle.slots(), {0, 1}, [&](size_t slot, const float* values) {
+        for (size_t i = 0; i < bundle.slots().spec(slot).elements; ++i) {
+          MUST(std::isfinite(values[i]));
+        }
+        MUST(taken.insert(slot).second);
+        return Status();
+      });
   MUST(taken.size() == (read.ok() ? 2u : 0u));
   MUST(read.ok() || (!read.failure().where.empty() && !read.failure().found.empty() && !read.failure().fix.empty()));
   return 0;

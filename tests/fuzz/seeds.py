@@ -62,6 +62,9 @@ VERBS = {
     "first": _OPEN[:-1] + b"\x01" + _ADD + _RUN,
     "structs": _OPEN
     + bytes([2, 0, 0xC0, 88, 3, 0, 0, 16, 5, 0, 0, 16, 9, 0, 0, 10, 0, 0, 1, 8, 1]),
+    # One layer of 2 inputs, rank 1 and 2 outputs, for llama.cpp.
+    "adapter": bytes([0xF1, 0, 1, 2, 1, 2, 0, 0, 17, 18, 0, 19, 20, 1, 0, 1, 17, 16])
+    + bytes([0, 1, 1, 1, 1, 18, 0, 3, *bytes(12), 0]),
 }
 
 

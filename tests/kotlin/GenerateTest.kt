@@ -1,12 +1,15 @@
 import java.io.File
+import kotlin.io.path.createTempDirectory
 import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertNotEquals
 import kotlin.test.assertTrue
+import zoexport.session.AdapterFormat
 import zoexport.session.GenerateOptions
 import zoexport.session.Generation
 import zoexport.session.Message
+import zoexport.session.Outtype
 import zoexport.session.Stop
 import zoexport.session.TrainingSession
 import zoexport.session.ZoException
@@ -66,6 +69,28 @@ class GenerateTest(private val case: File) {
         assertEquals(plain, session.generate(prompt, options.copy(untrained = true)).text)
     }
 
+    fun adaptersLeaveAsFiles() = open().use { session ->
+        val folder = createTempDirectory().toFile()
+        try {
+            val file = folder.resolve("é.gguf")
+            session.exportAdapter(file, AdapterFormat.GGUF, Outtype.Q8_0)
+            assertContentEquals(case.resolve("exported.gguf").readBytes(), file.readBytes())
+            val peft = folder.resolve("peft")
+            session.exportAdapter(peft)
+            for (part in case.resolve("exported").listFiles()!!) {
+                assertContentEquals(part.readBytes(), peft.resolve(part.name).readBytes())
+            }
+            assertFailsWith<ZoException.InvalidArgument> { session.exportAdapter(file) }
+            assertFailsWith<ZoException.InvalidArgument> {
+                session.exportAdapter(folder.resolve("f16"), outtype = Outtype.F16)
+            }
+            session.exportAdapter(peft, replace = true)
+            assertEquals(setOf("é.gguf", "peft"), folder.list()!!.toSet())
+        } finally {
+            folder.deleteRecursively()
+        }
+    }
+
     fun keptCachesAreReadOn() = open().use { session ->
         val options = GenerateOptions(maxTokens = 5, keep = true)
         assertEquals(0, session.generate(prompt, options).keptTokens)
@@ -102,6 +127,7 @@ class GenerateTest(private val case: File) {
     fun tests() = mapOf(
         "texts are those of Python" to ::textsAreThoseOfPython,
         "adapters come and go" to ::adaptersComeAndGo,
+        "adapters leave as files" to ::adaptersLeaveAsFiles,
         "kept caches are read on" to ::keptCachesAreReadOn,
         "callers end texts" to ::callersEndTexts,
         "texts: what cannot be used" to ::whatCannotBeUsed,

@@ -140,14 +140,15 @@ def test_a_failed_verb_writes_nothing(compiler: Compiler, tmp_path: Path) -> Non
         ({"architecture": "Qwen2ForCausalLM", "attention_heads": None}, ""),
     ],
 )
-def test_what_a_bundle_says_of_its_model(
+def test_what_an_older_bundle_says_of_its_model(
     compiler: Compiler, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
+    """One without llama.cpp's names, which follow from the architecture."""
     bundle = tmp_path / "bundle"
     shutil.copytree(compiler.bundle("llama_tied", "mebp", **LORA), bundle)
     content = json.loads((bundle / "manifest.json").read_text())
     del content["bundle_id"]
-    model = content["model"] | changes
+    model = content["model"] | {"llama_cpp": None} | changes
     content["model"] = {name: value for name, value in model.items() if value is not None}
     content["bundle_id"] = manifests.bundle_id(content)
     (bundle / "manifest.json").write_text(json.dumps(content))

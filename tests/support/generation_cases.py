@@ -38,7 +38,12 @@ TOKENS = 24
 
 
 def make_case(folder: Path) -> Path:
-    """Write ``bundle``, the adapters ``a`` and ``b``, and ``cases.json`` into ``folder``."""
+    """Write into ``folder`` what every host makes again.
+
+    Returns:
+        ``folder``: ``bundle``, the adapters ``a`` and ``b``, texts in ``cases.json``, and the bundle's own adapter as
+        ``exported`` (PEFT's form) and ``exported.gguf`` (Q8_0).
+    """
     compiled = Compiler().bundle("llama", "mebp", generate="on", lora__targets="all-linear")
     bundle = Path(shutil.copytree(compiled, folder / "bundle"))
     for seed, name in enumerate("ab"):
@@ -47,6 +52,8 @@ def make_case(folder: Path) -> Path:
     with Session.open(bundle) as session:
         for name in "ab":
             session.load_adapter(name, folder / name)
+        session.export_adapter(folder / "exported")
+        session.export_adapter(folder / "exported.gguf", "gguf", outtype="q8_0")
         for case in CASES:
             cases += [_made(session, case), _made(session, case, stop=True)]
     assert len({case["text"] for case in cases}) > len(CASES)

@@ -145,18 +145,10 @@ def check_same(folder: Path) -> None:
 
 def check_adapter(bundle: Path, exported: Path, output: Path) -> None:
     """The adapter that the app shares is what zoexport makes of the same state."""
-    from safetensors.numpy import load_file
-
     options = ["--state", exported / "state", "--format", "peft", "-o", output]
     run(environment_tool("zoexport"), "adapter", "export", bundle, *options)
-    file = "adapter_model.safetensors"
-    found, wanted = load_file(exported / "adapter" / file), load_file(output / file)
-    assert sorted(found) == sorted(wanted)
-    for name, values in wanted.items():
-        assert found[name].shape == values.shape
-        assert found[name].tobytes() == values.tobytes()
-    config = "adapter_config.json"
-    contents = [
-        json.loads((folder / config).read_text()) for folder in (exported / "adapter", output)
-    ]
-    assert contents[0] == contents[1]
+    found, wanted = (
+        {path.name: path.read_bytes() for path in folder.iterdir()}
+        for folder in (exported / "adapter", output)
+    )
+    assert found == wanted

@@ -11,7 +11,7 @@ from zoexport.adapters.formats import (
     Slots,
     slot_modules,
 )
-from zoexport.adapters.llama_cpp import GgufFormat
+from zoexport.adapters.llama_cpp import GgufFormat, llama_cpp_entry
 from zoexport.adapters.mlx import MlxFormat
 from zoexport.adapters.peft import (
     PeftFormat,
@@ -33,6 +33,7 @@ __all__ = [
     "AdapterSettings",
     "Slots",
     "adapter_format",
+    "llama_cpp_entry",
     "read_settings",
     "slot_modules",
     "target_modules",

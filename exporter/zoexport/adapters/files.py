@@ -61,9 +61,14 @@ def tensors_of(slots: Slots, layout: Layout) -> dict[str, Array]:
     }
 
 
+def json_text(content: Mapping[str, Any]) -> str:
+    """An object's text, its keys sorted: the same content gives the same bytes."""
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object, its keys sorted: the same content gives the same bytes."""
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    """Write an object as :func:`json_text` gives it."""
+    path.write_text(json_text(content), encoding="utf-8")
 
 
 def read_config(folder: Path, layout: Layout) -> dict[str, Any]:

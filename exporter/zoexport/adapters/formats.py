@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+from zoexport.core.types import Slot
 
 Slots = Mapping[str, Any]
 """``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), numpy arrays or CPU tensors."""
@@ -25,6 +27,7 @@ class AdapterSettings:
         causal: whether the base model is a causal language model.
         architecture: transformers' class of the base model.
         heads: of its attention, those of queries and those of keys; None where nobody says.
+        llama_cpp: what llama.cpp calls the layers, as the bundle's manifest has it; None of older bundles.
     """
 
     rank: int
@@ -35,6 +38,7 @@ class AdapterSettings:
     causal: bool = True
     architecture: str = ""
     heads: tuple[int, int] | None = None
+    llama_cpp: Mapping[str, Any] | None = None
 
 
 class AdapterFormat(Protocol):
@@ -49,8 +53,8 @@ class AdapterFormat(Protocol):
         """Write the adapter to a new path, whole or not at all; the same slots give the same bytes.
 
         Raises:
-            ConfigError: the format has no name for an adapted layer, the path exists and ``replace`` is off, or
-                the place cannot be written.
+            ConfigError: the format has no name for an adapted layer, a number is not finite, the path exists and
+                ``replace`` is off, or the place cannot be written.
         """
 
     def read(
@@ -75,3 +79,13 @@ class AdapterFormat(Protocol):
 def slot_modules(names: Iterable[str]) -> list[str]:
     """The adapted modules of slot names, in their order."""
     return [name.removeprefix("lora_B.") for name in names if name.startswith("lora_B.")]
+
+
+def adapted_modules(slots: Sequence[Slot]) -> list[str]:
+    """The paths of a training graph's adapted layers, whose adapters are numbers or integers."""
+    # The module of a quantized adapter's slot is one half of the adapter.
+    return [
+        slot.module.removesuffix(".lora_B")
+        for slot in slots
+        if slot.name.startswith("lora_B.") or slot.module.endswith(".lora_B")
+    ]

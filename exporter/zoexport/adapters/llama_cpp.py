@@ -8,7 +8,7 @@ order (``llama_cpp_names``). It scales by alpha / rank, and takes the rank from 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,14 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.adapters.files import Array, check_finite, check_names, check_number, refuse
-from zoexport.adapters.formats import AdapterSettings, Slots, slot_modules
+from zoexport.adapters.formats import (
+    AdapterSettings,
+    Slots,
+    adapted_modules,
+    slot_modules,
+)
 from zoexport.adapters.gguf_file import BadGgufError, GgufFile, open_gguf
-from zoexport.adapters.llama_cpp_names import Heads, architecture, row_order, tensor_names
+from zoexport.adapters.llama_cpp_names import Heads, names_of, rows_of
+from zoexport.adapters.writing import write_gguf
 from zoexport.core.errors import ConfigError, StateError, first_line, nearest
-from zoexport.core.files import atomic_file, refuse_existing
+from zoexport.core.types import Slot
+from zoexport.session.abi import OUTTYPES
 
-OUTTYPES = ("f32", "f16", "q8_0")
-"""What numbers a file can have."""
 _WORD = "an adapter of llama.cpp: one GGUF file"
 _ALORA = "adapter.alora.invocation_tokens"
 
@@ -65,28 +70,8 @@ class GgufFormat:
         Raises:
             ConfigError: as there, or a number is beyond the range of ``outtype``.
         """
-        import gguf
-
-        layers = _layers(settings, {name: tuple(values.shape) for name, values in slots.items()})
-        refuse_existing(path, replace=replace)
-        with atomic_file(path) as temporary:
-            writer = gguf.GGUFWriter(str(temporary), layers.architecture)
-            writer.add_type(gguf.GGUFType.ADAPTER)
-            writer.add_file_type(_FILE_TYPES[self.outtype])
-            writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-            if settings.base_model:
-                writer.add_base_model_count(1)
-                writer.add_base_model_name(0, settings.base_model)
-            writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-            writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, settings.alpha)
-            for slot, name in sorted(layers.tensors.items(), key=lambda pair: pair[1]):
-                values = layers.out(slot, np.asarray(slots[slot], dtype=np.float32))
-                encoded, kind = self._encoded(name, values)
-                writer.add_tensor(name, encoded, raw_dtype=kind)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-            writer.close()
+        names = _names(settings, _shapes(slots))
+        write_gguf(path, slots, names, settings, outtype=self.outtype, replace=replace)
 
     def read(
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
@@ -118,31 +103,36 @@ class GgufFormat:
             _unreadable(path, reason or first_line(error), error)
         return found
 
-    def _encoded(self, name: str, values: Array) -> tuple[NDArray[Any], Any]:
-        """What a writer is given for a tensor: its values, and their type where they do not say it."""
-        import gguf
 
-        if self.outtype == "f32":
-            return values, None
-        kinds = gguf.GGMLQuantizationType
-        quantized = self.outtype == "q8_0" and values.shape[-1] % _Q8_0_BLOCK == 0
-        kind = kinds.Q8_0 if quantized else kinds.F16
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            encoded: NDArray[Any] = gguf.quantize(values, kind)
-            fits = np.isfinite(gguf.dequantize(encoded.view(np.uint8), kind)).all()
-        if not fits and np.isfinite(values).all():
-            raise ConfigError(
-                f"outtype {self.outtype!r}",
-                found=f"{np.abs(values).max():g} in {name}",
-                expected=f"numbers within {np.finfo(np.float16).max:g}, the largest of float16",
-                fix="Use --outtype f32.",
-            )
-        return encoded, kind
+def _shapes(slots: Slots) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(values.shape) for name, values in slots.items()}
 
 
-_Q8_0_BLOCK = 32
-_FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7}
-"""llama.cpp's numbers of whole files' types."""
+def _names(settings: AdapterSettings, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Any]:
+    """What llama.cpp calls the layers (``names_of``): the bundle says it, or is older, or could not say it.
+
+    Raises:
+        ConfigError: llama.cpp has no name for the model or a layer.
+    """
+    modules = slot_modules(shapes)
+    names = settings.llama_cpp
+    if names is None or "problem" in names:
+        heads = None if settings.heads is None else Heads(*settings.heads)
+        sizes = {m: (shapes[f"lora_B.{m}"][1], shapes[f"lora_A.{m}"][0]) for m in modules}
+        return names_of(settings.architecture, sizes, heads)
+    for module in modules:
+        if module not in names["layers"]:
+            raise _unfit(f"no name for {module}")
+    return names
+
+
+def _unfit(found: str) -> ConfigError:
+    return ConfigError(
+        "model.llama_cpp in the bundle's manifest",
+        found=found,
+        expected="names of llama.cpp for the layers that the bundle adapts",
+        fix="Compile the model again; the bundle's manifest does not fit its slots.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,12 +148,6 @@ class _Layers:
     tensors: dict[str, str]
     orders: dict[str, NDArray[np.int64]]
 
-    def out(self, slot: str, values: Array) -> Array:
-        """A slot as the file has it."""
-        rows = values.T
-        order = self.orders.get(slot)
-        return np.ascontiguousarray(rows if order is None else rows[order])
-
     def back(self, slot: str, rows: Array) -> Array:
         """The file's tensor as a slot."""
         order = self.orders.get(slot)
@@ -173,20 +157,42 @@ class _Layers:
 
 
 def _layers(settings: AdapterSettings, shapes: Mapping[str, tuple[int, ...]]) -> _Layers:
-    import gguf
-
-    kind = architecture(settings.architecture)
-    heads = None if settings.heads is None else Heads(*settings.heads)
+    names = _names(settings, shapes)
     tensors: dict[str, str] = {}
     orders: dict[str, NDArray[np.int64]] = {}
-    for module, weight in tensor_names(kind, slot_modules(shapes)).items():
+    for module in slot_modules(shapes):
+        layer = names["layers"][module]
         a, b = f"lora_A.{module}", f"lora_B.{module}"
-        tensors |= {a: f"{weight}.lora_a", b: f"{weight}.lora_b"}
-        order = row_order(kind, module, (shapes[b][1], shapes[a][0]), heads)
-        if order is not None:
-            orders[b] = order
-    name = gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[kind.name]]
-    return _Layers(name, tensors, orders)
+        tensors |= {a: f"{layer['weight']}.lora_a", b: f"{layer['weight']}.lora_b"}
+        if "order" in layer:
+            rows = rows_of(layer["order"], shapes[b][1])
+            if rows is None:
+                raise _unfit(f"another order than the {shapes[b][1]} outputs of {module} have")
+            orders[b] = rows
+    return _Layers(names["architecture"], tensors, orders)
+
+
+def llama_cpp_entry(
+    slots: Sequence[Slot], loaded: Any, heads: Mapping[str, int] | None
+) -> dict[str, Any]:
+    """``llama_cpp`` of a manifest's ``model``, where the bundle has adapters; the problem where it cannot have names.
+
+    Args:
+        slots: of the training graph. loaded: the :class:`~zoexport.models.LoadedModel`.
+        heads: ``attention_heads`` of the manifest, where it has them.
+    """
+    layers = {module: loaded.model.get_submodule(module) for module in adapted_modules(slots)}
+    if not layers:
+        return {}
+    sizes = {module: (layer.out_features, layer.in_features) for module, layer in layers.items()}
+    try:
+        return {
+            "llama_cpp": names_of(
+                loaded.architecture, sizes, None if heads is None else Heads(**heads)
+            )
+        }
+    except ConfigError as error:
+        return {"llama_cpp": {"problem": error.found}}
 
 
 def _check_fields(file: GgufFile, architecture: str) -> None:

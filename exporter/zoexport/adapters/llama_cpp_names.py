@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,8 +125,8 @@ def _unnamed(kind: Architecture, module: str, found: str) -> ConfigError:
 
 def row_order(
     kind: Architecture, module: str, shape: tuple[int, int], heads: Heads | None
-) -> NDArray[np.int64] | None:
-    """Which of transformers' output rows each of llama.cpp's is, (outputs); None where they are the same.
+) -> dict[str, int] | None:
+    """In which order llama.cpp keeps the layer's outputs, as manifests say it (docs/bundle.md); None: as they are.
 
     Args:
         module: path of the layer. shape: its outputs and inputs.
@@ -138,7 +138,6 @@ def row_order(
     order = kind.orders.get(module.rpartition(".")[2])
     if order is None:
         return None
-    outputs, inputs = shape
     if heads is None:
         raise ConfigError(
             "adapter format 'gguf'",
@@ -147,11 +146,11 @@ def row_order(
             fix="Use --format peft, and llama.cpp's convert_lora_to_gguf.py.",
         )
     outputs, inputs = shape
-    found = (
-        _fused(outputs, inputs, heads.queries)
-        if order == "fused groups"
-        else _pairs(outputs, heads.queries if order == "query pairs" else heads.keys)
-    )
+    if order == "fused groups":
+        found = _groups(outputs, inputs, heads.queries)
+    else:
+        count = heads.queries if order == "query pairs" else heads.keys
+        found = None if outputs % (2 * count) else {"pairs": count}
     if found is None:
         raise ConfigError(
             f"adapted layer {module}",
@@ -162,21 +161,57 @@ def row_order(
     return found
 
 
-def _pairs(rows: int, heads: int) -> NDArray[np.int64] | None:
-    """The halves of each head interleaved: 0, d/2, 1, d/2 + 1, ... for d rows a head."""
-    if rows % (2 * heads):
-        return None
-    return np.arange(rows).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
+def _groups(outputs: int, inputs: int, heads: int) -> dict[str, int] | None:
+    """Groups of some heads' queries, a key and a value.
 
-
-def _fused(rows: int, inputs: int, heads: int) -> NDArray[np.int64] | None:
-    """From groups of some heads' queries, a key and a value, to all queries, all keys, all values.
-
-    Every head has a group of its own but in Falcon, where ``rows`` tell how many groups there are.
+    Every head has a group of its own but in Falcon, where ``outputs`` tell how many groups there are.
     """
     width = inputs // heads
-    groups, rest = divmod(rows - inputs, max(2 * width, 1))
+    groups, rest = divmod(outputs - inputs, max(2 * width, 1))
     if width * heads != inputs or rest or groups < 1 or heads % groups:
         return None
-    grouped = np.arange(rows).reshape(groups, -1, width)
+    return {"groups": groups, "width": width}
+
+
+def rows_of(order: Mapping[str, int], outputs: int) -> NDArray[np.int64] | None:
+    """Which of transformers' output rows each of llama.cpp's is, (outputs); None where the order is not of so many.
+
+    The library writes files in this order (``gguf_writer.cpp``); here they are read.
+    """
+    if "pairs" in order:
+        # The halves of each head interleaved: 0, d/2, 1, d/2 + 1, ... for d rows a head.
+        if outputs % (2 * order["pairs"]):
+            return None
+        return np.arange(outputs).reshape(order["pairs"], 2, -1).swapaxes(1, 2).reshape(-1)
+    groups, width = order["groups"], order["width"]
+    if outputs % (groups * width) or outputs < 3 * groups * width:
+        return None
+    # All queries, all keys, all values.
+    grouped = np.arange(outputs).reshape(groups, -1, width)
     return np.concatenate([part.reshape(-1) for part in np.split(grouped, [-2, -1], axis=1)])
+
+
+def names_of(
+    architecture_name: str, shapes: Mapping[str, tuple[int, int]], heads: Heads | None
+) -> dict[str, Any]:
+    """What llama.cpp calls a model and its adapted layers: ``model.llama_cpp`` of a manifest.
+
+    Args:
+        architecture_name: transformers' class. shapes: outputs and inputs of the adapted layers, by their paths.
+        heads: of the model, where it is known.
+
+    Returns:
+        ``architecture``, and ``layers``: by path ``weight`` and, where its rows move, ``order``.
+
+    Raises:
+        ConfigError: llama.cpp has no name for the model or a layer, or the layer cannot be split into these heads.
+    """
+    import gguf
+
+    kind = architecture(architecture_name)
+    layers: dict[str, dict[str, Any]] = {}
+    for module, weight in tensor_names(kind, list(shapes)).items():
+        order = row_order(kind, module, shapes[module], heads)
+        layers[module] = {"weight": weight, **({} if order is None else {"order": order})}
+    name = gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[kind.name]]
+    return {"architecture": name, "layers": layers}

@@ -15,15 +15,15 @@ from zoexport.adapters.files import (
     Array,
     Layout,
     check_number,
+    json_text,
     read_config,
     read_slots,
     refuse,
-    tensors_of,
-    write_json,
 )
-from zoexport.adapters.formats import AdapterSettings, Slots
+from zoexport.adapters.formats import AdapterSettings, Slots, adapted_modules
+from zoexport.adapters.writing import write_peft
 from zoexport.core.errors import StateError, first_line
-from zoexport.core.files import atomic_file, atomic_folder
+from zoexport.core.files import atomic_file
 from zoexport.core.types import Slot
 
 _PREFIX = "base_model.model."
@@ -77,13 +77,7 @@ class PeftFormat:
         self, slots: Slots, settings: AdapterSettings, path: Path, *, replace: bool = False
     ) -> None:
         """Write the two files, see :class:`~zoexport.adapters.AdapterFormat`."""
-        from safetensors.numpy import save
-
-        # PEFT refuses files that do not say which framework's layout they have.
-        content = save(tensors_of(slots, _LAYOUT), metadata={"format": "pt"})
-        with atomic_folder(path, replace=replace) as output:
-            write_config(output, settings)
-            (output / _LAYOUT.weights).write_bytes(content)
+        write_peft(path, slots, _description(settings), replace=replace)
 
     def read(
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
@@ -93,12 +87,8 @@ class PeftFormat:
         return read_slots(path, shapes, _LAYOUT)
 
 
-def write_config(folder: Path, settings: AdapterSettings) -> None:
-    """Write ``adapter_config.json`` alone.
-
-    Raises:
-        ConfigError: the place cannot be written.
-    """
+def _description(settings: AdapterSettings) -> str:
+    """The text of ``adapter_config.json``."""
     content = {
         "base_model_name_or_path": settings.base_model,
         "bias": "none",
@@ -121,8 +111,17 @@ def write_config(folder: Path, settings: AdapterSettings) -> None:
         "use_dora": False,
         "use_rslora": False,
     }
+    return json_text(content)
+
+
+def write_config(folder: Path, settings: AdapterSettings) -> None:
+    """Write ``adapter_config.json`` alone.
+
+    Raises:
+        ConfigError: the place cannot be written.
+    """
     with atomic_file(folder / CONFIG) as temporary:
-        write_json(temporary, content)
+        temporary.write_text(_description(settings), encoding="utf-8")
 
 
 def write_peft_config(
@@ -136,9 +135,8 @@ def write_peft_config(
         settings: of the compile, by key.
         loaded: the :class:`~zoexport.models.LoadedModel`.
     """
-    # The module of a quantized adapter's slot is one half of the adapter.
-    halves = [slot.module.removesuffix(".lora_B") for slot in slots if _is_half(slot)]
-    if not halves:
+    modules = adapted_modules(slots)
+    if not modules:
         return
     write_config(
         folder,
@@ -146,16 +144,11 @@ def write_peft_config(
             rank=int(settings["lora.rank"]),
             alpha=float(settings["lora.alpha"]),
             base_model=loaded.base,
-            target_modules=tuple(target_modules(loaded.model, halves)),
+            target_modules=tuple(target_modules(loaded.model, modules)),
             fan_in_fan_out=loaded.fan_in_fan_out,
             causal=not loaded.masked,
         ),
     )
-
-
-def _is_half(slot: Slot) -> bool:
-    """Whether a slot is an adapter's B, as numbers or as integers."""
-    return slot.name.startswith("lora_B.") or slot.module.endswith(".lora_B")
 
 
 def target_modules(model: Any, modules: Sequence[str]) -> list[str]:

@@ -52,6 +52,9 @@ FORMATS: dict[int, Literal["f", "q", "B", "H", "b", "I", "i"]] = {
 #: What a manifest calls each dtype.
 DTYPES = ("float32", "int64", "uint8", "bfloat16", "int8", "uint32", "float16", "int32")
 SLOT_CURRENT, SLOT_FINISHED, SLOT_GRADIENT = 0, 1, 2
+#: Formats of adapters' files that the library writes, and the types of a GGUF file's numbers.
+ADAPTER_FORMATS = ("peft", "gguf")
+OUTTYPES = ("f32", "f16", "q8_0")
 _OK = 0
 _ERRORS: dict[int, type[ZoExportError]] = {
     1: ConfigError,
@@ -304,6 +307,48 @@ class Generation(Structure):
 ON_TOKEN = CFUNCTYPE(c_int32, c_void_p, c_int64)
 
 
+class ExportOptions(Structure):
+    """zo_export_options."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("format", c_int32),
+        ("outtype", c_int32),
+        ("replace", c_uint32),
+    )
+
+
+class AdapterLayer(Structure):
+    """zo_adapter_layer."""
+
+    _fields_ = (
+        ("module", c_char_p),
+        ("weight", c_char_p),
+        ("inputs", c_uint64),
+        ("rank", c_uint64),
+        ("outputs", c_uint64),
+        ("a", c_void_p),
+        ("b", c_void_p),
+        ("pairs", c_uint32),
+        ("groups", c_uint32),
+        ("width", c_uint32),
+    )
+
+
+class Adapter(Structure):
+    """zo_adapter."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("layers", POINTER(AdapterLayer)),
+        ("layer_count", c_size_t),
+        ("description", c_char_p),
+        ("architecture", c_char_p),
+        ("base_model", c_char_p),
+        ("alpha", c_float),
+    )
+
+
 class Record(Structure):
     """zo_record."""
 
@@ -467,6 +512,8 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_write_adapter_bytes": (_HANDLE, c_char_p, c_char_p, c_void_p, c_size_t),
     "zo_session_drop_adapter": (_HANDLE, c_char_p),
     "zo_session_adapter": (_HANDLE, c_uint32, POINTER(c_char_p)),
+    "zo_session_export_adapter": (_HANDLE, POINTER(ExportOptions), c_char_p),
+    "zo_adapter_write": (POINTER(Adapter), POINTER(ExportOptions), c_char_p),
     "zo_session_read_slot": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
     "zo_session_write_slot": (_HANDLE, c_char_p, c_void_p, c_size_t),
     "zo_session_replay_slot": (_HANDLE, c_char_p, c_uint64, c_void_p, c_size_t),
@@ -586,6 +633,16 @@ Sized = TypeVar("Sized", bound=Structure)
 def sized(kind: type[Sized]) -> Sized:
     """A struct that says how large it is, for the library to fill."""
     return kind(struct_size=ctypes.sizeof(kind))
+
+
+def export_options(kind: str, outtype: str, *, replace: bool) -> ExportOptions:
+    """How an adapter's files are written; ``kind`` and ``outtype`` are of the lists above."""
+    return ExportOptions(
+        ctypes.sizeof(ExportOptions),
+        ADAPTER_FORMATS.index(kind),
+        OUTTYPES.index(outtype),
+        int(replace),
+    )
 
 
 def address(values: array.array[Any]) -> int:

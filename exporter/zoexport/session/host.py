@@ -379,6 +379,32 @@ class Session:
         """
         abi.call("zo_session_drop_adapter", self.handle, name.encode())
 
+    def export_adapter(
+        self, path: Path, kind: str = "peft", *, outtype: str = "f32", replace: bool = False
+    ) -> None:
+        """Write what was trained, the pending update applied, as an adapter's files, whole or not at all.
+
+        Args:
+            path: the folder or file.
+            kind: ``peft``, a folder for PEFT, or ``gguf``, a file for llama.cpp.
+            outtype: of a GGUF file's numbers: ``f32``, ``f16`` or ``q8_0``.
+            replace: what is at the path gives way.
+
+        Raises:
+            ConfigError: the bundle trains no adapter of floats, the path exists or cannot be written, or numbers are
+                not finite or beyond the type.
+            BundleError: the bundle has no names of llama.cpp for its layers; the message says why.
+        """
+        position("adapter format", kind, abi.ADAPTER_FORMATS)
+        position("outtype", outtype, abi.OUTTYPES)
+        options = abi.export_options(kind, outtype, replace=replace)
+        abi.call(
+            "zo_session_export_adapter",
+            self.handle,
+            ctypes.byref(options),
+            abi.path_bytes(path),
+        )
+
     @property
     def adapters(self) -> tuple[str, ...]:
         """The names of the loaded adapters."""

@@ -417,6 +417,55 @@ ZO_API zo_status zo_session_drop_adapter(zo_session* session, const char* name, 
 /* The name of adapter `index`, in the order of their names; it belongs to the session. ZO_INVALID_ARGUMENT beyond the last. */
 ZO_API zo_status zo_session_adapter(zo_session* session, uint32_t index, const char** name, zo_error* error);
 
+/* ---- adapters' files ------------------------------------------------------------------------------------------ */
+
+/* A folder of adapter_config.json and adapter_model.safetensors, for PEFT; one GGUF file, for llama.cpp (docs/adapters.md). */
+enum { ZO_ADAPTER_PEFT = 0, ZO_ADAPTER_GGUF = 1 };
+/* The numbers of a GGUF file. Rows of Q8_0 that are no multiple of 32 are F16. */
+enum { ZO_OUTTYPE_F32 = 0, ZO_OUTTYPE_F16 = 1, ZO_OUTTYPE_Q8_0 = 2 };
+
+typedef struct zo_export_options {
+  uint32_t struct_size;
+  int32_t format;   /* one of ZO_ADAPTER_* */
+  int32_t outtype;  /* one of ZO_OUTTYPE_*; ZO_OUTTYPE_F32 where the format is PEFT's */
+  uint32_t replace; /* non-zero: what is at the path gives way, once all is written */
+} zo_export_options;
+
+/* Writes what the session trained, the pending update applied, to `path`, whole or not at all. Changes no state. A bundle that
+ * trains no adapter of floats, a path that exists or cannot be written, numbers that are not finite or beyond the type:
+ * ZO_INVALID_ARGUMENT. A bundle without llama.cpp's names for its layers: ZO_BUNDLE_ERROR, which says why. */
+ZO_API zo_status zo_session_export_adapter(zo_session* session, const zo_export_options* options, const char* path,
+                                           zo_error* error);
+
+/* One adapted layer: y += x A B alpha / rank. Matrices are row-major. */
+typedef struct zo_adapter_layer {
+  const char* module; /* PEFT: its path in the Hugging Face model */
+  const char* weight; /* GGUF: llama.cpp's name of it, such as blk.0.attn_q.weight */
+  uint64_t inputs;
+  uint64_t rank;
+  uint64_t outputs;
+  const float* a; /* (inputs, rank) */
+  const float* b; /* (rank, outputs) */
+  /* GGUF: the order of its outputs in llama.cpp (docs/bundle.md); zeros: as they are. */
+  uint32_t pairs;  /* heads whose two halves are interleaved */
+  uint32_t groups; /* of some heads' queries, a key and a value, which become all queries, all keys, all values */
+  uint32_t width;  /* outputs of a head of these groups */
+} zo_adapter_layer;
+
+typedef struct zo_adapter {
+  uint32_t struct_size;
+  const zo_adapter_layer* layers;
+  size_t layer_count;
+  const char* description;  /* PEFT: the text of adapter_config.json */
+  const char* architecture; /* GGUF: llama.cpp's name of the base model's */
+  const char* base_model;   /* GGUF: the base model's own name; NULL: none */
+  float alpha;              /* GGUF */
+} zo_adapter;
+
+/* Likewise writes an adapter that is no session's. */
+ZO_API zo_status zo_adapter_write(const zo_adapter* adapter, const zo_export_options* options, const char* path,
+                                  zo_error* error);
+
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
 enum {

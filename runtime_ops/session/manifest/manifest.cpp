@@ -204,6 +204,9 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   if (root.has("model") && root.member("model").has("vocab_size")) {
     manifest.vocab_size = root.member("model").member("vocab_size").integer(1, kLargest);
   }
+  if (root.has("model") && root.member("model").has("llama_cpp")) {
+    manifest.llama_cpp = read_llama_cpp(root.member("model").member("llama_cpp"));
+  }
   const JsonNode settings = root.member("settings");
   manifest.settings = read_settings(settings);
   if (settings.has("optimizer")) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "session/manifest/llama_cpp.h"
 #include "session/manifest/signature.h"
 #include "session/manifest/step_plan.h"
 #include "session/manifest/text_spec.h"
@@ -135,7 +136,8 @@ struct Manifest {
   uint32_t seq_len = 0;
   uint32_t max_labels = 0;
   uint32_t copies = 0;
-  int64_t vocab_size = 0;  // 0 where the manifest does not say
+  int64_t vocab_size = 0;                 // 0 where the manifest does not say
+  std::optional<LlamaCppSpec> llama_cpp;  // absent of older bundles, and of those that train no adapter
   RunSettings settings;
   std::vector<ProgramSpec> programs;
   std::vector<SlotSpec> slots;

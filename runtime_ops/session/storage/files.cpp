@@ -28,11 +28,6 @@ struct Descriptor {
   }
 };
 
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.find_last_of('/');
-  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
-}
-
 // fsync, through the drive's own cache.
 int sync_all(int descriptor) {
 #if defined(__APPLE__)
@@ -51,6 +46,11 @@ int sync_all(int descriptor) {
 
 std::string join(const std::string& folder, const std::string& name) {
   return folder.empty() || folder.back() == '/' ? folder + name : folder + "/" + name;
+}
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  return slash == std::string::npos ? "." : (slash == 0 ? "/" : path.substr(0, slash));
 }
 
 bool exists(const std::string& path) {

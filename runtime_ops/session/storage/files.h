@@ -16,6 +16,8 @@
 namespace zoexport {
 
 std::string join(const std::string& folder, const std::string& name);
+// The folder that a path is in.
+std::string folder_of(const std::string& path);
 bool exists(const std::string& path);
 
 // A failure of the operating system on `path`, with its own words for `error` (an errno).

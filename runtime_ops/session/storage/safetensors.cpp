@@ -149,6 +149,15 @@ std::string crc_text(uint32_t crc) {
   return text;
 }
 
+std::string safetensors_head(std::string header) {
+  header.append((8 - header.size() % 8) % 8, ' ');
+  std::string length(8, '\0');
+  for (size_t i = 0; i < 8; ++i) {
+    length[i] = static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i));
+  }
+  return length + header;
+}
+
 Status write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                          std::map<std::string, std::string> metadata) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
@@ -166,15 +175,9 @@ Status write_safetensors(const std::string& path, std::vector<TensorToWrite> ten
   }
   metadata["crc32"] = crc_text(crc);
   header["__metadata__"] = metadata;
-  std::string text = header.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  text.append((8 - text.size() % 8) % 8, ' ');  // readers want the data aligned
-  std::string prefix(8, '\0');
-  for (size_t i = 0; i < 8; ++i) {
-    prefix[i] = static_cast<char>(static_cast<uint64_t>(text.size()) >> (8 * i));
-  }
+  const std::string head = safetensors_head(header.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   return write_file(path, [&](int descriptor) {
-    bool written =
-        write_all(descriptor, prefix.data(), prefix.size()) && write_all(descriptor, text.data(), text.size());
+    bool written = write_all(descriptor, head.data(), head.size());
     for (const TensorToWrite& tensor : tensors) {
       written = written && write_all(descriptor, tensor.data, tensor.bytes);
     }

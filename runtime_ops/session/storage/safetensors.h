@@ -51,6 +51,9 @@ struct TensorToWrite {
   size_t bytes;
 };
 
+// How a file begins whose header is this JSON: its length in 8 bytes, and the header, filled up so that the data is aligned.
+std::string safetensors_head(std::string header);
+
 // Writes atomically, wide elements first, so that all are aligned. The metadata gets an entry "crc32" of the data, in 8
 // hexadecimal digits.
 Status write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,

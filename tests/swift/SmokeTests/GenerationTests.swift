@@ -53,6 +53,11 @@ final class GenerationTests: XCTestCase {
         }
     }
 
+    /// XCTest keeps its cases, and their sessions would keep their threads from the tests that follow.
+    override func tearDown() {
+        session = nil
+    }
+
     func testTextsAreThoseOfPython() throws {
         let decoder = JSONDecoder()
         decoder.keyDecodingStrategy = .convertFromSnakeCase
@@ -100,6 +105,26 @@ final class GenerationTests: XCTestCase {
         options.adapter = nil
         options.untrained = true
         XCTAssertEqual(try session.generate(prompt, options: options).text, plain)
+    }
+
+    func testAdaptersLeaveAsFiles() throws {
+        let files = FileManager.default
+        let output = files.temporaryDirectory.appendingPathComponent(UUID().uuidString)
+        defer { try? files.removeItem(at: output) }
+        let file = output.appendingPathComponent("é.gguf")
+        try session.exportAdapter(to: file, format: .gguf(.q8_0))
+        XCTAssertEqual(try Data(contentsOf: file), try Data(contentsOf: folder.appendingPathComponent("exported.gguf")))
+        let peft = output.appendingPathComponent("peft")
+        try session.exportAdapter(to: peft)
+        for name in ["adapter_config.json", "adapter_model.safetensors"] {
+            XCTAssertEqual(
+                try Data(contentsOf: peft.appendingPathComponent(name)),
+                try Data(contentsOf: folder.appendingPathComponent("exported").appendingPathComponent(name))
+            )
+        }
+        assertFails(.invalidArgument) { try self.session.exportAdapter(to: file, format: .gguf()) }
+        try session.exportAdapter(to: peft, replace: true)
+        XCTAssertEqual(try files.contentsOfDirectory(atPath: output.path).count, 2)
     }
 
     func testKeptCachesAreReadOn() throws {

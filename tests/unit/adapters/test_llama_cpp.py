@@ -28,6 +28,7 @@ from zoexport.adapters.llama_cpp_names import (
     Architecture,
     Heads,
     row_order,
+    rows_of,
     tensor_names,
 )
 from zoexport.core.errors import ConfigError, StateError
@@ -114,7 +115,8 @@ def test_pairs_of_rows(queries: int, keys: int, half: int, which: str) -> None:
     heads = queries if which == "q" else keys
     rows = 2 * half * heads
     order = row_order(LLAMA, f"layers.0.{which}_proj", (rows, 5), Heads(queries, keys))
-    np.testing.assert_array_equal(order, interleaved(np.arange(rows), heads))
+    assert order == {"pairs": heads}
+    np.testing.assert_array_equal(rows_of(order, rows), interleaved(np.arange(rows), heads))
 
 
 @settings(max_examples=60, deadline=None)
@@ -123,7 +125,9 @@ def test_fused_rows(groups: int, each: int, width: int) -> None:
     heads = groups * each
     shape = ((heads + 2 * groups) * width, heads * width)
     order = row_order(NEOX, "query_key_value", shape, Heads(heads, heads))
-    np.testing.assert_array_equal(order, ungrouped(np.arange(shape[0]), heads, groups))
+    assert order == {"groups": groups, "width": width}
+    found = rows_of(order, shape[0])
+    np.testing.assert_array_equal(found, ungrouped(np.arange(shape[0]), heads, groups))
 
 
 @settings(max_examples=40, deadline=None)

@@ -24,6 +24,7 @@ def settings_of(bundle: Bundle) -> AdapterSettings:
         read_settings(bundle.folder),
         architecture=str(model["architecture"]),
         heads=None if heads is None else (heads["queries"], heads["keys"]),
+        llama_cpp=model.get("llama_cpp"),
     )
 
 

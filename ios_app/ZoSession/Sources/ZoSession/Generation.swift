@@ -103,34 +103,6 @@ extension TrainingSession {
         try handle.call { session in try verb { zo_session_forget(session, $0) } }
     }
 
-    /// The names of the loaded adapters.
-    public var adapters: [String] {
-        get throws {
-            try handle.call { session in
-                var names: [String] = []
-                var name: UnsafePointer<CChar>?
-                while zo_session_adapter(session, UInt32(names.count), &name, nil) == ZO_OK, let found = name {
-                    names.append(String(cString: found))
-                }
-                return names
-            }
-        }
-    }
-
-    /// Loads an adapter in PEFT's form under a name, in place of one that has it, to generate with; it is in no state.
-    ///
-    /// - Throws: `ZoError` of kind `state`: it does not fit the bundle, or is damaged; nothing changes.
-    public func loadAdapter(_ name: String, from folder: URL) throws {
-        let (name, path) = (try checked(name, "name"), try checked(folder.path, "folder"))
-        try handle.call { session in try verb { zo_session_load_adapter(session, name, path, $0) } }
-    }
-
-    /// Frees an adapter.
-    public func dropAdapter(_ name: String) throws {
-        let name = try checked(name, "name")
-        try handle.call { session in try verb { zo_session_drop_adapter(session, name, $0) } }
-    }
-
     /// - Parameter prompt: puts the prompt into the options, and calls what it is given while the prompt's memory is there.
     private func generated(
         _ options: GenerateOptions, _ onText: ((String) throws -> Bool)?,

@@ -108,6 +108,15 @@ ZO_NATIVE(void, nativeLoadAdapter)(JNIEnv* env, jclass, jlong session, jstring n
   });
 }
 
+ZO_NATIVE(void, nativeExportAdapter)
+(JNIEnv* env, jclass, jlong session, jstring target, jint format, jint outtype, jboolean replace) {
+  guarded(env, [&] {
+    const std::string path = to_utf8(env, target);
+    const zo_export_options options{sizeof(options), format, outtype, replace == JNI_TRUE ? 1u : 0u};
+    call(env, zo_session_export_adapter, session_of(session), &options, path.c_str());
+  });
+}
+
 ZO_NATIVE(void, nativeDropAdapter)(JNIEnv* env, jclass, jlong session, jstring name) {
   guarded(env, [&] {
     const std::string called = to_utf8(env, name);

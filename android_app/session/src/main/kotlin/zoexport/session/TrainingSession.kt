@@ -139,6 +139,23 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
     /** Frees an adapter. */
     fun dropAdapter(name: String) = handle.call { nativeDropAdapter(it, name.checked("name")) }
 
+    /**
+     * Writes what was trained, the pending update applied, as an adapter's files, whole or not at all. Changes no state.
+     *
+     * @param target the folder ([AdapterFormat.PEFT]) or the file ([AdapterFormat.GGUF]).
+     * @param outtype of a GGUF file's numbers.
+     * @param replace what is at [target] gives way.
+     * @throws ZoException.InvalidArgument the bundle trains no adapter of floats, [target] exists or cannot be written, or
+     *   numbers are not finite or beyond the type.
+     * @throws ZoException.Bundle the bundle has no names of llama.cpp for its layers; the message says why.
+     */
+    fun exportAdapter(
+        target: File,
+        format: AdapterFormat = AdapterFormat.PEFT,
+        outtype: Outtype = Outtype.F32,
+        replace: Boolean = false,
+    ) = handle.call { nativeExportAdapter(it, target.path.checked("target"), format.ordinal, outtype.ordinal, replace) }
+
     private fun generated(
         prompt: String?,
         messages: List<Message>,
@@ -279,6 +296,15 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         @JvmStatic private external fun nativeSave(session: Long)
         @JvmStatic private external fun nativeForget(session: Long)
         @JvmStatic private external fun nativeLoadAdapter(session: Long, name: String, folder: String)
+        @JvmStatic
+        private external fun nativeExportAdapter(
+            session: Long,
+            target: String,
+            format: Int,
+            outtype: Int,
+            replace: Boolean,
+        )
+
         @JvmStatic private external fun nativeDropAdapter(session: Long, name: String)
         @JvmStatic private external fun nativeAdapter(session: Long, index: Int): String?
 

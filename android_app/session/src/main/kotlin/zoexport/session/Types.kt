@@ -49,6 +49,12 @@ class SlotInfo internal constructor(
 /** A slot's values as the last step evaluated it, those with the pending update applied, or the last gradient by it. */
 enum class SlotValues { CURRENT, FINISHED, GRADIENT }
 
+/** The files that an adapter becomes: a folder for PEFT, or a file for llama.cpp; in the order of the ABI's numbers. */
+enum class AdapterFormat { PEFT, GGUF }
+
+/** The numbers of a GGUF file; in the order of the ABI's numbers. */
+enum class Outtype { F32, F16, Q8_0 }
+
 /** How the learning rate goes over the steps of a run; in the order of the ABI's numbers. */
 enum class Schedule { CONSTANT, LINEAR, COSINE }
 

@@ -162,8 +162,7 @@ class TrainingModel(
 
     /** Writes the trained adapter for PEFT ([writeAdapter]). */
     fun writeAdapter(target: File) {
-        val request = checkNotNull(job.request) { "no run was started" }
-        job.session().use { writeAdapter(it, request.bundle, target) }
+        job.session().use { writeAdapter(it, target) }
     }
 
     private fun tell() = listeners.forEach { it() }

@@ -14,10 +14,15 @@ namespace zoexport {
 struct PeftSettings {
   double rank = 0;
   double alpha = 0;
+  std::string base_model;  // empty where it does not say
 };
 
 // The name of the description, of an adapter and of a bundle's own.
 inline constexpr char kPeftConfig[] = "adapter_config.json";
+inline constexpr char kPeftWeights[] = "adapter_model.safetensors";
+
+// PEFT's name of a layer's matrix, "lora_A" or "lora_B".
+std::string peft_key(const std::string& half, const std::string& module);
 
 // The settings of a bundle's own description.
 Result<PeftSettings> read_peft_settings(const std::string& text, const std::string& where);

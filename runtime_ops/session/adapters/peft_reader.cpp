@@ -1,4 +1,4 @@
-#include "session/state/peft_adapter.h"
+#include "session/adapters/peft_reader.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-const char* const kWeights = "adapter_model.safetensors";
 const std::string kPrefix = "base_model.model.";
 const char* const kOther = "Use an adapter for the same base model and rank.";
 const char* const kLayers = "Compile the model with the adapter's layers (--set lora.targets=..., lora.layers=...).";
@@ -136,7 +135,7 @@ std::string slot_name(const std::string& name) {
 
 std::string key_of(const std::string& slot) {
   const size_t dot = slot.find('.');
-  return dot == std::string::npos ? slot : kPrefix + slot.substr(dot + 1) + "." + slot.substr(0, dot) + ".weight";
+  return dot == std::string::npos ? slot : peft_key(slot.substr(0, dot), slot.substr(dot + 1));
 }
 
 // Bytes of one number of a tensor's dtype; 0 of another than PEFT saves.
@@ -234,6 +233,10 @@ Status check_tensor(const TensorBytes& tensor, const SlotSpec& spec, const std::
 
 }  // namespace
 
+std::string peft_key(const std::string& half, const std::string& module) {
+  return kPrefix + module + "." + half + ".weight";
+}
+
 Result<PeftSettings> read_peft_settings(const std::string& text, const std::string& where) {
   ZO_ASSIGN(content, read_config(text, where));
   const json rank = content.value("r", json());
@@ -241,7 +244,8 @@ Result<PeftSettings> read_peft_settings(const std::string& text, const std::stri
   if (!rank.is_number() || !alpha.is_number()) {
     return refused(where, "no usable LoRA description", "r and lora_alpha", "Compile the model again.");
   }
-  return PeftSettings{rank.get<double>(), alpha.get<double>()};
+  const json base = content.value("base_model_name_or_path", json());
+  return PeftSettings{rank.get<double>(), alpha.get<double>(), base.is_string() ? base.get<std::string>() : ""};
 }
 
 Status read_peft(const std::string& folder, const PeftSettings& own, const Slots& slots,
@@ -251,7 +255,7 @@ Status read_peft(const std::string& folder, const PeftSettings& own, const Slots
   ZO_ASSIGN(text, read_file(described, ZO_STATE_ERROR));
   ZO_ASSIGN(content, read_config(text, described));
   ZO_TRY(check_config(content, own, described));
-  const std::string path = join(folder, kWeights);
+  const std::string path = join(folder, kPeftWeights);
   ZO_ASSIGN(file, SafeTensors::open(path, ZO_STATE_ERROR));
   ZO_ASSIGN(tensors, named(file, slots, wanted, path));
   for (const size_t slot : wanted) {

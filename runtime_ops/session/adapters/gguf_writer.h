@@ -1,0 +1,24 @@
+// An adapter for llama.cpp: one GGUF file, as its convert_lora_to_gguf.py writes it (docs/adapters.md).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "session/adapters/adapter.h"
+#include "session/result.h"
+
+namespace zoexport {
+
+struct GgufSettings {
+  std::string architecture;  // of the base model, by llama.cpp's name
+  std::string base_model;    // its own name; empty: the file has none
+  float alpha = 0;
+  int32_t outtype = 0;  // ZO_OUTTYPE_*
+};
+
+// Writes the file `path`, with the bytes of the package gguf. Layers need their names of llama.cpp. Of q8_0, rows that are no
+// multiple of 32 are f16; numbers beyond float16 are refused there. See Output for `replace`.
+Status write_gguf(const std::vector<AdapterLayer>& layers, const GgufSettings& settings, const std::string& path,
+                  bool replace);
+
+}  // namespace zoexport
