@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.hosts import run
 from zoexport.core.children import python
 from zoexport.data import tokenize_file, write_examples
+from zoexport.packing import pack
 
 STEPS = 250
 """Enough for two snapshots and for being killed between them."""
@@ -48,7 +49,7 @@ def make_case(folder: Path, bundles: Path) -> Path:
     """Write the case below ``folder`` for the bundles ``BUNDLES/prge/bundle`` and ``BUNDLES/mebp/bundle``.
 
     ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes. ``<name>.examples.jsonl`` has the examples,
-    ``<method>`` is the state of ``zoexport train``.
+    ``<method>`` is the state of ``zoexport train``, and ``prge.zobundle`` the packed bundle.
     """
     folder.mkdir(parents=True)
     bundle = bundles / "prge" / "bundle"
@@ -60,6 +61,7 @@ def make_case(folder: Path, bundles: Path) -> Path:
         tokenized = tokenize_file(path, bundle, *sizes)
         write_examples(tokenized.examples, folder / f"{name}.examples.jsonl")
         (folder / f"{name}.shortened").write_text(str(tokenized.shortened))
+    pack(bundle, folder / "prge.zobundle", force=False, progress=lambda *_: None)
     for method in ("prge", "mebp"):
         command, environment = python("zoexport", "train", bundles / method / "bundle")
         command += ["--data", str(folder / "data.jsonl"), "--state", str(folder / method)]

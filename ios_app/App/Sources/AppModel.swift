@@ -11,6 +11,8 @@ final class AppModel {
     private(set) var screen: TrainingScreen
     private(set) var bundles: [String] = []
     private(set) var dataFiles: [String] = []
+    /// How much of a bundle is imported, 0 to 1.
+    private(set) var imported: Double?
     var message: String?
 
     let places: Places
@@ -63,13 +65,26 @@ final class AppModel {
         dataFiles = names(places.data)
     }
 
-    /// Copies what the user picked into the app's folders; it replaces what has its name.
+    /// Imports a packed bundle, or copies a folder or a data file; it replaces what has its name.
     func take(_ picked: URL, into folder: URL) async {
+        let places = places
         do {
-            try await Task.detached { try copy(picked, into: folder) }.value
+            try await Task.detached {
+                let allowed = picked.startAccessingSecurityScopedResource()
+                defer { if allowed { picked.stopAccessingSecurityScopedResource() } }
+                if folder == places.bundles, !picked.hasDirectoryPath {
+                    _ = try places.importBundle(picked) { [weak self] done, total in
+                        Task { @MainActor in self?.imported = Double(done) / Double(max(total, 1)) }
+                        return false
+                    }
+                } else {
+                    try copy(picked, into: folder)
+                }
+            }.value
         } catch {
-            message = error.localizedDescription
+            message = "\(error)"
         }
+        imported = nil
         look()
     }
 
@@ -124,8 +139,6 @@ final class AppModel {
 }
 
 private func copy(_ picked: URL, into folder: URL) throws {
-    let allowed = picked.startAccessingSecurityScopedResource()
-    defer { if allowed { picked.stopAccessingSecurityScopedResource() } }
     let files = FileManager.default
     let target = folder.appendingPathComponent(picked.lastPathComponent)
     let partial = folder.appendingPathComponent(".\(UUID().uuidString)")

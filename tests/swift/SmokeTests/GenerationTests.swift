@@ -41,11 +41,6 @@ final class GenerationTests: XCTestCase {
     private let prompt = "The film is a warm and café"
     private var session: TrainingSession!
 
-    /// XCTest keeps the object, and with it the threads of the session's programs.
-    override func tearDownWithError() throws {
-        try session.close()
-    }
-
     override func setUpWithError() throws {
         session = try TrainingSession(bundle: folder.appendingPathComponent("bundle"))
         for name in ["a", "b"] {

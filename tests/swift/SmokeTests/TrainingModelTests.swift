@@ -247,6 +247,58 @@ final class TrainingModelTests: XCTestCase {
         XCTAssertEqual(badBundle, .bundle)
     }
 
+    func testAPackedBundleIsImported() async throws {
+        let packed = texts.appendingPathComponent("prge.zobundle")
+        let named = places.root.appendingPathComponent("mine.zobundle")
+        try FileManager.default.copyItem(at: packed, to: named)
+        var last: (UInt64, UInt64) = (0, 1)
+        for _ in 0..<2 {
+            let folder = try places.importBundle(named) { done, total in
+                last = (done, total)
+                return false
+            }
+            XCTAssertEqual(folder.lastPathComponent, "mine")
+        }
+        XCTAssertEqual(last.0, last.1)
+        assertFails(.cancelled) { try places.importBundle(named) { _, _ in true } }
+        try Data(contentsOf: packed).prefix(5000).write(to: named)
+        assertFails(.bundle) { try places.importBundle(named) }
+        XCTAssertEqual(try names(places.bundles), ["mebp", "mebp-mlx", "mine", "prge"])
+        let model = try model()
+        model.choose(request("mine", steps: 2))
+        model.start()
+        await model.finished()
+        XCTAssertEqual(model.screen.view.phase, .done)
+    }
+
+    /// tests/swift/test_swift.py compares the files with those that zoexport makes of the same state.
+    func testTheAdapterLeavesAsPeftsFilesAndLlamaCpps() async throws {
+        let model = try model()
+        do {
+            try await model.withSession { _ in }
+            XCTFail("no error")
+        } catch let error as ZoError { XCTAssertEqual(error.found, "no bundle") }
+        model.choose(request("mebp", steps: 5))
+        model.start()
+        await model.finished()
+        let output = Case.file("ZOEXPORT_OUTPUT").appendingPathComponent("exported")
+        try FileManager.default.createDirectory(at: output, withIntermediateDirectories: true)
+        let adapter = output.appendingPathComponent("adapter")
+        try await model.withSession { try $0.exportAdapter(to: adapter) }
+        try await model.withSession { try $0.exportAdapter(to: adapter, replace: true) }
+        XCTAssertEqual(try names(adapter).count, 2)
+        let gguf = output.appendingPathComponent("adapter.gguf")
+        try await model.withSession { try $0.exportAdapter(to: gguf, format: .gguf(.f16)) }
+        XCTAssertEqual(try Data(contentsOf: gguf).prefix(4), Data("GGUF".utf8))
+        try FileManager.default.copyItem(
+            at: states.appendingPathComponent(try names(states)[0]), to: output.appendingPathComponent("state")
+        )
+        do {
+            _ = try await model.ask("The film", trained: true)
+            XCTFail("no error")
+        } catch let error as ZoError { XCTAssertEqual(error.kind, .bundle) }  // compiled without programs that generate
+    }
+
     func testWhatIsCopiedIntoTheRootIsFound() async throws {
         let files = FileManager.default
         try files.moveItem(at: places.bundles.appendingPathComponent("mebp"), to: places.root.appendingPathComponent("mebp"))

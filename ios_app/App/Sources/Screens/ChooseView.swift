@@ -23,7 +23,8 @@ struct ChooseView: View {
                     Text("None").tag(String?.none)
                     ForEach(model.bundles, id: \.self) { Text($0).tag(String?.some($0)) }
                 }
-                Button("Copy a bundle into the app") { pick(.bundle) }
+                Button("Import a bundle") { pick(.bundle) }
+                if let imported = model.imported { ProgressView("Importing", value: imported) }
             }
             Section {
                 Picker("File", selection: $data) {
@@ -48,7 +49,7 @@ struct ChooseView: View {
             }
             .disabled(bundle == nil || data == nil || model.screen.isActive)
         }
-        .fileImporter(isPresented: $isPicking, allowedContentTypes: picked == .bundle ? [.folder] : [.data]) { result in
+        .fileImporter(isPresented: $isPicking, allowedContentTypes: picked == .bundle ? [.folder, .data] : [.data]) { result in
             switch result {
             case .success(let url):
                 let folder = picked == .bundle ? model.places.bundles : model.places.data

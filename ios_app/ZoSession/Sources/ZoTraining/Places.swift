@@ -1,4 +1,5 @@
 import Foundation
+import ZoSession
 
 /// The app's folders.
 public struct Places: Sendable {
@@ -14,6 +15,19 @@ public struct Places: Sendable {
 
     public var bundles: URL { root.appendingPathComponent("bundles", isDirectory: true) }
     public var data: URL { root.appendingPathComponent("data", isDirectory: true) }
+
+    /// Imports a bundle that `zoexport pack` made, in place of one of its name.
+    ///
+    /// - Returns: its folder.
+    /// - Throws: `ZoError`: no packed bundle, a damaged or untrusted one, or too little room; nothing changes.
+    public func importBundle(
+        _ file: URL, trustedKeys: [String]? = nil, onProgress: ((UInt64, UInt64) -> Bool)? = nil
+    ) throws -> URL {
+        try FileManager.default.createDirectory(at: bundles, withIntermediateDirectories: true)
+        let target = bundles.appendingPathComponent(file.deletingPathExtension().lastPathComponent, isDirectory: true)
+        try PackedBundle.unpack(file, to: target, replace: true, trustedKeys: trustedKeys, onProgress: onProgress)
+        return target
+    }
 
     /// Makes the folders, and moves into them what lies at the root, where Finder puts what it copies: folders with a
     /// manifest are bundles, files that end in .jsonl are data. What has a name that is taken stays.

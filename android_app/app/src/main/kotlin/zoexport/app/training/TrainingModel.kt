@@ -9,6 +9,8 @@ import zoexport.session.JobRequest
 import zoexport.session.JobView
 import zoexport.session.LossPoint
 import zoexport.session.OnText
+import zoexport.session.OnUnpacked
+import zoexport.session.PackedBundle
 import zoexport.session.Phase
 import zoexport.session.Reason
 import zoexport.session.TrainingJob
@@ -54,6 +56,7 @@ class Screen(
  *
  * @param folder of the app, where examples and states are kept.
  * @param cache the folder of packed weights.
+ * @param trustedKeys public keys of which one must have signed a bundle; null: any bundle.
  */
 class TrainingModel(
     private val folder: File,
@@ -61,8 +64,9 @@ class TrainingModel(
     private val conditions: () -> Conditions,
     private val launcher: Launcher,
     private val pollSeconds: Double = 30.0,
+    private val trustedKeys: List<String>? = null,
 ) {
-    private val job = TrainingJob(folder, cache)
+    private val job = TrainingJob(folder, cache, trustedKeys)
     private val listeners = CopyOnWriteArrayList<() -> Unit>()
 
     @Volatile private var wanted: JobRequest? = null
@@ -95,6 +99,22 @@ class TrainingModel(
         this.lr = lr
         refused = null
         tell()
+    }
+
+    /** Folders of bundles that were imported. */
+    val bundles: File get() = folder.resolve("bundles")
+
+    /**
+     * Imports a bundle that `zoexport pack` made, in place of one of its name; it is chosen then.
+     *
+     * @param name of the file.
+     * @throws ZoException no packed bundle, a damaged or untrusted one, or too little room; nothing changes.
+     */
+    fun importBundle(file: File, name: String, onUnpacked: OnUnpacked? = null) {
+        val target = bundles.resolve(File(name).nameWithoutExtension.ifEmpty { "bundle" })
+        bundles.mkdirs()
+        PackedBundle.unpack(file, target, replace = true, trustedKeys, onUnpacked)
+        choose(bundle = target)
     }
 
     /** Takes examples that the user typed, which are kept as a file. */

@@ -7,6 +7,7 @@ import android.content.Intent
 import android.net.Uri
 import android.os.Build
 import android.os.Bundle
+import android.provider.OpenableColumns
 import android.text.InputType
 import android.view.View
 import android.view.ViewGroup
@@ -58,8 +59,9 @@ class MainActivity : Activity() {
             requestPermissions(arrayOf(Manifest.permission.POST_NOTIFICATIONS), 0)
         }
         section(R.string.bundle, bundles)
+        button(R.string.bundle_import, whenIdle) { pick(BUNDLE) }
         section(R.string.data, label(getString(R.string.data_note)), data)
-        button(R.string.data_choose, whenIdle) { pick("*/*", DATA) }
+        button(R.string.data_choose, whenIdle) { pick(DATA) }
         section(R.string.typed_title, prompt, completion)
         button(R.string.add, whenIdle, ::type)
         section(R.string.training, steps, rate)
@@ -104,7 +106,8 @@ class MainActivity : Activity() {
     @Deprecated("Deprecated in Java")
     override fun onActivityResult(request: Int, result: Int, given: Intent?) {
         val picked = given?.data
-        if (result == RESULT_OK && request == DATA && picked != null) take(picked)
+        if (result != RESULT_OK || picked == null) return
+        if (request == DATA) take(picked) else import(picked)
     }
 
     private fun show() {
@@ -123,7 +126,7 @@ class MainActivity : Activity() {
     }
 
     private fun listBundles() {
-        val there = listOf(app.pushed, filesDir.resolve("bundles"))
+        val there = listOf(app.pushed, model.bundles)
             .flatMap { it.listFiles { file -> file.isDirectory }.orEmpty().toList() }
             .sorted()
         val names = there.map { it.name }.ifEmpty { listOf(getString(R.string.bundle_missing)) }
@@ -162,8 +165,8 @@ class MainActivity : Activity() {
     }
 
     @Suppress("DEPRECATION") // what replaces it is AndroidX's
-    private fun pick(type: String, request: Int) {
-        val intent = Intent(Intent.ACTION_OPEN_DOCUMENT).setType(type).addCategory(Intent.CATEGORY_OPENABLE)
+    private fun pick(request: Int) {
+        val intent = Intent(Intent.ACTION_OPEN_DOCUMENT).setType("*/*").addCategory(Intent.CATEGORY_OPENABLE)
         startActivityForResult(intent, request)
     }
 
@@ -173,6 +176,26 @@ class MainActivity : Activity() {
         guarded {
             contentResolver.openInputStream(document)?.use { input -> copy.outputStream().use { input.copyTo(it) } }
             model.choose(data = copy)
+        }
+    }
+
+    /** Read where it lies, by its descriptor: a copy would take its room twice. */
+    private fun import(document: Uri) = thread {
+        guarded {
+            val columns = arrayOf(OpenableColumns.DISPLAY_NAME)
+            val name = contentResolver.query(document, columns, null, null, null)?.use {
+                if (it.moveToFirst()) it.getString(0) else null
+            }
+            contentResolver.openFileDescriptor(document, "r")?.use { file ->
+                model.importBundle(File("/proc/self/fd/${file.fd}"), name ?: "bundle") { done, total ->
+                    runOnUiThread { data.text = getString(R.string.importing, 100 * done / total.coerceAtLeast(1)) }
+                    isDestroyed
+                }
+            }
+        }
+        runOnUiThread {
+            listBundles()
+            show()
         }
     }
 
@@ -249,6 +272,7 @@ class MainActivity : Activity() {
 
     private companion object {
         const val DATA = 1
+        const val BUNDLE = 2
         const val MARGIN = 32
     }
 }
