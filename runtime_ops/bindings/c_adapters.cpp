@@ -1,9 +1,12 @@
 // The C ABI's verbs on adapters: under names, and as files.
+#include <algorithm>
 #include <iterator>
+#include <string>
 #include <vector>
 
 #include "bindings/c_session.h"
 #include "session/adapters/gguf_writer.h"
+#include "session/adapters/peft_reader.h"
 #include "session/adapters/peft_writer.h"
 #include "zoexport/session.h"
 
@@ -58,6 +61,15 @@ zoexport::Result<AdapterLayer> read_layer(const zo_adapter_layer& given, bool pe
   layer.a = [given](float* values) { std::copy_n(given.a, given.inputs * given.rank, values); };
   layer.b = [given](float* values) { std::copy_n(given.b, given.rank * given.outputs, values); };
   return layer;
+}
+
+zoexport::SlotSpec matrix(const char* half, const char* module, uint64_t rows, uint64_t columns) {
+  zoexport::SlotSpec spec;
+  spec.name = std::string(half) + "." + module;
+  spec.module = module;
+  spec.shape = {static_cast<int64_t>(rows), static_cast<int64_t>(columns)};
+  spec.elements = rows * columns;
+  return spec;
 }
 
 }  // namespace
@@ -134,5 +146,34 @@ zo_status zo_adapter_write(const zo_adapter* adapter, const zo_export_options* o
     return zoexport::write_gguf(
         layers, {given.architecture, given.base_model == nullptr ? "" : given.base_model, given.alpha, chosen.outtype},
         path, chosen.replace);
+  });
+}
+
+zo_status zo_adapter_read(const char* folder, double alpha, const zo_adapter_room* layers, size_t count,
+                          zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_TRY(check_path(folder, "folder"));
+    std::vector<AdapterLayer> sizes;
+    std::vector<zoexport::SlotSpec> wanted;
+    std::vector<float*> rooms;
+    if (count > 0) {
+      ZO_REQUIRE(layers);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const zo_adapter_room& layer = layers[i];
+      ZO_REQUIRE(layer.module);
+      ZO_REQUIRE(layer.a);
+      ZO_REQUIRE(layer.b);
+      sizes.push_back({layer.module, {}, layer.inputs, layer.rank, layer.outputs, {}, {}});
+      wanted.push_back(matrix("lora_A", layer.module, layer.inputs, layer.rank));
+      wanted.push_back(matrix("lora_B", layer.module, layer.rank, layer.outputs));
+      rooms.insert(rooms.end(), {layer.a, layer.b});
+    }
+    ZO_TRY(zoexport::check_layers(sizes));
+    return zoexport::read_peft(folder, {static_cast<double>(layers[0].rank), alpha, ""}, wanted,
+                               [&](size_t slot, const float* values) {
+                                 std::copy_n(values, wanted[slot].elements, rooms[slot]);
+                                 return Status();
+                               });
   });
 }

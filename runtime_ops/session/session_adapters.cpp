@@ -32,7 +32,8 @@ Status Session::load_adapter(const std::string& name, const std::string& folder)
   ZO_TRY(check_adapter_name(name));
   ZO_ASSIGN(description, adapter_description("adapter " + folder, "Write its slots by their names."));
   ZO_ASSIGN(own, read_peft_settings(description, join(files_.path(), kPeftConfig)));
-  std::vector<size_t> wanted;
+  std::vector<size_t> places;
+  std::vector<SlotSpec> wanted;
   for (size_t i = 0; i < slots_->size(); ++i) {
     const SlotSpec& spec = slots_->spec(i);
     if (NamedSlots::takes(*slots_, i)) {
@@ -41,15 +42,16 @@ Status Session::load_adapter(const std::string& name, const std::string& folder)
                        "a bundle whose slot " + spec.name + " is no matrix of floats",
                        "an adapter's two matrices a layer", "Write its slots by their names."};
       }
-      wanted.push_back(i);
+      places.push_back(i);
+      wanted.push_back(spec);
     }
   }
   NamedSlots loaded(*slots_, scratch_folder_);
   std::vector<uint8_t> converted;
-  ZO_TRY(read_peft(folder, own, *slots_, wanted, [&](size_t slot, const float* values) {
-    converted.resize(slots_->spec(slot).bytes());
-    write_values(slots_->spec(slot), values, converted.data());
-    return loaded.set(slot, converted.data());
+  ZO_TRY(read_peft(folder, own, wanted, [&](size_t slot, const float* values) {
+    converted.resize(wanted[slot].bytes());
+    write_values(wanted[slot], values, converted.data());
+    return loaded.set(places[slot], converted.data());
   }));
   kept_.reset();
   adapters_.erase(name);

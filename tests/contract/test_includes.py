@@ -19,7 +19,7 @@ SESSION: dict[str, set[str]] = {
     "text": {"storage", "manifest"},
     "examples": {"storage", "manifest", "data", "text"},
     "state": {"storage", "manifest"},
-    "adapters": {"storage", "manifest", "text", "state"},
+    "adapters": {"storage", "manifest", "text"},
     "programs": {"storage", "manifest", "data", "state"},
     "generate": {"storage", "manifest", "text", "state", "programs"},
     "train": {"storage", "manifest", "data", "state", "programs"},

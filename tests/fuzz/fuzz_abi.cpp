@@ -75,7 +75,7 @@ class Host {
 
   void act() {
     const uint8_t chosen = numbers_.byte();
-    const uint8_t verb = chosen < 0xF0 ? chosen % 26 : 26 + chosen % 2;
+    const uint8_t verb = chosen < 0xF0 ? chosen % 26 : 26 + chosen % 3;
     zo_error* error = numbers_.byte() == 0xFF ? nullptr : &error_;
     error_ = {};
     const zo_status status = call(verb, error);
@@ -199,6 +199,8 @@ class Host {
       }
       case 27:
         return write_adapter(error);
+      case 28:
+        return read_adapter(error);
       default:
         noise();
         return ZO_OK;
@@ -253,6 +255,21 @@ class Host {
     Struct<zo_export_options> options(numbers_);
     choose(options);
     return zo_adapter_write(adapter.get(), options.get(), adapter_path(), error);
+  }
+
+  zo_status read_adapter(zo_error* error) {
+    const size_t count = numbers_.byte() % 4;
+    auto layers = std::make_unique<zo_adapter_room[]>(count);
+    std::vector<std::unique_ptr<Array<float>>> matrices;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t inputs = numbers_.byte() % 40, rank = numbers_.byte() % 34, outputs = numbers_.byte() % 40;
+      matrices.push_back(std::make_unique<Array<float>>(numbers_, inputs * rank));
+      float* const a = matrices.back()->get();
+      matrices.push_back(std::make_unique<Array<float>>(numbers_, rank * outputs));
+      layers[i] = {numbers_.byte() == 0xFF ? nullptr : "b", inputs, rank, outputs, a, matrices.back()->get()};
+    }
+    const auto alpha = static_cast<double>(numbers_.number());
+    return zo_adapter_read(adapter_path(), alpha, numbers_.byte() == 0xFF ? nullptr : layers.get(), count, error);
   }
 
   const char* adapter_path() {

@@ -31,22 +31,12 @@ class Layout:
         weights: name of the file with the tensors.
         key: a slot's name in that file.
         slot: the slot that a name in that file stands for; the name itself where it is no half of an adapter.
-        transposed: whether a tensor of the file is a slot's transpose.
     """
 
     tool: str
     weights: str
     key: Callable[[str], str]
     slot: Callable[[str], str]
-    transposed: bool = False
-
-    def shape(self, slot: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that a slot of shape ``slot`` has in the file."""
-        return tuple(reversed(slot)) if self.transposed else tuple(slot)
-
-    def turned(self, values: Array) -> Array:
-        """From a slot to the file or back."""
-        return np.ascontiguousarray(values.T if self.transposed else values)
 
 
 def tensors_of(slots: Slots, layout: Layout) -> dict[str, Array]:
@@ -56,9 +46,7 @@ def tensors_of(slots: Slots, layout: Layout) -> dict[str, Array]:
         for module in sorted(slot_modules(slots))
         for half in ("lora_A", "lora_B")
     ]
-    return {
-        layout.key(name): layout.turned(np.asarray(slots[name], dtype=np.float32)) for name in names
-    }
+    return {layout.key(name): np.ascontiguousarray(slots[name], dtype=np.float32) for name in names}
 
 
 def json_text(content: Mapping[str, Any]) -> str:
@@ -71,8 +59,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json_text(content), encoding="utf-8")
 
 
-def read_config(folder: Path, layout: Layout) -> dict[str, Any]:
+def read_config(folder: Path, tool: str, weights: str) -> dict[str, Any]:
     """The object in a folder's ``adapter_config.json``.
+
+    Args:
+        folder: of an adapter, or a bundle. tool: what wrote it. weights: name of the file beside it.
 
     Raises:
         StateError: there is none, or it is no JSON object.
@@ -85,15 +76,15 @@ def read_config(folder: Path, layout: Layout) -> dict[str, Any]:
         raise StateError(
             f"{path}",
             found=str(reason).lower() if isinstance(error, OSError) else str(reason),
-            expected=f"an adapter of {layout.tool}: {CONFIG} and {layout.weights}",
-            fix=f"Name the folder that {layout.tool} wrote.",
+            expected=f"an adapter of {tool}: {CONFIG} and {weights}",
+            fix=f"Name the folder that {tool} wrote.",
         ) from error
     if not isinstance(content, dict):
         refuse(
             f"{path}",
             found=f"a JSON {type(content).__name__}",
             expected="an object",
-            fix=f"Use the file that {layout.tool} wrote.",
+            fix=f"Use the file that {tool} wrote.",
         )
     return content
 
@@ -150,15 +141,15 @@ def read_slots(
     slots: dict[str, Array] = {}
     for slot, shape in shapes.items():
         name = names[slot]
-        if tensors[name].shape != layout.shape(shape):
+        if tensors[name].shape != tuple(shape):
             refuse(
                 f"{path}, {name}",
                 found=f"the shape {tensors[name].shape}",
-                expected=f"{layout.shape(shape)}, as the bundle has it",
+                expected=f"{tuple(shape)}, as the bundle has it",
                 fix="Use an adapter for the same base model and rank.",
             )
         check_finite(f"{path}, {name}", tensors[name])
-        slots[slot] = layout.turned(tensors[name])
+        slots[slot] = np.ascontiguousarray(tensors[name])
     return slots
 
 

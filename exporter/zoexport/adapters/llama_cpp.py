@@ -24,7 +24,7 @@ from zoexport.adapters.formats import (
 )
 from zoexport.adapters.gguf_file import BadGgufError, GgufFile, open_gguf
 from zoexport.adapters.llama_cpp_names import Heads, names_of, rows_of
-from zoexport.adapters.writing import write_gguf
+from zoexport.adapters.native import write_gguf
 from zoexport.core.errors import ConfigError, StateError, first_line, nearest
 from zoexport.core.types import Slot
 from zoexport.session.abi import OUTTYPES

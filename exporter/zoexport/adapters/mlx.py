@@ -92,7 +92,7 @@ class MlxFormat:
         bundle's.
         """
         _blocks(slot_modules(shapes))
-        _check_config(path / CONFIG, read_config(path, _LAYOUT), settings)
+        _check_config(path / CONFIG, read_config(path, _LAYOUT.tool, _LAYOUT.weights), settings)
         return read_slots(path, shapes, _LAYOUT)
 
 

@@ -1,7 +1,8 @@
 """PEFT's files: ``adapter_config.json`` and ``adapter_model.safetensors``. PEFT itself is not imported.
 
-A slot ``lora_A.<module>`` (in, rank) is PEFT's ``base_model.model.<module>.lora_A.weight`` (rank, in), and
-``lora_B.<module>`` (rank, out) is its ``lora_B.weight`` (out, rank).
+The session's library writes and reads them. A slot ``lora_A.<module>`` (in, rank) is PEFT's
+``base_model.model.<module>.lora_A.weight`` (rank, in), and ``lora_B.<module>`` (rank, out) its ``lora_B.weight``
+(out, rank).
 """
 
 from __future__ import annotations
@@ -10,61 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.adapters.files import (
-    CONFIG,
-    Array,
-    Layout,
-    check_number,
-    json_text,
-    read_config,
-    read_slots,
-    refuse,
-)
+from zoexport.adapters.files import CONFIG, Array, json_text, read_config
 from zoexport.adapters.formats import AdapterSettings, Slots, adapted_modules
-from zoexport.adapters.writing import write_peft
+from zoexport.adapters.native import read_peft, write_peft
 from zoexport.core.errors import StateError, first_line
 from zoexport.core.files import atomic_file
 from zoexport.core.types import Slot
 
-_PREFIX = "base_model.model."
 _CAUSAL = "CAUSAL_LM"
-# Settings under which the two matrices are not the whole adapter, or mean something else.
-_UNSUPPORTED = (
-    "use_rslora",
-    "use_dora",
-    "use_qalora",
-    "lora_bias",
-    "modules_to_save",
-    "rank_pattern",
-    "alpha_pattern",
-    "layer_replication",
-    "trainable_token_indices",
-    "target_parameters",
-    "alora_invocation_tokens",
-    "use_bdlora",
-    "arrow_config",
-    "kasa_config",
-    "monteclora_config",
-    "velora_config",
-)
-# Initializations that leave the base model as it is; the others move a part of it into the adapter.
-_PLAIN_INITIALIZATIONS = (True, False, None, "gaussian", "eva", "orthogonal")
-
-
-def _key(slot: str) -> str:
-    half, _, module = slot.partition(".")
-    return f"{_PREFIX}{module}.{half}.weight"
-
-
-def _slot_name(name: str) -> str:
-    """``lora_A.<module>`` for PEFT's name of it, also with an adapter's name in it; others unchanged."""
-    module, dot, rest = name.removeprefix(_PREFIX).partition(".lora_")
-    half = rest.split(".")[0]
-    plain = rest in (f"{half}.weight", f"{half}.default.weight")
-    return f"lora_{half}.{module}" if dot and half in ("A", "B") and plain else name
-
-
-_LAYOUT = Layout("PEFT", "adapter_model.safetensors", _key, _slot_name, transposed=True)
 
 
 class PeftFormat:
@@ -83,8 +37,7 @@ class PeftFormat:
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, Array]:
         """Read the two files, see :class:`~zoexport.adapters.AdapterFormat`."""
-        _check_config(path / CONFIG, read_config(path, _LAYOUT), settings)
-        return read_slots(path, shapes, _LAYOUT)
+        return read_peft(path, shapes, settings.alpha)
 
 
 def _description(settings: AdapterSettings) -> str:
@@ -168,7 +121,7 @@ def read_settings(folder: Path) -> AdapterSettings:
     Raises:
         StateError: the file is missing or is no LoRA description.
     """
-    content = read_config(folder, _LAYOUT)
+    content = read_config(folder, "PEFT", "adapter_model.safetensors")
     try:
         rank, targets = int(content["r"]), content["target_modules"]
         if rank < 1:
@@ -190,28 +143,3 @@ def read_settings(folder: Path) -> AdapterSettings:
             expected="r, lora_alpha and target_modules",
             fix="Use the file that zoexport or PEFT wrote.",
         ) from error
-
-
-def _check_config(path: Path, content: dict[str, Any], settings: AdapterSettings) -> None:
-    kind = content.get("peft_type")
-    if kind != "LORA":
-        refuse(
-            f"{path}",
-            found=f"the peft_type {kind!r}",
-            expected="'LORA'",
-            fix="Only LoRA adapters can be imported.",
-        )
-    check_number(f"{path}, 'r'", content.get("r"), settings.rank, "lora.rank")
-    check_number(f"{path}, 'lora_alpha'", content.get("lora_alpha"), settings.alpha, "lora.alpha")
-    unsupported = [key for key in _UNSUPPORTED if content.get(key)]
-    if content.get("bias", "none") != "none":
-        unsupported.append("bias")
-    if content.get("init_lora_weights", True) not in _PLAIN_INITIALIZATIONS:
-        unsupported.append("init_lora_weights")
-    if unsupported:
-        refuse(
-            f"{path}",
-            found=", ".join(f"{key}={content[key]!r}" for key in unsupported),
-            expected="plain LoRA: two matrices a layer, scaled by alpha / rank",
-            fix="Train the adapter without these options.",
-        )

@@ -349,6 +349,19 @@ class Adapter(Structure):
     )
 
 
+class AdapterRoom(Structure):
+    """zo_adapter_room."""
+
+    _fields_ = (
+        ("module", c_char_p),
+        ("inputs", c_uint64),
+        ("rank", c_uint64),
+        ("outputs", c_uint64),
+        ("a", c_void_p),
+        ("b", c_void_p),
+    )
+
+
 class Record(Structure):
     """zo_record."""
 
@@ -513,6 +526,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_drop_adapter": (_HANDLE, c_char_p),
     "zo_session_adapter": (_HANDLE, c_uint32, POINTER(c_char_p)),
     "zo_session_export_adapter": (_HANDLE, POINTER(ExportOptions), c_char_p),
+    "zo_adapter_read": (c_char_p, c_double, POINTER(AdapterRoom), c_size_t),
     "zo_adapter_write": (POINTER(Adapter), POINTER(ExportOptions), c_char_p),
     "zo_session_read_slot": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
     "zo_session_write_slot": (_HANDLE, c_char_p, c_void_p, c_size_t),

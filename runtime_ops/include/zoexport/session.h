@@ -466,6 +466,21 @@ typedef struct zo_adapter {
 ZO_API zo_status zo_adapter_write(const zo_adapter* adapter, const zo_export_options* options, const char* path,
                                   zo_error* error);
 
+/* Where the matrices of a layer of zo_adapter_read are put. */
+typedef struct zo_adapter_room {
+  const char* module; /* its path in the Hugging Face model */
+  uint64_t inputs;
+  uint64_t rank; /* the same of all layers */
+  uint64_t outputs;
+  float* a; /* (inputs, rank), row-major */
+  float* b; /* (rank, outputs) */
+} zo_adapter_room;
+
+/* Reads an adapter in PEFT's form that has these layers, of these sizes, and this alpha, and nothing else. One that does not fit,
+ * or is damaged, or has numbers that are not finite: ZO_STATE_ERROR, and nothing is filled. */
+ZO_API zo_status zo_adapter_read(const char* folder, double alpha, const zo_adapter_room* layers, size_t count,
+                                 zo_error* error);
+
 /* ---- state --------------------------------------------------------------------------------------------------- */
 
 enum {

@@ -188,23 +188,22 @@ void turned(const TensorBytes& tensor, const SlotSpec& spec, std::vector<float>&
 
 using Tensors = std::map<std::string, std::pair<std::string, const TensorBytes*>>;  // by slot: its name in the file
 
-Result<Tensors> named(const SafeTensors& file, const Slots& slots, const std::vector<size_t>& wanted,
-                      const std::string& path) {
+Result<Tensors> named(const SafeTensors& file, const std::vector<SlotSpec>& wanted, const std::string& path) {
   Tensors found;
   for (const auto& [name, tensor] : file.tensors()) {
     if (!found.emplace(slot_name(name), std::make_pair(name, &tensor)).second) {
       return refused(path, "two tensors of " + slot_name(name), "one", "Export the adapter again.");
     }
   }
-  const std::string layers = "the layers that the bundle adapts, such as " + slots.spec(wanted[0]).module;
-  for (const size_t slot : wanted) {
-    if (found.count(slots.spec(slot).name) == 0) {
-      return refused(path, "no " + key_of(slots.spec(slot).name), layers, kLayers);
+  const std::string layers = "the layers that the bundle adapts, such as " + wanted[0].module;
+  for (const SlotSpec& slot : wanted) {
+    if (found.count(slot.name) == 0) {
+      return refused(path, "no " + key_of(slot.name), layers, kLayers);
     }
   }
   for (const auto& [slot, entry] : found) {
-    const bool known = std::any_of(wanted.begin(), wanted.end(),
-                                   [&, &name = slot](size_t index) { return slots.spec(index).name == name; });
+    const bool known =
+        std::any_of(wanted.begin(), wanted.end(), [&, &name = slot](const SlotSpec& one) { return one.name == name; });
     if (!known) {
       return refused(path, "also " + entry.first.substr(0, kLongestName), layers, kLayers);
     }
@@ -248,8 +247,7 @@ Result<PeftSettings> read_peft_settings(const std::string& text, const std::stri
   return PeftSettings{rank.get<double>(), alpha.get<double>(), base.is_string() ? base.get<std::string>() : ""};
 }
 
-Status read_peft(const std::string& folder, const PeftSettings& own, const Slots& slots,
-                 const std::vector<size_t>& wanted,
+Status read_peft(const std::string& folder, const PeftSettings& own, const std::vector<SlotSpec>& wanted,
                  const std::function<Status(size_t slot, const float* values)>& take) {
   const std::string described = join(folder, kPeftConfig);
   ZO_ASSIGN(text, read_file(described, ZO_STATE_ERROR));
@@ -257,17 +255,17 @@ Status read_peft(const std::string& folder, const PeftSettings& own, const Slots
   ZO_TRY(check_config(content, own, described));
   const std::string path = join(folder, kPeftWeights);
   ZO_ASSIGN(file, SafeTensors::open(path, ZO_STATE_ERROR));
-  ZO_ASSIGN(tensors, named(file, slots, wanted, path));
-  for (const size_t slot : wanted) {
-    const auto& [name, tensor] = tensors.at(slots.spec(slot).name);
+  ZO_ASSIGN(tensors, named(file, wanted, path));
+  for (const SlotSpec& slot : wanted) {
+    const auto& [name, tensor] = tensors.at(slot.name);
     std::string where = path;
     where.append(", ").append(name);
-    ZO_TRY(check_tensor(*tensor, slots.spec(slot), where));
+    ZO_TRY(check_tensor(*tensor, slot, where));
   }
   std::vector<float> values;
-  for (const size_t slot : wanted) {
-    turned(*tensors.at(slots.spec(slot).name).second, slots.spec(slot), values);
-    ZO_TRY(take(slot, values.data()));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    turned(*tensors.at(wanted[i].name).second, wanted[i], values);
+    ZO_TRY(take(i, values.data()));
   }
   return {};
 }

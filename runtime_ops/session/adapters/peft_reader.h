@@ -1,12 +1,12 @@
-// An adapter in PEFT's form: adapter_config.json and adapter_model.safetensors, read as Python's adapters/peft.py reads them.
+// An adapter in PEFT's form: adapter_config.json and adapter_model.safetensors.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "session/manifest/manifest.h"
 #include "session/result.h"
-#include "session/state/slots.h"
 
 namespace zoexport {
 
@@ -27,10 +27,9 @@ std::string peft_key(const std::string& half, const std::string& module);
 // The settings of a bundle's own description.
 Result<PeftSettings> read_peft_settings(const std::string& text, const std::string& where);
 
-// Passes every slot of `wanted`, as float32, to `take`, once all of the adapter was found to fit: its rank and alpha are those
-// of `own`, and it has these slots, of their sizes, and nothing else.
-Status read_peft(const std::string& folder, const PeftSettings& own, const Slots& slots,
-                 const std::vector<size_t>& wanted,
+// Passes every slot of `wanted`, by its place there and as float32, to `take`, once all of the adapter was found to fit: its rank
+// and alpha are those of `own`, and it has these slots, which are matrices, of their sizes, and nothing else.
+Status read_peft(const std::string& folder, const PeftSettings& own, const std::vector<SlotSpec>& wanted,
                  const std::function<Status(size_t slot, const float* values)>& take);
 
 }  // namespace zoexport

@@ -1,4 +1,4 @@
-"""Adapters' files as the session's library writes them, of arrays: ``zo_adapter_write``."""
+"""Adapters' files as the session's library writes and reads them, of arrays (``zo_adapter_write`` and ``_read``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from zoexport.adapters.files import Array
 from zoexport.adapters.formats import AdapterSettings, Slots, slot_modules
 from zoexport.session import abi
 
@@ -52,6 +53,33 @@ def write_gguf(
         alpha=settings.alpha,
     )
     _write(path, adapter, slots, names["layers"], "gguf", outtype, replace)
+
+
+def read_peft(path: Path, shapes: Mapping[str, tuple[int, ...]], alpha: float) -> dict[str, Array]:
+    """Read a folder that :func:`write_peft` or PEFT wrote.
+
+    Args:
+        path: the folder. shapes: of every slot, each one half of an adapter; the folder has these and nothing else.
+        alpha: of the adapter.
+
+    Returns:
+        The slots in the order of ``shapes``, float32, contiguous.
+
+    Raises:
+        StateError: files are missing or damaged, or do not fit; a number is not finite.
+    """
+    modules = slot_modules(shapes)
+    rooms = (abi.AdapterRoom * len(modules))()
+    slots: dict[str, Array] = {}
+    for room, module in zip(rooms, modules, strict=True):
+        names = [f"lora_{half}.{module}" for half in "AB"]
+        a, b = (np.empty(shapes[name], np.float32) for name in names)
+        slots |= zip(names, (a, b), strict=True)
+        room.module = module.encode()
+        (room.inputs, room.rank), room.outputs = a.shape, b.shape[1]
+        room.a, room.b = a.ctypes.data, b.ctypes.data
+    abi.call("zo_adapter_read", abi.path_bytes(path), alpha, rooms, len(modules))
+    return {name: slots[name] for name in shapes}
 
 
 def _write(

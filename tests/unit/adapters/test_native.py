@@ -1,4 +1,4 @@
-"""What the library writes of arrays, against the packages safetensors and gguf; refusals; and what a failure leaves."""
+"""What the library writes and reads of arrays, against safetensors and gguf; refusals; and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from tests.support.llama_cpp_models import interleaved, ungrouped
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, StateError
 from zoexport.session import abi
 
 SETTINGS = AdapterSettings(3, 6.0, "org/base", ("q_proj",))
@@ -371,3 +371,39 @@ def test_a_path_relative_to_the_working_folder(
     written(Path("a.gguf"), SMALL)
     written(Path("peft"), SMALL, "peft")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "peft"]
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "message"),
+    [
+        (0, {}, "found no layers"),
+        (1, {"module": None}, "layer.module: found a null pointer"),
+        (1, {"a": None}, "layer.a: found a null pointer"),
+        (1, {"rank": 0}, "with rank 0"),
+        (1, {"outputs": 2**63}, "at most 1073741824 elements"),
+    ],
+)
+def test_room_that_is_none(
+    count: int, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    room = np.zeros(64, np.float32)
+    fields = {"module": b"x", "inputs": 5, "rank": 2, "outputs": 6, "a": room.ctypes.data}
+    layer = abi.AdapterRoom(**{**fields, "b": room.ctypes.data, **changes})
+    with pytest.raises(ConfigError, match=message):
+        abi.call("zo_adapter_read", abi.path_bytes(tmp_path), 6.0, ctypes.byref(layer), count)
+
+
+def test_what_does_not_fit_fills_nothing(tmp_path: Path) -> None:
+    """Every layer is compared before the first is given."""
+    slots = adapter({"x": (6, 5), "y": (6, 5)}, 3)
+    FORMATS["peft"].write(slots, SETTINGS, tmp_path / "peft")
+    room = np.full(64, 7, np.float32)
+    layers = (abi.AdapterRoom * 2)()
+    for layer, module, outputs in zip(layers, (b"x", b"y"), (6, 7), strict=True):
+        layer.module, layer.inputs, layer.rank, layer.outputs = module, 5, 3, outputs
+        layer.a = layer.b = room.ctypes.data
+    with pytest.raises(StateError, match=r"y\.lora_B\.weight: found the shape \(6, 3\)"):
+        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), 6.0, layers, 2)
+    assert (room == 7).all()
+    with pytest.raises(StateError, match="'lora_alpha': found 6; expected 5"):
+        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), 5.0, layers, 2)
