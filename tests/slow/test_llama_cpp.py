@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -34,6 +35,8 @@ from zoexport.data import corpus
 from zoexport.methods.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
+from zoexport.trained.lora import trained
+from zoexport.trained.lora.adapters import settings_of
 from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -224,6 +227,12 @@ def test_smollm2_speaks_the_same(
         for (loss, _), (expected, _) in zip(found, ours, strict=True):
             assert loss == pytest.approx(expected, rel=0.01)
 
+    # A bundle that does not name its layers, so that they are derived, with an order that is not llama.cpp's.
+    monkeypatch.setattr(
+        trained,
+        "settings_of",
+        lambda bundle: dataclasses.replace(settings_of(bundle), llama_cpp=None),
+    )
     wrong = dict(llama_cpp_names.ARCHITECTURES)
     wrong["LlamaForCausalLM"] = llama_cpp_names.Architecture("LLAMA")
     monkeypatch.setattr(llama_cpp_names, "ARCHITECTURES", wrong)
