@@ -160,7 +160,7 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    from zoexport.data import tokenize_for
+    from zoexport.session.examples import write_tokens
     from zoexport.train import runtime_settings
 
     manifest = manifests.read(bundle)
@@ -168,15 +168,8 @@ def train(
     chosen = runtime_settings(manifest, settings)
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         examples = Path(folder) / "examples.jsonl"
-        progress("tokenizing", None)
-        count, shortened = tokenize_for(
-            bundle,
-            manifest,
-            data,
-            examples,
-            loss=chosen.get("loss", manifest["settings"]["loss"]),
-            progress=lambda share: progress("tokenizing", share),
-        )
+        loss = chosen.get("loss", manifest["settings"]["loss"])
+        counts = write_tokens(bundle, data, examples, loss=loss, progress=progress)
         pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
         phone = choose_phone(pushed["serial"])
         phone.push(examples, place.examples)
@@ -184,7 +177,7 @@ def train(
     flags = {"--recover": recover, "--change-settings": change_settings}
     given = [flag for flag, on in flags.items() if on]
     result = run_there(phone, place, steps, chosen, on_line, given)
-    return {**result, "serial": phone.serial, "run": run, "examples": count, "shortened": shortened}
+    return {**result, "serial": phone.serial, "run": run, **counts}
 
 
 def run_there(
