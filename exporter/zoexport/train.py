@@ -1,4 +1,4 @@
-"""``train`` and ``eval``: tokenize in another process, then run the session on the tokens.
+"""``train`` and ``eval``: a session on the examples of a data file.
 
 The process that steps imports neither torch nor transformers, so that its memory is that of training.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import statistics
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,8 +18,9 @@ from zoexport.core import manifest as manifests
 from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Progress
-from zoexport.session import Dataset, Session, describe_state, memory_usage
+from zoexport.session import Session, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
+from zoexport.session.examples import read_examples
 
 _MEGABYTE = 1e6
 
@@ -64,7 +64,7 @@ def train(
     run = _Run(progress)
     with (
         Session.open(bundle) as session,
-        tokenized(bundle, manifest, data, loss, phase) as (dataset, counts),
+        read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts),
     ):
         # Only now: data that cannot be used must not leave a state behind.
         session.attach(
@@ -129,7 +129,7 @@ def evaluate(
         if state is not None:
             session.attach(state, read_only=True)
         session.configure(**chosen)
-        with tokenized(bundle, manifest, data, loss, phase) as (dataset, counts):
+        with read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts):
             phase("evaluating", None)
             found = session.evaluate(dataset)
     return {
@@ -163,29 +163,6 @@ def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -
     config: Any = parse(methods.get(manifest["method"]).config, settings, runtime_only=True)
     chosen = as_dict(config)
     return {key: chosen[key] for key in settings}
-
-
-@contextlib.contextmanager
-def tokenized(
-    bundle: Path, manifest: Mapping[str, Any], data: Path, loss: str, phase: Progress
-) -> Iterator[tuple[Dataset, dict[str, int]]]:
-    """A data file as the session takes it, and how many examples there are and were shortened."""
-    from zoexport.data import tokenize_for
-
-    phase("tokenizing", None)
-    with Dataset() as dataset:
-        with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
-            examples = Path(folder) / "examples.jsonl"
-            count, shortened = tokenize_for(
-                bundle,
-                manifest,
-                data,
-                examples,
-                loss=loss,
-                progress=lambda share: phase("tokenizing", share),
-            )
-            dataset.load(examples)
-        yield dataset, {"examples": count, "shortened": shortened}
 
 
 class _Run:

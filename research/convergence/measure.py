@@ -29,10 +29,11 @@ from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
-from zoexport.data import corpus, tokenize_for
+from zoexport.data import corpus
 from zoexport.data.samples import Samples
 from zoexport.fetch import cache_dir
 from zoexport.report import check_can_draw
+from zoexport.session.examples import write_tokens
 
 MODEL = "smollm2-135m"
 RESULTS = Path(__file__).with_name("results")
@@ -242,7 +243,7 @@ class _Run:
     def _tokenized(self, path: Path) -> Path:
         examples = self._folder / f"{path.stem}-examples.jsonl"
         if not examples.exists():
-            tokenize_for(self._bundle, self.manifest, path, examples)
+            write_tokens(self._bundle, path, examples)
         return examples
 
     def _read(self) -> dict[int, dict[str, Any]]:

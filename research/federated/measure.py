@@ -32,7 +32,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, StateError
 from zoexport.core.files import sha256
 from zoexport.core.types import Progress
-from zoexport.data import samples, tokenize_for
+from zoexport.data import samples
 from zoexport.federated import shards
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
@@ -45,6 +45,7 @@ from zoexport.federated.store import Store
 from zoexport.fetch import cache_dir
 from zoexport.methods import methods
 from zoexport.session import Dataset
+from zoexport.session.examples import write_tokens
 
 MODEL = "smollm2-135m"
 TARGET = "host"
@@ -311,7 +312,7 @@ class _Run:
 
     def _write_shards(self, folder: Path, seed: int) -> None:
         tokens = folder / "tokens.jsonl"
-        tokenize_for(self.bundle, self._manifest, self._data, tokens, loss="choices")
+        write_tokens(self.bundle, self._data, tokens, loss="choices")
         divided = shards.divided(self._data, self._scale.clients, shards.IID, seed)
         shards.write(tokens, divided, folder / "shards")
 

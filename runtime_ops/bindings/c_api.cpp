@@ -305,6 +305,14 @@ zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error* error
   });
 }
 
+zo_status zo_dataset_write(const zo_dataset* dataset, const char* path, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(dataset);
+    ZO_TRY(check_path(path, "path"));
+    return dataset->impl.write(path);
+  });
+}
+
 zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const uint64_t* indices, size_t count,
                           zo_step* step, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {

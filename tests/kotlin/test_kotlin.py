@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kotlin.conftest import FOLDER, QUICK
-from tests.support import generation_cases, text_cases
+from tests.support import generation_cases, life_cases, text_cases
 from tests.support.hosts import ROOT, check_states, environment_tool, run
 from zoexport.core.native import library_path
 from zoexport.transfer import export_adapter
@@ -111,11 +111,13 @@ def test_kotlin(
     tmp_path: Path,
 ) -> None:
     golden = ROOT / "graphs" / "golden"
-    cases = (host_case, golden_case, text_case, generation_case)
+    life = life_cases.make_case(tmp_path / "life-case")
+    cases = (host_case, golden_case, text_case, generation_case, life)
     output = run_checked(jvm("MainKt", *cases, tmp_path, golden))
     sys.stdout.write(output)
     assert ", 0 failed" in output
     check_states(host_case, tmp_path)
+    life_cases.check(life, tmp_path / "life")
     states = {
         "state-prge": text_case / "prge",
         "state-mebp": text_case / "mebp",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.compiled import Compiler
-from tests.support.hosts import ROOT
+from tests.support.phones import SERIAL, add_phone, install_phones, said
 from tests.support.signed import make_keys, sign
 from tests.support.tiers import slow_after
 from zoexport.cli.main import run
@@ -20,38 +19,13 @@ from zoexport.core.native import native_folder
 from zoexport.session import Session
 
 pytestmark = pytest.mark.parity
-SERIAL = "R58M12345"
 DATA = [{"prompt": f"The film number {n}", "completion": " was great"} for n in range(6)]
 
 
 @pytest.fixture
 def phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of phones, with one phone."""
-    folder = tmp_path / "phones"
-    add_phone(folder, SERIAL)
-    program = tmp_path / "bin" / "adb"
-    program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.support.fake_adb "$@"\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.delenv("ANDROID_HOME", raising=False)
-    monkeypatch.setenv("FAKE_PHONES", str(folder))
-    return folder
-
-
-def add_phone(phones: Path, serial: str, abi: str = "x86_64") -> Path:
-    phone = phones / serial
-    for storage in ("data/local/tmp", "sdcard"):
-        (phone / storage).mkdir(parents=True)
-    properties = {
-        "ro.product.cpu.abi": abi,
-        "ro.product.model": "Fake Phone",
-        "ro.build.version.release": "15",
-    }
-    (phone / "properties.json").write_text(json.dumps(properties))
-    return phone
+    return install_phones(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +40,6 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle_of(compiler: Compiler, method: str) -> Path:
     settings: dict[str, Any] = {"prge": {"queries": 2}, "mebp": {"batch": 2}}[method]
     return compiler.bundle("llama_tied", method, **settings)
-
-
-def said(capfd: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> dict[str, Any]:
-    """What a verb prints with --json; of a failure its message's parts."""
-    assert run(["device", *map(str, arguments), "--json"]) == code, capfd.readouterr().err
-    (line,) = capfd.readouterr().out.splitlines()
-    answer: dict[str, Any] = json.loads(line)
-    return answer.get("error", answer)
 
 
 def test_list(phones: Path, capfd: pytest.CaptureFixture[str]) -> None:

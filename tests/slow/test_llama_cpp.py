@@ -243,4 +243,4 @@ def test_smollm2_speaks_the_same(
     found = _theirs([Job(smollm2["base-f32"], row, output, MORE) for row in rows])
     assert not _follows(found, ours)
     assert max(abs(a - b) / b for (a, _), (b, _) in zip(found, ours, strict=True)) > 0.01
-    assert all(text != words for (_, text), (_, words) in zip(found, ours, strict=True))
+    assert any(text != words for (_, text), (_, words) in zip(found, ours, strict=True))

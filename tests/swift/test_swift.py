@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import generation_cases, text_cases
+from tests.support import generation_cases, life_cases, text_cases
 from tests.support.compiled import Compiler
 from tests.support.hosts import BUILD, ROOT, check_states, content, environment_tool, make_case, run
 from tests.support.trajectories import GOLDEN
@@ -85,6 +85,7 @@ def test_swift(
     libraries = [library_path().parent.resolve(), *(package / "lib" for package in packages)]
     FOLDER.mkdir(parents=True, exist_ok=True)
     # The folder of a package, as what it needs lies beside it.
+    life = life_cases.make_case(tmp_path / "life-case")
     texts = text_cases.make_case(tmp_path / "texts", trajectories)
     folders = [ROOT, libraries[0], packages[0].parent, *cases.values(), trajectories, tmp_path]
     (tmp_path / "generations").mkdir()
@@ -93,6 +94,7 @@ def test_swift(
         "ZOEXPORT_CASES": json.dumps({name: str(folder) for name, folder in cases.items()}),
         "ZOEXPORT_TRAJECTORIES": trajectories,
         "ZOEXPORT_TEXTS": texts,
+        "ZOEXPORT_LIFE": life,
         "ZOEXPORT_GENERATIONS": generation_cases.make_case(tmp_path / "generations"),
         "ZOEXPORT_OUTPUT": tmp_path,
         "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden",
@@ -116,6 +118,7 @@ def test_swift(
         if not name.endswith("-coreml"):  # what was recorded can be given once, in order
             check_states(folder, tmp_path / name, "killed")
     check_adapter(trajectories / "mebp" / "bundle", tmp_path / "exported", tmp_path / "peft")
+    life_cases.check(life, tmp_path / "life")
     for name in TRAINED:
         check_same(tmp_path / "cli" / name)
 

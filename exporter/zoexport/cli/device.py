@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
 from zoexport.cli.progress import Phases
+
+if TYPE_CHECKING:
+    from zoexport.session import Sampling
 
 _SERIAL = click.option("--serial", help="Which phone, where there are several.")
 _RUNNER = click.option(
@@ -129,6 +132,80 @@ def train(
     ]
     title = f"Trained {result['steps']} steps on {result['serial']}."
     emit(result, [title, *table(rows)], as_json=as_json)
+
+
+@device.command()
+@options.bundle
+@click.option("--prompt", required=True, help="The text that is to be continued.")
+@click.option("--run", help="With what this run on the phone has trained.")
+@options.stop
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
+)
+@options.sampling
+@_SERIAL
+@_RUNNER
+@options.common
+def generate(
+    bundle: Path,
+    prompt: str,
+    run: str | None,
+    stop: tuple[str, ...],
+    max_tokens: int,
+    sampling: Sampling,
+    serial: str | None,
+    runner: Path | None,
+    as_json: bool,
+) -> None:
+    """Continue a text with BUNDLE on a phone, as it was compiled or with what was trained there.
+
+    \b
+    zoexport device generate model.bundle --run run --prompt "Once upon a time"
+    """
+    from zoexport.device import generate as generate_there
+
+    with output_of_libraries(), Phases("device", as_json=as_json) as phases:
+        result = generate_there(
+            bundle,
+            prompt=prompt,
+            run=run,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=stop,
+            serial=serial,
+            runner=runner,
+            progress=phases,
+            on_line=lambda _line: None,
+        )
+    rate = result["decode_tokens_per_second"]
+    rows = [("speed", "no token" if rate is None else f"{rate:.1f} tokens/s")]
+    emit(result, [f"{prompt}{result['text']}", "", *table(rows)], as_json=as_json)
+
+
+@device.command("runner")
+@click.option(
+    "-o", "--output", type=options.PATH, default=Path("runner"), show_default=True, metavar="FOLDER"
+)
+@click.option("--build", type=options.PATH, help="Where the build for 64-bit ARM is.")
+@click.option("--sysroot", type=options.PATH, help="With 64-bit ARM Linux's libraries.")
+@options.force
+@options.common
+def runner_(
+    output: Path, build: Path | None, sysroot: Path | None, force: bool, as_json: bool
+) -> None:
+    """Make a runner for phones with 64-bit ARM that needs nothing there, and no NDK here.
+
+    It takes the build of 'make test-aarch64' and the cross compiler's libraries.
+
+    \b
+    zoexport device runner -o runner
+    zoexport device parity model.bundle --runner runner
+    """
+    from zoexport.device.runner import BUILD, SYSROOT, make_runner
+
+    made = make_runner(output, build=build or BUILD, sysroot=sysroot or SYSROOT, force=force)
+    rows = [("files", len(made["files"])), ("size", f"{made['bytes'] / 1e6:.1f} MB")]
+    emit(made, [f"Made {made['runner']}.", *table(rows)], as_json=as_json)
 
 
 @device.command()

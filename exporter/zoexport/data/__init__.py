@@ -10,7 +10,6 @@ from zoexport.data.examples import (
     tokenize_file,
     write_examples,
 )
-from zoexport.data.process import tokenize_for, tokenize_in_subprocess
 
 __all__ = [
     "IGNORED",
@@ -18,7 +17,5 @@ __all__ = [
     "Example",
     "Examples",
     "tokenize_file",
-    "tokenize_for",
-    "tokenize_in_subprocess",
     "write_examples",
 ]

@@ -2,6 +2,7 @@
 
 from zoexport.device.adb import list_devices
 from zoexport.device.parity import device_parity
-from zoexport.device.runs import pull, push, train
+from zoexport.device.runner import make_runner
+from zoexport.device.runs import generate, pull, push, train
 
-__all__ = ["device_parity", "list_devices", "pull", "push", "train"]
+__all__ = ["device_parity", "generate", "list_devices", "make_runner", "pull", "push", "train"]

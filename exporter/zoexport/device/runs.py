@@ -11,11 +11,12 @@ Shell users may write and run programs there, and no other place.
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core import outside, trust
@@ -29,7 +30,10 @@ from zoexport.core.errors import (
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import Progress
 from zoexport.device.adb import Phone, choose_phone
-from zoexport.device.runner import RUNNER, check_runner
+from zoexport.device.runner import PROGRAM, RUNNER, check_runner
+
+if TYPE_CHECKING:
+    from zoexport.session import Sampling
 
 FOLDER = PurePosixPath("/data/local/tmp/zoexport")
 APP = "dev.zoexport.app"
@@ -103,7 +107,7 @@ def push(
         check_runner(runner, phone)
         progress("copying the runner", None)
         phone.push(runner, FOLDER / "runner")
-        phone.shell("chmod", "755", FOLDER / "runner" / RUNNER)
+        phone.shell("chmod", "-R", "755", FOLDER / "runner")
     # A bundle never changes without its id, and a folder appears there whole or not at all.
     there = phone.exists(target)
     if not there:
@@ -156,7 +160,7 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    from zoexport.data import tokenize_for
+    from zoexport.session.examples import write_tokens
     from zoexport.train import runtime_settings
 
     manifest = manifests.read(bundle)
@@ -164,15 +168,8 @@ def train(
     chosen = runtime_settings(manifest, settings)
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         examples = Path(folder) / "examples.jsonl"
-        progress("tokenizing", None)
-        count, shortened = tokenize_for(
-            bundle,
-            manifest,
-            data,
-            examples,
-            loss=chosen.get("loss", manifest["settings"]["loss"]),
-            progress=lambda share: progress("tokenizing", share),
-        )
+        loss = chosen.get("loss", manifest["settings"]["loss"])
+        counts = write_tokens(bundle, data, examples, loss=loss, progress=progress)
         pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
         phone = choose_phone(pushed["serial"])
         phone.push(examples, place.examples)
@@ -180,7 +177,7 @@ def train(
     flags = {"--recover": recover, "--change-settings": change_settings}
     given = [flag for flag, on in flags.items() if on]
     result = run_there(phone, place, steps, chosen, on_line, given)
-    return {**result, "serial": phone.serial, "run": run, "examples": count, "shortened": shortened}
+    return {**result, "serial": phone.serial, "run": run, **counts}
 
 
 def run_there(
@@ -196,24 +193,92 @@ def run_there(
     Raises:
         DeviceError: there is no runner, or it ended without an answer. ZoExportError: what the runner says.
     """
+    arguments: list[object] = ["--examples", place.examples, "--state", place.state]
+    arguments += ["--steps", steps, *flags]
+    for key, value in settings.items():
+        arguments += [OPTIONS[key], value]
+    return _ask(phone, place, "train", arguments, on_line)
+
+
+def _ask(
+    phone: Phone,
+    place: Place,
+    verb: str,
+    arguments: Sequence[object],
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run a verb of the runner on a phone; the keys of its ``--json``."""
     runner = FOLDER / "runner"
     if not phone.exists(runner / RUNNER):
         raise DeviceError(
             f"phone {phone.serial}",
             found=f"no {runner / RUNNER}",
             expected="the runner, built for the phone",
-            fix="Pass --runner with its folder (docs/device.md says how it is built).",
+            fix="Pass --runner with its folder, which 'zoexport device runner' makes (docs/device.md).",
         )
-    arguments: list[object] = [runner / RUNNER, "train", "--bundle", place.bundle]
-    arguments += ["--examples", place.examples, "--state", place.state, "--steps", steps]
-    arguments += ["--cache", FOLDER / "packed", "--json", *flags]
-    for key, value in settings.items():
-        arguments += [OPTIONS[key], value]
-    for key_there in trust.trusted():
-        arguments += ["--trust", key_there.line]
-    line = shlex.join(map(str, arguments))
-    code, output = phone.stream(f"LD_LIBRARY_PATH={runner} {line}", on_line)
+    line: list[object] = [runner / RUNNER, verb, "--bundle", place.bundle, *arguments]
+    line += ["--cache", FOLDER / "packed", "--json"]
+    for key in trust.trusted():
+        line += ["--trust", key.line]
+    command = shlex.join(map(str, line))
+    # glibc's own loader would take this for its libraries' folder too, and Android's for its own.
+    if not phone.exists(runner / PROGRAM):
+        command = f"LD_LIBRARY_PATH={runner} {command}"
+    code, output = phone.stream(command, on_line)
     return _answer(code, output, phone)
+
+
+def generate(
+    bundle: Path,
+    *,
+    prompt: str,
+    run: str | None,
+    max_tokens: int,
+    sampling: Sampling,
+    stop: Sequence[str],
+    serial: str | None,
+    runner: Path | None,
+    progress: Progress,
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Continue a text on a phone, with what a run there has trained.
+
+    Args:
+        bundle: the bundle's folder; it is pushed where the phone lacks it.
+        run: the run's name there; None: the bundle as it was compiled.
+        on_line: called with what the runner writes meanwhile.
+
+    Returns:
+        The keys of the runner's ``generate --json``, with ``serial`` and ``run``.
+
+    Raises:
+        ZoExportError: something cannot be used.
+    """
+    manifest = manifests.read(bundle)
+    place = Place(manifest, run or "any")
+    pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
+    phone = choose_phone(pushed["serial"])
+    arguments: list[object] = ["--prompt", prompt, "--max-tokens", max_tokens]
+    for name, value in dataclasses.asdict(sampling).items():
+        arguments += [f"--{name.replace('_', '-')}", value]
+    for text in stop:
+        arguments += ["--stop", text]
+    if run is not None:
+        if not phone.exists(place.state / "state.json"):
+            raise _no_run(phone, place, run)
+        arguments += ["--state", place.state]
+    progress("generating", None)
+    result = _ask(phone, place, "generate", arguments, on_line)
+    return {**result, "serial": phone.serial, "run": run}
+
+
+def _no_run(phone: Phone, place: Place, run: str) -> DeviceError:
+    return DeviceError(
+        f"phone {phone.serial}",
+        found=f"no state in {place.state}",
+        expected=f"the run '{run}' of this bundle",
+        fix="Train it first, or pass --run with the name that it was trained with.",
+    )
 
 
 def _answer(code: int, output: str, phone: Phone) -> dict[str, Any]:
@@ -260,12 +325,7 @@ def pull(
     place = Place(manifest, run)
     phone = choose_phone(serial)
     if not phone.exists(place.state / "state.json"):
-        raise DeviceError(
-            f"phone {phone.serial}",
-            found=f"no state in {place.state}",
-            expected=f"the run '{run}' of this bundle",
-            fix="Train it first, or pass --run with the name that it was trained with.",
-        )
+        raise _no_run(phone, place, run)
     progress("copying the state", None)
     with atomic_folder(state, replace=force) as folder:
         phone.pull(place.state, folder)

@@ -22,7 +22,6 @@ from zoexport.core.children import python, runs
 from zoexport.core.errors import StateError, ZoExportError, rebuilt
 from zoexport.core.files import atomic_file, private_folder, write_json
 from zoexport.core.types import Progress
-from zoexport.data import tokenize_for
 from zoexport.federated import apps, flower, flower_app, front, models
 from zoexport.federated import report as pages
 from zoexport.federated.coordinator import Patience
@@ -47,6 +46,7 @@ from zoexport.federated.simulate import ended_rounds, summary
 from zoexport.federated.store import Store
 from zoexport.federated.supernode import FOREIGN_APP
 from zoexport.federated.terms import Terms
+from zoexport.session.examples import write_tokens
 
 _POLL = 0.5
 _RESTARTS = 3
@@ -176,16 +176,10 @@ def take_part(
         readable(path)
     if privacy is not None:
         progress(f"the privacy budget pays for {privacy.uploads()} uploads", None)
-    manifest = manifests.read(bundle)
+    manifests.read(bundle)  # whose signature is looked at before anything is written
     private_folder(state)
     examples = state / "examples.jsonl"
-    tokenize_for(
-        bundle,
-        manifest,
-        data,
-        examples,
-        progress=lambda share: progress("tokenizing", share),
-    )
+    write_tokens(bundle, data, examples, progress=progress)
     config = state / "node.toml"
     values = dict(zip(apps.NODE_KEYS, (bundle, examples, state), strict=True))
     with atomic_file(config) as temporary:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.types import Progress
 from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.session import Dataset, Session
-from zoexport.train import tokenized
+from zoexport.session.examples import read_examples
 
 
 class Evaluator:
@@ -26,10 +25,9 @@ class Evaluator:
     @contextlib.contextmanager
     def over(cls, bundle: Path, data: Path, loss: str, progress: Progress) -> Iterator[Evaluator]:
         """With the bundle open and the examples tokenized."""
-        manifest = manifests.read(bundle)
         with (
             Session.open(bundle) as session,
-            tokenized(bundle, manifest, data, loss, progress) as (dataset, _),
+            read_examples(bundle, data, loss=loss, progress=progress) as (dataset, _),
         ):
             session.configure(loss=loss)
             yield cls(session, dataset)

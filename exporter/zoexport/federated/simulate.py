@@ -17,7 +17,6 @@ from zoexport.core import trust
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ZoExportError
 from zoexport.core.types import Progress
-from zoexport.data import tokenize_for
 from zoexport.federated import flower, shards
 from zoexport.federated import report as pages
 from zoexport.federated.client import Client
@@ -29,6 +28,7 @@ from zoexport.federated.privacy import Privacy
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
 from zoexport.session import Dataset
+from zoexport.session.examples import write_tokens
 
 _START_SECONDS = 120.0
 _RUNNING = threading.Lock()
@@ -87,7 +87,7 @@ def simulate(
     with contextlib.ExitStack() as stack:
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoexport-")))
         store = stack.enter_context(Store.opened(folder, terms, sample))
-        _write_shards(bundle, manifest, data, divided, terms.loss, folder, progress)
+        _write_shards(bundle, data, divided, terms.loss, folder, progress)
         evaluator = None
         if test is not None:
             evaluator = stack.enter_context(Evaluator.over(bundle, test, terms.loss, progress))
@@ -145,7 +145,6 @@ def ended_rounds(store: Store, rounds: int) -> list[dict[str, Any]]:
 
 def _write_shards(
     bundle: Path,
-    manifest: Mapping[str, Any],
     data: Path,
     divided: list[list[int]],
     loss: str,
@@ -155,14 +154,7 @@ def _write_shards(
     """Each client's tokens, as ``folder/shards/<client>.jsonl``."""
     with tempfile.TemporaryDirectory(prefix="zoexport-") as temporary:
         tokens = Path(temporary) / "examples.jsonl"
-        tokenize_for(
-            bundle,
-            manifest,
-            data,
-            tokens,
-            loss=loss,
-            progress=lambda share: progress("tokenizing", share),
-        )
+        write_tokens(bundle, data, tokens, loss=loss, progress=progress)
         shards.write(tokens, divided, folder / "shards")
 
 

@@ -539,6 +539,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_save": (_HANDLE,),
     "zo_dataset_add": (_HANDLE, POINTER(Candidate), c_size_t, c_size_t),
     "zo_dataset_load": (_HANDLE, c_char_p),
+    "zo_dataset_write": (_HANDLE, c_char_p),
     "zo_memory_usage": (POINTER(Memory),),
     "zo_dataset_digest": (_HANDLE, c_char_p),
     "zo_dataset_read": (_HANDLE, _HANDLE, c_char_p, c_int32, POINTER(ReadReport)),

@@ -92,6 +92,14 @@ class Dataset:
         )
         return int(report.shortened)
 
+    def write(self, path: Path) -> None:
+        """Write all examples as a file that :meth:`load` takes, whole or not at all.
+
+        Raises:
+            StateError: it cannot be written.
+        """
+        abi.call("zo_dataset_write", self.handle, abi.path_bytes(path))
+
     def digest(self) -> str:
         """SHA-256 of all examples in their order, in hexadecimal; what the state of a run keeps of its data."""
         text = ctypes.create_string_buffer(65)

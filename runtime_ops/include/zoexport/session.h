@@ -268,6 +268,9 @@ ZO_API zo_status zo_dataset_digest(const zo_dataset* dataset, char digest[65], z
 /* Appends the examples of a JSON Lines file (docs/session.md). On failure nothing is appended. */
 ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error* error);
 
+/* Writes all examples as such a file, whole or not at all. */
+ZO_API zo_status zo_dataset_write(const zo_dataset* dataset, const char* path, zo_error* error);
+
 /* ---- training ------------------------------------------------------------------------------------------------ */
 
 /* What one step computed. Arrays belong to the session: `losses` has 2 * queries values, loss(2i) and loss(2i+1) being

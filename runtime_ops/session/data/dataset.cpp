@@ -121,6 +121,35 @@ Status Dataset::load(const std::string& path) {
   return {};
 }
 
+Status Dataset::write(const std::string& path) const {
+  std::string lines;
+  const auto numbers = [&](const char* key, const int32_t* values, uint32_t count) {
+    lines += std::string("\"") + key + "\":[";
+    for (uint32_t i = 0; i < count; ++i) {
+      lines += (i > 0 ? "," : "") + std::to_string(values[i]);
+    }
+    lines += "]";
+  };
+  return write_file(path, [&](int descriptor) {
+    for (size_t example = 0; example < size(); ++example) {
+      lines = "{\"candidates\":[";
+      for (size_t i = 0; i < candidates(example); ++i) {
+        const Candidate one = candidate(example, i);
+        lines += i > 0 ? ",{" : "{";
+        numbers("tokens", one.tokens, one.length);
+        lines += ",";
+        numbers("labels", one.labels, one.length);
+        lines += "}";
+      }
+      lines += "],\"target\":" + std::to_string(target(example)) + "}\n";
+      if (!write_all(descriptor, lines.data(), lines.size())) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
 std::string Dataset::digest() const {
   Sha256 hash;
   const auto number = [&](uint64_t value) {

@@ -28,6 +28,8 @@ class Dataset {
   Status add(const zo_candidate* candidates, size_t count, size_t target, const std::string& where);
   // Appends the examples of a JSON Lines file; on failure nothing is appended.
   Status load(const std::string& path);
+  // Writes all examples as such a file.
+  Status write(const std::string& path) const;
 
   size_t size() const { return first_candidate_.size(); }
   size_t candidates(size_t example) const;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -122,33 +121,6 @@ def test_a_stopped_run_resumes_as_the_same_run(
     whole = tmp_path / "whole"
     verb("train", bundle, "--data", data, "--state", whole, "--steps", total)
     assert adapter_of(bundle, state, tmp_path / "a") == adapter_of(bundle, whole, tmp_path / "b")
-
-
-def test_killing_the_command_kills_its_tokenizer(bundle: Path, tmp_path: Path) -> None:
-    data = tmp_path / "long.jsonl"
-    data.write_text(json.dumps({"text": "the cat sat on the mat " * 20}) + "\n")
-    with data.open("a") as file:
-        file.writelines([data.read_text()] * 200_000)
-    process = start("eval", bundle, "--data", data)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    deadline = time.monotonic() + 60
-    while not (found := children.read_text().split()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    while any(_runs(int(child)) for child in found):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie that nobody has waited for is dead too.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_an_exported_adapter_comes_back(

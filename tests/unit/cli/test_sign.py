@@ -107,6 +107,7 @@ VERBS = {
     "adapter import": ["--adapter", "A", "--state", "S"],
     "device push": [],
     "device train": ["--data", "D", "--steps", "1"],
+    "device generate": ["--prompt", "P"],
     "device pull": ["--state", "S"],
     "device parity": [],
     "federate simulate": [

@@ -1,4 +1,4 @@
-"""The tokenizer of a bundle: its files as the manifest has them, and no other file."""
+"""The tokenizer of a bundle: its file as the manifest has it, and no other; its tokens as a file."""
 
 from __future__ import annotations
 
@@ -9,79 +9,102 @@ from typing import Any
 
 import pytest
 
+from tests.support import bundles, tokenizers
 from tests.support.tiny_models import VOCAB_SIZE, tiny_tokenizer
-from zoexport.core.errors import BundleError, ModelError
-from zoexport.core.files import sha256
-from zoexport.data import tokenize_for
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import BundleError, DataError, StateError
+from zoexport.data import tokenize_file, write_examples
+from zoexport.session import Dataset
+from zoexport.session.examples import read_examples, write_tokens
 
 CHAT = [{"role": "user", "content": "How was it?"}, {"role": "assistant", "content": "Fine."}]
+LINES: list[dict[str, Any]] = [
+    {"text": "It was great"},
+    {"prompt": "The film. It was", "completion": " great"},
+    {"prompt": "It was", "completion": "b", "choices": ["a", "b"]},
+]
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A folder with a tokenizer, and what a manifest says of it."""
-    folder = tmp_path / "bundle"
-    tiny_tokenizer(chat_template=None).save_pretrained(folder)
-    names = sorted(path.name for path in folder.iterdir())
-    assert "tokenizer.json" in names and "chat_template.jinja" not in names
-    files = {
-        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)}
-        for name in names
-    }
-    return folder, {
-        "tokenizer": names,
-        "files": files,
-        "settings": {"seq_len": 24},
-        "model": {"vocab_size": VOCAB_SIZE},
-    }
+def bundle(tmp_path: Path) -> Path:
+    files = tmp_path / "files"
+    tiny_tokenizer(chat_template=None).save_pretrained(files)
+    bundles.write_bundle(tmp_path / "like")
+    model = json.loads((tmp_path / "like" / "manifest.json").read_text())["model"]
+    changes = {"text": {"end_tokens": []}, "model": {**model, "vocab_size": VOCAB_SIZE}}
+    return tokenizers.write_bundle(
+        tmp_path / "bundle",
+        files,
+        changes=changes,
+        write=lambda path: bundles.write_bundle(path, seq_len=24),
+    )
 
 
-def tokens(folder: Path, manifest: dict[str, Any], example: object) -> list[dict[str, Any]]:
-    data, output = folder.parent / "data.jsonl", folder.parent / "tokens.jsonl"
-    data.write_text(json.dumps(example) + "\n")
-    output.unlink(missing_ok=True)
-    tokenize_for(folder, manifest, data, output)
-    return [json.loads(line) for line in output.read_text().splitlines()]
+def write(folder: Path, *lines: object) -> Path:
+    path = folder / "data.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
-def test_files_that_the_manifest_does_not_list_are_not_read(
-    bundle: tuple[Path, dict[str, Any]],
-) -> None:
-    folder, manifest = bundle
-    text = {"text": "It was great"}
-    before = tokens(folder, manifest, text)
+def test_tokens_are_written_as_transformers_makes_them(bundle: Path, tmp_path: Path) -> None:
+    data = write(tmp_path, *LINES)
+    told: list[str] = []
+    counts = write_tokens(
+        bundle, data, tmp_path / "tokens.jsonl", progress=lambda phase, _: told.append(phase)
+    )
+    expected = tokenize_file(data, tmp_path / "files", 24, VOCAB_SIZE)
+    write_examples(expected.examples, tmp_path / "expected.jsonl")
+    assert (tmp_path / "tokens.jsonl").read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
+    assert counts == {"examples": 3, "shortened": expected.shortened}
+    assert told == ["tokenizing"]
+    with Dataset() as read, read_examples(bundle, data) as (made, _):
+        read.load(tmp_path / "tokens.jsonl")
+        assert read.digest() == made.digest()
+    with pytest.raises(StateError), Dataset() as empty:
+        empty.write(tmp_path / "no such folder" / "tokens.jsonl")
+
+
+def test_a_loss_over_choices_needs_choices_in_every_example(bundle: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tokens.jsonl"
+    with pytest.raises(DataError, match=r"data\.jsonl:2: found no 'choices'"):
+        write_tokens(bundle, write(tmp_path, LINES[2], LINES[1]), output, loss="choices")
+    assert not output.exists()
+    assert write_tokens(bundle, write(tmp_path, LINES[2]), output, loss="choices")["examples"] == 1
+
+
+def test_files_that_the_manifest_does_not_list_are_not_read(bundle: Path, tmp_path: Path) -> None:
+    write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "before.jsonl")
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    (folder / "chat_template.jinja").write_text(template)
-    (folder / "special_tokens_map.json").write_text('{"bos_token": "great"}')
-    (folder / "added_tokens.json").write_text('{"great": 5}')
-    (folder / "config.json").write_text("[")
-    assert tokens(folder, manifest, text) == before
-    with pytest.raises(Exception, match=r"data\.jsonl:1.*template"):
-        tokens(folder, manifest, {"messages": CHAT})
+    (bundle / "chat_template.jinja").write_text(template)
+    (bundle / "special_tokens_map.json").write_text('{"bos_token": "great"}')
+    (bundle / "added_tokens.json").write_text('{"great": 5}')
+    (bundle / "config.json").write_text("[")
+    write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "after.jsonl")
+    assert (tmp_path / "after.jsonl").read_bytes() == (tmp_path / "before.jsonl").read_bytes()
+    with pytest.raises(BundleError, match="chat template"):
+        write_tokens(bundle, write(tmp_path, {"messages": CHAT}), tmp_path / "after.jsonl")
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_an_altered_file_is_refused(bundle: tuple[Path, dict[str, Any]], name: str) -> None:
-    folder, manifest = bundle
-    content = bytearray((folder / name).read_bytes())
+def test_an_altered_file_is_refused(bundle: Path, tmp_path: Path) -> None:
+    file = bundle / "tokenizer.json"
+    content = bytearray(file.read_bytes())
     place = content.index(b" ")
     content[place : place + 1] = b"\n"  # the same JSON
-    (folder / name).write_bytes(content)
-    with pytest.raises(BundleError, match=rf"{name}: found SHA-256"):
-        tokens(folder, manifest, {"text": "It was great"})
-    assert not (folder.parent / "tokens.jsonl").exists()
+    file.write_bytes(content)
+    with pytest.raises(BundleError, match=r"tokenizer\.json: found altered content"):
+        write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")
+    assert not (tmp_path / "tokens.jsonl").exists()
 
 
-def test_a_link_is_refused(bundle: tuple[Path, dict[str, Any]]) -> None:
-    folder, manifest = bundle
-    shutil.move(folder / "tokenizer.json", folder.parent / "outside.json")
-    (folder / "tokenizer.json").symlink_to(folder.parent / "outside.json")
-    with pytest.raises(BundleError, match=r"tokenizer.json: found a link"):
-        tokens(folder, manifest, {"text": "It was great"})
+def test_a_link_is_refused(bundle: Path, tmp_path: Path) -> None:
+    shutil.move(bundle / "tokenizer.json", tmp_path / "outside.json")
+    (bundle / "tokenizer.json").symlink_to(tmp_path / "outside.json")
+    with pytest.raises(BundleError, match=r"tokenizer\.json: found a link"):
+        write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")
 
 
-def test_a_bundle_without_a_tokenizer_says_so(bundle: tuple[Path, dict[str, Any]]) -> None:
-    folder, manifest = bundle
-    manifest["tokenizer"] = []
-    with pytest.raises(ModelError, match="no tokenizer files"):
-        tokens(folder, manifest, {"text": "It was great"})
+def test_a_bundle_without_a_tokenizer_says_so(tmp_path: Path) -> None:
+    made = bundles.write_bundle(tmp_path / "bundle")
+    assert not manifests.read(made).get("tokenizer")
+    with pytest.raises(BundleError, match=r"tokenizer\.json: found no such file"):
+        write_tokens(made, write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")

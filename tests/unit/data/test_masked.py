@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer, tiny_tokenizer
 from zoexport.core.errors import DataError, ModelError
-from zoexport.core.files import sha256
-from zoexport.data import IGNORED, Candidate, tokenize_file, tokenize_for, tokenize_in_subprocess
+from zoexport.data import IGNORED, Candidate
 from zoexport.data.examples import tokenize_records
 from zoexport.data.records import parse_line
 
@@ -98,33 +96,3 @@ def test_other_examples_are_refused_with_what_to_write(line: dict[str, Any], fou
 def test_the_tokenizer_needs_a_mask_token() -> None:
     with pytest.raises(ModelError, match="no mask token"):
         examples({"prompt": PROMPT, "completion": " great"}, tokenizer=tiny_tokenizer())
-
-
-def test_the_child_process_gives_the_same(tmp_path: Path) -> None:
-    masking_tokenizer().save_pretrained(tmp_path / "tokenizer")
-    path = tmp_path / "data.jsonl"
-    line = {"prompt": PROMPT, "completion": " great", "choices": [" great", " terrible"]}
-    path.write_text(json.dumps(line) + "\n")
-    arguments = (path, tmp_path / "tokenizer", 16, VOCAB_SIZE)
-    here = tokenize_file(*arguments, masked=True)
-    assert here.shortened == 1 and len(here.examples) == 1
-    assert tokenize_in_subprocess(*arguments, masked=True) == here
-    # An encoder's bundle, which has its tokenizer: every verb goes this way.
-    files = [*(tmp_path / "tokenizer").iterdir()]
-    manifest = {
-        "tokenizer": [file.name for file in files],
-        "files": {
-            file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files
-        },
-        "settings": {"seq_len": 16},
-        "model": {"vocab_size": VOCAB_SIZE},
-        "bidirectional": {"pad_token": 0},
-    }
-    output = tmp_path / "examples.jsonl"
-    assert tokenize_for(tmp_path / "tokenizer", manifest, path, output) == (1, 1)
-    assert [json.loads(text) for text in output.read_text().splitlines()] == [
-        example.as_dict() for example in here.examples
-    ]
-    path.write_text('{"text": "It was great"}\n')
-    with pytest.raises(DataError, match="without a prompt"):
-        tokenize_in_subprocess(*arguments, masked=True)

@@ -14,6 +14,7 @@ import zoexport.session.PackedBundle
 import zoexport.session.Phase
 import zoexport.session.Reason
 import zoexport.session.TrainingJob
+import zoexport.session.TrainingSession
 import zoexport.session.Typed
 import zoexport.session.ZoException
 
@@ -175,14 +176,16 @@ class TrainingModel(
         }
     }
 
+    /** What [action] makes of the bundle with what was trained so far. */
+    fun <T> withSession(action: (TrainingSession) -> T): T = job.session().use(action)
+
     /** The answer to a prompt, with what was trained or without; [onText] gets it piece by piece. */
-    fun ask(prompt: String, trained: Boolean, onText: OnText? = null): String = job.session().use {
-        it.generate(prompt, GenerateOptions(untrained = !trained), onText).text
-    }
+    fun ask(prompt: String, trained: Boolean, onText: OnText? = null): String =
+        withSession { it.generate(prompt, GenerateOptions(untrained = !trained), onText).text }
 
     /** Writes the trained adapter for PEFT ([writeAdapter]). */
     fun writeAdapter(target: File) {
-        job.session().use { writeAdapter(it, target) }
+        withSession { writeAdapter(it, target) }
     }
 
     private fun tell() = listeners.forEach { it() }

@@ -1,0 +1,50 @@
+"""A data file as the session reads it for a bundle, and as a file of tokens for those who run elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from zoexport.core.types import Progress
+from zoexport.session.dataset import Dataset
+from zoexport.session.tokenizer import Tokenizer
+
+
+@contextlib.contextmanager
+def read_examples(
+    bundle: Path, data: Path, *, loss: str = "full", progress: Progress | None = None
+) -> Iterator[tuple[Dataset, dict[str, int]]]:
+    """The examples of a data file, tokenized by the bundle's tokenizer, which is closed again.
+
+    Args:
+        bundle: its folder. data: JSON Lines (docs/cli.md, "Data").
+        loss: ``choices`` where every example must have some.
+        progress: called once.
+
+    Returns:
+        The examples; and ``examples`` and ``shortened``, how many there are and did not fit the bundle's rows.
+
+    Raises:
+        BundleError: it has no tokenizer, an altered one, or one of a kind that the session does not know.
+        DataError: the file, with the line at fault.
+    """
+    if progress is not None:
+        progress("tokenizing", None)
+    with Dataset() as dataset:
+        with Tokenizer.open(bundle) as tokenizer:
+            shortened = dataset.read(data, tokenizer, loss=loss)
+        yield dataset, {"examples": len(dataset), "shortened": shortened}
+
+
+def write_tokens(
+    bundle: Path, data: Path, output: Path, *, loss: str = "full", progress: Progress | None = None
+) -> dict[str, int]:
+    """:func:`read_examples` into a file of tokens, which :meth:`Dataset.load` and the runner take.
+
+    Raises:
+        ZoExportError: as there; ``output`` is then not written.
+    """
+    with read_examples(bundle, data, loss=loss, progress=progress) as (dataset, counts):
+        dataset.write(output)
+        return counts

@@ -1,0 +1,75 @@
+"""The whole life of a fine-tuning on a host: a packed, signed bundle, data, what the command line makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.compiled import Compiler
+from tests.support.hosts import run
+from tests.support.signed import make_keys, sign
+from zoexport.core.children import python
+from zoexport.packing import pack
+
+STEPS = 20
+PROMPT = "The film by the sea was"
+TOKENS = 12
+DATA: list[dict[str, Any]] = [
+    {"prompt": f"The film number {number} was", "completion": word, "choices": [" great", " bad"]}
+    for number in range(3)
+    for word in (" great", " bad")
+]
+
+
+def make_case(folder: Path) -> Path:
+    """Write the case into ``folder``, and give it.
+
+    ``life.zobundle`` is signed by the key of ``life.pub``, ``plain.zobundle`` by none, ``life.jsonl`` is the data.
+    ``expected.json`` has what the command line says: ``before`` and ``after`` training ``state`` (loss and accuracy),
+    ``trained`` and ``untrained`` (texts). ``peft`` and ``adapter.gguf`` are the adapter.
+    """
+    folder.mkdir(parents=True)
+    keys = make_keys(folder / "keys")
+    compiled = Compiler().bundle("llama", "mebp", generate="on", weights="int4")
+    pack(compiled, folder / "plain.zobundle", force=False, progress=lambda *_: None)
+    bundle = folder / "bundle"
+    verb("unpack", folder / "plain.zobundle", "-o", bundle)
+    sign(bundle, keys.secret)
+    pack(bundle, folder / "life.zobundle", force=False, progress=lambda *_: None)
+    (folder / "life.pub").write_bytes(keys.pub.read_bytes())
+    data = folder / "life.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in DATA))
+    state = ("--state", folder / "state")
+    expected: dict[str, Any] = {"steps": STEPS, "prompt": PROMPT, "tokens": TOKENS}
+    expected["before"] = verb("eval", bundle, "--data", data)
+    verb("train", bundle, "--data", data, *state, "--steps", STEPS)
+    expected["after"] = verb("eval", bundle, "--data", data, *state)
+    ask = ("generate", bundle, "--prompt", PROMPT, "--max-tokens", TOKENS)
+    # Half a character at the end would be another one with the tokens that follow.
+    expected["untrained"] = verb(*ask)["text"].rstrip("\N{REPLACEMENT CHARACTER}")
+    expected["trained"] = verb(*ask, *state)["text"].rstrip("\N{REPLACEMENT CHARACTER}")
+    for kind, name in (("peft", "peft"), ("gguf", "adapter.gguf")):
+        verb("adapter", "export", bundle, *state, "--format", kind, "-o", folder / name)
+    (folder / "expected.json").write_text(json.dumps(expected))
+    return folder
+
+
+def verb(*arguments: object) -> dict[str, Any]:
+    """What a verb of the command line says with ``--json``."""
+    command, environment = python("zoexport", *arguments, "--json")
+    output = run(*command, environment=environment)
+    answer: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return answer
+
+
+def check(case: Path, output: Path) -> None:
+    """What a host left in ``output`` (``state``, ``peft``, ``adapter.gguf``) is what the command line made.
+
+    A run that was paused has snapshots that an undisturbed one has not: the log tells all steps, the adapter their end.
+    """
+    for name in (
+        *("state/trajectory.log", "adapter.gguf"),
+        *("peft/adapter_config.json", "peft/adapter_model.safetensors"),
+    ):
+        assert (output / name).read_bytes() == (case / name).read_bytes(), name
