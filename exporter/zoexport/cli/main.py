@@ -88,6 +88,7 @@ def _run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     debug = "--debug" in arguments
     restore = signal.getsignal(signal.SIGTERM)
+    silent = logging.root.manager.disable
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         _quiet_libraries(debug)
@@ -109,6 +110,7 @@ def _run(arguments: Sequence[str]) -> int:
         return emit_error(problem, as_json=as_json, exit_code=code)
     finally:
         signal.signal(signal.SIGTERM, restore)
+        logging.disable(silent)
 
 
 def _exit_code(returned: object) -> int:

@@ -84,13 +84,13 @@ def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlett
         async def passed(request: Request) -> Response:
             key = _key(request)
             if key not in keys.current():
-                log.warning("401 %s key %s from %s", path, fingerprint(key), _caller(request))
+                log.error("401 %s key %s from %s", path, fingerprint(key), _caller(request))
                 return Response("a key that is not registered", 401)
             content = bytearray()
             async for piece in request.stream():
                 content += piece
                 if len(content) > largest:
-                    log.warning("413 %s key %s", path, fingerprint(key))
+                    log.error("413 %s key %s", path, fingerprint(key))
                     return Response("too large", 413)
             headers = {
                 name: value
@@ -108,7 +108,7 @@ def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlett
                 found = await transport.handle_async_request(call)
                 answer = await found.aread()
             except httpx.HTTPError as error:
-                log.warning("502 %s %s", path, type(error).__name__)
+                log.error("502 %s %s", path, type(error).__name__)
                 return Response("no answer", 502)
             answered = {
                 name: value
@@ -121,7 +121,7 @@ def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlett
 
     async def refused(request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 404)
-        log.warning("%d %s from %s", status, request.url.path[:80].encode(), _caller(request))
+        log.error("%d %s from %s", status, request.url.path[:80].encode(), _caller(request))
         return Response("nothing here", status)
 
     found = Starlette(
@@ -161,7 +161,7 @@ def serving(
     handler = RotatingFileHandler(log, maxBytes=_LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger(__name__)
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(logging.ERROR)  # the command line silences warnings, which are libraries'
     logger.propagate = False
     logger.addHandler(handler)
     config = uvicorn.Config(

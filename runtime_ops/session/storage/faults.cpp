@@ -80,7 +80,7 @@ void install_once() {
     struct sigaction ours = {};
     ours.sa_sigaction = on_fault;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    ::sigemptyset(&ours.sa_mask);
+    sigemptyset(&ours.sa_mask);  // a macro on Apple's systems
     return ::sigaction(SIGBUS, &ours, &before) == 0;
   }();
   (void)installed;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import logging
 import ssl
 import subprocess
 import sys
@@ -141,6 +142,16 @@ def inner(tmp_path: Path) -> Iterator[tuple[str, Path, list[Any]]]:
     thread.join(5)
 
 
+@pytest.fixture
+def silenced() -> Iterator[None]:
+    """As the command line has it without --debug: warnings are not logged."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(before)
+
+
+@pytest.mark.usefixtures("silenced")
 def test_the_proxy_passes_on_what_clients_call(
     tmp_path: Path, inner: tuple[str, Path, list[Any]]
 ) -> None:
