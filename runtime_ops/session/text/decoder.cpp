@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "session/text/byte_characters.h"
+#include "session/text/made_text.h"
 #include "session/text/pattern.h"
 #include "session/text/utf8.h"
 #include "session/text/vocabulary.h"
@@ -260,7 +261,7 @@ void TextDecoder::add(const JsonNode& node) {
       return;
     }
     const std::string text = node.member("pattern").member("String").text();
-    const std::string content = node.member("content").text();
+    const std::string content = content_text(node.member("content"));
     makers_.emplace_back([text, content] {
       return std::make_unique<EachToken>([text, content](const std::string& token, bool first) {
         (void)first;

@@ -5,6 +5,7 @@
 
 #include "session/text/byte_characters.h"
 #include "session/text/characters.h"
+#include "session/text/made_text.h"
 #include "session/text/pattern.h"
 #include "session/text/precompiled.h"
 #include "session/text/unicode_normal.h"
@@ -103,9 +104,9 @@ Status Normalizer::add(const JsonNode& node, std::vector<Step>& steps) {
     }
   } else if (kind == "Replace") {
     ZO_ASSIGN(pattern, Pattern::read(node.member("pattern")));
-    steps.push_back({Step::Kind::kReplace, std::move(pattern), node.member("content").text()});
+    steps.push_back({Step::Kind::kReplace, std::move(pattern), content_text(node.member("content"))});
   } else if (kind == "Prepend") {
-    steps.push_back({Step::Kind::kPrepend, {}, node.member("prepend").text()});
+    steps.push_back({Step::Kind::kPrepend, {}, content_text(node.member("prepend"))});
   } else if (kind == "Strip") {
     Step step{Step::Kind::kStrip};
     step.left = node.member("strip_left").boolean();

@@ -1,5 +1,6 @@
 #include "session/text/pattern.h"
 
+#include "session/text/made_text.h"
 #include "session/text/utf8.h"
 
 namespace zoexport {
@@ -50,6 +51,7 @@ Result<std::string> Pattern::replaced(std::string_view text, const std::string& 
   size_t end = 0;
   for (const Span& match : matches) {
     result.append(text.substr(end, match.begin - end)).append(content);
+    ZO_TRY(check_made(result.size()));
     end = match.end;
   }
   result.append(text.substr(end));

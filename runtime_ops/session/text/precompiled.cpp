@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "session/text/made_text.h"
 #include "session/text/utf8.h"
 
 namespace zoexport {
 namespace {
 
 // Of what a text becomes, in bytes: a stranger's table could make much of every character.
-constexpr size_t kMostMade = size_t{256} << 20;
 // A cluster of fewer bytes is looked for as a whole, as in tokenizers.
 constexpr size_t kShortCluster = 6;
 
@@ -107,11 +107,7 @@ Status Precompiled::append(std::string_view cluster, std::string& made) const {
     made.append(changed(character).value_or(character));
     at += character.size();
   }
-  if (made.size() > kMostMade) {
-    return Failure{ZO_DATA_ERROR, "text", "a text that becomes longer than " + std::to_string(kMostMade) + " bytes",
-                   "a normal form of at most so many", "Give it in parts."};
-  }
-  return {};
+  return check_made(made.size());
 }
 
 // What the shortest beginning of `part` becomes that is in the table: all of `part` becomes that, as in tokenizers.

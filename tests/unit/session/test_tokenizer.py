@@ -150,6 +150,15 @@ def split(expression: str) -> Change:
     [
         (kind_of("normalizer", type="Nmt"), 'normalizer.type: found "Nmt"'),
         (kind_of("normalizer", type="BertNormalizer"), "normalizer.lowercase"),
+        (
+            kind_of("normalizer", type="Replace", pattern={"String": "a"}, content="b" * 1025),
+            "normalizer.content",
+        ),
+        (kind_of("normalizer", type="Prepend", prepend="b" * 1025), "normalizer.prepend"),
+        (
+            kind_of("decoder", type="Replace", pattern={"String": "a"}, content="b" * 1025),
+            "decoder.content",
+        ),
         *(
             (
                 kind_of("normalizer", type="Precompiled", precompiled_charsmap=table),
@@ -269,6 +278,15 @@ def test_an_expression_that_takes_too_many_steps_is_a_message(tmp_path: Path) ->
         pytest.raises(DataError, match="10000000 steps"),
     ):
         tokenizer.encode("a" * 60)
+
+
+def test_a_text_that_becomes_too_long_is_a_message(tmp_path: Path) -> None:
+    change = kind_of("normalizer", type="Replace", pattern={"String": "a"}, content="b" * 1024)
+    with (
+        Tokenizer.open(bundle(tmp_path, "qwen2", change)) as tokenizer,
+        pytest.raises(DataError, match="becomes longer than 268435456 bytes"),
+    ):
+        tokenizer.encode("a" * (300 << 10))
 
 
 def test_an_altered_tokenizer_is_refused(tmp_path: Path) -> None:
