@@ -128,7 +128,7 @@ Status Dataset::write(const std::string& path) const {
     for (uint32_t i = 0; i < count; ++i) {
       lines += (i > 0 ? "," : "") + std::to_string(values[i]);
     }
-    lines += "]";
+    lines += ']';
   };
   return write_file(path, [&](int descriptor) {
     for (size_t example = 0; example < size(); ++example) {
@@ -137,9 +137,9 @@ Status Dataset::write(const std::string& path) const {
         const Candidate one = candidate(example, i);
         lines += i > 0 ? ",{" : "{";
         numbers("tokens", one.tokens, one.length);
-        lines += ",";
+        lines += ',';
         numbers("labels", one.labels, one.length);
-        lines += "}";
+        lines += '}';
       }
       lines += "],\"target\":" + std::to_string(target(example)) + "}\n";
       if (!write_all(descriptor, lines.data(), lines.size())) {

@@ -33,7 +33,7 @@ Status copy(const OpenFile& packed, const ZipEntry& entry, const std::string& pa
   const auto piece = std::make_unique<uint8_t[]>(kPiece);
   Sha256 sum;
   bool read_failed = false, cancelled = false;
-  const Status written = write_file(path, [&](int descriptor) {
+  Status written = write_file(path, [&](int descriptor) {
     for (uint64_t done = 0; done < entry.bytes;) {
       const auto size = static_cast<size_t>(std::min<uint64_t>(kPiece, entry.bytes - done));
       if (packed.read_at(piece.get(), size, entry.offset + done) != static_cast<ssize_t>(size)) {

@@ -148,8 +148,7 @@ ZO_NATIVE(jobject, nativeView)(JNIEnv* env, jclass, jlong job) {
     zo_job_view view = {};
     view.struct_size = sizeof(view);
     call(env, zo_job_view_of, job_of(job), &view);
-    return make(env, "JobView",
-                "(IIJJJJDDDJLzoexport/session/Evaluation;Lzoexport/session/Evaluation;)V",
+    return make(env, "JobView", "(IIJJJJDDDJLzoexport/session/Evaluation;Lzoexport/session/Evaluation;)V",
                 static_cast<jint>(view.phase), static_cast<jint>(view.reason), bits(view.step), bits(view.steps),
                 bits(view.examples), bits(view.shortened), view.loss, view.seconds_left, view.celsius,
                 bits(view.anonymous_bytes), to_object(env, view.has_before, view.before),
@@ -190,12 +189,11 @@ ZO_NATIVE(jobject, nativeRequest)(JNIEnv* env, jclass, jlong job) {
     zo_job_request found = {};
     found.struct_size = sizeof(found);
     call(env, zo_job_requested, job_of(job), &found);
-    return found.bundle[0] == '\0' ? nullptr
-                                   : make(env, "JobRequest",
-                                          "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;JDZ)V",
-                                          to_string(env, found.bundle), to_string(env, found.data),
-                                          to_string(env, found.held_out), bits(found.steps), found.lr,
-                                          static_cast<jboolean>(found.evaluate != 0));
+    return found.bundle[0] == '\0'
+               ? nullptr
+               : make(env, "JobRequest", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;JDZ)V",
+                      to_string(env, found.bundle), to_string(env, found.data), to_string(env, found.held_out),
+                      bits(found.steps), found.lr, static_cast<jboolean>(found.evaluate != 0));
   });
 }
 
