@@ -139,6 +139,7 @@ class Host {
         return add(error);
       case 12: {
         const size_t bytes = std::min<size_t>(numbers_.byte(), numbers_.size());
+        std::filesystem::remove_all(folder_.file("lines"));  // a state, where an attach was given this path
         folder_.write("lines", fuzz::text(numbers_.data(), bytes));
         numbers_.skip(bytes);
         const std::string lines = folder_.file("lines");
