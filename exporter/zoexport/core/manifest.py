@@ -159,21 +159,6 @@ def _check_tokens(manifest: dict[str, Any], path: Path) -> None:
                 raise _damaged(path, f"the token {token} in {name}, of a vocabulary of {most}")
 
 
-def copy_files(
-    bundle: Path, manifest: Mapping[str, Any], names: Iterable[str], folder: Path
-) -> None:
-    """Copy files of a bundle, each hashed as it is read; nothing that the manifest does not list comes along.
-
-    Raises:
-        BundleError: one of them is missing, altered, or not listed.
-    """
-    for name in names:
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as copy:
-            copy_file(bundle, manifest, name, copy)
-
-
 def copy_file(bundle: Path, manifest: Mapping[str, Any], name: str, copy: IO[bytes]) -> None:
     """Copy a file of a bundle, hashed as it is read.
 

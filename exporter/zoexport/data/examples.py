@@ -71,11 +71,6 @@ class Example:
         candidates = [{"tokens": c.tokens, "labels": c.labels} for c in self.candidates]
         return {"candidates": candidates, "target": self.target}
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Example:
-        """The example of :meth:`as_dict`."""
-        return cls([Candidate(**entry) for entry in content["candidates"]], content["target"])
-
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
@@ -108,25 +103,6 @@ def tokenize_file(
         DataError: a line cannot be used. ModelError: the tokenizer cannot be loaded.
         ConfigError: ``seq_len`` is below 2.
     """
-    stream = stream_file(path, tokenizer_dir, seq_len, vocab_size, masked=masked, progress=progress)
-    pairs = list(stream)
-    return Examples([example for example, _ in pairs], sum(short for _, short in pairs))
-
-
-def stream_file(
-    path: Path,
-    tokenizer_dir: Path,
-    seq_len: int,
-    vocab_size: int,
-    *,
-    choices: bool = False,
-    masked: bool = False,
-    progress: Progress | None = None,
-) -> Iterator[tuple[Example, bool]]:
-    """As :func:`tokenize_file`, one example at a time, each with whether it was shortened.
-
-    With ``choices``, every example must have some.
-    """
     if seq_len < 2:
         raise ConfigError(
             "setting 'seq_len'",
@@ -135,24 +111,12 @@ def stream_file(
             fix="Choose a larger seq_len.",
         )
     records = read_records(path, progress)
-    if choices:
-        records = map(_with_choices, records)
     # A missing or bad file is reported before the seconds that a tokenizer takes to load.
     first = list(itertools.islice(records, 1))
     tokenizer = load_tokenizer(tokenizer_dir)
     records = itertools.chain(first, records)
-    yield from tokenize_records(records, tokenizer, seq_len, vocab_size, masked=masked)
-
-
-def _with_choices(record: Record) -> Record:
-    if isinstance(record, CompletionRecord) and len(record.completions) > 1:
-        return record
-    raise DataError(
-        record.where,
-        found="no 'choices'",
-        expected="'choices' in every example, since the loss is over an example's choices",
-        fix="Add 'choices' to the example, or pass --set loss=full.",
-    )
+    pairs = list(tokenize_records(records, tokenizer, seq_len, vocab_size, masked=masked))
+    return Examples([example for example, _ in pairs], sum(short for _, short in pairs))
 
 
 def load_tokenizer(folder: Path) -> Any:
