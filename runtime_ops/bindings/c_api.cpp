@@ -108,10 +108,7 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
       ZO_REQUIRE(engine.run);
       chosen.engine = engine;
     }
-    if (given.trusted_keys != nullptr) {
-      ZO_ASSIGN(keys, zoexport::parse_keys(given.trusted_keys));
-      chosen.trusted = std::move(keys);
-    }
+    ZO_TRY(read_keys(given.trusted_keys, chosen.trusted));
     const auto faults = std::make_shared<zoexport::Faults>();
     const zoexport::Faults::Scope scope(faults);
     ZO_ASSIGN(opened, zoexport::Session::open(bundle, chosen));

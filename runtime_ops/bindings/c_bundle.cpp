@@ -19,11 +19,8 @@ zo_status zo_bundle_unpack(const char* file, const char* folder, const zo_unpack
     zoexport::UnpackOptions chosen;
     chosen.replace = given.replace != 0;
     std::optional<zoexport::TrustedKeys> trusted;
-    if (given.trusted_keys != nullptr) {
-      ZO_ASSIGN(keys, zoexport::parse_keys(given.trusted_keys));
-      trusted = std::move(keys);
-      chosen.trusted = &*trusted;
-    }
+    ZO_TRY(read_keys(given.trusted_keys, trusted));
+    chosen.trusted = trusted ? &*trusted : nullptr;
     if (given.on_progress != nullptr) {
       chosen.go_on = [&](uint64_t done, uint64_t total) { return given.on_progress(given.user, done, total) == 0; };
     }

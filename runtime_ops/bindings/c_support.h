@@ -5,8 +5,10 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 
+#include "session/manifest/signature.h"
 #include "session/result.h"
 #include "zoexport/session.h"
 
@@ -69,6 +71,16 @@ inline Status check_path(const char* path, const char* name) {
   }
   return path[0] != '\0' ? Status()
                          : Status(Failure{ZO_INVALID_ARGUMENT, name, "an empty text", "a path", "Pass one."});
+}
+
+// The keys of a caller's `trusted_keys`; none where it is null.
+inline Status read_keys(const char* text, std::optional<TrustedKeys>& keys) {
+  keys.reset();
+  if (text != nullptr) {
+    ZO_ASSIGN(parsed, parse_keys(text));
+    keys = std::move(parsed);
+  }
+  return {};
 }
 
 // Larger than any struct of a release to come.

@@ -57,10 +57,7 @@ zo_status zo_tokenizer_open(const char* bundle, const zo_open_options* options, 
       ZO_TRY(read_struct(*options, kFirstOpenOptions, "zo_open_options", given));
     }
     std::optional<zoexport::TrustedKeys> trusted;
-    if (given.trusted_keys != nullptr) {
-      ZO_ASSIGN(keys, zoexport::parse_keys(given.trusted_keys));
-      trusted = std::move(keys);
-    }
+    ZO_TRY(read_keys(given.trusted_keys, trusted));
     ZO_ASSIGN(folder, zoexport::open_bundle(bundle));
     ZO_ASSIGN(manifest, zoexport::read_manifest(folder, trusted ? &*trusted : nullptr));
     const zoexport::BundleFiles files(std::move(folder), manifest, given.skip_hashes != 0 && !trusted);

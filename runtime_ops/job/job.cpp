@@ -35,18 +35,27 @@ Result<SessionHandle> open_session(const std::string& bundle, const zo_open_opti
   return SessionHandle(session);
 }
 
-// The examples of a file for a session's run; the tokenizer is closed again, as it takes memory.
-Result<DatasetHandle> read_data(const std::string& bundle, const std::string& data, zo_session* session,
-                                const zo_open_options* options, zo_read_report& report) {
+struct Data {
+  DatasetHandle train;
+  DatasetHandle held_out;  // null: of no file
+  zo_read_report report;   // of those to train on
+};
+
+// The examples of a job's files for a session's run; the tokenizer is closed again, as it takes memory.
+Result<Data> read_data(const JobRecord& job, bool held_out, zo_session* session, const zo_open_options* options) {
   zo_run run = sized<zo_run>();
   ZO_TRY(call(zo_session_run, session, &run));
   zo_tokenizer* opened = nullptr;
-  ZO_TRY(call(zo_tokenizer_open, bundle.c_str(), options, &opened));
+  ZO_TRY(call(zo_tokenizer_open, job.bundle.c_str(), options, &opened));
   const TokenizerHandle tokenizer(opened);
-  DatasetHandle dataset(zo_dataset_new());
-  report = sized<zo_read_report>();
-  ZO_TRY(call(zo_dataset_read, dataset.get(), tokenizer.get(), data.c_str(), run.loss, &report));
-  return dataset;
+  Data data{DatasetHandle(zo_dataset_new()), nullptr, sized<zo_read_report>()};
+  ZO_TRY(call(zo_dataset_read, data.train.get(), tokenizer.get(), job.data.c_str(), run.loss, &data.report));
+  if (held_out && !job.held_out.empty()) {
+    data.held_out.reset(zo_dataset_new());
+    zo_read_report ignored = sized<zo_read_report>();
+    ZO_TRY(call(zo_dataset_read, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), run.loss, &ignored));
+  }
+  return data;
 }
 
 zo_job_view empty_view() {
@@ -107,14 +116,9 @@ Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options*
   ZO_TRY(call(zo_session_info, session.get(), &info));
   JobRecord record = asked;
   record.bundle_id = info.bundle_id;
-  zo_read_report report;
-  ZO_ASSIGN(data, read_data(asked.bundle, asked.data, session.get(), options, report));
-  if (!asked.held_out.empty()) {
-    zo_read_report ignored;
-    ZO_ASSIGN(held_out, read_data(asked.bundle, asked.held_out, session.get(), options, ignored));
-  }
+  ZO_ASSIGN(data, read_data(asked, true, session.get(), options));
   char digest[65];
-  ZO_TRY(call(zo_dataset_digest, data.get(), static_cast<char*>(digest)));
+  ZO_TRY(call(zo_dataset_digest, data.train.get(), static_cast<char*>(digest)));
   ZO_ASSIGN(asks, question(record, session.get(), digest));
   if (asks && (answer == ZO_JOB_ASK || (answer == ZO_JOB_CONTINUE && asks->nothing_left))) {
     return asks->message;
@@ -127,8 +131,8 @@ Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options*
   const std::lock_guard<std::mutex> lock(mutex_);
   record_ = std::move(record);
   show_record();
-  view_.examples = report.examples;
-  view_.shortened = report.shortened;
+  view_.examples = data.report.examples;
+  view_.shortened = data.report.shortened;
   return {};
 }
 
@@ -231,18 +235,11 @@ Result<Job::Opened> Job::open(const zo_open_options* options) {
     return Failure{ZO_BUNDLE_ERROR, record_->bundle, std::string("bundle ") + info.bundle_id,
                    "bundle " + record_->bundle_id + ", as when the run was started", "Start it again."};
   }
-  zo_read_report report;
-  ZO_ASSIGN(data, read_data(record_->bundle, record_->data, session.get(), options, report));
-  Opened opened{std::move(session), std::move(data), nullptr};
-  if (record_->evaluate && !record_->held_out.empty()) {
-    zo_read_report ignored;
-    ZO_ASSIGN(held_out, read_data(record_->bundle, record_->held_out, opened.session.get(), options, ignored));
-    opened.held_out = std::move(held_out);
-  }
+  ZO_ASSIGN(data, read_data(*record_, record_->evaluate, session.get(), options));
   const std::lock_guard<std::mutex> lock(mutex_);
-  view_.examples = report.examples;
-  view_.shortened = report.shortened;
-  return opened;
+  view_.examples = data.report.examples;
+  view_.shortened = data.report.shortened;
+  return Opened{std::move(session), std::move(data.train), std::move(data.held_out)};
 }
 
 Status Job::attach(const Opened& opened) {
