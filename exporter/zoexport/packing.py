@@ -88,20 +88,19 @@ def unpack(
         Cancelled: Ctrl-C was pressed; nothing is left.
     """
     from zoexport.session import abi
-    from zoexport.session.support import interrupts, keys_of
+    from zoexport.session.support import keys_of, stoppable
 
     keys = keys_of(trust)
-    with interrupts() as interrupted:
 
-        def told(_: object, done: int, total: int) -> int:
-            progress("unpacking", done / max(total, 1))
-            return int(interrupted.is_set())
+    def told(done: int, total: int) -> None:
+        progress("unpacking", done / max(total, 1))
 
+    with stoppable(abi.ON_PART, told) as callback:
         options = abi.UnpackOptions(
             struct_size=ctypes.sizeof(abi.UnpackOptions),
             replace=int(force),
             trusted_keys=None if keys is None else "\n".join(key.line for key in keys).encode(),
-            on_progress=abi.ON_UNPACKED(told),
+            on_progress=callback,
         )
         abi.call(
             *("zo_bundle_unpack", abi.path_bytes(file), abi.path_bytes(output)),

@@ -131,7 +131,7 @@ def evaluate(
         session.configure(**chosen)
         with read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts):
             phase("evaluating", None)
-            found = session.evaluate(dataset)
+            found = session.evaluate(dataset, lambda done, total: phase("evaluating", done / total))
     return {
         "loss": found.loss,
         "accuracy": found.accuracy,

@@ -344,12 +344,16 @@ zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint6
   });
 }
 
-zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_evaluation* evaluation,
-                              zo_error* error) {
+zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_on_part on_part, void* user,
+                              zo_evaluation* evaluation, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(evaluation);
-    ZO_ASSIGN(result, impl.evaluate(dataset->impl));
+    session->cancelled = false;
+    Parts parts(on_part, user);
+    ZO_ASSIGN(result, impl.evaluate(dataset->impl, [&](uint64_t done, uint64_t total) {
+      return parts(done, total) && !session->cancelled;
+    }));
     return write_struct(result, sizeof(zo_evaluation), "zo_evaluation", evaluation);
   });
 }

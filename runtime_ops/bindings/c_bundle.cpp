@@ -21,9 +21,7 @@ zo_status zo_bundle_unpack(const char* file, const char* folder, const zo_unpack
     std::optional<zoexport::TrustedKeys> trusted;
     ZO_TRY(read_keys(given.trusted_keys, trusted));
     chosen.trusted = trusted ? &*trusted : nullptr;
-    if (given.on_progress != nullptr) {
-      chosen.go_on = [&](uint64_t done, uint64_t total) { return given.on_progress(given.user, done, total) == 0; };
-    }
+    chosen.go_on = Parts(given.on_progress, given.user);
     std::string target = folder;
     while (target.size() > 1 && target.back() == '/') {
       target.pop_back();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -82,6 +83,26 @@ inline Status read_keys(const char* text, std::optional<TrustedKeys>& keys) {
   }
   return {};
 }
+
+// A host's zo_on_part as a GoOn, called as often as the header says, and at the end.
+class Parts {
+ public:
+  Parts(zo_on_part on_part, void* user) : on_part_(on_part), user_(user) {}
+
+  bool operator()(uint64_t done, uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (on_part_ == nullptr || (done < total && now < next_)) {
+      return true;
+    }
+    next_ = now + std::chrono::milliseconds(50);
+    return on_part_(user_, done, total) == 0;
+  }
+
+ private:
+  zo_on_part on_part_;
+  void* user_;
+  std::chrono::steady_clock::time_point next_{};
+};
 
 // Larger than any struct of a release to come.
 inline constexpr size_t kLargestStruct = 4096;

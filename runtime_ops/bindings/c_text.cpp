@@ -124,7 +124,7 @@ zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const zo_message* messages,
 }
 
 zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
-                          zo_read_report* report, zo_error* error) {
+                          zo_on_part on_part, void* user, zo_read_report* report, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(tokenizer);
@@ -138,7 +138,7 @@ zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const ch
                                         loss == ZO_LOSS_CHOICES};
     const zoexport::TextSpec spec = manifest.text.value_or(zoexport::TextSpec());
     zoexport::Dataset grown = dataset->impl;
-    ZO_ASSIGN(read, zoexport::read_examples(path, tokenizer->impl, spec, options, grown));
+    ZO_ASSIGN(read, zoexport::read_examples(path, tokenizer->impl, spec, options, grown, Parts(on_part, user)));
     if (report != nullptr) {
       ZO_TRY(write_struct(zo_read_report{0, read.examples, read.shortened}, sizeof(zo_read_report), "zo_read_report",
                           report));

@@ -41,26 +41,30 @@ struct Data {
   zo_read_report report;   // of those to train on
 };
 
-// The examples of a job's files for a session's run; the tokenizer is closed again, as it takes memory.
-Result<Data> read_data(const JobRecord& job, bool held_out, zo_session* session, const zo_open_options* options) {
+// The examples of a job's files for a session's run; the tokenizer is closed again, as it takes memory. `on_part` is told of
+// each file's bytes.
+Result<Data> read_data(const JobRecord& job, bool held_out, zo_session* session, const zo_open_options* options,
+                       zo_on_part on_part, void* user) {
   zo_run run = sized<zo_run>();
   ZO_TRY(call(zo_session_run, session, &run));
   zo_tokenizer* opened = nullptr;
   ZO_TRY(call(zo_tokenizer_open, job.bundle.c_str(), options, &opened));
   const TokenizerHandle tokenizer(opened);
   Data data{DatasetHandle(zo_dataset_new()), nullptr, sized<zo_read_report>()};
-  ZO_TRY(call(zo_dataset_read, data.train.get(), tokenizer.get(), job.data.c_str(), run.loss, &data.report));
+  ZO_TRY(call(zo_dataset_read, data.train.get(), tokenizer.get(), job.data.c_str(), run.loss, on_part, user,
+              &data.report));
   if (held_out && !job.held_out.empty()) {
     data.held_out.reset(zo_dataset_new());
     zo_read_report ignored = sized<zo_read_report>();
-    ZO_TRY(call(zo_dataset_read, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), run.loss, &ignored));
+    ZO_TRY(call(zo_dataset_read, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), run.loss, on_part, user,
+                &ignored));
   }
   return data;
 }
 
 zo_job_view empty_view() {
   zo_job_view view = sized<zo_job_view>();
-  view.loss = view.seconds_left = view.celsius = kNaN;
+  view.loss = view.seconds_left = view.celsius = view.part = kNaN;
   view.before = view.after = sized<zo_evaluation>();
   return view;
 }
@@ -105,18 +109,47 @@ Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
 }
 
 Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options* options) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (running_) {
-      return busy("a start");
-    }
+  ZO_TRY(begin("a start"));
+  const Status started = take_up(asked, answer, options);
+  if (end()) {
+    ZO_TRY(remove_job(folder_));
+    return Failure{ZO_CANCELLED, "job", "a request to cancel", "the start to end", "Start it again."};
   }
+  return started;
+}
+
+Status Job::begin(const char* call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (running_) {
+    return busy(call);
+  }
+  running_ = true;
+  cancelled_ = false;
+  stop_ = ZO_WAIT_NONE;
+  step_seconds_ = 0;
+  return {};
+}
+
+bool Job::end() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  running_ = false;
+  view_.seconds_left = view_.part = kNaN;
+  if (cancelled_) {
+    record_.reset();
+    view_ = empty_view();
+  }
+  return cancelled_;
+}
+
+Status Job::take_up(const JobRecord& asked, int32_t answer, const zo_open_options* options) {
   ZO_ASSIGN(session, open_session(asked.bundle, options));
   zo_info info = sized<zo_info>();
   ZO_TRY(call(zo_session_info, session.get(), &info));
   JobRecord record = asked;
   record.bundle_id = info.bundle_id;
-  ZO_ASSIGN(data, read_data(asked, true, session.get(), options));
+  const JobHost nobody{};
+  Part part{this, &nobody};
+  ZO_ASSIGN(data, read_data(asked, true, session.get(), options, Part::read, &part));
   char digest[65];
   ZO_TRY(call(zo_dataset_digest, data.train.get(), static_cast<char*>(digest)));
   ZO_ASSIGN(asks, question(record, session.get(), digest));
@@ -170,31 +203,13 @@ Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_se
 }
 
 Status Job::run(const JobHost& host, const zo_open_options* options) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (running_) {
-      return busy("a second run");
-    }
-    if (!record_) {
-      return Failure{ZO_INVALID_ARGUMENT, "job", "nothing to run", "a request", "Start it first."};
-    }
-    running_ = true;
-    cancelled_ = false;
-    stop_ = ZO_WAIT_NONE;
-    step_seconds_ = 0;
+  ZO_TRY(begin("a second run"));
+  if (!record_) {
+    end();
+    return Failure{ZO_INVALID_ARGUMENT, "job", "nothing to run", "a request", "Start it first."};
   }
   Status ended = run_to_end(host, options);
-  bool cancelled;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    running_ = false;
-    cancelled = cancelled_;
-    view_.seconds_left = kNaN;
-    if (cancelled) {
-      record_.reset();
-    }
-  }
-  if (ended.ok() && cancelled) {
+  if (end() && ended.ok()) {
     ended = remove_job(folder_);
     show(host, ZO_JOB_IDLE);
   }
@@ -210,24 +225,30 @@ Status Job::run_to_end(const JobHost& host, const zo_open_options* options) {
     return {};
   }
   show(host, ZO_JOB_PREPARING);
-  ZO_ASSIGN(opened, open(options));
-  ZO_TRY(attach(opened));
-  if (record_->evaluate) {
-    ZO_TRY(evaluate(opened, host, &JobRecord::before));
+  auto opened = open(host, options);
+  if (!opened.ok()) {
+    // Of a pause that was asked for while examples were read, this says why.
+    return opened.failure().code == ZO_CANCELLED && !may_go_on(host) ? Status() : Status(opened.failure());
   }
-  ZO_ASSIGN(whole, train(opened, host));
+  ZO_TRY(attach(*opened));
+  ZO_ASSIGN(before, evaluate(*opened, host, &JobRecord::before));
+  if (!before) {
+    return {};
+  }
+  ZO_ASSIGN(whole, train(*opened, host));
   if (!whole) {
     return {};
   }
-  if (record_->evaluate) {
-    ZO_TRY(evaluate(opened, host, &JobRecord::after));
+  ZO_ASSIGN(after, evaluate(*opened, host, &JobRecord::after));
+  if (!after) {
+    return {};
   }
   ZO_TRY(keep([](JobRecord& record) { record.done = true; }));
   show(host, ZO_JOB_DONE);
   return {};
 }
 
-Result<Job::Opened> Job::open(const zo_open_options* options) {
+Result<Job::Opened> Job::open(const JobHost& host, const zo_open_options* options) {
   ZO_ASSIGN(session, open_session(record_->bundle, options));
   zo_info info = sized<zo_info>();
   ZO_TRY(call(zo_session_info, session.get(), &info));
@@ -235,7 +256,8 @@ Result<Job::Opened> Job::open(const zo_open_options* options) {
     return Failure{ZO_BUNDLE_ERROR, record_->bundle, std::string("bundle ") + info.bundle_id,
                    "bundle " + record_->bundle_id + ", as when the run was started", "Start it again."};
   }
-  ZO_ASSIGN(data, read_data(*record_, record_->evaluate, session.get(), options));
+  Part part{this, &host};
+  ZO_ASSIGN(data, read_data(*record_, record_->evaluate, session.get(), options, Part::read, &part));
   const std::lock_guard<std::mutex> lock(mutex_);
   view_.examples = data.report.examples;
   view_.shortened = data.report.shortened;
@@ -270,15 +292,50 @@ Status Job::attach(const Opened& opened) {
   return {};
 }
 
-Status Job::evaluate(const Opened& opened, const JobHost& host, std::optional<zo_evaluation> JobRecord::* found) {
-  if ((*record_).*found) {
-    return {};
+Result<bool> Job::evaluate(const Opened& opened, const JobHost& host, std::optional<zo_evaluation> JobRecord::* found) {
+  if (!record_->evaluate || (*record_).*found) {
+    return true;
   }
   show(host, ZO_JOB_EVALUATING);
   zo_evaluation evaluation = sized<zo_evaluation>();
   const zo_dataset* data = opened.held_out ? opened.held_out.get() : opened.data.get();
-  ZO_TRY(call(zo_session_evaluate, opened.session.get(), data, &evaluation));
-  return keep([&](JobRecord& record) { record.*found = evaluation; });
+  Part part{this, &host};
+  const Status status =
+      call(zo_session_evaluate, opened.session.get(), data, Part::evaluated, static_cast<void*>(&part), &evaluation);
+  if (!status.ok()) {
+    return status.failure().code == ZO_CANCELLED ? Result<bool>(false) : Result<bool>(status.failure());
+  }
+  ZO_TRY(keep([&](JobRecord& record) { record.*found = evaluation; }));
+  return true;
+}
+
+int32_t Job::Part::read(void* user, uint64_t done, uint64_t total) {
+  const auto* part = static_cast<Part*>(user);
+  part->job->show_part(*part->host, done, total);
+  const std::lock_guard<std::mutex> lock(part->job->mutex_);
+  return part->job->stop_ != ZO_WAIT_NONE ? 1 : 0;
+}
+
+int32_t Job::Part::evaluated(void* user, uint64_t done, uint64_t total) {
+  const auto* part = static_cast<Part*>(user);
+  if (!part->job->may_go_on(*part->host)) {
+    return 1;
+  }
+  if (part->job->view().phase != ZO_JOB_EVALUATING) {
+    part->job->show(*part->host, ZO_JOB_EVALUATING);
+  }
+  part->job->show_part(*part->host, done, total);
+  return 0;
+}
+
+void Job::show_part(const JobHost& host, uint64_t done, uint64_t total) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    view_.part = total == 0 ? kNaN : static_cast<double>(done) / static_cast<double>(total);
+  }
+  if (host.changed != nullptr) {
+    host.changed(host.user);
+  }
 }
 
 Result<bool> Job::train(const Opened& opened, const JobHost& host) {
@@ -368,6 +425,7 @@ void Job::show(const JobHost& host, int32_t phase, int32_t reason, Failure probl
     const std::lock_guard<std::mutex> lock(mutex_);
     view_.phase = phase;
     view_.reason = reason;
+    view_.part = kNaN;
     problem_ = std::move(problem);
   }
   if (host.changed != nullptr) {

@@ -55,14 +55,29 @@ class Job {
     bool nothing_left;  // all the steps were taken
   };
 
+  // What a zo_on_part of the session gets, and two of them.
+  struct Part {
+    Job* job;
+    const JobHost* host;
+    // Asks only whether somebody wants it to end.
+    static int32_t read(void* user, uint64_t done, uint64_t total);
+    // Looks at the device too, and waits.
+    static int32_t evaluated(void* user, uint64_t done, uint64_t total);
+  };
+
+  // Marks the job as running, which one call at a time may do.
+  Status begin(const char* call);
+  // True: it was cancelled meanwhile, and the request is dropped.
+  bool end();
+  Status take_up(const JobRecord& asked, int32_t answer, const zo_open_options* options);
   Status run_to_end(const JobHost& host, const zo_open_options* options);
-  Result<Opened> open(const zo_open_options* options);
+  Result<Opened> open(const JobHost& host, const zo_open_options* options);
   // Attaches the state with the request's settings; the losses that it has are in the history.
   Status attach(const Opened& opened);
   // Whether all steps were taken, and it was not ended before.
   Result<bool> train(const Opened& opened, const JobHost& host);
-  // Keeps what an evaluation found in `found`, unless it is there already.
-  Status evaluate(const Opened& opened, const JobHost& host, std::optional<zo_evaluation> JobRecord::* found);
+  // Keeps what an evaluation found in `found`, where one is asked for and was not made yet; false: it was ended before.
+  Result<bool> evaluate(const Opened& opened, const JobHost& host, std::optional<zo_evaluation> JobRecord::* found);
   // Looks at the device, and waits as long as something is in the way that passes. True: the run goes on. False: it ends.
   bool may_go_on(const JobHost& host);
   // After a step: whether the next one may follow at once.
@@ -70,6 +85,7 @@ class Job {
   zo_conditions look(const JobHost& host);
   Result<std::optional<Question>> question(const JobRecord& asked, zo_session* session, const char* digest) const;
   Status discard_state(const std::string& bundle_id);
+  void show_part(const JobHost& host, uint64_t done, uint64_t total);
   void show(const JobHost& host, int32_t phase, int32_t reason = ZO_WAIT_NONE, Failure problem = kNone);
   // Changes the record, and keeps it.
   template <typename Change>

@@ -29,6 +29,8 @@ volatile std::sig_atomic_t stop_requested = 0;
 
 extern "C" void request_stop(int) { stop_requested = 1; }
 
+int32_t stop_at_part(void*, uint64_t, uint64_t) { return stop_requested; }
+
 // The exit codes of the Python command line.
 int exit_code(int32_t code) {
   switch (code) {
@@ -112,8 +114,8 @@ zo_status read_examples(const Options& options, zo_session* session, zo_dataset*
   zo_read_report report{};
   report.struct_size = sizeof(report);
   if (status == ZO_OK) {
-    status =
-        zo_dataset_read(dataset, tokenizer, options.data.c_str(), options.loss.value_or(run.loss), &report, &error);
+    status = zo_dataset_read(dataset, tokenizer, options.data.c_str(), options.loss.value_or(run.loss), stop_at_part,
+                             nullptr, &report, &error);
   }
   zo_tokenizer_close(tokenizer);
   out["shortened"] = report.shortened;
@@ -200,7 +202,7 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
 zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
   zo_evaluation result{};
   result.struct_size = sizeof(result);
-  const zo_status status = zo_session_evaluate(session, dataset, &result, &error);
+  const zo_status status = zo_session_evaluate(session, dataset, stop_at_part, nullptr, &result, &error);
   out.update(json{{"loss", number(result.loss)},
                   {"accuracy", number(result.accuracy)},
                   {"token_accuracy", number(result.token_accuracy)},

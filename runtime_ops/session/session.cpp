@@ -513,7 +513,7 @@ Result<StateValues> Session::finished() {
   });
 }
 
-Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
+Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_on) {
   ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
   ZO_ASSIGN(state, finished());
   double loss = 0;
@@ -528,7 +528,12 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset) {
       is_right[example.first + example.target] = true;
     }
     CandidateScores scores(layout);
-    for (const Call& call : layout.calls) {
+    for (size_t done = 0; done < layout.calls.size(); ++done) {
+      if (!go_on(begin + count * done / layout.calls.size(), indices.size())) {
+        return Failure{ZO_CANCELLED, "the evaluation", "a request to stop", "all examples to be evaluated",
+                       "Evaluate again."};
+      }
+      const Call& call = layout.calls[done];
       CallScalars scalars;
       scalars.seed = run_.seed;
       ZO_TRY(evaluator_->run(call, scalars, *slots_, state, /*next=*/false));

@@ -94,7 +94,8 @@ class Session {
   Status configure(const RunSettings& run);
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
-  Result<zo_evaluation> evaluate(const Dataset& dataset);
+  // `go_on` is told of the examples.
+  Result<zo_evaluation> evaluate(const Dataset& dataset, const GoOn& go_on);
   // What follows a prompt. Caches and the tokenizer may stay for the next one, until a step is taken or forget().
   Result<Generated> generate(GenerateRequest request);
   void forget();

@@ -176,7 +176,7 @@ void test_sessions_side_by_side() {
     CHECK(zo_session_train(session, dataset, kSteps, nullptr, nullptr, nullptr) == ZO_OK);
     zo_evaluation evaluation{};
     evaluation.struct_size = sizeof(evaluation);
-    CHECK(zo_session_evaluate(session, dataset, &evaluation, nullptr) == ZO_OK);
+    CHECK(zo_session_evaluate(session, dataset, nullptr, nullptr, &evaluation, nullptr) == ZO_OK);
     std::vector<float> found = values(session);
     found.push_back(static_cast<float>(evaluation.loss));
     zo_session_close(session);

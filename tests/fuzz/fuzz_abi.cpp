@@ -156,7 +156,7 @@ class Host {
                      : ZO_OK;
       case 15: {
         Struct<zo_evaluation> evaluation(numbers_);
-        return zo_session_evaluate(session_, dataset_, evaluation.get(), error);
+        return zo_session_evaluate(session_, dataset_, nullptr, nullptr, evaluation.get(), error);
       }
       case 16: {
         Array<float> values(numbers_, count(sizeof(float)));

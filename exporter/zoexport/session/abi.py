@@ -234,6 +234,7 @@ class Progress(Structure):
 
 
 ON_PROGRESS = CFUNCTYPE(c_int32, c_void_p, POINTER(Progress))
+ON_PART = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
 
 
 class Evaluation(Structure):
@@ -472,6 +473,7 @@ class JobView(Structure):
         ("anonymous_bytes", c_uint64),
         ("before", Evaluation),
         ("after", Evaluation),
+        ("part", c_double),
     )
 
 
@@ -481,9 +483,6 @@ class LossPoint(Structure):
     _fields_ = (("step", c_uint64), ("loss", c_double))
 
 
-ON_UNPACKED = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
-
-
 class UnpackOptions(Structure):
     """zo_unpack_options."""
 
@@ -491,7 +490,7 @@ class UnpackOptions(Structure):
         ("struct_size", c_uint32),
         ("replace", c_uint32),
         ("trusted_keys", c_char_p),
-        ("on_progress", ON_UNPACKED),
+        ("on_progress", ON_PART),
         ("user", c_void_p),
     )
 
@@ -511,7 +510,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_configure": (_HANDLE, POINTER(Run)),
     "zo_session_step": (_HANDLE, _HANDLE, POINTER(c_uint64), c_size_t, POINTER(Step)),
     "zo_session_train": (_HANDLE, _HANDLE, c_uint64, ON_PROGRESS, c_void_p),
-    "zo_session_evaluate": (_HANDLE, _HANDLE, POINTER(Evaluation)),
+    "zo_session_evaluate": (_HANDLE, _HANDLE, ON_PART, c_void_p, POINTER(Evaluation)),
     "zo_session_generate": (
         _HANDLE,
         POINTER(GenerateOptions),
@@ -542,7 +541,15 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_dataset_write": (_HANDLE, c_char_p),
     "zo_memory_usage": (POINTER(Memory),),
     "zo_dataset_digest": (_HANDLE, c_char_p),
-    "zo_dataset_read": (_HANDLE, _HANDLE, c_char_p, c_int32, POINTER(ReadReport)),
+    "zo_dataset_read": (
+        _HANDLE,
+        _HANDLE,
+        c_char_p,
+        c_int32,
+        ON_PART,
+        c_void_p,
+        POINTER(ReadReport),
+    ),
     "zo_tokenizer_open": (c_char_p, POINTER(OpenOptions), POINTER(c_void_p)),
     "zo_tokenizer_encode": (_HANDLE, c_char_p, c_size_t, c_int32, c_void_p, POINTER(c_size_t)),
     "zo_tokenizer_decode": (_HANDLE, c_void_p, c_size_t, c_int32, c_char_p, POINTER(c_size_t)),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from zoexport.core.errors import DataError, ZoExportError
 from zoexport.session import abi
-from zoexport.session.types import Candidate
+from zoexport.session.support import stoppable
+from zoexport.session.types import Candidate, OnPart
 
 if TYPE_CHECKING:
     from zoexport.session.tokenizer import Tokenizer
@@ -70,26 +71,35 @@ class Dataset:
         """
         abi.call("zo_dataset_load", self.handle, abi.path_bytes(path))
 
-    def read(self, path: Path, tokenizer: Tokenizer, *, loss: str = "full") -> int:
+    def read(
+        self,
+        path: Path,
+        tokenizer: Tokenizer,
+        *,
+        loss: str = "full",
+        on_part: OnPart | None = None,
+    ) -> int:
         """Append the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for a bundle.
 
         Args:
             path: JSON Lines of texts, prompts and completions, choices or conversations.
             tokenizer: the bundle's.
             loss: ``choices`` where every example must have some.
+            on_part: told how many of the file's bytes are done, some twenty times a second.
 
         Returns:
             How many of them were shortened to the bundle's ``seq_len``.
 
         Raises:
             DataError: the file, with the line at fault; nothing is appended.
+            Cancelled: Ctrl-C, or ``on_part`` returned True; likewise.
         """
         report = abi.ReadReport(struct_size=ctypes.sizeof(abi.ReadReport))
-        abi.call(
-            "zo_dataset_read",
-            *(self.handle, tokenizer.handle, abi.path_bytes(path)),
-            *(int(loss == "choices"), ctypes.byref(report)),
-        )
+        with stoppable(abi.ON_PART, on_part) as callback:
+            abi.call(
+                *("zo_dataset_read", self.handle, tokenizer.handle, abi.path_bytes(path)),
+                *(int(loss == "choices"), callback, None, ctypes.byref(report)),
+            )
         return int(report.shortened)
 
     def write(self, path: Path) -> None:

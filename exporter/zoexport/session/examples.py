@@ -20,7 +20,7 @@ def read_examples(
     Args:
         bundle: its folder. data: JSON Lines (docs/cli.md, "Data").
         loss: ``choices`` where every example must have some.
-        progress: called once.
+        progress: called with the share of the file that is read.
 
     Returns:
         The examples; and ``examples`` and ``shortened``, how many there are and did not fit the bundle's rows.
@@ -28,12 +28,18 @@ def read_examples(
     Raises:
         BundleError: it has no tokenizer, an altered one, or one of a kind that the session does not know.
         DataError: the file, with the line at fault.
+        Cancelled: Ctrl-C.
     """
-    if progress is not None:
-        progress("tokenizing", None)
+    report = progress or (lambda phase, done: None)
+    report("tokenizing", None)
     with Dataset() as dataset:
         with Tokenizer.open(bundle) as tokenizer:
-            shortened = dataset.read(data, tokenizer, loss=loss)
+            shortened = dataset.read(
+                data,
+                tokenizer,
+                loss=loss,
+                on_part=lambda done, total: report("tokenizing", done / total),
+            )
         yield dataset, {"examples": len(dataset), "shortened": shortened}
 
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from zoexport.core import trust as trusts
-from zoexport.core.errors import Cancelled, ConfigError, ZoExportError
+from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.session import abi
 from zoexport.session.dataset import Dataset, closed
 from zoexport.session.generation import GenerationCall
@@ -28,7 +28,6 @@ from zoexport.session.support import (
     bring_backends,
     evaluation_of,
     info_of,
-    interrupts,
     keys_of,
     open_options,
     position,
@@ -37,6 +36,7 @@ from zoexport.session.support import (
     run_of,
     run_struct,
     slot_of,
+    stoppable,
 )
 from zoexport.session.types import (
     Engine,
@@ -44,6 +44,7 @@ from zoexport.session.types import (
     Evaluation,
     Generation,
     Info,
+    OnPart,
     OnProgress,
     OnText,
     OnToken,
@@ -248,39 +249,37 @@ class Session:
             DivergedError: the loss left its range; the last good state stays.
             StateError: the state could not be written; the last good state stays.
         """
-        raised: list[BaseException] = []
-        with interrupts() as interrupted:
 
-            def callback(_user: int, pointer: Any) -> int:
-                try:
-                    if on_progress is not None and on_progress(progress_of(pointer.contents)):
-                        return 1
-                except BaseException as error:  # it cannot pass through C: kept until train returns
-                    raised.append(error)
-                    return 1
-                return int(interrupted.is_set())
+        def told(pointer: Any) -> bool | None:
+            return on_progress is not None and on_progress(progress_of(pointer.contents))
 
-            function = abi.ON_PROGRESS(callback)
-            try:
-                self._invoke("zo_session_train", self.handle, dataset.handle, steps, function, None)
-            except Cancelled:
-                if raised:
-                    raise raised[0] from None
-                raise
+        with stoppable(abi.ON_PROGRESS, told) as callback:
+            self._invoke("zo_session_train", self.handle, dataset.handle, steps, callback, None)
 
     def cancel(self) -> None:
         """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled.
 
-        Nothing happens after :meth:`close`.
+        Likewise an :meth:`evaluate` or :meth:`generate`. Nothing happens after :meth:`close`.
         """
         with self._gate:
             if self._handle:
                 abi.library().zo_session_cancel(self._handle)
 
-    def evaluate(self, dataset: Dataset) -> Evaluation:
-        """Evaluate the master weights, the pending update applied, with the configured loss."""
+    def evaluate(self, dataset: Dataset, on_part: OnPart | None = None) -> Evaluation:
+        """Evaluate the master weights, the pending update applied, with the configured loss.
+
+        Args:
+            on_part: told how many of the examples are done, some twenty times a second.
+
+        Raises:
+            Cancelled: Ctrl-C, :meth:`cancel`, or ``on_part`` returned True.
+        """
         result = abi.sized(abi.Evaluation)
-        self._invoke("zo_session_evaluate", self.handle, dataset.handle, ctypes.byref(result))
+        with stoppable(abi.ON_PART, on_part) as callback:
+            self._invoke(
+                *("zo_session_evaluate", self.handle, dataset.handle),
+                *(callback, None, ctypes.byref(result)),
+            )
         return evaluation_of(result)
 
     def generate(

@@ -92,6 +92,7 @@ class View:
     Attributes:
         reason: why it waits or is paused. seconds_left: of the steps that are left.
         anonymous_bytes: the most that was seen during a step.
+        part: of the examples that are read or evaluated on, 0 to 1.
     """
 
     phase: Phase
@@ -106,6 +107,7 @@ class View:
     anonymous_bytes: int
     before: Evaluation | None
     after: Evaluation | None
+    part: float | None
 
 
 class Job:
@@ -214,7 +216,10 @@ class Job:
             raise raised[0]
 
     def pause(self, reason: Reason = "asked") -> None:
-        """End the run that runs after its step, saved; without one that runs, nothing."""
+        """End the run that runs: after its step, saved, or where it reads examples or evaluates.
+
+        A :meth:`start` that reads examples raises Cancelled. Without either, nothing happens.
+        """
         if self._handle:
             abi.library().zo_job_pause(self._handle, REASONS.index(reason))
 
@@ -244,6 +249,7 @@ class Job:
             anonymous_bytes=found.anonymous_bytes,
             before=evaluation_of(found.before) if found.has_before else None,
             after=evaluation_of(found.after) if found.has_after else None,
+            part=_known(found.part),
         )
 
     @property

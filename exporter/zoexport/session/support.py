@@ -9,14 +9,14 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from zoexport.core import manifest, outside
 from zoexport.core import trust as trusts
-from zoexport.core.errors import BundleError, ConfigError
+from zoexport.core.errors import BundleError, Cancelled, ConfigError
 from zoexport.core.minisign import PublicKey
 from zoexport.session import abi
 from zoexport.session.types import (
@@ -237,6 +237,36 @@ def interrupts() -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def stoppable(kind: Any, told: Callable[..., bool | None] | None) -> Iterator[Any]:
+    """A callback for a call of the library; Ctrl-C, a true answer of ``told`` and what it raises end the call.
+
+    Args:
+        kind: the callback's C type. told: called with its arguments without the first, the host's pointer.
+
+    Raises:
+        Cancelled: the call was ended; what ``told`` raised is raised in its place.
+    """
+    raised: list[BaseException] = []
+    with interrupts() as interrupted:
+
+        def answer(_user: int, *given: Any) -> int:
+            try:
+                if told is not None and told(*given):
+                    return 1
+            except BaseException as error:  # it cannot pass through C: kept until the call returns
+                raised.append(error)
+                return 1
+            return int(interrupted.is_set())
+
+        try:
+            yield kind(answer)
+        except Cancelled:
+            if raised:
+                raise raised[0] from None
+            raise
 
 
 def position(what: str, value: str, known: Sequence[str]) -> int:

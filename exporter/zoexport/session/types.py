@@ -207,6 +207,8 @@ OnText = Callable[[str], "bool | None"]
 
 #: Called after every step; True stops the run after saving.
 OnProgress = Callable[[StepProgress], "bool | None"]
+#: How much of something long is done, of how much; a true answer ends it.
+OnPart = Callable[[int, int], "bool | None"]
 
 
 class EngineCallback:

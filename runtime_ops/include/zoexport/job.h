@@ -115,11 +115,12 @@ enum {
   ZO_WAIT_BACKGROUND = 6 /* the app may not go on where it is */
 };
 
-/* Ends the zo_job_run that runs, after its step, saved; `reason` is one of ZO_WAIT_ASKED, ZO_WAIT_MEMORY and
- * ZO_WAIT_BACKGROUND. Without one that runs it does nothing. */
+/* Ends the zo_job_run that runs after its step, saved, or where it reads examples or evaluates; `reason` is one of
+ * ZO_WAIT_ASKED, ZO_WAIT_MEMORY and ZO_WAIT_BACKGROUND. A zo_job_start that reads examples ends with ZO_CANCELLED. Otherwise it does
+ * nothing. */
 ZO_API void zo_job_pause(zo_job* job, int32_t reason);
 
-/* Drops the request; its state stays, and a later start may go on with it. A zo_job_run that runs ends after its step, saved. */
+/* Drops the request; its state stays, and a later start may go on with it. What runs ends as by zo_job_pause. */
 ZO_API zo_status zo_job_cancel(zo_job* job, zo_error* error);
 
 /* Likewise, and removes the state of the bundle. Refused while zo_job_run runs. */
@@ -153,6 +154,7 @@ typedef struct zo_job_view {
   uint64_t anonymous_bytes; /* the most that was seen during a step; 0: not known */
   zo_evaluation before;     /* where has_before is non-zero */
   zo_evaluation after;      /* where has_after is non-zero */
+  double part;              /* of the examples that are read or evaluated on, 0 to 1; NaN: not known, or neither */
 } zo_job_view;
 
 ZO_API zo_status zo_job_view_of(zo_job* job, zo_job_view* view, zo_error* error);

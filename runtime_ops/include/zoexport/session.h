@@ -58,6 +58,9 @@ typedef struct zo_error {
 
 ZO_API uint32_t zo_abi_version(void);
 
+/* How much of something long is done, at most some twenty times a second; a non-zero answer ends it with ZO_CANCELLED. */
+typedef int32_t (*zo_on_part)(void* user, uint64_t done, uint64_t total);
+
 /* ---- engines ------------------------------------------------------------------------------------------------- */
 
 enum {
@@ -100,8 +103,7 @@ typedef struct zo_unpack_options {
   uint32_t struct_size;
   uint32_t replace;         /* non-zero: what is at the folder gives way, once the new one is whole */
   const char* trusted_keys; /* as zo_open_options has them */
-  /* Bytes that are written, of so many; a non-zero answer ends it with ZO_CANCELLED. May be NULL. */
-  int32_t (*on_progress)(void* user, uint64_t done, uint64_t total);
+  zo_on_part on_progress;   /* of the bytes that are written; may be NULL */
   void* user;
 } zo_unpack_options;
 
@@ -315,7 +317,8 @@ ZO_API zo_status zo_session_train(zo_session* session, const zo_dataset* dataset
                                   zo_on_progress on_progress, void* user, zo_error* error);
 
 /* Ends the zo_session_train that runs, from any thread or from a signal handler: it finishes its step, saves, and returns
- * ZO_CANCELLED. Without one that runs it does nothing. The session must not be closed meanwhile. */
+ * ZO_CANCELLED; likewise a zo_session_evaluate or zo_session_generate. Without one that runs it does nothing. The session must
+ * not be closed meanwhile. */
 ZO_API void zo_session_cancel(zo_session* session);
 
 typedef struct zo_evaluation {
@@ -326,9 +329,10 @@ typedef struct zo_evaluation {
   uint64_t examples;
 } zo_evaluation;
 
-/* Evaluates the master weights, the pending update applied, with the configured loss. Changes no state. */
-ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_evaluation* evaluation,
-                                     zo_error* error);
+/* Evaluates the master weights, the pending update applied, with the configured loss. Changes no state. `on_part` is told of
+ * the examples, and may be NULL. */
+ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_on_part on_part, void* user,
+                                     zo_evaluation* evaluation, zo_error* error);
 
 /* ---- generation ---------------------------------------------------------------------------------------------- */
 
@@ -577,9 +581,9 @@ typedef struct zo_read_report {
 
 /* Appends the examples of a data file as people write them (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices
  * or conversations, tokenized and shortened for the bundle. `loss`: with ZO_LOSS_CHOICES an example without choices is a
- * failure. `report` may be NULL. On failure nothing is appended. */
+ * failure. `on_part` is told of the file's bytes; it and `report` may be NULL. On failure nothing is appended. */
 ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
-                                 zo_read_report* report, zo_error* error);
+                                 zo_on_part on_part, void* user, zo_read_report* report, zo_error* error);
 
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "session/storage/files.h"
 #include "session/storage/json_reader.h"
@@ -90,20 +92,28 @@ Status Dataset::add(const zo_candidate* candidates, size_t count, size_t target,
   return {};
 }
 
-Status for_lines(const std::string& path, const std::function<Status(const std::string& line, size_t number)>& take) {
+Status for_lines(const std::string& path, const std::function<Status(const std::string& line, size_t number)>& take,
+                 const GoOn& go_on) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     return system_failure(ZO_DATA_ERROR, path, errno == 0 ? ENOENT : errno, false);
   }
+  std::error_code unknown;
+  const auto size = static_cast<uint64_t>(std::filesystem::file_size(path, unknown));
+  uint64_t done = 0;
   bool found = false;
   std::string line;
   for (size_t number = 1; std::getline(file, line); ++number) {
+    done += line.size() + 1;
     if (number == 1 && line.compare(0, 3, "\xEF\xBB\xBF") == 0) {
       line.erase(0, 3);  // a byte order mark
     }
     if (line.find_first_not_of(" \t\r") != std::string::npos) {
       found = true;
       ZO_TRY(take(line, number));
+    }
+    if (go_on && !unknown && !go_on(std::min(done, size), size)) {
+      return Failure{ZO_CANCELLED, path, "a request to stop", "the file to be read to its end", "Read it again."};
     }
   }
   if (file.bad()) {

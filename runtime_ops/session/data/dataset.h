@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "session/parts.h"
 #include "session/result.h"
 
 namespace zoexport {
@@ -19,8 +20,10 @@ struct Candidate {
   uint32_t length;
 };
 
-// The lines of a JSON Lines file that are not blank, with their numbers; a file without any is a failure.
-Status for_lines(const std::string& path, const std::function<Status(const std::string& line, size_t number)>& take);
+// The lines of a JSON Lines file that are not blank, with their numbers; a file without any is a failure. `go_on` is told of
+// the file's bytes, after each line.
+Status for_lines(const std::string& path, const std::function<Status(const std::string& line, size_t number)>& take,
+                 const GoOn& go_on = {});
 
 class Dataset {
  public:

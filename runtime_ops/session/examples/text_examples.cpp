@@ -273,10 +273,10 @@ class Reader {
 }  // namespace
 
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
-                                 const ReadOptions& options, Dataset& dataset) {
+                                 const ReadOptions& options, Dataset& dataset, const GoOn& go_on) {
   Reader reader(tokenizer, spec, options);
   ReadReport report;
-  ZO_TRY(for_lines(path, [&](const std::string& line, size_t number) -> Status {
+  const auto take = [&](const std::string& line, size_t number) -> Status {
     const std::string where = path + ":" + std::to_string(number);
     ZO_ASSIGN(made, reader.example(line, where));
     std::vector<zo_candidate> candidates;
@@ -287,7 +287,8 @@ Result<ReadReport> read_examples(const std::string& path, const Tokenizer& token
     ++report.examples;
     report.shortened += made.shortened ? 1 : 0;
     return dataset.add(candidates.data(), candidates.size(), made.target, where);
-  }));
+  };
+  ZO_TRY(for_lines(path, take, go_on));
   return report;
 }
 

@@ -26,13 +26,14 @@ struct ReadReport {
   uint64_t shortened = 0;
 };
 
-// Appends the examples of a JSON Lines file, and on failure those before it. `spec` is that of the bundle's manifest.
+// Appends the examples of a JSON Lines file, and on failure those before it. `spec` is that of the bundle's manifest; `go_on`
+// is told of the file's bytes.
 //
 //   text                 every token but the first is predicted; what does not fit is cut off its end
 //   prompt, completion   tokenized apart and joined; the completion is predicted, each of the choices after the same part of
 //                        the prompt, of which what does not fit is cut off its begin
 //   messages             as the model's chat template writes them; the last turn is predicted
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
-                                 const ReadOptions& options, Dataset& dataset);
+                                 const ReadOptions& options, Dataset& dataset, const GoOn& go_on);
 
 }  // namespace zoexport

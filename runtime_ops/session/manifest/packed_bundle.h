@@ -6,6 +6,7 @@
 #include <string>
 
 #include "session/manifest/signature.h"
+#include "session/parts.h"
 #include "session/result.h"
 
 namespace zoexport {
@@ -13,7 +14,7 @@ namespace zoexport {
 struct UnpackOptions {
   const TrustedKeys* trusted = nullptr;  // keys of which one must have signed the bundle; null: any bundle
   bool replace = false;                  // what is at the folder gives way
-  std::function<bool(uint64_t done, uint64_t total)> go_on;  // bytes; may be empty
+  GoOn go_on;                            // of bytes
 };
 
 // Writes the bundle in `file` to `folder`, whole or not at all. Its signature is checked before any of it is parsed, its

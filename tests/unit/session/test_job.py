@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support import bundles, tokenizers
 from zoexport.core.errors import (
+    Cancelled,
     ConfigError,
     DataError,
     DivergedError,
@@ -229,6 +232,101 @@ def test_it_waits_for_the_device_and_goes_on(
     waiting = next(view for view in app.seen if view.phase == "waiting")
     assert (waiting.reason, waiting.step) == (reason, 6)
     assert all(problem is not None for problem in told)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_pause_ends_an_evaluation_and_it_is_made_whole_later(app: App, trained: bool) -> None:
+    with app.job() as job:
+        job.start(app.request(evaluate=True))
+
+        def on_view(view: View) -> None:
+            if view.phase == "evaluating" and (view.step == STEPS) == trained:
+                job.pause("background")
+
+        assert app.run(job, on_view)[-2:] == ["evaluating", "paused"]
+        assert (job.view.reason, job.problem is not None) == ("background", True)
+        assert (job.view.before is not None, job.view.after) == (trained, None)
+    with app.job() as job:
+        assert app.run(job)[-1] == "done"
+        assert job.view.before is not None and job.view.after is not None
+        assert job.view.before.examples == job.view.after.examples == 4
+
+
+def test_an_evaluation_waits_for_the_device_and_goes_on_from_there(app: App) -> None:
+    calls = 0
+    engine = app.engine
+
+    def counting(*given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        engine(*given)
+
+    def on_view(view: View) -> None:
+        if view.phase == "evaluating":
+            app.now = Conditions(celsius=50.0 if view.part is None else 30.0)
+
+    app.engine = counting  # type: ignore[assignment]
+    with app.job() as job:
+        job.start(app.request(steps=1, evaluate=True))
+
+        def conditions() -> Conditions:
+            now = app.now
+            app.now = Conditions(celsius=30.0)
+            return now
+
+        phases: list[str] = []
+        job.run(
+            conditions=conditions,
+            changed=lambda view: (on_view(view), phases.append(view.phase))[0],
+            limits=QUICK,
+        )
+        with_waits = calls
+        assert phases.count("waiting") == 2  # before and after
+        job.start(app.request(steps=1, evaluate=True), "anew")
+        calls = 0
+        app.run(job)
+        assert with_waits == calls  # nothing was evaluated twice
+
+
+def test_a_pause_ends_the_reading_of_examples(app: App) -> None:
+    with app.job() as job:
+        job.start(app.request())
+
+        def on_view(view: View) -> None:
+            if view.phase == "preparing" and view.part is not None:
+                assert 0 < view.part <= 1
+                job.pause()
+
+        assert app.run(job, on_view)[-1] == "paused"
+        assert not (app.folder / "app" / "states").exists()
+        assert app.run(job)[-1] == "done"
+
+
+def test_a_start_that_reads_examples_can_be_ended(app: App) -> None:
+    long = app.folder / "app" / "long.jsonl"
+    long.write_text(app.data.read_text() * 20000)
+    ended: list[BaseException] = []
+
+    def start(job: Job) -> None:
+        try:
+            job.start(app.request(data=long))
+        except Cancelled as error:
+            ended.append(error)
+
+    for end in (Job.pause, Job.cancel):
+        with app.job() as job:
+            job.start(app.request(steps=3), "continue" if end is Job.cancel else "ask")
+            thread = threading.Thread(target=start, args=(job,))
+            thread.start()
+            while thread.is_alive() and not ended and job.view.part is None:
+                time.sleep(0.001)
+            end(job)
+            thread.join(60)
+            assert len(ended) == 1 and "request to" in str(ended.pop())
+            kept = app.request(steps=3) if end is Job.pause else None
+            assert job.requested == kept
+        with app.job() as job:
+            assert job.requested == kept
 
 
 def test_little_memory_saves_and_ends_the_run(app: App) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.support import bundles, split_bundles, tokenizers
 from tests.support.chat_templates import TEMPLATES, chatting
 from tests.support.tiny_models import CHAT_TEMPLATE, masking_tokenizer
-from zoexport.core.errors import DataError
+from zoexport.core.errors import Cancelled, DataError
 from zoexport.data import tokenize_file, write_examples
 from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.session import Dataset
@@ -184,3 +184,17 @@ def test_lines_that_are_no_json_and_files_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no 'choices'"):
             dataset.read(write(tmp_path, [{"text": "It was great"}]), tokenizer, loss="choices")
         assert len(dataset) == 0
+
+
+def test_reading_can_be_ended_and_then_nothing_is_appended(tmp_path: Path) -> None:
+    made = bundle(tmp_path, tokenizers.tokenizer("gpt2"))
+    path = write(tmp_path, [{"text": f"film {number}"} for number in range(50)])
+    seen: list[tuple[int, int]] = []
+    with Tokenizer.open(made) as tokenizer, Dataset() as dataset:
+        with pytest.raises(Cancelled, match=r"data\.jsonl"):
+            dataset.read(path, tokenizer, on_part=lambda done, total: True)
+        assert len(dataset) == 0
+        dataset.read(path, tokenizer, on_part=lambda done, total: seen.append((done, total)))
+        assert len(dataset) == 50
+    size = path.stat().st_size
+    assert seen[-1] == (size, size) and seen[0][1] == size

@@ -84,7 +84,7 @@ public final class Dataset: Sendable {
             defer { zo_tokenizer_close(tokenizer) }
             var report = zo_read_report()
             report.struct_size = UInt32(MemoryLayout<zo_read_report>.size)
-            try verb { zo_dataset_read(dataset, tokenizer, path, loss.rawValue, &report, $0) }
+            try verb { zo_dataset_read(dataset, tokenizer, path, loss.rawValue, nil, nil, &report, $0) }
             return report.shortened
         }
     }

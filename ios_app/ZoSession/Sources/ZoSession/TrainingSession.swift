@@ -156,7 +156,7 @@ public final class TrainingSession: Sendable {
             try handle.call { session in
                 var evaluation = zo_evaluation()
                 evaluation.struct_size = UInt32(MemoryLayout<zo_evaluation>.size)
-                try verb { zo_session_evaluate(session, examples, &evaluation, $0) }
+                try verb { zo_session_evaluate(session, examples, nil, nil, &evaluation, $0) }
                 return Evaluation(evaluation)
             }
         }

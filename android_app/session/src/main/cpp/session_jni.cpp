@@ -218,7 +218,7 @@ ZO_NATIVE(jlong, Dataset, nativeRead)
     call(env, zo_tokenizer_open, folder.c_str(), &options, &opened);
     const std::unique_ptr<zo_tokenizer, void (*)(zo_tokenizer*)> tokenizer(opened, zo_tokenizer_close);
     auto report = sized<zo_read_report>();
-    call(env, zo_dataset_read, dataset_of(dataset), opened, file.c_str(), loss, &report);
+    call(env, zo_dataset_read, dataset_of(dataset), opened, file.c_str(), loss, nullptr, nullptr, &report);
     return bits(report.shortened);
   });
 }
@@ -273,7 +273,7 @@ ZO_NATIVE(void, TrainingSession, nativeCancel)(JNIEnv*, jclass, jlong session) {
 ZO_NATIVE(jobject, TrainingSession, nativeEvaluate)(JNIEnv* env, jclass, jlong session, jlong dataset) {
   return guarded(env, [&]() -> jobject {
     auto found = sized<zo_evaluation>();
-    call(env, zo_session_evaluate, session_of(session), dataset_of(dataset), &found);
+    call(env, zo_session_evaluate, session_of(session), dataset_of(dataset), nullptr, nullptr, &found);
     return make(env, "Evaluation", "(DDDJ)V", found.loss, found.accuracy, found.token_accuracy, bits(found.examples));
   });
 }
