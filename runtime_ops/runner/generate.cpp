@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bindings/handles.h"
+
 namespace zoexport::runner {
 namespace {
 
@@ -50,8 +52,7 @@ const char* stop_text(int32_t stop) {
 
 zo_status generate(const Options& options, zo_session* session, const volatile std::sig_atomic_t& stop, json& out,
                    zo_error& error) {
-  zo_generate_options wanted{};
-  wanted.struct_size = sizeof(wanted);
+  zo_generate_options wanted = sized<zo_generate_options>();
   wanted.max_tokens = options.max_tokens;
   wanted.temperature = options.temperature;
   wanted.top_k = options.top_k;
@@ -85,8 +86,7 @@ zo_status generate(const Options& options, zo_session* session, const volatile s
     wanted.adapter = kAdapter;
   }
   Said said{!options.json, &stop, {}};
-  zo_generation made{};
-  made.struct_size = sizeof(made);
+  zo_generation made = sized<zo_generation>();
   const zo_status status = zo_session_generate(session, &wanted, on_token, &said, &made, &error);
   if (status != ZO_OK) {
     return status;

@@ -21,6 +21,7 @@ namespace {
 using nlohmann::json;
 using zoexport::DatasetHandle;
 using zoexport::SessionHandle;
+using zoexport::sized;
 using zoexport::runner::Options;
 
 constexpr double kMegabyte = 1e6;
@@ -77,8 +78,7 @@ zo_status begin_run(const Options& options, zo_session* session, zo_error& error
                                    options.change_settings ? 1u : 0u};
     status = zo_session_attach_with(session, options.state.c_str(), &attach, &error);
   }
-  zo_run run{};
-  run.struct_size = sizeof(run);
+  zo_run run = sized<zo_run>();
   if (status == ZO_OK) {
     status = zo_session_run(session, &run, &error);
   }
@@ -105,14 +105,12 @@ zo_status read_examples(const Options& options, zo_session* session, zo_dataset*
   if (options.data.empty()) {
     return zo_dataset_load(dataset, options.examples.c_str(), &error);
   }
-  zo_run run{};
-  run.struct_size = sizeof(run);
+  zo_run run = sized<zo_run>();
   zo_status status = zo_session_run(session, &run, &error);
   const zo_open_options open = open_options(options);
   zo_tokenizer* tokenizer = nullptr;
   status = status == ZO_OK ? zo_tokenizer_open(options.bundle.c_str(), &open, &tokenizer, &error) : status;
-  zo_read_report report{};
-  report.struct_size = sizeof(report);
+  zo_read_report report = sized<zo_read_report>();
   if (status == ZO_OK) {
     status = zo_dataset_read(dataset, tokenizer, options.data.c_str(), options.loss.value_or(run.loss), stop_at_part,
                              nullptr, &report, &error);
@@ -127,8 +125,7 @@ json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(st
 // What each program has cost since the session was opened, of those that ran.
 json program_costs(zo_session* session) {
   json costs = json::object();
-  zo_program_cost cost{};
-  cost.struct_size = sizeof(cost);
+  zo_program_cost cost = sized<zo_program_cost>();
   for (uint32_t i = 0; zo_session_program_cost(session, i, &cost, nullptr) == ZO_OK; ++i) {
     if (cost.calls > 0) {
       costs[cost.name] = {{"calls", cost.calls}, {"seconds", cost.seconds}, {"load_seconds", cost.load_seconds}};
@@ -173,18 +170,15 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
   if (status != ZO_OK) {
     return status;
   }
-  zo_info info{};
-  info.struct_size = sizeof(info);
+  zo_info info = sized<zo_info>();
   status = zo_session_info(session, &info, &error);
   json losses = json::array();
   for (uint64_t i = 0; status == ZO_OK && i < info.steps; ++i) {
-    zo_record record{};
-    record.struct_size = sizeof(record);
+    zo_record record = sized<zo_record>();
     status = zo_session_record(session, i, &record, nullptr, &error);
     losses.push_back(number(static_cast<double>(record.loss)));
   }
-  zo_memory memory{};
-  memory.struct_size = sizeof(memory);
+  zo_memory memory = sized<zo_memory>();
   zo_memory_usage(&memory, nullptr);
   std::sort(progress.seconds.begin(), progress.seconds.end());
   const size_t count = progress.seconds.size();
@@ -200,8 +194,7 @@ zo_status train(const Options& options, zo_session* session, zo_dataset* dataset
 }
 
 zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
-  zo_evaluation result{};
-  result.struct_size = sizeof(result);
+  zo_evaluation result = sized<zo_evaluation>();
   const zo_status status = zo_session_evaluate(session, dataset, stop_at_part, nullptr, &result, &error);
   out.update(json{{"loss", number(result.loss)},
                   {"accuracy", number(result.accuracy)},
@@ -211,8 +204,7 @@ zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error
 }
 
 zo_status inspect(zo_session* session, json& out, zo_error& error) {
-  zo_info info{};
-  info.struct_size = sizeof(info);
+  zo_info info = sized<zo_info>();
   zo_status status = zo_session_info(session, &info, &error);
   if (status != ZO_OK) {
     return status;
@@ -222,8 +214,7 @@ zo_status inspect(zo_session* session, json& out, zo_error& error) {
          {"copies", info.copies},       {"queries", info.queries}, {"max_labels", info.max_labels},
          {"seed", info.seed},           {"steps", info.steps},     {"slots", json::array()}};
   for (uint32_t i = 0; status == ZO_OK && i < info.slots; ++i) {
-    zo_slot_info slot{};
-    slot.struct_size = sizeof(slot);
+    zo_slot_info slot = sized<zo_slot_info>();
     status = zo_session_slot(session, i, &slot, &error);
     if (status == ZO_OK) {
       out["slots"].push_back({{"name", slot.name},
@@ -235,8 +226,7 @@ zo_status inspect(zo_session* session, json& out, zo_error& error) {
 }
 
 zo_status write_adapter(const Options& options, zo_session* session, json& out, zo_error& error) {
-  zo_info info{};
-  info.struct_size = sizeof(info);
+  zo_info info = sized<zo_info>();
   const zo_export_options wanted{sizeof(wanted), options.format, options.outtype, options.force ? 1u : 0u};
   zo_status status = zo_session_info(session, &info, &error);
   status = status == ZO_OK ? zo_session_export_adapter(session, &wanted, options.output.c_str(), &error) : status;
@@ -244,6 +234,15 @@ zo_status write_adapter(const Options& options, zo_session* session, json& out, 
          {"format", options.format == ZO_ADAPTER_GGUF ? "gguf" : "peft"},
          {"steps", info.steps}};
   return status;
+}
+
+zo_status unpack(const Options& options, json& out, zo_error& error) {
+  zo_unpack_options wanted = sized<zo_unpack_options>();
+  wanted.replace = options.force ? 1 : 0;
+  wanted.trusted_keys = options.trusted ? options.trusted->c_str() : nullptr;
+  wanted.on_progress = stop_at_part;
+  out = {{"bundle", options.bundle}};
+  return zo_bundle_unpack(options.file.c_str(), options.bundle.c_str(), &wanted, &error);
 }
 
 void print(const Options& options, const json& out) {
@@ -262,6 +261,13 @@ int run(const Options& options) {
   SessionHandle session;
   zo_error error{};
   json out;
+  if (options.verb == "unpack") {
+    if (unpack(options, out, error) != ZO_OK) {
+      return fail(options, error);
+    }
+    print(options, out);
+    return 0;
+  }
   const DatasetHandle dataset(zo_dataset_new());
   const zo_open_options open = open_options(options);
   const auto start = std::chrono::steady_clock::now();
@@ -287,8 +293,7 @@ int run(const Options& options) {
   if (status != ZO_OK) {
     return fail(options, error);
   }
-  zo_info info{};
-  info.struct_size = sizeof(info);
+  zo_info info = sized<zo_info>();
   if (zo_session_info(session.get(), &info, nullptr) == ZO_OK && info.packed_problem[0] != '\0') {
     std::fprintf(stderr, "note: packed weights are not kept: %s\n", info.packed_problem);
   }

@@ -14,7 +14,7 @@
 namespace zoexport::runner {
 namespace {
 
-const char* const kVerbs = "train, eval, generate, export or inspect";
+const char* const kVerbs = "train, eval, generate, export, unpack or inspect";
 
 using Setter = std::function<Status(Options&, const std::string&)>;
 
@@ -113,6 +113,7 @@ const std::map<std::string, Setter>& setters() {
       {"--bundle", path(&Options::bundle)},
       {"--examples", path(&Options::examples)},
       {"--data", path(&Options::data)},
+      {"--file", path(&Options::file)},
       {"--state", path(&Options::state)},
       {"--cache", set_cache},
       {"--trust", add_trusted},
@@ -172,6 +173,9 @@ Status check_required(const Options& options) {
   if (options.verb == "generate" && !options.prompt) {
     return bad("--prompt", "nothing", "the text that is to be continued");
   }
+  if (options.verb == "unpack" && options.file.empty()) {
+    return bad("--file", "nothing", "a file that zoexport pack made");
+  }
   if (options.verb == "export" && options.output.empty()) {
     return bad("--output", "nothing", "the folder or file to write");
   }
@@ -194,9 +198,11 @@ const char* const kUsage =
     "zoexport-runner eval    --bundle DIR (--data FILE | --examples FILE) [--state DIR] [options]\n"
     "zoexport-runner generate --bundle DIR [--state DIR | --adapter DIR] --prompt TEXT [options]\n"
     "zoexport-runner export  --bundle DIR [--state DIR] [--format peft|gguf] --output PATH [options]\n"
+    "zoexport-runner unpack  --file FILE --bundle DIR [--force] [--trust KEY] [--json]\n"
     "zoexport-runner inspect --bundle DIR [--state DIR] [options]\n"
     "\n"
-    "Trains, evaluates, asks or describes a zoexport bundle, or writes its adapter. --data is JSON Lines of texts, "
+    "Trains, evaluates, asks or describes a zoexport bundle, writes its adapter, or makes its folder of a packed file. "
+    "--data is JSON Lines of texts, "
     "prompts with completions,\n"
     "choices or conversations; --examples is tokenized, one JSON object a line.\n"
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
@@ -209,9 +215,8 @@ const char* const kUsage =
     "  --stop TEXT       the text ends before it; again for several\n"
     "  --chat            the prompt is a user's message, which the model's chat template writes\n"
     "  --sliding         past the bundle's context, go on over the last part of the text\n"
-    "  --format peft|gguf --outtype f32|f16|q8_0 --force     of export: for PEFT or llama.cpp; numbers of a GGUF "
-    "file;\n"
-    "                    replace what is at --output (-o)\n"
+    "  --format peft|gguf --outtype f32|f16|q8_0     of export: for PEFT or llama.cpp; numbers of a GGUF file\n"
+    "  --force           of export and unpack: replace what is there\n"
     "  --threads N       default: what ExecuTorch chooses\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
     "  --recover         go on from the last good record of a damaged log; a copy of it is kept\n"
@@ -228,7 +233,7 @@ Result<Options> parse_options(int count, const char* const* arguments) {
     return bad("VERB", "nothing", kVerbs);
   }
   options.verb = arguments[1];
-  const auto verbs = {"train", "eval", "generate", "export", "inspect"};
+  const auto verbs = {"train", "eval", "generate", "export", "unpack", "inspect"};
   if (std::find(verbs.begin(), verbs.end(), options.verb) == verbs.end()) {
     return bad("VERB", "'" + options.verb + "'", kVerbs);
   }

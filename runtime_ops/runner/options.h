@@ -11,7 +11,7 @@
 namespace zoexport::runner {
 
 struct Options {
-  std::string verb;  // train, eval, generate, export or inspect
+  std::string verb;  // one of those that kUsage has
   std::string bundle;
   std::string examples;  // tokenized
   std::string data;      // as people write them
@@ -55,7 +55,9 @@ struct Options {
   std::string output;
   int32_t format = ZO_ADAPTER_PEFT;
   int32_t outtype = ZO_OUTTYPE_F32;
-  bool force = false;
+  bool force = false;  // of unpack too
+
+  std::string file;  // of unpack
 
   bool takes_examples() const { return verb == "train" || verb == "eval"; }
 };

@@ -64,6 +64,7 @@ def test_push_keeps_what_is_there(
     assert sorted(path.name for path in there.iterdir()) == names
     for name in names:
         assert (there / name).read_bytes() == (bundle / name).read_bytes()
+    assert sorted(path.name for path in there.parent.iterdir()) == [there.name]
     assert said(capfd, "push", bundle)["copied"] is False
     app = said(capfd, "push", bundle, "--app")["bundle"]
     assert app == f"/sdcard/Android/data/dev.zoexport.app/files/bundles/{bundle.name}"
@@ -204,7 +205,9 @@ def test_what_is_missing_is_said(
     def refused(*arguments: object, code: int = 1) -> dict[str, Any]:
         return said(capfd, *arguments, code=code)
 
-    assert "no /data/local/tmp/zoexport/runner" in refused("parity", bundle)["found"]
+    for verb in ("parity", "push"):
+        assert "no /data/local/tmp/zoexport/runner" in refused(verb, bundle)["found"]
+        assert not list((phones / SERIAL).rglob("*.zobundle*"))
     assert "no such file" in refused("push", bundle, "--runner", tmp_path)["found"]
     (tmp_path / "zoexport-runner").write_text("#!/bin/sh\n")
     assert refused("push", bundle, "--runner", tmp_path)["found"] == "no 64-bit program"

@@ -31,6 +31,7 @@ from zoexport.core.files import atomic_folder
 from zoexport.core.types import Progress
 from zoexport.device.adb import Phone, choose_phone
 from zoexport.device.runner import PROGRAM, RUNNER, check_runner
+from zoexport.packing import SUFFIX, pack
 
 if TYPE_CHECKING:
     from zoexport.session import Sampling
@@ -86,7 +87,7 @@ def push(
     Args:
         bundle: the bundle's folder.
         serial: which phone, where there are several.
-        runner: a folder with zoexport-runner and its libraries, built for the phone.
+        runner: a folder with zoexport-runner and its libraries, built for the phone; None: the one that is there.
         app: for the app instead, into the folder from which it offers bundles.
 
     Returns:
@@ -108,14 +109,35 @@ def push(
         progress("copying the runner", None)
         phone.push(runner, FOLDER / "runner")
         phone.shell("chmod", "-R", "755", FOLDER / "runner")
+    if not phone.exists(FOLDER / "runner" / RUNNER):
+        raise DeviceError(
+            f"phone {phone.serial}",
+            found=f"no {FOLDER / 'runner' / RUNNER}",
+            expected="the runner, built for the phone",
+            fix="Pass --runner with its folder, which 'zoexport device runner' makes (docs/device.md).",
+        )
     # A bundle never changes without its id, and a folder appears there whole or not at all.
     there = phone.exists(target)
     if not there:
-        progress("copying the bundle", None)
-        phone.push(bundle, target)
+        _push_packed(bundle, phone, target, progress)
     elif (signature := bundle / manifests.SIGNATURE).is_file():
         phone.push(signature, target / manifests.SIGNATURE)  # which may have come later
     return _pushed(phone, target, copied=not there, runner=runner)
+
+
+def _push_packed(bundle: Path, phone: Phone, target: PurePosixPath, progress: Progress) -> None:
+    """Copy a bundle as one file; the phone's runner makes the folder, and compares signature and hashes as it does."""
+    packed = PurePosixPath(f"{target}{SUFFIX}")
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        file = Path(folder) / packed.name
+        pack(bundle, file, force=False, progress=progress)
+        progress("copying the bundle", None)
+        phone.push(file, packed)
+    progress("unpacking the bundle", None)
+    try:
+        _ask(phone, target, "unpack", ["--file", packed], lambda line: None)
+    finally:
+        phone.shell("rm", "-f", packed)
 
 
 def _pushed(
@@ -197,26 +219,19 @@ def run_there(
     arguments += ["--steps", steps, *flags]
     for key, value in settings.items():
         arguments += [OPTIONS[key], value]
-    return _ask(phone, place, "train", arguments, on_line)
+    return _ask(phone, place.bundle, "train", arguments, on_line)
 
 
 def _ask(
     phone: Phone,
-    place: Place,
+    bundle: PurePosixPath,
     verb: str,
     arguments: Sequence[object],
     on_line: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run a verb of the runner on a phone; the keys of its ``--json``."""
     runner = FOLDER / "runner"
-    if not phone.exists(runner / RUNNER):
-        raise DeviceError(
-            f"phone {phone.serial}",
-            found=f"no {runner / RUNNER}",
-            expected="the runner, built for the phone",
-            fix="Pass --runner with its folder, which 'zoexport device runner' makes (docs/device.md).",
-        )
-    line: list[object] = [runner / RUNNER, verb, "--bundle", place.bundle, *arguments]
+    line: list[object] = [runner / RUNNER, verb, "--bundle", bundle, *arguments]
     line += ["--cache", FOLDER / "packed", "--json"]
     for key in trust.trusted():
         line += ["--trust", key.line]
@@ -268,7 +283,7 @@ def generate(
             raise _no_run(phone, place, run)
         arguments += ["--state", place.state]
     progress("generating", None)
-    result = _ask(phone, place, "generate", arguments, on_line)
+    result = _ask(phone, place.bundle, "generate", arguments, on_line)
     return {**result, "serial": phone.serial, "run": run}
 
 
@@ -295,7 +310,7 @@ def _answer(code: int, output: str, phone: Phone) -> dict[str, Any]:
             f"zoexport-runner on {phone.serial}",
             found=f"exit code {code}" + (f" ({lines[-1]})" if lines else ""),
             expected="one line of JSON",
-            fix="Was it built for this phone? Try 'adb shell' with the runner's --help.",
+            fix="Was it built for this phone, from this release? Try 'adb shell' with the runner's --help.",
         )
     kind = _ERRORS.get(code, ZoExportError)
     parts = {key: str(error[key]) for key in ("found", "expected", "fix")}

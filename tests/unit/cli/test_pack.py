@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import struct
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.signed import make_keys, sign
 from zoexport.cli.main import run
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, Cancelled
+from zoexport.core.native import native_folder
 from zoexport.packing import pack, unpack
 
 SIGNATURE = manifests.SIGNATURE
@@ -245,3 +247,22 @@ def test_altered_archives_end_in_a_message_or_are_the_same(packed: Path, tmp_pat
         assert found == expected
         shutil.rmtree(tmp_path / "out")
     assert refused > 100
+
+
+def test_the_runner_unpacks_too(bundle: Path, packed: Path, tmp_path: Path) -> None:
+    def unpacked(*options: str) -> tuple[int, dict[str, Any]]:
+        line = ["unpack", "--file", packed, "--bundle", tmp_path / "there", "--json", *options]
+        done = subprocess.run(
+            [native_folder() / "zoexport-runner", *map(str, line)], capture_output=True
+        )
+        return done.returncode, json.loads(done.stdout)
+
+    assert unpacked() == (0, {"bundle": str(tmp_path / "there")})
+    assert contents(tmp_path / "there") == contents(bundle)
+    code, told = unpacked()
+    assert code == 2 and told["error"]["found"] == "something that is there"
+    assert unpacked("--force")[0] == 0
+    keys = make_keys(tmp_path / "keys")
+    code, told = unpacked("--force", "--trust", str(keys.pub))
+    assert code == 1 and "no signature" in told["error"]["found"]
+    assert contents(tmp_path / "there") == contents(bundle)
