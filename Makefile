@@ -14,8 +14,8 @@ FEDERATED_ARGS ?=
 # Of make sweep and make fuzz, all targets together.
 SECONDS ?= 600
 CLANG ?= clang++
-# Of make test-sanitized.
-KIND ?= address thread
+# Of make test-sanitized: address or thread; both.
+KIND ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -106,17 +106,8 @@ test-aarch64: setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
 
-test-sanitized: $(VENV)/.packages ## Run the C++ tests under sanitizers: KIND=address (and undefined behaviour), thread, or both
-	$(foreach kind,$(KIND),$(SANITIZED))
-
-# One sanitizer: its build, and its tests. What g++ brings; clang works too, with CXX=clang++.
-define SANITIZED
-$(BIN)/cmake -S . -B build/$(kind) -G Ninja -DCMAKE_BUILD_TYPE=Release -DZOEXPORT_SANITIZE=$(kind) \
-	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" -DPython3_EXECUTABLE="$(abspath $(BIN)/python)"
-	$(BIN)/cmake --build build/$(kind) --parallel $(JOBS) --target tests
-	ASAN_OPTIONS=handle_sigbus=0 $(BIN)/ctest --test-dir build/$(kind) --output-on-failure --no-tests=error --parallel $(JOBS)
-
-endef
+test-sanitized: setup ## Run the C++ tests under sanitizers: KIND=address (and undefined behaviour), thread, or both
+	$(BIN)/python -m pytest tests/slow/test_sanitized_cpp.py $(if $(KIND),-k $(KIND)) $(PYTEST_ARGS)
 
 # The slow test builds what it needs; then the quick tests of the session, whose own processes are watched too.
 test-sanitized-session: setup ## Run the session from Python under address and undefined-behaviour sanitizers

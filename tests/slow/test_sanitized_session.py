@@ -16,24 +16,18 @@ from typing import Any
 import pytest
 
 from tests.crash.points import write_examples
+from tests.support import sanitized
 from tests.support.compiled import Compiler
-from tests.support.hosts import BUILD, ROOT, environment_tool, run
+from tests.support.hosts import ROOT, run
 
 pytestmark = pytest.mark.slow
 STATES = ("resumed", "left", "right")
 
 
 @pytest.fixture(scope="module")
-def sanitized() -> dict[str, str]:
+def instrumented() -> dict[str, str]:
     """The environment of a process that loads the instrumented library."""
-    cmake, ninja = environment_tool("cmake"), environment_tool("ninja")
-    options = ["-GNinja", "-DCMAKE_BUILD_TYPE=Release", "-DZOEXPORT_SANITIZE=address"]
-    options += [f"-DCMAKE_MAKE_PROGRAM={ninja}", f"-DPython3_EXECUTABLE={sys.executable}"]
-    folder = BUILD / "address"
-    run(cmake, f"-S{ROOT}", f"-B{folder}", *options)
-    build = [str(cmake), "--build", str(folder), "--target", "zoexport"]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    folder = sanitized.build("address", "zoexport")
     return {
         **os.environ,
         "ZOEXPORT_NATIVE_DIR": str(folder / "runtime_ops"),
@@ -90,7 +84,7 @@ def drive(bundle: Path, examples: Path, folder: Path, environment: dict[str, str
     ],
 )
 def test_no_finding_and_the_same_bytes(
-    sanitized: dict[str, str],
+    instrumented: dict[str, str],
     compiler: Compiler,
     examples: Path,
     tmp_path: Path,
@@ -98,7 +92,7 @@ def test_no_finding_and_the_same_bytes(
     settings: dict[str, Any],
 ) -> None:
     bundle = compiler.bundle("llama_tied", method, weights="int4", **settings)
-    output = drive(bundle, examples, tmp_path / "watched", sanitized)
+    output = drive(bundle, examples, tmp_path / "watched", instrumented)
     assert "Sanitizer" not in output and "runtime error" not in output
     drive(bundle, examples, tmp_path / "plain", dict(os.environ))
     logs = {
@@ -109,14 +103,14 @@ def test_no_finding_and_the_same_bytes(
     assert len(logs) == 1
 
 
-def test_a_finding_ends_the_process(sanitized: dict[str, str], tmp_path: Path) -> None:
+def test_a_finding_ends_the_process(instrumented: dict[str, str], tmp_path: Path) -> None:
     """Else the test above could not fail: the library is given a buffer that is too short."""
     code = (
         "import ctypes, zoexport.session.abi as abi\n"
         "abi.library().zo_rng_normals(1, 1, 0, 0, 0, 64, ctypes.create_string_buffer(32))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=sanitized, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], env=instrumented, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr

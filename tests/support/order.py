@@ -16,8 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _PACKAGES = {"zoexport": ROOT / "exporter" / "zoexport", "tests": ROOT / "tests"}
 _PACKAGES["research"] = ROOT / "research"
-_WATCHED = {"kotlin": "android_app", "swift": "ios_app", "aarch64": "runtime_ops"}
-"""Folder of tests -> the folder of sources that they are of, which no Python imports."""
+_WATCHED = {
+    "kotlin": "android_app",
+    "swift": "ios_app",
+    "aarch64": "runtime_ops",
+    "test_sanitized_cpp.py": "runtime_ops",
+}
+"""Folder or file of tests -> the folder of sources that they are of, which no Python imports."""
 
 
 def newest_first(files: Iterable[Path]) -> list[Path]:
@@ -31,7 +36,7 @@ def newest_first(files: Iterable[Path]) -> list[Path]:
 
     def rank(path: Path) -> tuple[int, str]:
         touched = [ages.get(one, len(commits)) for one in (path, *_imported(path))]
-        watched = _WATCHED.get(path.parent.name)
+        watched = _WATCHED.get(path.name, _WATCHED.get(path.parent.name))
         if watched is not None:
             touched += [age for one, age in ages.items() if one.is_relative_to(ROOT / watched)]
         return min(touched), hashlib.sha256(f"{head} {path.relative_to(ROOT)}".encode()).hexdigest()
