@@ -36,8 +36,11 @@ using executorch::runtime::Span;
 #define ZO_CHECK(ctx, cond, result, rule) \
   ET_KERNEL_CHECK_MSG(ctx, cond, InvalidArgument, result, "%s: %s", __func__, rule)
 
-// A program file may name a tensor without memory.
-inline bool has_memory(const Tensor& t) { return t.numel() == 0 || t.const_data_ptr() != nullptr; }
+// A program file may name a tensor without memory, or place one between the bounds of its elements.
+inline bool has_memory(const Tensor& t) {
+  const auto address = reinterpret_cast<uintptr_t>(t.const_data_ptr());
+  return t.numel() == 0 || (address != 0 && address % static_cast<size_t>(t.element_size()) == 0);
+}
 
 // Row-major without gaps. ExecuTorch's own check multiplies sizes of a program file as 32-bit integers.
 inline bool is_contiguous(const Tensor& t) {

@@ -60,7 +60,7 @@ size_t Slots::find(const std::string& name) const {
 
 void Slots::hold(TwoCopies copies, bool keep) {
   for (size_t i = 0; !keep && i < size(); ++i) {
-    if (trainable(i)) {
+    if (trainable(i) && spec(i).bytes() > 0) {
       std::memcpy(copies.current() + values_[i].offset, current(i), spec(i).bytes());
     }
   }
