@@ -119,6 +119,7 @@ def answered(
     max_tokens: int,
     stop: Sequence[str],
     phase: Progress,
+    last: bool = False,
 ) -> dict[str, Any]:
     """``exact_match`` and ``f1`` of greedy answers.
 
@@ -126,7 +127,7 @@ def answered(
         ZoExportError: something cannot be used; a prompt that is too long names its line.
     """
     exact = words = 0.0
-    with Generator.open(bundle, state=state) as generator:
+    with Generator.open(bundle, state=state, last=last) as generator:
         for number, question in enumerate(questions):
             phase("answering", number / len(questions))
             try:

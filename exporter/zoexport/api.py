@@ -18,7 +18,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zoexport.core import manifest as manifests
 from zoexport.core import trust as trusts
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zoexport.core.minisign import PublicKey
     from zoexport.generate import Generator
     from zoexport.models import ModelSource
-    from zoexport.session import Sampling, StepProgress
+    from zoexport.session import Sampling, StepEvaluation, StepProgress
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
 Data: TypeAlias = "StrPath | Iterable[Mapping[str, Any]]"
@@ -169,6 +169,11 @@ class Bundle:
         by_key: Mapping[str, Any] | None = None,
         recover: bool = False,
         change_settings: bool = False,
+        eval_data: Data | None = None,
+        eval_every: int | None = None,
+        patience: int | None = None,
+        keep: Literal["last", "best"] | None = None,
+        evaluated: Callable[[StepEvaluation], None] | None = None,
         **settings: Any,
     ) -> Trained:
         """Train until the state has ``steps`` steps in total, in the session that a phone runs.
@@ -182,15 +187,24 @@ class Bundle:
             by_key: more settings, under the keys of ``--set``.
             recover: go on from the last good record of a damaged log.
             change_settings: go on with other settings or data than the run's; else they are refused.
+            eval_data: held-out examples, on which it evaluates before the first step, every ``eval_every`` steps (a
+                tenth of all) and after the last. ``patience`` evaluations in a row without a lower loss end the run.
+                Who reads the state then gets the values of the best evaluation, with ``keep="last"`` those of the
+                last step. A run that goes on keeps all of these.
+            evaluated: called after each evaluation.
             settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``;
                 what is not given is the run's, or the bundle's for a new one.
 
         Raises:
             ZoExportError: something cannot be used, the run diverged, or it was stopped.
         """
-        from zoexport.train import train
+        from zoexport.train import HeldOut, train
 
-        with _as_file(data) as file, trusts.required(self.trusted):
+        with (
+            _as_file(data) as file,
+            contextlib.nullcontext() if eval_data is None else _as_file(eval_data) as held_out,
+            trusts.required(self.trusted),
+        ):
             found = train(
                 self.path,
                 data=file,
@@ -201,6 +215,10 @@ class Bundle:
                 phase=phase or _silent,
                 recover=recover,
                 change_settings=change_settings,
+                held_out=None
+                if held_out is None
+                else HeldOut(held_out, eval_every, patience, keep),
+                evaluated=evaluated,
             )
         return Trained(**{**found, "state": Path(state)})
 
@@ -214,6 +232,7 @@ class Bundle:
         stop: Iterable[str] = (),
         progress: Progress | None = None,
         by_key: Mapping[str, Any] | None = None,
+        last: bool = False,
         **settings: Any,
     ) -> Evaluated:
         """Loss and accuracies of a state, or of the bundle as compiled.
@@ -225,6 +244,7 @@ class Bundle:
             max_tokens, stop: of answers; see :meth:`generate`.
             progress: called with what is being done.
             by_key, settings: only ``loss``.
+            last: the values of the last step, also where the run keeps its best.
 
         Raises:
             ZoExportError: something cannot be used.
@@ -244,6 +264,7 @@ class Bundle:
                 state=where,
                 settings={**(by_key or {}), **self._by_key(settings)},
                 phase=progress or _silent,
+                last=last,
             )
             if questions is not None:
                 found |= answered(
@@ -253,6 +274,7 @@ class Bundle:
                     max_tokens=max_tokens,
                     stop=tuple(stop),
                     phase=progress or _silent,
+                    last=last,
                 )
         return Evaluated(**found)
 
@@ -266,6 +288,7 @@ class Bundle:
         stop: Iterable[str] = (),
         sampling: Sampling | None = None,
         sliding: bool = False,
+        last: bool = False,
         on_text: Callable[[str], None] | None = None,
     ) -> Generated:
         """Generate what follows a prompt.
@@ -279,6 +302,7 @@ class Bundle:
             stop: strings before the first of which the text ends.
             sampling: the most likely token each time where None.
             sliding: past the bundle's context go on over the last part of the tokens (docs/generate.md).
+            last: the state's values of the last step, also where the run keeps its best.
             on_text: called with pieces of text as they come.
 
         Raises:
@@ -301,6 +325,7 @@ class Bundle:
                 stop=tuple(stop),
                 sampling=sampling,
                 sliding=sliding,
+                last=last,
                 on_text=on_text,
             )
         return Generated(**found)
@@ -310,12 +335,14 @@ class Bundle:
         *,
         state: StrPath | None = None,
         adapters: Mapping[str, StrPath] | None = None,
+        last: bool = False,
     ) -> Generator:
         """Open the bundle once to generate several texts, with adapters that are switched in between.
 
         Args:
             state: a training state's folder, which stays as it is.
             adapters: by name, what :meth:`export_adapter` wrote; :meth:`Generator.load_adapter` takes more of them.
+            last: the state's values of the last step, also where the run keeps its best.
 
         Returns:
             A :class:`zoexport.generate.Generator`, to be used in a ``with`` statement.
@@ -330,6 +357,7 @@ class Bundle:
                 self.path,
                 state=None if state is None else Path(state),
                 adapters={name: Path(path) for name, path in (adapters or {}).items()},
+                last=last,
             )
 
     def parity(
@@ -372,6 +400,7 @@ class Bundle:
         outtype: str | None = None,
         model: str | None = None,
         force: bool = False,
+        last: bool = False,
     ) -> Exported:
         """Write what a state has trained, or the bundle's initial values, as another tool's files.
 
@@ -383,6 +412,7 @@ class Bundle:
             outtype: the numbers of ``gguf``: ``f32`` where None, ``f16`` or ``q8_0``.
             model: where the original model is, if not where it was compiled from; for ``merged`` and ``hf``.
             force: replace ``path`` where it exists.
+            last: the state's values of the last step, also where the run keeps its best.
 
         Raises:
             ZoExportError: something cannot be used; nothing is written.
@@ -398,6 +428,7 @@ class Bundle:
                 force=force,
                 outtype=outtype,
                 model=model,
+                last=last,
             )
         return Exported(**{**found, "adapter": Path(path)})
 

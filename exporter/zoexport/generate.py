@@ -52,6 +52,7 @@ class Generator:
         *,
         state: Path | None = None,
         adapters: Mapping[str, Path] | None = None,
+        last: bool = False,
     ) -> Generator:
         """Open a bundle.
 
@@ -59,6 +60,7 @@ class Generator:
             bundle: its folder.
             state: a training state, whose pending update is applied; it stays as it is.
             adapters: by name, what ``adapter export`` wrote.
+            last: the state's values of the last step, also where the run keeps its best.
 
         Raises:
             ZoExportError: something cannot be used.
@@ -67,7 +69,7 @@ class Generator:
         generator = cls(Session.open(bundle), bundle, manifest)
         try:
             if state is not None:
-                generator.session.attach(state, read_only=True)
+                generator.session.attach(state, read_only=True, last=last)
             for name, adapter in (adapters or {}).items():
                 generator.load_adapter(name, adapter)
         except BaseException:
@@ -172,6 +174,7 @@ def generate(
     stop: Sequence[str] = (),
     sampling: Sampling | None = None,
     sliding: bool = False,
+    last: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Generate what follows each prompt, in one session.
@@ -185,6 +188,7 @@ def generate(
         stop: strings before the first of which a text ends.
         sampling: the most likely token each time where None.
         sliding: past the bundle's context go on over the last part of the tokens.
+        last: the state's values of the last step, also where the run keeps its best.
         on_text: called with pieces of text as they come.
 
     Yields:
@@ -203,7 +207,7 @@ def generate(
         )
     name = None if adapter is None else name_of(adapter)
     adapters = {} if adapter is None or name is None else {name: adapter}
-    with Generator.open(bundle, state=state, adapters=adapters) as generator:
+    with Generator.open(bundle, state=state, adapters=adapters, last=last) as generator:
         for prompt in prompts:
             yield generator.generate(
                 prompt,

@@ -95,12 +95,12 @@ def unpack(
     def told(done: int, total: int) -> None:
         progress("unpacking", done / max(total, 1))
 
-    with stoppable(abi.ON_PART, told) as callback:
+    with stoppable() as callback:
         options = abi.UnpackOptions(
             struct_size=ctypes.sizeof(abi.UnpackOptions),
             replace=int(force),
             trusted_keys=None if keys is None else "\n".join(key.line for key in keys).encode(),
-            on_progress=callback,
+            on_progress=callback(abi.ON_PART, told),
         )
         abi.call(
             *("zo_bundle_unpack", abi.path_bytes(file), abi.path_bytes(output)),

@@ -29,6 +29,8 @@ class Trained(_Result):
         state: the state's folder.
         packed_problem: why packed weights are not kept in a file; empty where they are.
         examples: in the data. shortened: those of them longer than a row.
+        evaluations: of the held-out examples, each with step, loss, accuracy and token_accuracy. best_step: the steps
+            of the one with the lowest loss; None without evaluations after steps.
     """
 
     steps: int
@@ -40,6 +42,8 @@ class Trained(_Result):
     packed_problem: str
     examples: int
     shortened: int
+    evaluations: list[dict[str, Any]]
+    best_step: int | None
 
 
 @dataclasses.dataclass(frozen=True)

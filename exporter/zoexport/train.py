@@ -6,23 +6,39 @@ The process that steps imports neither torch nor transformers, so that its memor
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from zoexport.core import manifest as manifests
 from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Progress
-from zoexport.session import Session, describe_state, memory_usage
+from zoexport.session import Session, StepEvaluation, Validation, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
 from zoexport.session.examples import read_examples
 
 _MEGABYTE = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """Examples that a run evaluates on while it trains; what is None is as the run has it (``session.Validation``).
+
+    Attributes:
+        data: JSON Lines. every: steps from one evaluation to the next. patience: evaluations without a lower loss that
+            end the run. keep: ``best`` or ``last``.
+    """
+
+    data: Path
+    every: int | None = None
+    patience: int | None = None
+    keep: Literal["last", "best"] | None = None
 
 
 def train(
@@ -36,8 +52,10 @@ def train(
     phase: Progress,
     recover: bool = False,
     change_settings: bool = False,
+    held_out: HeldOut | None = None,
+    evaluated: Callable[[StepEvaluation], None] | None = None,
 ) -> dict[str, Any]:
-    """Train until the state has ``steps`` steps in total.
+    """Train until the state has ``steps`` steps in total, or what is held out has no lower loss any more.
 
     Args:
         bundle: the bundle's folder.
@@ -49,6 +67,7 @@ def train(
         phase: called with what happens before the first step.
         recover: go on from the last good record of a damaged log.
         change_settings: go on with other settings or data than the run's.
+        held_out: what is evaluated on meanwhile. evaluated: called after each evaluation.
 
     Returns:
         The keys of ``train --json``, with ``examples`` and ``shortened``, and ``packed_problem``: why packed weights
@@ -65,6 +84,7 @@ def train(
     with (
         Session.open(bundle) as session,
         read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts),
+        _validation(bundle, held_out, loss, phase, evaluated) as validation,
     ):
         # Only now: data that cannot be used must not leave a state behind.
         session.attach(
@@ -76,9 +96,10 @@ def train(
         session.configure(**chosen)
         phase("training", None)
         with run.stopping_on_sigterm():
-            session.train(dataset, steps, on_progress=run)
+            session.train(dataset, steps, on_progress=run, validation=validation)
         info = session.info
         losses = [session.record(step).loss for step in range(info.steps)]
+        evaluations = session.evaluations
     return {
         "steps": len(losses),
         "losses": losses,
@@ -87,8 +108,41 @@ def train(
         "peak_anonymous_mb": _megabytes(run.peak_anonymous),
         "state": str(state),
         "packed_problem": info.packed_problem,
+        "evaluations": [
+            {key: value for key, value in dataclasses.asdict(one).items() if key != "best"}
+            for one in evaluations
+        ],
+        "best_step": next((one.step for one in evaluations if one.best), None),
         **counts,
     }
+
+
+@contextlib.contextmanager
+def _validation(
+    bundle: Path,
+    held_out: HeldOut | None,
+    loss: str,
+    phase: Progress,
+    evaluated: Callable[[StepEvaluation], None] | None,
+) -> Iterator[Validation | None]:
+    if held_out is None:
+        yield None
+        return
+
+    def found(evaluation: StepEvaluation) -> None:
+        phase("training", None)
+        if evaluated is not None:
+            evaluated(evaluation)
+
+    with read_examples(bundle, held_out.data, loss=loss, progress=phase) as (dataset, _):
+        yield Validation(
+            dataset,
+            held_out.every,
+            held_out.patience,
+            held_out.keep,
+            on_evaluated=found,
+            on_part=lambda done, total: phase("evaluating", done / total),
+        )
 
 
 def evaluate(
@@ -98,6 +152,7 @@ def evaluate(
     state: Path | None,
     settings: Mapping[str, Any],
     phase: Progress,
+    last: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a state, or the bundle as compiled; changes neither.
 
@@ -107,6 +162,7 @@ def evaluate(
         state: the state's folder; its pending update is applied to what is evaluated.
         settings: only ``loss``.
         phase: called with what is being done.
+        last: the values of the last step, also where the run keeps its best.
 
     Returns:
         The keys of ``eval --json``, with ``shortened``.
@@ -127,7 +183,7 @@ def evaluate(
     loss = chosen.get("loss", manifest["settings"]["loss"])
     with Session.open(bundle) as session:
         if state is not None:
-            session.attach(state, read_only=True)
+            session.attach(state, read_only=True, last=last)
         session.configure(**chosen)
         with read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts):
             phase("evaluating", None)

@@ -28,6 +28,7 @@ def export_adapter(
     force: bool,
     outtype: str | None = None,
     model: str | None = None,
+    last: bool = False,
 ) -> dict[str, Any]:
     """Write what a state has trained, the pending update applied, or the bundle's initial values.
 
@@ -40,6 +41,7 @@ def export_adapter(
         force: replace ``output`` where it exists.
         outtype: the type of a GGUF file's numbers; None: f32.
         model: where the original model is, if not where it was compiled from; for formats of whole models.
+        last: the values of the last step, also where the run keeps its best.
 
     Returns:
         The keys of ``adapter export --json``: adapter, format, steps, tensors, bytes.
@@ -55,7 +57,7 @@ def export_adapter(
     with Session.open(bundle, engine=no_programs) as session:
         initial = _values(session) if kind == "sparse" else {}
         if state is not None:
-            session.attach(state, read_only=True)
+            session.attach(state, read_only=True, last=last)
         slots = _values(session)
         steps = session.info.steps
     wanted = Output(kind, output, force, outtype, model)

@@ -7,6 +7,7 @@
 #include "bindings/c_dataset.h"
 #include "bindings/c_session.h"
 #include "bindings/c_support.h"
+#include "bindings/handles.h"
 #include "engines/packed_weights.h"
 #include "rng/permutation.h"
 #include "rng/variants.h"
@@ -17,6 +18,7 @@
 
 using namespace zoexport::c;
 using zoexport::Failure;
+using zoexport::sized;
 using zoexport::SlotForm;
 using zoexport::Status;
 
@@ -24,9 +26,10 @@ namespace {
 
 // The first zo_run of this ABI version ended before this field.
 constexpr size_t kFirstRun = offsetof(zo_run, momentum);
-// Likewise the first zo_open_options and zo_slot_info.
+// Likewise the first zo_open_options, zo_slot_info and zo_attach_options.
 constexpr size_t kFirstOpenOptions = offsetof(zo_open_options, cache);
 constexpr size_t kFirstSlotInfo = offsetof(zo_slot_info, dtype);
+constexpr size_t kFirstAttachOptions = offsetof(zo_attach_options, last);
 
 // `before` gives what an older caller's shorter struct lacks.
 zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& before) {
@@ -61,6 +64,15 @@ zo_slot_info to_c(const zoexport::SlotSpec& spec) {
           spec.shape.data(),
           spec.elements,
           spec.dtype};
+}
+
+zo_evaluated to_c(const zoexport::Evaluated& evaluated, bool best) {
+  return {0,
+          best ? 1u : 0u,
+          evaluated.step,
+          evaluated.found.loss,
+          evaluated.found.accuracy,
+          evaluated.found.token_accuracy};
 }
 
 zo_status read_slot(zo_session* session, const char* name, int32_t which, SlotForm form, void* values, size_t count,
@@ -210,11 +222,12 @@ zo_status zo_session_attach_with(zo_session* session, const char* folder, const 
     ZO_TRY(check_path(folder, "folder"));
     ZO_REQUIRE(options);
     zo_attach_options given;
-    ZO_TRY(read_struct(*options, sizeof(zo_attach_options), "zo_attach_options", given));
+    ZO_TRY(read_struct(*options, kFirstAttachOptions, "zo_attach_options", given));
     zoexport::AttachOptions chosen;
     chosen.mode = given.mode;
     chosen.recover = given.recover != 0;
     chosen.change_settings = given.change_settings != 0;
+    chosen.last = given.last != 0;
     if (given.seed != nullptr) {
       chosen.seed = *given.seed;
     }
@@ -334,13 +347,59 @@ zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const 
 
 zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
                            zo_on_progress on_progress, void* user, zo_error* error) {
+  zo_train_options options = sized<zo_train_options>();
+  options.total_steps = total_steps;
+  options.on_progress = on_progress;
+  options.user = user;
+  return zo_session_train_with(session, dataset, &options, error);
+}
+
+zo_status zo_session_train_with(zo_session* session, const zo_dataset* dataset, const zo_train_options* options,
+                                zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(dataset);
+    ZO_REQUIRE(options);
+    zo_train_options given;
+    ZO_TRY(read_struct(*options, sizeof(zo_train_options), "zo_train_options", given));
+    if (given.keep < ZO_KEEP_DEFAULT || given.keep > ZO_KEEP_BEST) {
+      return Failure{ZO_INVALID_ARGUMENT, "keep", std::to_string(given.keep), "one of ZO_KEEP_*", "Pass one of them."};
+    }
     session->cancelled = false;
-    return impl.train(dataset->impl, total_steps, [&](const zo_progress& progress) {
-      const bool stop = on_progress != nullptr && on_progress(user, &progress) != 0;
+    zoexport::TrainOptions chosen;
+    chosen.total_steps = given.total_steps;
+    chosen.go_on = [&](const zo_progress& progress) {
+      const bool stop = given.on_progress != nullptr && given.on_progress(given.user, &progress) != 0;
       return !stop && !session->cancelled;
-    });
+    };
+    zoexport::Validation& validation = chosen.validation;
+    validation.held_out = given.held_out != nullptr ? &given.held_out->impl : nullptr;
+    validation.every = given.every;
+    validation.patience = given.patience;
+    if (given.keep != ZO_KEEP_DEFAULT) {
+      validation.keep_best = given.keep == ZO_KEEP_BEST;
+    }
+    validation.on_evaluated = [&](const zoexport::Evaluated& evaluated, bool best) {
+      zo_evaluated told = to_c(evaluated, best);
+      told.struct_size = sizeof(told);
+      const bool stop = given.on_evaluated != nullptr && given.on_evaluated(given.user, &told) != 0;
+      return !stop && !session->cancelled;
+    };
+    Parts parts(given.on_part, given.user);
+    validation.part = [&](uint64_t done, uint64_t total) { return parts(done, total) && !session->cancelled; };
+    return impl.train(dataset->impl, chosen);
+  });
+}
+
+zo_status zo_session_evaluated(zo_session* session, uint32_t index, zo_evaluated* evaluated, zo_error* error) {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    ZO_REQUIRE(evaluated);
+    const std::vector<zoexport::Evaluated>& made = impl.evaluated();
+    if (index >= made.size()) {
+      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(made.size()),
+                     "Stop at the last evaluation."};
+    }
+    const zo_evaluated found = to_c(made[index], impl.best() == &made[index]);
+    return write_struct(found, sizeof(zo_evaluated), "zo_evaluated", evaluated);
   });
 }
 

@@ -73,9 +73,12 @@ zo_status begin_run(const Options& options, zo_session* session, zo_error& error
   const std::optional<uint64_t> seed = options.verb == "generate" ? std::nullopt : options.seed;
   zo_status status = ZO_OK;
   if (!options.state.empty()) {
-    const zo_attach_options attach{sizeof(zo_attach_options), options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ,
-                                   seed ? &*seed : nullptr, options.recover ? 1u : 0u,
-                                   options.change_settings ? 1u : 0u};
+    zo_attach_options attach = sized<zo_attach_options>();
+    attach.mode = options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ;
+    attach.seed = seed ? &*seed : nullptr;
+    attach.recover = options.recover ? 1 : 0;
+    attach.change_settings = options.change_settings ? 1 : 0;
+    attach.last = options.last ? 1 : 0;
     status = zo_session_attach_with(session, options.state.c_str(), &attach, &error);
   }
   zo_run run = sized<zo_run>();
@@ -100,10 +103,11 @@ zo_status begin_run(const Options& options, zo_session* session, zo_error& error
   return zo_session_configure(session, &run, &error);
 }
 
-// The examples of the command line; the tokenizer is closed again, as it takes memory.
-zo_status read_examples(const Options& options, zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
-  if (options.data.empty()) {
-    return zo_dataset_load(dataset, options.examples.c_str(), &error);
+// The examples of a file, tokenized or of data; the tokenizer is closed again, as it takes memory.
+zo_status read_examples(const Options& options, zo_session* session, const std::string& tokenized,
+                        const std::string& data, zo_dataset* dataset, uint64_t& shortened, zo_error& error) {
+  if (data.empty()) {
+    return zo_dataset_load(dataset, tokenized.c_str(), &error);
   }
   zo_run run = sized<zo_run>();
   zo_status status = zo_session_run(session, &run, &error);
@@ -112,11 +116,27 @@ zo_status read_examples(const Options& options, zo_session* session, zo_dataset*
   status = status == ZO_OK ? zo_tokenizer_open(options.bundle.c_str(), &open, &tokenizer, &error) : status;
   zo_read_report report = sized<zo_read_report>();
   if (status == ZO_OK) {
-    status = zo_dataset_read(dataset, tokenizer, options.data.c_str(), options.loss.value_or(run.loss), stop_at_part,
-                             nullptr, &report, &error);
+    status = zo_dataset_read(dataset, tokenizer, data.c_str(), options.loss.value_or(run.loss), stop_at_part, nullptr,
+                             &report, &error);
   }
   zo_tokenizer_close(tokenizer);
-  out["shortened"] = report.shortened;
+  shortened = report.shortened;
+  return status;
+}
+
+// Those of the command line; `held_out` stays empty where none are asked for.
+zo_status read_data(const Options& options, zo_session* session, zo_dataset* dataset, DatasetHandle& held_out,
+                    json& out, zo_error& error) {
+  uint64_t shortened = 0;
+  zo_status status = read_examples(options, session, options.examples, options.data, dataset, shortened, error);
+  if (!options.data.empty()) {
+    out["shortened"] = shortened;
+  }
+  if (status == ZO_OK && options.validates()) {
+    held_out.reset(zo_dataset_new());
+    status =
+        read_examples(options, session, options.eval_examples, options.eval_data, held_out.get(), shortened, error);
+  }
   return status;
 }
 
@@ -162,14 +182,48 @@ int32_t on_progress(void* user, const zo_progress* progress) {
 
 json number(double value) { return std::isfinite(value) ? json(value) : json(); }
 
-zo_status train(const Options& options, zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
+int32_t on_evaluated(void*, const zo_evaluated* evaluated) {
+  std::fprintf(stderr, "step %llu  held-out loss %.4f%s\n", static_cast<unsigned long long>(evaluated->step),
+               evaluated->loss, evaluated->best != 0 ? ", the best so far" : "");
+  return stop_requested;
+}
+
+// The keys `evaluations` and `best_step`.
+void add_evaluations(zo_session* session, json& out) {
+  out["evaluations"] = json::array();
+  out["best_step"] = nullptr;
+  zo_evaluated one = sized<zo_evaluated>();
+  for (uint32_t i = 0; zo_session_evaluated(session, i, &one, nullptr) == ZO_OK; ++i) {
+    out["evaluations"].push_back({{"step", one.step},
+                                  {"loss", number(one.loss)},
+                                  {"accuracy", number(one.accuracy)},
+                                  {"token_accuracy", number(one.token_accuracy)}});
+    if (one.best != 0) {
+      out["best_step"] = one.step;
+    }
+  }
+}
+
+zo_status train(const Options& options, zo_session* session, zo_dataset* dataset, const zo_dataset* held_out, json& out,
+                zo_error& error) {
   Progress progress;
   progress.options = &options;
   progress.session = session;
-  zo_status status = zo_session_train(session, dataset, options.steps, on_progress, &progress, &error);
+  zo_train_options wanted = sized<zo_train_options>();
+  wanted.total_steps = options.steps;
+  wanted.held_out = held_out;
+  wanted.every = options.eval_every;
+  wanted.patience = options.patience;
+  wanted.keep = options.keep;
+  wanted.on_progress = on_progress;
+  wanted.on_evaluated = on_evaluated;
+  wanted.on_part = stop_at_part;
+  wanted.user = &progress;
+  zo_status status = zo_session_train_with(session, dataset, &wanted, &error);
   if (status != ZO_OK) {
     return status;
   }
+  add_evaluations(session, out);
   zo_info info = sized<zo_info>();
   status = zo_session_info(session, &info, &error);
   json losses = json::array();
@@ -269,6 +323,7 @@ int run(const Options& options) {
     return 0;
   }
   const DatasetHandle dataset(zo_dataset_new());
+  DatasetHandle held_out;
   const zo_open_options open = open_options(options);
   const auto start = std::chrono::steady_clock::now();
   zo_session* opened = nullptr;
@@ -277,7 +332,7 @@ int run(const Options& options) {
   const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // Before the state: examples that cannot be used must not leave one behind.
   if (status == ZO_OK && options.takes_examples()) {
-    status = read_examples(options, opened, dataset.get(), out, error);
+    status = read_data(options, opened, dataset.get(), held_out, out, error);
   }
   status = status == ZO_OK ? begin_run(options, opened, error) : status;
   if (status == ZO_OK && options.verb == "inspect") {
@@ -287,7 +342,7 @@ int run(const Options& options) {
   } else if (status == ZO_OK && options.verb == "export") {
     status = write_adapter(options, session.get(), out, error);
   } else if (status == ZO_OK) {
-    status = options.verb == "train" ? train(options, session.get(), dataset.get(), out, error)
+    status = options.verb == "train" ? train(options, session.get(), dataset.get(), held_out.get(), out, error)
                                      : evaluate(session.get(), dataset.get(), out, error);
   }
   if (status != ZO_OK) {

@@ -78,6 +78,10 @@ int32_t outtype_from_text(const std::string& text) {
   return text == "f32" ? ZO_OUTTYPE_F32 : text == "f16" ? ZO_OUTTYPE_F16 : text == "q8_0" ? ZO_OUTTYPE_Q8_0 : -1;
 }
 
+int32_t keep_from_text(const std::string& text) {
+  return text == "best" ? ZO_KEEP_BEST : text == "last" ? ZO_KEEP_LAST : -1;
+}
+
 Status set_cache(Options& options, const std::string& text) {
   if (text.empty()) {
     return bad("--cache", "nothing", "a folder, or none");
@@ -114,6 +118,11 @@ const std::map<std::string, Setter>& setters() {
       {"--examples", path(&Options::examples)},
       {"--data", path(&Options::data)},
       {"--file", path(&Options::file)},
+      {"--eval-examples", path(&Options::eval_examples)},
+      {"--eval-data", path(&Options::eval_data)},
+      {"--eval-every", whole<uint32_t>("--eval-every", &Options::eval_every, 1)},
+      {"--patience", whole<uint32_t>("--patience", &Options::patience, 1)},
+      {"--keep", word("--keep", &Options::keep, keep_from_text, "best or last")},
       {"--state", path(&Options::state)},
       {"--cache", set_cache},
       {"--trust", add_trusted},
@@ -150,13 +159,10 @@ const std::map<std::string, Setter>& setters() {
 
 const std::map<std::string, bool Options::*>& flags() {
   static const std::map<std::string, bool Options::*> table = {
-      {"--json", &Options::json},
-      {"--timings", &Options::timings},
-      {"--skip-hashes", &Options::skip_hashes},
-      {"--recover", &Options::recover},
-      {"--change-settings", &Options::change_settings},
-      {"--chat", &Options::chat},
-      {"--sliding", &Options::sliding},
+      {"--json", &Options::json},       {"--last", &Options::last},
+      {"--timings", &Options::timings}, {"--skip-hashes", &Options::skip_hashes},
+      {"--recover", &Options::recover}, {"--change-settings", &Options::change_settings},
+      {"--chat", &Options::chat},       {"--sliding", &Options::sliding},
       {"--force", &Options::force},
   };
   return table;
@@ -181,6 +187,11 @@ Status check_required(const Options& options) {
   }
   if (!options.adapter.empty() && !options.state.empty()) {
     return bad("--adapter", "a state too", "one of them");
+  }
+  if (options.validates() &&
+      (options.verb != "train" || !options.eval_examples.empty() == !options.eval_data.empty())) {
+    return bad("--eval-data", options.verb == "train" ? "--eval-examples too" : "the verb " + options.verb,
+               "train, with one of them");
   }
   if (options.verb == "train" && options.state.empty()) {
     return bad("--state", "nothing", "a folder for the state");
@@ -211,6 +222,12 @@ const char* const kUsage =
     "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
     "  --schedule constant|linear|cosine  --loss full|choices\n"
     "  --difference central|forward     the same, of a zeroth-order method\n"
+    "  --eval-data FILE | --eval-examples FILE  of train: held-out examples to evaluate on meanwhile\n"
+    "  --eval-every N --patience N --keep best|last     steps between evaluations (a tenth of all); evaluations "
+    "without a "
+    "lower loss\n"
+    "                    after which training ends; whose values export, eval and generate take: the best's\n"
+    "  --last            take those of the last step\n"
     "  --max-tokens N --temperature X --top-k N --top-p X --min-p X --repetition-penalty X --seed N     of generate\n"
     "  --stop TEXT       the text ends before it; again for several\n"
     "  --chat            the prompt is a user's message, which the model's chat template writes\n"

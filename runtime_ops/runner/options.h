@@ -22,6 +22,13 @@ struct Options {
   bool recover = false;
   bool change_settings = false;
   bool json = false;
+  bool last = false;  // of a state that is read: the last step's values, also where the run keeps its best
+  // What train evaluates on meanwhile: tokenized, or as people write them.
+  std::string eval_examples;
+  std::string eval_data;
+  uint32_t eval_every = 0;
+  uint32_t patience = 0;
+  int32_t keep = ZO_KEEP_DEFAULT;
   std::optional<std::string> cache;  // empty: none; not given: the session's own rule
   bool timings = false;
   std::optional<std::string> trusted;  // public keys, as zo_open_options takes them
@@ -60,6 +67,7 @@ struct Options {
   std::string file;  // of unpack
 
   bool takes_examples() const { return verb == "train" || verb == "eval"; }
+  bool validates() const { return !eval_examples.empty() || !eval_data.empty(); }
 };
 
 extern const char* const kUsage;

@@ -44,6 +44,23 @@ struct StepReport {
   StepOutput output;
 };
 
+// Held-out examples that a run evaluates on while it trains. What is not asked for is as the run has it, or as the header says.
+struct Validation {
+  const Dataset* held_out = nullptr;  // null: nothing is evaluated
+  uint32_t every = 0;
+  uint32_t patience = 0;
+  std::optional<bool> keep_best;
+  // Told of each evaluation, and whether it is the best so far; false ends the run.
+  std::function<bool(const Evaluated& evaluated, bool best)> on_evaluated;
+  GoOn part;  // of the examples of one
+};
+
+struct TrainOptions {
+  uint64_t total_steps = 0;
+  std::function<bool(const zo_progress&)> go_on;  // after every step; false ends the run
+  Validation validation;
+};
+
 // What is to be generated, and with what. The prompt is one of `options.prompt`, `text` and `messages`.
 struct GenerateRequest {
   GenerateOptions options;
@@ -87,13 +104,19 @@ class Session {
   const std::vector<ProgramCost>& costs() const { return programs_->costs(); }
   const std::vector<Record>& records() const { return records_; }
   const RunSettings& run() const { return run_; }
+  // What was found on held-out examples so far.
+  const std::vector<Evaluated>& evaluated() const {
+    static const std::vector<Evaluated> kNone;
+    return evaluations_ ? evaluations_->made : kNone;
+  }
+  const Evaluated* best() const { return evaluations_ ? evaluations_->best() : nullptr; }
   const PackedUse& packed() const { return packed_; }
 
   // These four give up a state that the session made where they fail before its first step.
   Status attach(const std::string& folder, const AttachOptions& options);
   Status configure(const RunSettings& run);
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
-  Status train(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
+  Status train(const Dataset& dataset, const TrainOptions& options);
   // `go_on` is told of the examples.
   Result<zo_evaluation> evaluate(const Dataset& dataset, const GoOn& go_on);
   // What follows a prompt. Caches and the tokenizer may stay for the next one, until a step is taken or forget().
@@ -132,7 +155,13 @@ class Session {
   Given judged(Given given);
   Status check_settings(const RunSettings& run) const;
   Result<StepReport> step_on(const Dataset& dataset, const uint64_t* indices, size_t count);
-  Status train_on(const Dataset& dataset, uint64_t total_steps, const std::function<bool(const zo_progress&)>& go_on);
+  Status train_on(const Dataset& dataset, const TrainOptions& options);
+  // What a run evaluates from now on, none where nothing is; or why not.
+  Result<std::optional<Evaluations>> asked_validation(const Validation& asked, uint64_t total_steps) const;
+  // Evaluates where the steps so far ask for it and that was not done; false: the host wants the run to end.
+  Result<bool> validate(const Validation& validation, uint64_t total_steps);
+  // Saves a run that the host wants to end; the failure that says so.
+  Status stopped(uint64_t total_steps);
   // Configures what the state says of its run.
   Status take_recorded();
   // The record of a run that goes on with these settings and examples, or that the state refuses to.
@@ -165,6 +194,7 @@ class Session {
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr);
+  Status check_writable() const;
   // A state that can be trained, room for the slots' copies, and the initial values on disk: what a step begins with.
   Status prepare_step();
   // Steps from one snapshot to the next.
@@ -193,6 +223,8 @@ class Session {
   Status resume();
   Status resume_copies();
   Status read_copies();
+  // Of a state that is read: the values after the steps of the best evaluation, from its snapshot and records.
+  Status read_best();
   // Of first-order methods: the values after records_.size() steps, or the newest before them.
   Status go_back();
   Status drop_records_after(uint64_t steps);
@@ -220,6 +252,7 @@ class Session {
   RunSettings run_;
   std::optional<StateFolder> state_;
   std::optional<RunRecord> recorded_;  // what the state has of its run
+  std::optional<Evaluations> evaluations_;
   bool changes_settings_ = false;
   std::vector<Record> records_;
   uint64_t applied_ = 0;              // updates that are in the slots' current values
@@ -234,5 +267,14 @@ class Session {
   std::optional<uint64_t> order_epoch_;
   std::vector<uint32_t> order_;
 };
+
+template <typename Given>
+Given Session::judged(Given given) {
+  if (state_) {
+    // A run that diverged leaves its last good state, also where that has no steps.
+    state_->want(given.ok() || given.failure().code == ZO_DIVERGED);
+  }
+  return given;
+}
 
 }  // namespace zoexport

@@ -24,14 +24,18 @@ Status Session::attach(const std::string& folder, const AttachOptions& options) 
   state_.emplace(std::move(opened.folder));
   records_ = std::move(opened.records);
   recorded_ = std::move(opened.run);
+  evaluations_ = std::move(opened.evaluations);
   changes_settings_ = options.change_settings;
   run_.seed = opened.seed;
+  const bool best = !state_->writable() && !options.last && evaluations_ && evaluations_->settings.keep_best &&
+                    evaluations_->best() != nullptr;
   Status restored = take_recorded();
-  restored = restored.ok() ? resume() : restored;
+  restored = !restored.ok() ? restored : best ? read_best() : resume();
   if (!restored.ok()) {
     state_.reset();
     records_.clear();
     recorded_.reset();
+    evaluations_.reset();
     applied_ = 0;
     scratch_folder_.clear();
     if (in_file()) {
@@ -130,7 +134,11 @@ Status Session::save() {
   ZO_TRY(write_initial_if_changed());
   ZO_TRY(state_->sync_log());
   if (applied_ > 0 && snapshot_ != applied_) {
-    ZO_TRY(state_->write_snapshot(applied_, slots_->to_write(SlotKind::kTrainable)));
+    std::optional<uint64_t> kept;
+    if (const Evaluated* const found = best(); found != nullptr && evaluations_->settings.keep_best) {
+      kept = deferred() ? found->step - 1 : found->step;
+    }
+    ZO_TRY(state_->write_snapshot(applied_, slots_->to_write(SlotKind::kTrainable), kept));
     snapshot_ = applied_;
   }
   return {};
@@ -281,6 +289,23 @@ Status Session::read_copies() {
   }
   ZO_TRY(restore(records_.size()));
   return drop_records_after(applied_);
+}
+
+Status Session::read_best() {
+  const uint64_t steps = evaluations_->best()->step;
+  records_.resize(steps);
+  if (deferred()) {
+    return resume();
+  }
+  slots_->drop_moments();
+  ZO_TRY(make_room());
+  ZO_TRY(restore(steps));
+  if (applied_ != steps) {
+    return Failure{ZO_STATE_ERROR, state_->path(), "no whole snapshot of " + std::to_string(steps) + " steps",
+                   "that of the run's best evaluation",
+                   "Restore it from a copy, or read the values of the last step: --last (last of zo_attach_options)."};
+  }
+  return {};
 }
 
 Status Session::go_back() {

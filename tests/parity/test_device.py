@@ -123,7 +123,7 @@ def test_train_and_pull(
     )
     capfd.readouterr()
     pulled = said(capfd, "pull", bundle, "--state", tmp_path / "pulled")
-    assert pulled["steps"] == 5
+    assert pulled["steps"] == 5 and whole["evaluations"] == []
     with Session.open(bundle) as here, Session.open(bundle) as there:
         here.attach(tmp_path / "here", read_only=True)
         there.attach(tmp_path / "pulled", read_only=True)
@@ -140,6 +140,10 @@ def test_train_and_pull(
     error = said(capfd, *other, code=1)
     assert (error["found"], error["expected"]) == ("a run with lr 0.002", "lr 0.004")
     assert said(capfd, *other, "--change-settings")["steps"] == 6
+    validating = ("train", bundle, "--data", data, "--steps", 4, "--run", "validating")
+    found = said(capfd, *validating, "--eval-data", data, "--eval-every", 2, "--keep", "last")
+    assert [one["step"] for one in found["evaluations"]] == [0, 2, 4]
+    assert found["best_step"] in (2, 4)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def adapter() -> None:
 @click.option(
     "--model", help="The original model, if not where it was compiled from; of merged and hf."
 )
+@options.last
 @options.force
 @options.common
 def export(
@@ -47,6 +48,7 @@ def export(
     output: Path,
     outtype: str | None,
     model: str | None,
+    last: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -61,7 +63,7 @@ def export(
 
     with output_of_libraries():
         found = Bundle.open(bundle).export_adapter(
-            output, state=state, format=kind, outtype=outtype, model=model, force=force
+            output, state=state, format=kind, outtype=outtype, model=model, force=force, last=last
         )
     result = found.as_dict()
     rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]

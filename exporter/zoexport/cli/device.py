@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -82,6 +82,7 @@ def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_js
 )
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Steps in total.")
 @_RUN
+@options.validation
 @options.settings
 @options.resume
 @_SERIAL
@@ -92,6 +93,10 @@ def train(
     data: Path,
     steps: int,
     run: str,
+    eval_data: Path | None,
+    eval_every: int | None,
+    patience: int | None,
+    keep: Literal["last", "best"] | None,
     assignments: tuple[str, ...],
     recover: bool,
     change_settings: bool,
@@ -109,6 +114,9 @@ def train(
     """
     from zoexport.core.config import parse_assignments
     from zoexport.device import train as train_there
+    from zoexport.train import HeldOut
+
+    options.check_validation(eval_data, eval_every=eval_every, patience=patience, keep=keep)
 
     with output_of_libraries(), Phases("device", as_json=as_json) as phases:
         result = train_there(
@@ -119,6 +127,7 @@ def train(
             settings=parse_assignments(assignments),
             recover=recover,
             change_settings=change_settings,
+            held_out=None if eval_data is None else HeldOut(eval_data, eval_every, patience, keep),
             serial=serial,
             runner=runner,
             progress=phases,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 )
 @options.sampling
 @options.sliding
+@options.last
 @options.common
 def generate(
     bundle: Path,
@@ -43,6 +44,7 @@ def generate(
     max_tokens: int,
     sampling: Sampling,
     sliding: bool,
+    last: bool,
     as_json: bool,
 ) -> None:
     """Continue a text with BUNDLE, as it was compiled or with what was trained.
@@ -80,6 +82,7 @@ def generate(
             stop=stop,
             sampling=sampling,
             sliding=sliding,
+            last=last,
             on_text=say if shown and sys.stderr.isatty() else None,
         )
         results = []

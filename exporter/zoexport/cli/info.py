@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -57,6 +59,8 @@ def _inspect_state(state: Path, bundle: Path | None, as_json: bool) -> int:
         lines.append("Settings: not kept; the next step keeps them")
     else:
         lines += ["Settings", *table(sorted(found["settings"].items()))]
+    if found["validation"] is not None:
+        lines += ["Held out", *table(_held_out(found["validation"]))]
     if found["changes"]:
         changes = [
             (f"step {change['step']}", f"{change['key']}: {change['old']} -> {change['new']}")
@@ -65,6 +69,23 @@ def _inspect_state(state: Path, bundle: Path | None, as_json: bool) -> int:
         lines += ["Changes", *table(changes)]
     emit(found, lines, as_json=as_json)
     return 1 if found["damage"] else 0
+
+
+def _held_out(validation: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What a run found on its held-out examples, and which of its values it gives."""
+    data, losses = validation["data"], {}
+    for one in validation["evaluations"]:
+        losses[one["step"]] = one["loss"]
+    rows: list[tuple[str, object]] = [
+        ("data", f"{data['examples']} examples ({data['sha256'][:12]})"),
+        ("evaluated", f"every {validation['every']} steps, {len(losses)} times so far"),
+        ("patience", validation["patience"] or "none"),
+        ("gives", f"the values of the {validation['keep']} step"),
+    ]
+    best = validation["best_step"]
+    if best is not None:
+        rows.append(("best", f"{losses[best]:.4f} at step {best}"))
+    return rows
 
 
 def _inspect_mask(path: Path, as_json: bool) -> None:

@@ -97,6 +97,64 @@ def resume(function: F) -> F:
     )(function)
 
 
+def validation(function: F) -> F:
+    """``--eval-data`` and what goes with it, of verbs that train."""
+    options = (
+        click.option(
+            "--eval-data",
+            type=PATH,
+            help="Held-out examples: evaluated on before, meanwhile and after.",
+        ),
+        click.option(
+            "--eval-every",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Steps from one evaluation to the next; a tenth of all.",
+        ),
+        click.option(
+            "--patience",
+            type=click.IntRange(min=1),
+            metavar="K",
+            help="End after K evaluations in a row without a lower loss.",
+        ),
+        click.option(
+            "--keep",
+            type=click.Choice(["best", "last"]),
+            help="Whose values the state gives: the best evaluation's (the default), or the last step's.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def last(function: F) -> F:
+    """``--last``, of verbs that read a state."""
+    return click.option(
+        "--last",
+        is_flag=True,
+        help="With the values of the last step, also where the run keeps its best.",
+    )(function)
+
+
+def check_validation(eval_data: object, **others: object) -> None:
+    """Refuse what goes with ``--eval-data`` without it.
+
+    Raises:
+        ConfigError: one of ``others`` is given alone.
+    """
+    from zoexport.core.errors import ConfigError
+
+    for name, value in others.items():
+        if value is not None and eval_data is None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')}",
+                found="no --eval-data",
+                expected="held-out examples to evaluate on",
+                fix="Pass --eval-data, or leave it out.",
+            )
+
+
 def stop(function: F) -> F:
     """``--stop``, as often as needed."""
     return click.option(

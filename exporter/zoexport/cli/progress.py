@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from zoexport.session import StepEvaluation
     from zoexport.session import StepProgress as Step
 
 #: Seconds between plain lines, so that a log of a long run stays readable.
@@ -96,9 +97,10 @@ class Steps:
         return self
 
     def phase(self, phase: str, done: float | None) -> None:
-        """Report what happens before the first step, such as tokenization."""
+        """Report what happens between steps, such as tokenization."""
         if self._bar is not None:
-            self._bar.update(self._task, description=phase)
+            shown = phase if done is None else f"{phase} {done:.0%}"
+            self._bar.update(self._task, description=shown)
         elif not self._silent and phase != self._phase:
             print(f"train: {phase}", file=sys.stderr, flush=True)
         self._phase = phase
@@ -117,6 +119,15 @@ class Steps:
         ):
             self._last_line = now
             print(f"train: step {step.step}/{step.total}  {text}", file=sys.stderr, flush=True)
+
+    def evaluated(self, found: StepEvaluation) -> None:
+        """Report an evaluation of held-out examples."""
+        best = ", the best so far" if found.best else ""
+        text = f"train: step {found.step}  held-out loss {found.loss:.4f}{best}"
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False)
+        elif not self._silent:
+            print(text, file=sys.stderr, flush=True)
 
     @staticmethod
     def _describe(step: Step, rate: float) -> str:

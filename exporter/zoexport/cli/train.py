@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -30,6 +31,7 @@ _DATA = click.option(
     required=True,
     help="Steps in total: a state that has 30 of 100 gets 70 more.",
 )
+@options.validation
 @options.settings
 @options.resume
 @options.common
@@ -38,6 +40,10 @@ def train(
     data: Path,
     state: Path,
     steps: int,
+    eval_data: Path | None,
+    eval_every: int | None,
+    patience: int | None,
+    keep: Literal["last", "best"] | None,
     assignments: tuple[str, ...],
     recover: bool,
     change_settings: bool,
@@ -46,15 +52,18 @@ def train(
     """Train BUNDLE on examples, in the session that a phone runs.
 
     --set takes what is not compiled in: lr, lr_schedule, eps, seed, accumulate, loss. A run that goes on keeps its
-    settings and its data.
+    settings and its data. With --eval-data the state keeps the values of the best evaluation, which export, eval and
+    generate then take.
 
     \b
     zoexport train model.bundle --data train.jsonl --state run --steps 150
+    zoexport train model.bundle --data train.jsonl --state run --steps 300 --eval-data test.jsonl --patience 3
     zoexport train model.bundle --data train.jsonl --state run --steps 300 --set lr=2e-3 --change-settings
     """
     from zoexport.api import Bundle
     from zoexport.core.config import parse_assignments
 
+    options.check_validation(eval_data, eval_every=eval_every, patience=patience, keep=keep)
     settings = parse_assignments(assignments)
     with output_of_libraries(), Steps(as_json=as_json) as progress:
         result = (
@@ -68,11 +77,29 @@ def train(
                 phase=progress.phase,
                 recover=recover,
                 change_settings=change_settings,
+                eval_data=eval_data,
+                eval_every=eval_every,
+                patience=patience,
+                keep=keep,
+                evaluated=progress.evaluated,
             )
             .as_dict()
         )
     losses = result["losses"]
     rows = [("loss", f"{losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last")]
+    if result["best_step"] is not None:
+        found = {one["step"]: one for one in result["evaluations"]}
+        best, end = found[result["best_step"]], result["evaluations"][-1]
+        rows.append(
+            (
+                "held out",
+                f"{best['loss']:.4f} at step {best['step']}, the best; {end['loss']:.4f} at step {end['step']}",
+            )
+        )
+    if result["steps"] < steps:
+        rows.append(
+            ("ended", f"{steps - result['steps']} steps early: no lower loss since the best")
+        )
     if result["step_seconds_median"] is None:
         rows.append(("time", "the state had them already"))
     else:
@@ -108,6 +135,7 @@ def train(
     help="Of an answer, at most.",
 )
 @options.stop
+@options.last
 @options.settings
 @options.common
 def evaluate(
@@ -117,6 +145,7 @@ def evaluate(
     generate: bool,
     max_tokens: int,
     stop: tuple[str, ...],
+    last: bool,
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -143,6 +172,7 @@ def evaluate(
             stop=stop,
             by_key=settings,
             progress=phases,
+            last=last,
         )
     result = found.as_dict()
     rows = [("loss", f"{result['loss']:.4f}")]

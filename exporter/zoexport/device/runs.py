@@ -3,7 +3,7 @@
     /data/local/tmp/zoexport/
       runner/              zoexport-runner and its libraries
       bundles/<id>/        by the first 16 digits of the bundle_id
-      runs/<id>/<run>/     examples.jsonl and state/
+      runs/<id>/<run>/     examples.jsonl, held-out.jsonl and state/
       packed/              packed weights
 
 Shell users may write and run programs there, and no other place.
@@ -35,6 +35,7 @@ from zoexport.packing import SUFFIX, pack
 
 if TYPE_CHECKING:
     from zoexport.session import Sampling
+    from zoexport.train import HeldOut
 
 FOLDER = PurePosixPath("/data/local/tmp/zoexport")
 APP = "dev.zoexport.app"
@@ -76,6 +77,7 @@ class Place:
         self.bundle = FOLDER / "bundles" / short
         self.run = FOLDER / "runs" / short / run
         self.examples = self.run / "examples.jsonl"
+        self.held_out = self.run / "held-out.jsonl"
         self.state = self.run / "state"
 
 
@@ -160,6 +162,7 @@ def train(
     settings: Mapping[str, str],
     recover: bool,
     change_settings: bool,
+    held_out: HeldOut | None,
     serial: str | None,
     runner: Path | None,
     progress: Progress,
@@ -174,6 +177,7 @@ def train(
         settings: what need not be compiled in, by key; what is not given is the run's, or the bundle's for a new one.
         recover: go on from the last good record of a damaged log.
         change_settings: go on with other settings or data than the run's.
+        held_out: what is evaluated on meanwhile.
         on_line: called with the runner's line after every step.
 
     Returns:
@@ -192,12 +196,25 @@ def train(
         examples = Path(folder) / "examples.jsonl"
         loss = chosen.get("loss", manifest["settings"]["loss"])
         counts = write_tokens(bundle, data, examples, loss=loss, progress=progress)
+        if held_out is not None:
+            tokens = Path(folder) / place.held_out.name
+            write_tokens(bundle, held_out.data, tokens, loss=loss, progress=progress)
         pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
         phone = choose_phone(pushed["serial"])
         phone.push(examples, place.examples)
+        if held_out is not None:
+            phone.push(tokens, place.held_out)
     progress("training", None)
     flags = {"--recover": recover, "--change-settings": change_settings}
-    given = [flag for flag, on in flags.items() if on]
+    given: list[object] = [flag for flag, on in flags.items() if on]
+    if held_out is not None:
+        given += ["--eval-examples", place.held_out]
+        for flag, value in (
+            ("--eval-every", held_out.every),
+            ("--patience", held_out.patience),
+            ("--keep", held_out.keep),
+        ):
+            given += [] if value is None else [flag, value]
     result = run_there(phone, place, steps, chosen, on_line, given)
     return {**result, "serial": phone.serial, "run": run, **counts}
 
@@ -208,7 +225,7 @@ def run_there(
     steps: int,
     settings: Mapping[str, Any],
     on_line: Callable[[str], None],
-    flags: Sequence[str] = (),
+    flags: Sequence[object] = (),
 ) -> dict[str, Any]:
     """Run ``zoexport-runner train`` on a phone; the keys of its ``--json``.
 
@@ -345,6 +362,6 @@ def pull(
     with atomic_folder(state, replace=force) as folder:
         phone.pull(place.state, folder)
         with Session.open(bundle) as session:
-            session.attach(folder, read_only=True)
+            session.attach(folder, read_only=True, last=True)
             steps = session.info.steps
     return {"serial": phone.serial, "run": run, "state": str(state), "steps": steps}

@@ -24,8 +24,10 @@ from zoexport.session.types import (
     Schedule,
     SlotInfo,
     Step,
+    StepEvaluation,
     StepProgress,
     Tensor,
+    Validation,
     no_programs,
 )
 
@@ -49,8 +51,10 @@ __all__ = [
     "Session",
     "SlotInfo",
     "Step",
+    "StepEvaluation",
     "StepProgress",
     "Tensor",
+    "Validation",
     "abi_version",
     "describe_state",
     "memory_usage",

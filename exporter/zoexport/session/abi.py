@@ -133,6 +133,7 @@ class AttachOptions(Structure):
         ("seed", POINTER(c_uint64)),
         ("recover", c_uint32),
         ("change_settings", c_uint32),
+        ("last", c_uint32),
     )
 
 
@@ -495,6 +496,40 @@ class UnpackOptions(Structure):
     )
 
 
+class Evaluated(Structure):
+    """zo_evaluated."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("best", c_uint32),
+        ("step", c_uint64),
+        ("loss", c_double),
+        ("accuracy", c_double),
+        ("token_accuracy", c_double),
+    )
+
+
+ON_EVALUATED = CFUNCTYPE(c_int32, c_void_p, POINTER(Evaluated))
+KEEPS = ("default", "last", "best")
+
+
+class TrainOptions(Structure):
+    """zo_train_options."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("every", c_uint32),
+        ("patience", c_uint32),
+        ("keep", c_int32),
+        ("total_steps", c_uint64),
+        ("held_out", c_void_p),
+        ("on_progress", ON_PROGRESS),
+        ("on_evaluated", ON_EVALUATED),
+        ("on_part", ON_PART),
+        ("user", c_void_p),
+    )
+
+
 _ERROR = POINTER(Error)
 _HANDLE = c_void_p
 #: Verbs: every one ends in a zo_error and returns a zo_status.
@@ -510,6 +545,8 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_configure": (_HANDLE, POINTER(Run)),
     "zo_session_step": (_HANDLE, _HANDLE, POINTER(c_uint64), c_size_t, POINTER(Step)),
     "zo_session_train": (_HANDLE, _HANDLE, c_uint64, ON_PROGRESS, c_void_p),
+    "zo_session_train_with": (_HANDLE, _HANDLE, POINTER(TrainOptions)),
+    "zo_session_evaluated": (_HANDLE, c_uint32, POINTER(Evaluated)),
     "zo_session_evaluate": (_HANDLE, _HANDLE, ON_PART, c_void_p, POINTER(Evaluation)),
     "zo_session_generate": (
         _HANDLE,

@@ -95,10 +95,11 @@ class Dataset:
             Cancelled: Ctrl-C, or ``on_part`` returned True; likewise.
         """
         report = abi.ReadReport(struct_size=ctypes.sizeof(abi.ReadReport))
-        with stoppable(abi.ON_PART, on_part) as callback:
+        with stoppable() as callback:
             abi.call(
                 *("zo_dataset_read", self.handle, tokenizer.handle, abi.path_bytes(path)),
-                *(int(loss == "choices"), callback, None, ctypes.byref(report)),
+                *(int(loss == "choices"), callback(abi.ON_PART, on_part), None),
+                ctypes.byref(report),
             )
         return int(report.shortened)
 

@@ -25,7 +25,9 @@ from zoexport.session import abi
 from zoexport.session.dataset import Dataset, closed
 from zoexport.session.generation import GenerationCall
 from zoexport.session.support import (
+    at_least,
     bring_backends,
+    evaluated_of,
     evaluation_of,
     info_of,
     keys_of,
@@ -53,6 +55,8 @@ from zoexport.session.types import (
     Sampling,
     SlotInfo,
     Step,
+    StepEvaluation,
+    Validation,
 )
 
 
@@ -112,6 +116,7 @@ class Session:
         read_only: bool = False,
         recover: bool = False,
         change_settings: bool = False,
+        last: bool = False,
     ) -> None:
         """Attach a state folder, right after opening; without one, nothing of a run is kept.
 
@@ -123,6 +128,7 @@ class Session:
             read_only: the state must exist, is not locked and not written.
             recover: go on from the last good record of a damaged log, of which a copy is kept.
             change_settings: steps may be taken with other settings or examples than the run's.
+            last: read the values of the last step, also where the run keeps those of its best evaluation.
 
         Raises:
             StateError: missing, damaged, locked, of another bundle or another seed.
@@ -133,6 +139,7 @@ class Session:
             None if seed is None else ctypes.pointer(ctypes.c_uint64(seed)),
             int(recover),
             int(change_settings),
+            int(last),
         )
         abi.call(
             "zo_session_attach_with", self.handle, abi.path_bytes(state), ctypes.byref(options)
@@ -239,13 +246,20 @@ class Session:
             tuple(step.gradients[: step.gradient_count]),
         )
 
-    def train(self, dataset: Dataset, steps: int, on_progress: OnProgress | None = None) -> None:
-        """Train until the run has ``steps`` steps in total, and save.
+    def train(
+        self,
+        dataset: Dataset,
+        steps: int,
+        on_progress: OnProgress | None = None,
+        *,
+        validation: Validation | None = None,
+    ) -> None:
+        """Train until the run has ``steps`` steps in total, or its validation's patience is over, and save.
 
         Ctrl-C ends the run after the current step, with the state saved; a second one ends the process.
 
         Raises:
-            Cancelled: Ctrl-C, or ``on_progress`` returned True.
+            Cancelled: Ctrl-C, or a callback returned True.
             DivergedError: the loss left its range; the last good state stays.
             StateError: the state could not be written; the last good state stays.
         """
@@ -253,8 +267,38 @@ class Session:
         def told(pointer: Any) -> bool | None:
             return on_progress is not None and on_progress(progress_of(pointer.contents))
 
-        with stoppable(abi.ON_PROGRESS, told) as callback:
-            self._invoke("zo_session_train", self.handle, dataset.handle, steps, callback, None)
+        def found(pointer: Any) -> bool | None:
+            call = None if validation is None else validation.on_evaluated
+            return call is not None and call(evaluated_of(pointer.contents))
+
+        with stoppable() as callback:
+            options = abi.TrainOptions(
+                struct_size=ctypes.sizeof(abi.TrainOptions),
+                total_steps=steps,
+                on_progress=callback(abi.ON_PROGRESS, told),
+                on_evaluated=callback(abi.ON_EVALUATED, found),
+            )
+            if validation is not None:
+                for name in ("every", "patience"):
+                    value = getattr(validation, name)
+                    setattr(options, name, 0 if value is None else at_least(1, name, value))
+                options.keep = position("keep", validation.keep or "default", abi.KEEPS)
+                options.held_out = validation.dataset.handle
+                options.on_part = callback(abi.ON_PART, validation.on_part)
+            self._invoke(
+                "zo_session_train_with", self.handle, dataset.handle, ctypes.byref(options)
+            )
+
+    @property
+    def evaluations(self) -> list[StepEvaluation]:
+        """What the run found on its held-out examples so far, by steps."""
+        found: list[StepEvaluation] = []
+        one = abi.sized(abi.Evaluated)
+        with contextlib.suppress(ConfigError):  # beyond the last
+            while True:
+                abi.call("zo_session_evaluated", self.handle, len(found), ctypes.byref(one))
+                found.append(evaluated_of(one))
+        return found
 
     def cancel(self) -> None:
         """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled.
@@ -275,10 +319,10 @@ class Session:
             Cancelled: Ctrl-C, :meth:`cancel`, or ``on_part`` returned True.
         """
         result = abi.sized(abi.Evaluation)
-        with stoppable(abi.ON_PART, on_part) as callback:
+        with stoppable() as callback:
             self._invoke(
                 *("zo_session_evaluate", self.handle, dataset.handle),
-                *(callback, None, ctypes.byref(result)),
+                *(callback(abi.ON_PART, on_part), None, ctypes.byref(result)),
             )
         return evaluation_of(result)
 

@@ -29,6 +29,7 @@ from zoexport.session.types import (
     Record,
     Run,
     SlotInfo,
+    StepEvaluation,
     StepProgress,
 )
 
@@ -75,6 +76,12 @@ def open_options(
         None if cache is None else os.fsencode(cache),
         None if keys is None else "\n".join(key.line for key in keys).encode(),
     )
+
+
+def evaluated_of(found: abi.Evaluated) -> StepEvaluation:
+    """An evaluation of held-out examples, as Python sees it."""
+    accuracy = None if math.isnan(found.accuracy) else found.accuracy
+    return StepEvaluation(found.step, found.loss, accuracy, found.token_accuracy, bool(found.best))
 
 
 def evaluation_of(result: abi.Evaluation) -> Evaluation:
@@ -161,7 +168,7 @@ def run_struct(run: Run) -> abi.Run:
         ConfigError: a word that it does not know, or a negative count.
     """
     for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every"):
-        not_negative(name, getattr(run, name))
+        at_least(0, name, getattr(run, name))
     return abi.Run(
         ctypes.sizeof(abi.Run),
         position("setting 'lr_schedule'", run.lr_schedule, SCHEDULES),
@@ -190,7 +197,7 @@ def record_structs(
         ConfigError: a record has not ``queries`` gradients, or its step is negative.
     """
     for record in records:
-        not_negative("step", record.step)
+        at_least(0, "step", record.step)
         if len(record.gradients) != queries:
             raise ConfigError(
                 f"record {record.step}",
@@ -240,29 +247,34 @@ def interrupts() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def stoppable(kind: Any, told: Callable[..., bool | None] | None) -> Iterator[Any]:
-    """A callback for a call of the library; Ctrl-C, a true answer of ``told`` and what it raises end the call.
+def stoppable() -> Iterator[Callable[[Any, Callable[..., bool | None] | None], Any]]:
+    """What makes the callbacks of one call of the library, which Ctrl-C ends.
 
-    Args:
-        kind: the callback's C type. told: called with its arguments without the first, the host's pointer.
+    It takes a callback's C type, and what is called with its arguments but the first, the host's pointer: a true answer
+    ends the call, and so does an exception.
 
     Raises:
-        Cancelled: the call was ended; what ``told`` raised is raised in its place.
+        Cancelled: the call was ended; what was raised within is raised in its place.
     """
     raised: list[BaseException] = []
     with interrupts() as interrupted:
 
-        def answer(_user: int, *given: Any) -> int:
-            try:
-                if told is not None and told(*given):
+        def callback(kind: Any, told: Callable[..., bool | None] | None) -> Any:
+            def answer(_user: int, *given: Any) -> int:
+                try:
+                    if told is not None and told(*given):
+                        return 1
+                except (
+                    BaseException
+                ) as error:  # it cannot pass through C: kept until the call returns
+                    raised.append(error)
                     return 1
-            except BaseException as error:  # it cannot pass through C: kept until the call returns
-                raised.append(error)
-                return 1
-            return int(interrupted.is_set())
+                return int(interrupted.is_set())
+
+            return kind(answer)
 
         try:
-            yield kind(answer)
+            yield callback
         except Cancelled:
             if raised:
                 raise raised[0] from None
@@ -281,12 +293,13 @@ def position(what: str, value: str, known: Sequence[str]) -> int:
     return known.index(value)
 
 
-def not_negative(name: str, value: int) -> None:
-    """Refuse a negative number before it becomes a large unsigned one."""
-    if value < 0:
+def at_least(least: int, name: str, value: int) -> int:
+    """A number as it is; a smaller one is refused, before it becomes a large unsigned one."""
+    if value < least:
         raise ConfigError(
             f"setting {name!r}",
             found=str(value),
-            expected="a number of at least 0",
+            expected=f"a number of at least {least}",
             fix="Choose another one.",
         )
+    return value

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from zoexport.session import abi
+
+if TYPE_CHECKING:
+    from zoexport.session.dataset import Dataset
 
 Schedule = Literal["constant", "linear", "cosine"]
 Loss = Literal["full", "choices"]
@@ -121,6 +124,42 @@ class Evaluation:
     accuracy: float | None
     token_accuracy: float
     examples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StepEvaluation:
+    """An entry of ``evaluations`` in ``train --json``.
+
+    Attributes:
+        step: steps that were taken before. accuracy: None where no example has choices.
+        best: whether its loss is the lowest of the run so far, step 0 apart.
+    """
+
+    step: int
+    loss: float
+    accuracy: float | None
+    token_accuracy: float
+    best: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """Held-out examples that a run evaluates on while it trains; what is None is as the run has it.
+
+    Attributes:
+        every: steps from one evaluation to the next; of a new run a tenth of all.
+        patience: evaluations in a row without a lower loss, after which training ends; of a new run never.
+        keep: whose values who reads the state gets: of a new run the ``best`` evaluation's, else the ``last`` step's.
+        on_evaluated: called after each evaluation; True stops the run after saving.
+        on_part: told how many of the examples of an evaluation are done.
+    """
+
+    dataset: Dataset
+    every: int | None = None
+    patience: int | None = None
+    keep: Literal["last", "best"] | None = None
+    on_evaluated: Callable[[StepEvaluation], bool | None] | None = None
+    on_part: OnPart | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -203,6 +203,7 @@ typedef struct zo_attach_options {
   uint32_t recover;         /* non-zero: go on from the last good record of a damaged log, of which a copy is kept */
   uint32_t change_settings; /* non-zero: steps may be taken with other settings or examples than those before; the state
                                keeps what changed */
+  uint32_t last;            /* non-zero, for reading: the values of the last step, also of a run that keeps its best */
 } zo_attach_options;
 
 /* Likewise, with more to choose. A log that is damaged where whole records follow is refused unless `recover` is given, as no
@@ -315,6 +316,44 @@ typedef int32_t (*zo_on_progress)(void* user, const zo_progress* progress);
  * run that has begun is refused with others, unless the state was attached with change_settings. */
 ZO_API zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
                                   zo_on_progress on_progress, void* user, zo_error* error);
+
+/* What a run found on its held-out examples. */
+typedef struct zo_evaluated {
+  uint32_t struct_size;
+  uint32_t best; /* non-zero: its loss is the lowest of the run so far, step 0 apart */
+  uint64_t step; /* steps that were taken before */
+  double loss;
+  double accuracy; /* NaN where no example has choices */
+  double token_accuracy;
+} zo_evaluated;
+
+/* Called after every evaluation of held-out examples; a non-zero answer stops the run after saving. */
+typedef int32_t (*zo_on_evaluated)(void* user, const zo_evaluated* evaluated);
+
+enum { ZO_KEEP_DEFAULT = 0, ZO_KEEP_LAST = 1, ZO_KEEP_BEST = 2 };
+
+typedef struct zo_train_options {
+  uint32_t struct_size;
+  uint32_t every; /* steps from one evaluation to the next; 0: as the run has it, or a tenth of total_steps */
+  uint32_t
+      patience; /* evaluations in a row without a lower loss, after which training ends; 0: as the run has it, or never */
+  int32_t keep; /* one of ZO_KEEP_*: which values who reads the state gets; the default: as the run has it, or best */
+  uint64_t total_steps;
+  const zo_dataset* held_out; /* NULL: nothing is evaluated, and the three before are of no effect */
+  zo_on_progress on_progress;
+  zo_on_evaluated on_evaluated;
+  zo_on_part on_part; /* of the examples of an evaluation; these three may be NULL */
+  void* user;
+} zo_train_options;
+
+/* zo_session_train that evaluates before the first step, every so many steps and after the last. The state keeps what it found
+ * and the values of the best evaluation, and by digest the held-out examples: a run that has begun is refused with others, or
+ * without, unless the state was attached with change_settings. It has fewer steps than asked for where patience ended it. */
+ZO_API zo_status zo_session_train_with(zo_session* session, const zo_dataset* dataset, const zo_train_options* options,
+                                       zo_error* error);
+
+/* Evaluation `index` of the run, in the order of steps; ZO_INVALID_ARGUMENT beyond the last. */
+ZO_API zo_status zo_session_evaluated(zo_session* session, uint32_t index, zo_evaluated* evaluated, zo_error* error);
 
 /* Ends the zo_session_train that runs, from any thread or from a signal handler: it finishes its step, saves, and returns
  * ZO_CANCELLED; likewise a zo_session_evaluate or zo_session_generate. Without one that runs it does nothing. The session must

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "kernels/half.h"
+#include "session/decimal.h"
 #include "session/storage/output.h"
 #include "session/text/utf8.h"
 
@@ -163,9 +163,8 @@ Failure beyond_half(const AdapterTensor& tensor, const std::vector<float>& value
   for (const float value : values) {
     largest = std::max(largest, std::fabs(value));
   }
-  char found[32];
-  std::snprintf(found, sizeof(found), "%g", static_cast<double>(largest));
-  return {ZO_INVALID_ARGUMENT, std::string("outtype '") + outtype_name(outtype) + "'", found + (" in " + tensor.name),
+  const std::string found = decimal(static_cast<double>(largest)) + " in " + tensor.name;
+  return {ZO_INVALID_ARGUMENT, std::string("outtype '") + outtype_name(outtype) + "'", found,
           "numbers within 65504, the largest of float16", "Use --outtype f32."};
 }
 

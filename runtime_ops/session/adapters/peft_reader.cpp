@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/half.h"
+#include "session/decimal.h"
 #include "session/storage/files.h"
 #include "session/storage/json_reader.h"
 #include "session/storage/safetensors.h"
@@ -64,12 +65,6 @@ bool plain_initialization(const json& value) {
          (value.is_number() && (value.get<double>() == 0 || value.get<double>() == 1)) ||
          std::any_of(kPlainInitializations.begin(), kPlainInitializations.end(),
                      [&](const char* name) { return value == name; });
-}
-
-std::string decimal(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g", value);
-  return text;
 }
 
 Result<json> read_config(const std::string& text, const std::string& where) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "rng/philox.h"
+#include "session/decimal.h"
 
 namespace zoexport {
 namespace {
@@ -13,9 +13,7 @@ namespace {
 constexpr size_t kFew = 1024;  // candidates that are sorted at a time: the rest seldom counts
 
 Failure refused(const char* where, double found, const char* expected) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g", found);
-  return {ZO_INVALID_ARGUMENT, where, text, expected, "Pass such a number."};
+  return {ZO_INVALID_ARGUMENT, where, decimal(found), expected, "Pass such a number."};
 }
 
 // exp(x) for x <= 0 within 1e-15 relative, by operations that every processor rounds alike: x = n log(2) + r, and the

@@ -2,10 +2,8 @@
 
 #include <cmath>
 
-#include "session/storage/crc32.h"
-#include "session/storage/files.h"
+#include "session/state/sealed_json.h"
 #include "session/storage/json_reader.h"
-#include "session/storage/safetensors.h"
 
 namespace zoexport {
 namespace {
@@ -13,7 +11,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kRunSchema = 1;
-const char* const kCrc = "crc32";
 const char* const kData = "data";
 const char* const kTotalSteps = "total_steps";
 const char* const kFix = "Restore it from a copy; without it the run goes on with the settings that are asked for.";
@@ -21,11 +18,6 @@ const char* const kFix = "Restore it from a copy; without it the run goes on wit
 const char* const kSchedules[] = {"constant", "linear", "cosine"};
 const char* const kLosses[] = {"full", "choices"};
 const char* const kDifferences[] = {"central", "forward"};
-
-std::string crc_of(const json& document) {
-  const std::string text = document.dump(-1, ' ', true, json::error_handler_t::replace);
-  return crc_text(crc32(text.data(), text.size()));
-}
 
 std::string text_of(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', true, json::error_handler_t::replace);
@@ -150,27 +142,13 @@ json encode_run(const RunRecord& record) {
     document["changes"].push_back(
         {{"step", change.step}, {"key", change.key}, {"old", change.before}, {"new", change.after}});
   }
-  document[kCrc] = crc_of(document);
-  return document;
+  return sealed(std::move(document));
 }
 
 Result<RunRecord> read_run(const std::string& path) {
-  ZO_ASSIGN(text, read_file(path, ZO_STATE_ERROR));
-  ZO_ASSIGN(document, parse_json(text.data(), text.data() + text.size(), ZO_STATE_ERROR, path, kFix));
+  ZO_ASSIGN(document, read_sealed(path, kRunSchema, "the settings of the run", kFix));
   JsonProblems problems(ZO_STATE_ERROR, path, kFix);
   const JsonNode root(&document, "", &problems);
-  const int64_t schema = root.member("schema_version").integer(1, INT32_MAX);
-  const std::string crc = root.member(kCrc).text();
-  ZO_TRY(problems.status());
-  if (schema > kRunSchema) {
-    return Failure{ZO_STATE_ERROR, path, "schema_version " + std::to_string(schema),
-                   "at most " + std::to_string(kRunSchema), "Update zoexport, or start again in another folder."};
-  }
-  json rest = document;
-  rest.erase(kCrc);
-  if (crc_of(rest) != crc) {
-    return Failure{ZO_STATE_ERROR, path, "damaged content", "the settings of the run", kFix};
-  }
   RunRecord record;
   for (const auto& [key, value] : root.member("settings").entries()) {
     record.settings[key] = document["settings"][key];

@@ -21,6 +21,16 @@ Result<nlohmann::json> describe_state(const std::string& path) {
     ZO_ASSIGN(record, read_run(run_path(path)));
     run = encode_run(record);
   }
+  nlohmann::json evaluations;
+  if (exists(evaluations_path(path))) {
+    ZO_ASSIGN(found, read_evaluations(evaluations_path(path)));
+    found.cut(log.records.size());
+    evaluations = encode_evaluations(found);
+    evaluations.erase("crc32");
+    evaluations.erase("schema_version");
+    const Evaluated* const best = found.best();
+    evaluations["best_step"] = best == nullptr ? nlohmann::json() : nlohmann::json(best->step);
+  }
   const auto of_run = [&](const char* key, nlohmann::json otherwise) {
     return run.is_object() && run.contains(key) ? run[key] : std::move(otherwise);
   };
@@ -31,6 +41,7 @@ Result<nlohmann::json> describe_state(const std::string& path) {
                         {"damage", log.damage.empty() ? nlohmann::json() : nlohmann::json(log.damage)},
                         {"settings", of_run("settings", nullptr)},
                         {"data", of_run("data", nullptr)},
+                        {"validation", std::move(evaluations)},
                         {"changes", of_run("changes", nlohmann::json::array())},
                         {"imported", exists(initial_path(path))},
                         {"snapshots", snapshots_in(path)}};

@@ -65,8 +65,8 @@ bool is_leftover(const std::string& name) {
     return scratch->size() == kScratchLetters &&
            std::all_of(scratch->begin(), scratch->end(), [](unsigned char c) { return std::isalnum(c) != 0; });
   }
-  return *written == "state.json" || *written == "run.json" || *written == "trajectory.log" ||
-         *written == "initial.safetensors" || number_in(*written, kPrefix, kSuffix) ||
+  return *written == "state.json" || *written == "run.json" || *written == "evaluations.json" ||
+         *written == "trajectory.log" || *written == "initial.safetensors" || number_in(*written, kPrefix, kSuffix) ||
          number_in(*written, std::string("trajectory.log") + kDamaged, "");
 }
 
@@ -128,7 +128,7 @@ std::vector<uint64_t> snapshots_in(const std::string& folder) {
 
 StateFolder::Made::Made(const std::string& path) : path(path) {
   // In the order in which they are removed: what an end in between leaves is no state.
-  for (const char* name : {"state.json", "run.json", "trajectory.log", "work.bin", "lock"}) {
+  for (const char* name : {"state.json", "run.json", "evaluations.json", "trajectory.log", "work.bin", "lock"}) {
     if (!exists(join(path, name))) {
       files.emplace_back(name);
     }
@@ -209,7 +209,13 @@ Result<StateFolder::Opened> StateFolder::attach(const std::string& path, const A
   if (options.mode == ZO_STATE_TRAIN) {
     folder.remove_snapshots_after(records.size());
   }
-  return Opened{std::move(folder), identity.seed, std::move(records), std::move(run)};
+  std::optional<Evaluations> evaluations;
+  if (exists(evaluations_path(path))) {
+    ZO_ASSIGN(read, read_evaluations(evaluations_path(path)));
+    read.cut(records.size());
+    evaluations = std::move(read);
+  }
+  return Opened{std::move(folder), identity.seed, std::move(records), std::move(run), std::move(evaluations)};
 }
 
 Result<std::vector<Record>> StateFolder::open_log(const AttachOptions& options, const LogHeader& expected) {
@@ -306,14 +312,17 @@ Result<SafeTensors> StateFolder::read_snapshot(uint64_t steps) {
   return file;
 }
 
-Status StateFolder::write_snapshot(uint64_t steps, const std::vector<TensorToWrite>& tensors) {
+Status StateFolder::write_snapshot(uint64_t steps, const std::vector<TensorToWrite>& tensors,
+                                   std::optional<uint64_t> kept) {
   ZO_ASSIGN(digest, digest_.of(log_path(path_), log_bytes(steps, queries_)));
   ZO_TRY(write_safetensors(
       snapshot_path(steps), tensors,
       {{"bundle_id", bundle_id_}, {"steps", std::to_string(steps)}, {kLogDigest, std::move(digest)}}));
   const std::vector<uint64_t> found = snapshots();
   for (size_t i = 2; i < found.size(); ++i) {
-    ::unlink(snapshot_path(found[i]).c_str());
+    if (found[i] != kept) {
+      ::unlink(snapshot_path(found[i]).c_str());
+    }
   }
   return {};
 }
@@ -348,6 +357,12 @@ Status StateFolder::write_initial(const std::vector<TensorToWrite>& tensors) {
 Status StateFolder::write_run(const RunRecord& run) {
   const std::string text = encode_run(run).dump(1, ' ', true) + "\n";
   return write_file(run_path(), [&](int descriptor) { return write_all(descriptor, text.data(), text.size()); });
+}
+
+Status StateFolder::write_evaluations(const Evaluations& evaluations) {
+  const std::string text = encode_evaluations(evaluations).dump(1, ' ', true) + "\n";
+  return write_file(evaluations_path(path_),
+                    [&](int descriptor) { return write_all(descriptor, text.data(), text.size()); });
 }
 
 void StateFolder::remove_leftovers() const {

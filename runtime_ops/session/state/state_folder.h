@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "session/manifest/manifest.h"
+#include "session/state/evaluations.h"
 #include "session/state/run_record.h"
 #include "session/storage/files.h"
 #include "session/storage/safetensors.h"
@@ -25,6 +26,7 @@ struct AttachOptions {
   std::optional<uint64_t> seed;
   bool recover = false;          // go on from the last good record of a damaged log
   bool change_settings = false;  // go on with other settings or data
+  bool last = false;             // for reading: the values of the last step, also where the run keeps its best
 };
 
 // Whether a folder holds a state.
@@ -33,6 +35,7 @@ bool holds_state(const std::string& path);
 // Files of a state.
 inline std::string log_path(const std::string& folder) { return join(folder, "trajectory.log"); }
 inline std::string run_path(const std::string& folder) { return join(folder, "run.json"); }
+inline std::string evaluations_path(const std::string& folder) { return join(folder, "evaluations.json"); }
 inline std::string initial_path(const std::string& folder) { return join(folder, "initial.safetensors"); }
 
 // What state.json says.
@@ -74,12 +77,13 @@ class StateFolder {
   std::vector<uint64_t> snapshots() const { return snapshots_in(path_); }
   // A snapshot of this run whose content is whole, or a failure.
   Result<SafeTensors> read_snapshot(uint64_t steps);
-  // Writes one, and then removes all but the two newest.
-  Status write_snapshot(uint64_t steps, const std::vector<TensorToWrite>& tensors);
+  // Writes one, and then removes all but the two newest and that of `kept` steps.
+  Status write_snapshot(uint64_t steps, const std::vector<TensorToWrite>& tensors, std::optional<uint64_t> kept);
   // The values of an imported adapter.
   Result<SafeTensors> read_initial() const;
   Status write_initial(const std::vector<TensorToWrite>& tensors);
   Status write_run(const RunRecord& run);
+  Status write_evaluations(const Evaluations& evaluations);
 
  private:
   // A state that is being made: what is removed again where it comes to nothing.
@@ -114,7 +118,8 @@ struct StateFolder::Opened {
   StateFolder folder;
   uint64_t seed;
   std::vector<Record> records;
-  std::optional<RunRecord> run;  // of a run that has begun, unless an earlier release began it
+  std::optional<RunRecord> run;            // of a run that has begun, unless an earlier release began it
+  std::optional<Evaluations> evaluations;  // those of the steps that the log has
 };
 
 }  // namespace zoexport

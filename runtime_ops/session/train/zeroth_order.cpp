@@ -1,12 +1,12 @@
 // Zeroth-order training: a step evaluates the probes of its plan, and takes slopes of the loss along their directions.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "session/decimal.h"
 #include "session/state/slot_values.h"
 #include "session/train/prober.h"
 #include "session/train/slot_updates.h"
@@ -20,12 +20,6 @@ constexpr double kLargestNormal = 5.77;
 // However many steps move a float32 value by less than this, it stays finite: beyond it they fall below its last bit.
 constexpr double kLargestMove = 1e29;
 constexpr double kLargestHalf = 65504;
-
-std::string text(double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof(digits), "%g", value);
-  return digits;
-}
 
 class ZerothOrderTrainer : public Trainer {
  public:
@@ -111,7 +105,7 @@ class ZerothOrderTrainer : public Trainer {
       std::vector<uint8_t> moved(far || slots == nullptr ? 0 : slot.bytes());
       if (moved.empty() || !apply(record, seed, slot, slots->next(i), moved.data()).ok() ||
           !all_finite(slot, moved.data())) {
-        return "an update that could move values of " + slot.name + " by " + text(kLargestNormal * sum * rate);
+        return "an update that could move values of " + slot.name + " by " + decimal(kLargestNormal * sum * rate);
       }
     }
     return "";

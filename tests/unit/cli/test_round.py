@@ -123,6 +123,34 @@ def test_a_stopped_run_resumes_as_the_same_run(
     assert adapter_of(bundle, state, tmp_path / "a") == adapter_of(bundle, whole, tmp_path / "b")
 
 
+def test_a_killed_run_with_held_out_examples_ends_in_the_same_files(
+    bundle: Path, data: Path, tmp_path: Path
+) -> None:
+    def arguments(name: str, steps: int) -> tuple[object, ...]:
+        given = ("--data", data, "--state", tmp_path / name, "--steps", steps)
+        return ("train", bundle, *given, "--eval-data", data, "--eval-every", 2)
+
+    process = start(*arguments("killed", MANY))
+    found = tmp_path / "killed" / "evaluations.json"
+    deadline = time.monotonic() + 60
+    while not (found.exists() and found.read_text().count('"step"') > 3):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    process.communicate()
+    total = ((tmp_path / "killed" / "trajectory.log").stat().st_size - 64) // 28 + 5
+    results = [verb(*arguments(name, total)) for name in ("killed", "whole")]
+    for key in ("evaluations", "best_step", "losses"):
+        assert results[0][key] == results[1][key]
+    for name in ("evaluations.json", "trajectory.log"):
+        files = [tmp_path / state / name for state in ("killed", "whole")]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+    adapters = [adapter_of(bundle, tmp_path / n, tmp_path / f"a-{n}") for n in ("killed", "whole")]
+    assert adapters[0] == adapters[1]
+
+
 def test_an_exported_adapter_comes_back(
     bundle: Path, data: Path, trained: Path, tmp_path: Path
 ) -> None:

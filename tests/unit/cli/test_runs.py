@@ -94,3 +94,41 @@ def test_states_of_before(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
             "found"
         ]
     )
+
+
+def test_held_out_examples(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bundle, data, state = folder / "prge" / "bundle", folder / "data.jsonl", tmp_path / "state"
+    held_out = tmp_path / "held-out.jsonl"
+    # The other way round: what is learned is wrong here.
+    swapped = data.read_text().replace('"completion": " good"', '"completion": "?"')
+    swapped = swapped.replace('"completion": " bad"', '"completion": " good"')
+    held_out.write_text(swapped.replace('"completion": "?"', '"completion": " bad"'))
+
+    def train(code: int, steps: int, *others: object) -> Any:
+        arguments = ("--data", data, "--state", state, "--steps", steps, *others)
+        return call(capfd, code, "train", bundle, *arguments)
+
+    assert train(2, 4, "--patience", 2)["error"]["found"] == "no --eval-data"
+    settings = ("--set", "lr=0.05", "--set", "loss=choices")
+    found = train(0, 30, "--eval-data", held_out, "--eval-every", 3, "--patience", 2, *settings)
+    evaluations = found["evaluations"]
+    assert set(evaluations[0]) == {"step", "loss", "accuracy", "token_accuracy"}
+    assert [one["step"] for one in evaluations] == list(range(0, found["steps"] + 1, 3))
+    best = min(evaluations[1:], key=lambda one: one["loss"])
+    assert found["best_step"] == best["step"] < found["steps"] < 30
+
+    evaluate = ("eval", bundle, "--data", held_out, "--state", state, "--set", "loss=choices")
+    assert call(capfd, 0, *evaluate)["loss"] == best["loss"]
+    assert call(capfd, 0, *evaluate, "--last")["loss"] == evaluations[-1]["loss"]
+    export = ("adapter", "export", bundle, "--state", state)
+    assert call(capfd, 0, *export, "-o", tmp_path / "best")["steps"] == best["step"]
+    assert call(capfd, 0, *export, "-o", tmp_path / "last", "--last")["steps"] == found["steps"]
+    again = train(0, 30, "--eval-data", held_out)
+    assert again["evaluations"] == evaluations and again["steps"] == found["steps"]
+    assert "held-out examples" in train(1, 30)["error"]["found"]
+    assert run(["train", str(bundle), "--data", str(data), "--state", str(state), "--steps", "30",
+                "--eval-data", str(held_out)]) == 0  # fmt: skip
+    shown = capfd.readouterr().out
+    assert f"at step {best['step']}, the best" in shown and "steps early" in shown
+    assert run(["inspect", str(state)]) == 0
+    assert f"at step {best['step']}" in capfd.readouterr().out

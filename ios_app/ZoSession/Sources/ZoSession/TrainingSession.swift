@@ -84,7 +84,7 @@ public final class TrainingSession: Sendable {
             try withOptionalPointer(to: seed) { seed in
                 var options = zo_attach_options(
                     struct_size: UInt32(MemoryLayout<zo_attach_options>.size), mode: mode, seed: seed,
-                    recover: recover ? 1 : 0, change_settings: changeSettings ? 1 : 0
+                    recover: recover ? 1 : 0, change_settings: changeSettings ? 1 : 0, last: 0
                 )
                 try verb { zo_session_attach_with(session, path, &options, $0) }
             }
