@@ -79,12 +79,14 @@ class Runs:
     Attributes:
         bundle, examples: what is trained on. folder: where runs may write.
         start: steps in the state before the first process that may be cut short.
+        validates: whether the examples are evaluated on too, after each step.
     """
 
     bundle: Path
     examples: Path
     folder: Path
     start: int = 0
+    validates: bool = False
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -126,6 +128,8 @@ class Runs:
             # Of a constant rate, which does not depend on how many steps there will be.
             *("--threads", "1", "--skip-hashes", "--schedule", "constant"),
         ]
+        if self.validates:
+            line += ["--eval-examples", str(self.examples), "--eval-every", "1"]
         done = subprocess.run(
             line,
             env={**os.environ, **{name: str(value) for name, value in given.items()}},
@@ -134,7 +138,9 @@ class Runs:
             timeout=120,
             check=False,
         )
-        said = [text for text in done.stderr.splitlines() if text.startswith("step ")]
+        said = [
+            text for text in done.stderr.splitlines() if text.startswith("step ") and "/" in text
+        ]
         numbers = [int(text.split()[1].partition("/")[0]) for text in said] or [0]
         return Ended(done.returncode, done.stderr, numbers[0], numbers[-1])
 
@@ -156,7 +162,7 @@ class Runs:
         golden = Golden(
             state,
             (state / "trajectory.log").read_bytes(),
-            max(state.glob("snapshot-*"), key=lambda path: int(path.stem.partition("-")[2])),
+            sorted(state.glob("snapshot-*"), key=lambda path: int(path.stem.partition("-")[2])),
             self.end,
             before,
             calls[: len(PHASES)],
@@ -182,7 +188,7 @@ class Golden:
     """The undisturbed run.
 
     Attributes:
-        state: its folder. log: the bytes of its log. last: its last snapshot. end: its steps.
+        state: its folder. log: the bytes of its log. snapshots: its snapshots, the last one last. end: its steps.
         before: for each process, a copy of the state's folder as it found it; absent before the first.
         calls: of each process.
         points: of each process where it goes on in such a copy, which first-order runs do by other calls.
@@ -190,7 +196,7 @@ class Golden:
 
     state: Path
     log: bytes
-    last: Path
+    snapshots: list[Path]
     end: int
     before: list[Path]
     calls: list[list[Call]]
@@ -202,10 +208,26 @@ class Golden:
         return (len(self.log) - HEADER) // self.end
 
     def is_reached(self, state: Path) -> bool:
-        """Whether a finished state has the same log and last snapshot, to the last byte."""
-        last = state / self.last.name
-        return (state / "trajectory.log").read_bytes() == self.log and (
-            last.exists() and last.read_bytes() == self.last.read_bytes()
+        """Whether a finished state has the same log and last snapshot, to the last byte.
+
+        Of a run that validates also the same evaluations, and the snapshot of the best one.
+        """
+        same = [self.state / "trajectory.log", self.snapshots[-1]]
+        evaluations = self.state / "evaluations.json"
+        if evaluations.exists():
+            same.append(evaluations)
+            losses = {
+                e["step"]: e["loss"] for e in json.loads(evaluations.read_text())["evaluations"]
+            }
+            best = min((step for step in losses if step), key=lambda step: losses[step])
+            # Of a zeroth-order run the update of its last step is pending.
+            same += [
+                s for s in self.snapshots if s.stem in (f"snapshot-{best}", f"snapshot-{best - 1}")
+            ]
+            assert len(same) > 3 or best == self.end
+        return all(
+            (state / file.name).exists() and (state / file.name).read_bytes() == file.read_bytes()
+            for file in same
         )
 
     def steps(self, state: Path) -> int:

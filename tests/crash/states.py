@@ -44,8 +44,10 @@ METHODS: dict[str, Mapping[str, Any]] = {
 }
 #: What their names end in where the log goes on to another page in the first process that may be cut short.
 PAGES = ", second page"
+#: Likewise where held-out examples are evaluated after each step.
+VALIDATES = ", held out"
 #: Every run: a log of zeroth-order records, which ends with a page, and one of first-order ones, which does not.
-NAMES = (*METHODS, "prge" + PAGES, "mebp" + PAGES)
+NAMES = (*METHODS, *(name + more for more in (PAGES, VALIDATES) for name in ("prge", "mebp")))
 #: The column of each fault.
 KINDS = {"kill": "kill", "torn": "kill", "short": "short write", "full": "ENOSPC"}
 POWER = "power loss"
@@ -83,7 +85,7 @@ class Tally:
 
 def prepare(compiler: Compiler, name: str, folder: Path) -> tuple[Runs, Golden]:
     """The runs of one of ``NAMES``, and the one that nothing cuts short."""
-    method = name.removesuffix(PAGES)
+    method = name.removesuffix(PAGES).removesuffix(VALIDATES)
     bundle = compiler.bundle(
         "llama_tied", method.partition(" ")[0], weights="int4", **METHODS[method]
     )
@@ -92,7 +94,7 @@ def prepare(compiler: Compiler, name: str, folder: Path) -> tuple[Runs, Golden]:
     if name.endswith(PAGES):
         record = 20 + 4 * METHODS[method].get("queries", 0)
         start = -(-(PAGE - HEADER) // record) - 1
-    runs = Runs(bundle, examples, folder, start)
+    runs = Runs(bundle, examples, folder, start, name.endswith(VALIDATES))
     return runs, runs.undisturbed()
 
 
