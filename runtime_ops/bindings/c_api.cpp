@@ -48,8 +48,11 @@ zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& bef
     settings.clip = run.clip;
     settings.checkpoint_every = run.checkpoint_every;
   }
-  if (run.struct_size >= sizeof(zo_run)) {
+  if (run.struct_size >= offsetof(zo_run, reserved_too)) {
     settings.difference = run.difference;
+  }
+  if (run.struct_size >= sizeof(zo_run)) {
+    settings.warmup = run.warmup;
   }
   return settings;
 }
@@ -269,7 +272,9 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
                           settings.clip,
                           settings.checkpoint_every,
                           0,
-                          settings.difference};
+                          settings.difference,
+                          0,
+                          settings.warmup};
     return write_struct(found, kFirstRun, "zo_run", run);
   });
 }

@@ -137,6 +137,7 @@ const std::map<std::string, Setter>& setters() {
       {"--weight-decay", number("--weight-decay", &Options::weight_decay, true)},
       {"--clip", number("--clip", &Options::clip, true)},
       {"--checkpoint-every", whole<uint32_t>("--checkpoint-every", &Options::checkpoint_every, 1)},
+      {"--warmup", whole<uint32_t>("--warmup", &Options::warmup, 0)},
       {"--output", path(&Options::output)},
       {"-o", path(&Options::output)},
       {"--format", word("--format", &Options::format, format_from_text, "peft or gguf")},
@@ -220,7 +221,7 @@ const char* const kUsage =
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
     "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
-    "  --schedule constant|linear|cosine  --loss full|choices\n"
+    "  --schedule constant|linear|cosine  --warmup N  --loss full|choices\n"
     "  --difference central|forward     the same, of a zeroth-order method\n"
     "  --eval-data FILE | --eval-examples FILE  of train: held-out examples to evaluate on meanwhile\n"
     "  --eval-every N --patience N --keep best|last     steps between evaluations (a tenth of all); evaluations "

@@ -19,8 +19,12 @@ constexpr uint64_t kEvaluations = 10;    // of a run, where nobody says how many
 constexpr double kPi = 3.14159265358979323846;
 
 double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
+  if (step < run.warmup) {
+    return run.lr * static_cast<double>(step + 1) / static_cast<double>(run.warmup);
+  }
   // The schedule ends at step `total`; steps beyond it, and runs without an end, keep its first or last value.
-  const double done = total == 0 ? 0.0 : std::min(1.0, static_cast<double>(step) / static_cast<double>(total));
+  const uint64_t past = step - run.warmup, whole = std::max<uint64_t>(total, run.warmup) - run.warmup;
+  const double done = whole == 0 ? 0.0 : std::min(1.0, static_cast<double>(past) / static_cast<double>(whole));
   switch (run.schedule) {
     case ZO_SCHEDULE_LINEAR:
       return run.lr * (1.0 - done);

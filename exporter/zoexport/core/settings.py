@@ -43,6 +43,12 @@ class TrainingSettings(abc.ABC):
         runtime=True,
         help="how the rate changes over the steps",
     )
+    warmup: int = setting(
+        0,
+        at_least=0,
+        runtime=True,
+        help="steps over which the rate rises to lr, before its schedule",
+    )
     loss: str = setting(
         "full",
         choices=("full", "choices"),

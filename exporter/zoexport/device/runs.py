@@ -48,6 +48,7 @@ _ERRORS: Mapping[int, type[ZoExportError]] = {2: ConfigError, 3: DivergedError, 
 OPTIONS = {
     "lr": "--lr",
     "lr_schedule": "--schedule",
+    "warmup": "--warmup",
     "eps": "--eps",
     "seed": "--seed",
     "batch": "--batch",

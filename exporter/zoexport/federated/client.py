@@ -194,6 +194,7 @@ class Client:
                 lr=terms.lr,
                 eps=terms.eps,
                 lr_schedule="constant",
+                warmup=0,
                 loss=terms.loss,
                 batch=terms.batch,
                 accumulate=terms.accumulate,

@@ -39,6 +39,13 @@ def terms_of(
             expected="constant: a round's steps have one rate",
             fix="Leave it out.",
         )
+    if str(settings.get("warmup", 0)) != "0":
+        raise ConfigError(
+            "setting 'warmup'",
+            found=str(settings["warmup"]),
+            expected="0: a round's steps have one rate",
+            fix="Leave it out.",
+        )
     given = runtime_settings(manifest, settings)
     with Session.open(bundle, engine=no_programs) as session:
         models.trained_slots(session)
@@ -54,7 +61,7 @@ def terms_of(
                     fix="Compile the bundle with --method mezo.",
                 )
             given["difference"] = difference
-        run = session.configure(**{**given, "lr_schedule": "constant"})
+        run = session.configure(**{**given, "lr_schedule": "constant", "warmup": 0})
         return Terms(
             bundle=session.info.bundle_id,
             algorithm=name,

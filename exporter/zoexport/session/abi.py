@@ -194,6 +194,8 @@ class Run(Structure):
         ("checkpoint_every", c_uint32),
         ("reserved", c_uint32),
         ("difference", c_int32),
+        ("reserved_too", c_uint32),
+        ("warmup", c_uint32),
     )
 
 

@@ -158,6 +158,7 @@ def run_of(run: abi.Run) -> Run:
         clip=run.clip,
         checkpoint_every=run.checkpoint_every,
         difference=DIFFERENCES[run.difference],
+        warmup=run.warmup,
     )
 
 
@@ -167,7 +168,7 @@ def run_struct(run: Run) -> abi.Run:
     Raises:
         ConfigError: a word that it does not know, or a negative count.
     """
-    for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every"):
+    for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every", "warmup"):
         at_least(0, name, getattr(run, name))
     return abi.Run(
         ctypes.sizeof(abi.Run),
@@ -185,6 +186,8 @@ def run_struct(run: Run) -> abi.Run:
         run.checkpoint_every,
         0,
         position("setting 'difference'", run.difference, DIFFERENCES),
+        0,
+        run.warmup,
     )
 
 

@@ -85,6 +85,7 @@ class Run:
     clip: float = 0.0
     checkpoint_every: int = 1
     difference: Difference = "central"
+    warmup: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

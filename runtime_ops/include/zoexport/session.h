@@ -237,8 +237,10 @@ typedef struct zo_run {
   double weight_decay;
   double clip;               /* the largest norm of an update's gradient; 0: any */
   uint32_t checkpoint_every; /* stages from one kept activation to the next */
-  uint32_t reserved;  /* what follows was not there at first; ignored, so that older hosts' padding is no value */
-  int32_t difference; /* of zeroth-order methods; forward where one copy goes through the model at a time */
+  uint32_t reserved;     /* what follows was not there at first; ignored, so that older hosts' padding is no value */
+  int32_t difference;    /* of zeroth-order methods; forward where one copy goes through the model at a time */
+  uint32_t reserved_too; /* likewise */
+  uint32_t warmup;       /* steps over which the rate rises to lr; the schedule begins after them */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and with a state its seed and, if it is

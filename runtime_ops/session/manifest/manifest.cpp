@@ -87,6 +87,9 @@ RunSettings read_settings(const JsonNode& node) {
   settings.batch = node.has("batch") ? static_cast<uint32_t>(node.member("batch").integer(1, kLargest)) : 1;
   settings.accumulate =
       node.has("accumulate") ? static_cast<uint32_t>(node.member("accumulate").integer(1, kLargest)) : 1;
+  if (node.has("warmup")) {
+    settings.warmup = static_cast<uint32_t>(node.member("warmup").integer(0, kLargest));
+  }
   if (node.has("lr_schedule")) {
     settings.schedule = schedule_from_text(node.member("lr_schedule").text());
     if (settings.schedule < 0) {

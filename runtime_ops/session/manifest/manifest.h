@@ -113,6 +113,7 @@ struct RunSettings {
   double eps = 0;
   uint64_t seed = 0;
   int32_t schedule = ZO_SCHEDULE_CONSTANT;
+  uint32_t warmup = 0;  // steps over which the rate rises
   int32_t loss = ZO_LOSS_FULL;
   uint32_t batch = 1;
   uint32_t accumulate = 1;

@@ -64,11 +64,9 @@ class Reader {
 }  // namespace
 
 json settings_of_run(const RunSettings& run, bool first_order) {
-  json settings = {{"lr", run.lr},
-                   {"lr_schedule", kSchedules[run.schedule]},
-                   {"loss", kLosses[run.loss]},
-                   {"batch", run.batch},
-                   {"accumulate", run.accumulate}};
+  json settings = {{"lr", run.lr},         {"lr_schedule", kSchedules[run.schedule]},
+                   {"warmup", run.warmup}, {"loss", kLosses[run.loss]},
+                   {"batch", run.batch},   {"accumulate", run.accumulate}};
   if (run.schedule != ZO_SCHEDULE_CONSTANT) {
     settings[kTotalSteps] = run.total_steps;
   }
@@ -89,6 +87,7 @@ Status take_settings(const RunRecord& record, const std::string& path, RunSettin
   reader.number("momentum", taken.momentum);
   reader.number("weight_decay", taken.weight_decay);
   reader.number("clip", taken.clip);
+  reader.count("warmup", taken.warmup, 0);
   reader.count("batch", taken.batch, 1);
   reader.count("accumulate", taken.accumulate, 1);
   reader.count(kTotalSteps, taken.total_steps, 0);

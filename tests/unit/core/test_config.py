@@ -32,6 +32,7 @@ ZEROTH_ORDER = {
     "accumulate": 1,
     "lr": 5e-3,
     "lr_schedule": "constant",
+    "warmup": 0,
     "loss": "full",
     "seed": 0,
     "generate": "on",

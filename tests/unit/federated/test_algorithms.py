@@ -217,6 +217,8 @@ def test_settings_become_terms(mezo: Path, mebp: Path, compiler: Compiler) -> No
     assert checked_terms(mebp, manifests.read(mebp), None, 4, {}).algorithm == "fedavg"
     with pytest.raises(ConfigError, match="constant: a round's steps have one rate"):
         checked_terms(mezo, manifest, None, 4, {"lr_schedule": "linear"})
+    with pytest.raises(ConfigError, match="one rate"):
+        checked_terms(mezo, manifest, None, 4, {"warmup": "3"})
     prge = compiler.bundle("llama", "prge", queries=2)
     with pytest.raises(ConfigError, match="no forward differences"):
         checked_terms(prge, manifests.read(prge), "decomfl", 4, {})

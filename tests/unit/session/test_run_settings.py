@@ -59,6 +59,7 @@ def test_a_run_keeps_its_settings(bundle: Path, state: Path, dataset: Dataset) -
         ({"eps": 0.5}, "eps 0.01", "eps 0.5"),
         ({"batch": 2, "accumulate": 2}, "accumulate 1, batch 3", "accumulate 2, batch 2"),
         ({"lr_schedule": "cosine"}, "lr_schedule constant", "lr_schedule cosine"),
+        ({"warmup": 7}, "warmup 0", "warmup 7"),
         ({"loss": "choices"}, "loss full", "loss choices"),
     ],
 )
@@ -104,6 +105,7 @@ def test_changes_are_taken_and_kept(bundle: Path, state: Path, dataset: Dataset)
         "loss": "full",
         "lr_schedule": "constant",
         "difference": "central",
+        "warmup": 0,
     }
     assert described["data"]["examples"] == 5
     first, second, third = described["changes"]

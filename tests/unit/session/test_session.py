@@ -128,6 +128,26 @@ def test_schedules(
         assert [session.record(i).lr for i in range(4)] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "rates"),
+    [
+        ("constant", 4, [0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5, 0.5]),
+        ("linear", 4, [0.125, 0.25, 0.375, 0.5, 0.5, 0.375, 0.25, 0.125]),
+        ("linear", 8, [0.0625 * (step + 1) for step in range(8)]),
+        ("linear", 16, [0.03125 * (step + 1) for step in range(8)]),
+    ],
+)
+def test_the_rate_rises_over_the_warmup(
+    bundle: Path, dataset: Dataset, tmp_path: Path, schedule: str, warmup: int, rates: list[float]
+) -> None:
+    with open_session(bundle, tmp_path / "state") as session:
+        session.configure(lr_schedule=schedule, warmup=warmup, lr=0.5)
+        session.train(dataset, 8)
+        assert [session.record(i).lr for i in range(8)] == rates
+    with open_session(bundle, tmp_path / "state") as session:
+        assert session.run.warmup == warmup  # the run's
+
+
 def test_a_step_reports_its_losses(bundle: Path, dataset: Dataset) -> None:
     with open_session(bundle) as session:
         first = session.step(dataset, [2, 0, 2])
