@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import ConfigError, DataError
-from zoexport.data.records import parse_object, read_lines, text_of, turns_of
+from zoexport.core.errors import ConfigError
 from zoexport.session import Generation, OnText, Sampling, Session
+from zoexport.session.examples import prompts_of
 
-PROMPTS = '{"prompt"} or {"messages"}'
 _MEGABYTE = 1e6
 _ASSISTANT = "assistant"
 
@@ -231,23 +230,7 @@ def read_prompts(data: Path) -> list[Prompt]:
     Raises:
         DataError: it cannot be read, or a line is something else.
     """
-    return list(read_lines(data, _prompt, shapes=PROMPTS))
-
-
-def _prompt(raw: bytes, where: str) -> Prompt:
-    content = parse_object(raw, where, PROMPTS)
-    if ("prompt" in content) == ("messages" in content):
-        raise DataError(
-            where,
-            found="both 'prompt' and 'messages'"
-            if "prompt" in content
-            else "neither 'prompt' nor 'messages'",
-            expected=PROMPTS,
-            fix="Give the text that is to be continued, or the conversation that is to be answered.",
-        )
-    if "prompt" in content:
-        return Prompt(text_of(content, "prompt", where))
-    return Prompt(messages=asked(turns_of(content, where)))
+    return [Prompt(text, messages) for text, messages in prompts_of(data)]
 
 
 def asked(turns: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:

@@ -123,6 +123,28 @@ zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const zo_message* messages,
   });
 }
 
+zo_status zo_prompts_read(const char* path, zo_on_prompt on_prompt, void* user, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_TRY(check_path(path, "path"));
+    ZO_REQUIRE(on_prompt);
+    const std::string file = path;
+    return zoexport::for_lines(file, [&](const std::string& line, size_t number) -> Status {
+      const std::string where = file + ":" + std::to_string(number);
+      ZO_ASSIGN(prompt, zoexport::parse_prompt(line, where));
+      std::vector<zo_message> messages;
+      for (const zoexport::Message& one : prompt.messages) {
+        messages.push_back({one.role.c_str(), one.content.c_str()});
+      }
+      const zo_prompt told = {sizeof(zo_prompt), prompt.text.data(), prompt.text.size(), messages.data(),
+                              messages.size()};
+      return on_prompt(user, &told) == 0
+                 ? Status()
+                 : Status(zoexport::Failure{ZO_CANCELLED, where, "a request to stop", "the file to be read to its end",
+                                            "Read it again."});
+    });
+  });
+}
+
 zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
                           zo_on_part on_part, void* user, zo_read_report* report, zo_error* error) {
   return guarded(error, [&]() -> Status {

@@ -48,10 +48,19 @@ const char* stop_text(int32_t stop) {
                                   : "length";
 }
 
-}  // namespace
+// Generates with the options of the command line.
+struct Call {
+  const Options& options;
+  zo_session* session;
+  const volatile std::sig_atomic_t& stop;
+  json& out;
+  zo_error& error;
 
-zo_status generate(const Options& options, zo_session* session, const volatile std::sig_atomic_t& stop, json& out,
-                   zo_error& error) {
+  // What follows a prompt; `shown`: printed as it comes.
+  zo_status answer(const zo_prompt& prompt, bool shown) const;
+};
+
+zo_status Call::answer(const zo_prompt& prompt, bool shown) const {
   zo_generate_options wanted = sized<zo_generate_options>();
   wanted.max_tokens = options.max_tokens;
   wanted.temperature = options.temperature;
@@ -61,14 +70,12 @@ zo_status generate(const Options& options, zo_session* session, const volatile s
   wanted.repetition_penalty = options.repetition_penalty;
   wanted.seed = options.seed.value_or(0);
   wanted.sliding = options.sliding ? 1 : 0;
-  const std::string prompt = options.prompt.value_or("");
-  const zo_message message{"user", prompt.c_str()};
-  if (options.chat) {
-    wanted.messages = &message;
-    wanted.message_count = 1;
-  } else {
-    wanted.text = prompt.c_str();
-    wanted.text_size = prompt.size();
+  wanted.adapter = options.adapter.empty() ? nullptr : kAdapter;
+  wanted.messages = prompt.messages;
+  wanted.message_count = prompt.message_count;
+  if (prompt.message_count == 0) {
+    wanted.text = prompt.text;
+    wanted.text_size = prompt.text_size;
   }
   std::vector<const char*> stops;
   stops.reserve(options.stops.size());
@@ -78,20 +85,13 @@ zo_status generate(const Options& options, zo_session* session, const volatile s
   wanted.stop_strings = stops.data();
   wanted.stop_string_count = stops.size();
   wanted.on_text = on_text;
-  if (!options.adapter.empty()) {
-    const zo_status loaded = zo_session_load_adapter(session, kAdapter, options.adapter.c_str(), &error);
-    if (loaded != ZO_OK) {
-      return loaded;
-    }
-    wanted.adapter = kAdapter;
-  }
-  Said said{!options.json, &stop, {}};
+  Said said{shown, &stop, {}};
   zo_generation made = sized<zo_generation>();
   const zo_status status = zo_session_generate(session, &wanted, on_token, &said, &made, &error);
   if (status != ZO_OK) {
     return status;
   }
-  if (said.shown) {
+  if (shown) {
     std::printf("\n");
   }
   const double anonymous = std::round(static_cast<double>(made.anonymous_bytes) / kBytesOfTenthMegabyte) / 10;
@@ -103,6 +103,59 @@ zo_status generate(const Options& options, zo_session* session, const volatile s
          {"decode_tokens_per_second", rate(static_cast<double>(said.tokens.size()) - 1, made.decode_seconds)},
          {"peak_anonymous_mb", made.anonymous_bytes == 0 ? json() : json(anonymous)}};
   return ZO_OK;
+}
+
+// The prompts of a file, each of which becomes a line of JSON.
+struct Lines {
+  const Call& call;
+  bool answers;
+  zo_status status;
+
+  static int32_t pass(void* user, const zo_prompt* prompt) {
+    auto* lines = static_cast<Lines*>(user);
+    if (lines->answers) {
+      lines->status = lines->call.answer(*prompt, false);
+      if (lines->status == ZO_OK) {
+        std::printf("%s\n", lines->call.out.dump().c_str());
+        std::fflush(stdout);
+      }
+    }
+    return lines->status == ZO_OK ? lines->call.stop : 1;
+  }
+};
+
+}  // namespace
+
+zo_status generate(const Options& options, zo_session* session, const volatile std::sig_atomic_t& stop, json& out,
+                   zo_error& error) {
+  if (!options.adapter.empty()) {
+    const zo_status loaded = zo_session_load_adapter(session, kAdapter, options.adapter.c_str(), &error);
+    if (loaded != ZO_OK) {
+      return loaded;
+    }
+  }
+  const Call call{options, session, stop, out, error};
+  if (options.data.empty()) {
+    const std::string prompt = options.prompt.value_or("");
+    const zo_message message{"user", prompt.c_str()};
+    return options.chat ? call.answer({sizeof(zo_prompt), nullptr, 0, &message, 1}, !options.json)
+                        : call.answer({sizeof(zo_prompt), prompt.c_str(), prompt.size(), nullptr, 0}, !options.json);
+  }
+  // All lines are read first: a bad one is said before minutes of text.
+  zo_error failed = {};
+  Lines lines{call, false, ZO_OK};
+  zo_status status = zo_prompts_read(options.data.c_str(), Lines::pass, &lines, &failed);
+  if (status == ZO_OK) {
+    lines.answers = true;
+    status = zo_prompts_read(options.data.c_str(), Lines::pass, &lines, &failed);
+  }
+  if (lines.status != ZO_OK) {
+    return lines.status;  // of a prompt, whose message is in `error`
+  }
+  if (status != ZO_OK) {
+    error = failed;
+  }
+  return status;
 }
 
 }  // namespace zoexport::runner

@@ -357,7 +357,10 @@ int run(const Options& options) {
     out["open_seconds"] = open_seconds;
     out["programs"] = program_costs(session.get());
   }
-  print(options, out);
+  // Those of a file of prompts were printed as they came.
+  if (options.verb != "generate" || options.data.empty()) {
+    print(options, out);
+  }
   return 0;
 }
 

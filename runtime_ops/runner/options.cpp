@@ -177,8 +177,9 @@ Status check_required(const Options& options) {
     return bad("--data", options.data.empty() ? "nothing" : "--examples too",
                "a data file, or --examples and a file of tokenized examples");
   }
-  if (options.verb == "generate" && !options.prompt) {
-    return bad("--prompt", "nothing", "the text that is to be continued");
+  if (options.verb == "generate" && options.prompt.has_value() == !options.data.empty()) {
+    return bad("--prompt", options.prompt ? "--data too" : "nothing",
+               "the text that is to be continued, or --data and a file of prompts");
   }
   if (options.verb == "unpack" && options.file.empty()) {
     return bad("--file", "nothing", "a file that zoexport pack made");
@@ -208,7 +209,7 @@ Status check_required(const Options& options) {
 const char* const kUsage =
     "zoexport-runner train   --bundle DIR (--data FILE | --examples FILE) --state DIR --steps N [options]\n"
     "zoexport-runner eval    --bundle DIR (--data FILE | --examples FILE) [--state DIR] [options]\n"
-    "zoexport-runner generate --bundle DIR [--state DIR | --adapter DIR] --prompt TEXT [options]\n"
+    "zoexport-runner generate --bundle DIR [--state DIR | --adapter DIR] (--prompt TEXT | --data FILE) [options]\n"
     "zoexport-runner export  --bundle DIR [--state DIR] [--format peft|gguf] --output PATH [options]\n"
     "zoexport-runner unpack  --file FILE --bundle DIR [--force] [--trust KEY] [--json]\n"
     "zoexport-runner inspect --bundle DIR [--state DIR] [options]\n"
@@ -217,6 +218,7 @@ const char* const kUsage =
     "--data is JSON Lines of texts, "
     "prompts with completions,\n"
     "choices or conversations; --examples is tokenized, one JSON object a line.\n"
+    "Of generate, --data is JSON Lines of {\"prompt\"} or {\"messages\"}, and each result one line of JSON.\n"
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.support.compiled import Compiler
 from tests.support.generation import random_adapter
 from zoexport.api import Bundle
 from zoexport.cli.main import run
+from zoexport.core.native import native_folder
 from zoexport.session import Sampling, Session
 
 pytestmark = pytest.mark.parity
@@ -147,7 +149,7 @@ def test_lines_that_are_no_prompts(
     data = tmp_path / "data.jsonl"
     for content, part in (
         ('{"text": "a"}', "data.jsonl:1"),
-        ("{", "one JSON object a line"),
+        ("{", "not JSON"),
         ('{"prompt": 5}', "'prompt' that is number"),
         ('{"prompt": "a", "messages": []}', "both 'prompt' and 'messages'"),
         ('{"messages": [{"role": "user"}]}', "no 'content'"),
@@ -157,3 +159,24 @@ def test_lines_that_are_no_prompts(
         data.write_text(content)
         assert run(["generate", str(bundle), "--data", str(data)]) == 1
         assert part in capsys.readouterr().err
+
+
+def test_the_runner_continues_every_line_too(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "prompts.jsonl"
+    records: list[Any] = [{"prompt": PROMPT}, {"messages": [{"role": "user", "content": "Why?"}]}]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    line = [native_folder() / "zoexport-runner", "generate", "--bundle", bundle, "--data", data]
+    done = subprocess.run([*map(str, line), "--max-tokens", "5"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ours = [json.loads(text) for text in done.stdout.splitlines()]
+    theirs = said(capsys, str(bundle), "--data", str(data), "--max-tokens", "5")
+    assert [one.keys() for one in ours] == [KEYS] * 2
+    for key in ("text", "tokens", "prompt_tokens", "stop"):
+        assert [one[key] for one in ours] == [one[key] for one in theirs]
+    # A bad line is found before any text is made.
+    data.write_text(data.read_text() + '{"text": "a"}\n')
+    done = subprocess.run([*map(str, line), "--json"], capture_output=True, text=True)
+    assert done.returncode == 1 and len(done.stdout.splitlines()) == 1
+    assert json.loads(done.stdout)["error"]["where"].endswith("prompts.jsonl:3")

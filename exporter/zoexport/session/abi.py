@@ -511,6 +511,19 @@ class Evaluated(Structure):
     )
 
 
+class Prompt(Structure):
+    """zo_prompt."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("text", c_void_p),
+        ("text_size", c_size_t),
+        ("messages", POINTER(Message)),
+        ("message_count", c_size_t),
+    )
+
+
+ON_PROMPT = CFUNCTYPE(c_int32, c_void_p, POINTER(Prompt))
 ON_EVALUATED = CFUNCTYPE(c_int32, c_void_p, POINTER(Evaluated))
 KEEPS = ("default", "last", "best")
 
@@ -580,6 +593,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_dataset_write": (_HANDLE, c_char_p),
     "zo_memory_usage": (POINTER(Memory),),
     "zo_dataset_digest": (_HANDLE, c_char_p),
+    "zo_prompts_read": (c_char_p, ON_PROMPT, c_void_p),
     "zo_dataset_read": (
         _HANDLE,
         _HANDLE,

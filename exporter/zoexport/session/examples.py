@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from zoexport.core.types import Progress
+from zoexport.session import abi
 from zoexport.session.dataset import Dataset
+from zoexport.session.support import stoppable
 from zoexport.session.tokenizer import Tokenizer
+
+
+def prompts_of(data: Path) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    """The texts, or the roles and contents of the messages, of a file of prompts.
+
+    Raises:
+        DataError: it cannot be read, or a line is no prompt.
+    """
+    found = []
+
+    def take(pointer: Any) -> None:
+        prompt = pointer.contents
+        text = ctypes.string_at(prompt.text, prompt.text_size).decode()
+        messages = prompt.messages[: prompt.message_count]
+        found.append((text, tuple((one.role.decode(), one.content.decode()) for one in messages)))
+
+    with stoppable() as callback:
+        abi.call("zo_prompts_read", abi.path_bytes(data), callback(abi.ON_PROMPT, take), None)
+    return found
 
 
 @contextlib.contextmanager

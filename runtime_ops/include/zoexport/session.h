@@ -626,6 +626,22 @@ typedef struct zo_read_report {
 ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
                                  zo_on_part on_part, void* user, zo_read_report* report, zo_error* error);
 
+/* A text, or a conversation up to the assistant's answer where there are messages. */
+typedef struct zo_prompt {
+  uint32_t struct_size;
+  const char* text;
+  size_t text_size;
+  const zo_message* messages;
+  size_t message_count;
+} zo_prompt;
+
+/* What it points to is valid during the call only; a non-zero answer ends the reading with ZO_CANCELLED. */
+typedef int32_t (*zo_on_prompt)(void* user, const zo_prompt* prompt);
+
+/* Reads a file of prompts: JSON Lines of {"prompt"} or {"messages"}, each of which is handed on. A line that is something else
+ * is a failure that names it, after those before it were handed on. */
+ZO_API zo_status zo_prompts_read(const char* path, zo_on_prompt on_prompt, void* user, zo_error* error);
+
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
 
 typedef struct zo_memory {

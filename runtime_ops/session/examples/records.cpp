@@ -14,6 +14,7 @@ using nlohmann::json;
 
 const std::string kShapes =
     R"({"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"} or {"messages"})";
+const std::string kPrompts = R"({"prompt"} or {"messages"})";
 constexpr std::array kKnown = {"text", "prompt", "completion", "choices", "messages"};
 constexpr double kAlike = 0.8;  // of keys, as Python's difflib has it
 constexpr size_t kLongestShown = 200;
@@ -136,25 +137,29 @@ Result<Record> completion_record(const json& content, const std::string& where) 
   return Record(CompletionRecord{prompt, std::move(choices), static_cast<size_t>(target)});
 }
 
-Result<Record> chat_record(const json& content, const std::string& where) {
-  const json& messages = content.at("messages");
+Result<std::vector<Message>> turns_of(const json& messages, const std::string& where) {
   if (!messages.is_array() || messages.empty()) {
     return unusable(where, "'messages' that is " + (messages.is_array() ? "empty" : kind(messages)),
                     R"(a list of {"role", "content"} that ends with the assistant)",
                     "Write the conversation's turns in order.");
   }
-  ChatRecord record;
+  std::vector<Message> turns;
   for (const json& message : messages) {
-    const std::string place = where + ", message " + std::to_string(record.messages.size());
+    const std::string place = where + ", message " + std::to_string(turns.size());
     if (!message.is_object()) {
       return unusable(place, "a JSON " + kind(message), R"(an object {"role", "content"})",
                       "Write each turn as an object.");
     }
     ZO_ASSIGN(role, text_of(message, "role", place));
     ZO_ASSIGN(text, text_of(message, "content", place));
-    record.messages.push_back({role, text});
+    turns.push_back({role, text});
   }
-  const Message& last = record.messages.back();
+  return turns;
+}
+
+Result<Record> chat_record(const json& content, const std::string& where) {
+  ZO_ASSIGN(turns, turns_of(content.at("messages"), where));
+  const Message& last = turns.back();
   if (last.role != "assistant") {
     return unusable(where, "a last message from " + quoted(last.role),
                     "a last message from 'assistant', which is what is learned",
@@ -164,16 +169,21 @@ Result<Record> chat_record(const json& content, const std::string& where) {
     return unusable(where, "an empty last message", "text to be learned",
                     "Give the assistant's answer, or remove the line.");
   }
-  return Record(std::move(record));
+  return Record(ChatRecord{std::move(turns)});
+}
+
+Result<json> object_of(const std::string& line, const std::string& where, const std::string& shapes) {
+  ZO_ASSIGN(content, parse_json(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, "Correct the line."));
+  if (!content.is_object()) {
+    return unusable(where, "a JSON " + kind(content), "an object: " + shapes, "Write each example as an object.");
+  }
+  return content;
 }
 
 }  // namespace
 
 Result<Record> parse_record(const std::string& line, const std::string& where) {
-  ZO_ASSIGN(content, parse_json(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, "Correct the line."));
-  if (!content.is_object()) {
-    return unusable(where, "a JSON " + kind(content), "an object: " + kShapes, "Write each example as an object.");
-  }
+  ZO_ASSIGN(content, object_of(line, where, kShapes));
   ZO_TRY(refuse_misspelled(content, where));
   const bool text = content.contains("text"), messages = content.contains("messages");
   const bool completion = content.contains("prompt") || content.contains("completion") || content.contains("choices");
@@ -191,6 +201,25 @@ Result<Record> parse_record(const std::string& line, const std::string& where) {
     return Record(TextRecord{std::move(given)});
   }
   return messages ? chat_record(content, where) : completion_record(content, where);
+}
+
+Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
+  ZO_ASSIGN(content, object_of(line, where, kPrompts));
+  const bool text = content.contains("prompt"), messages = content.contains("messages");
+  if (text == messages) {
+    return unusable(where,
+                    std::string(text ? "both" : "neither") + " 'prompt' " + (text ? "and" : "nor") + " 'messages'",
+                    kPrompts, "Give the text that is to be continued, or the conversation that is to be answered.");
+  }
+  if (text) {
+    ZO_ASSIGN(given, text_of(content, "prompt", where));
+    return Prompt{std::move(given), {}};
+  }
+  ZO_ASSIGN(turns, turns_of(content.at("messages"), where));
+  if (turns.back().role == "assistant") {
+    turns.pop_back();
+  }
+  return Prompt{{}, std::move(turns)};
 }
 
 }  // namespace zoexport

@@ -1,5 +1,5 @@
-// Lines of a data file, as people write them: what a line means, before any tokenizer sees it. The rules and messages are
-// those of exporter/zoexport/data/records.py.
+// Lines of a data file, or of a file of prompts, as people write them: what a line means, before any tokenizer sees it. The rules
+// and messages of examples are those of exporter/zoexport/data/records.py.
 #pragma once
 
 #include <string>
@@ -27,6 +27,13 @@ struct ChatRecord {
 
 using Record = std::variant<TextRecord, CompletionRecord, ChatRecord>;
 
+// What text is to be generated after: one of the two.
+struct Prompt {
+  std::string text;
+  std::vector<Message>
+      messages;  // up to the answer: without the last one where that is the assistant's, as in training data
+};
+
 // An example that cannot be used; `where` names its line.
 inline Failure unusable(const std::string& where, const std::string& found, const std::string& expected,
                         const std::string& fix) {
@@ -35,5 +42,6 @@ inline Failure unusable(const std::string& where, const std::string& found, cons
 
 // One line, which `where` names.
 Result<Record> parse_record(const std::string& line, const std::string& where);
+Result<Prompt> parse_prompt(const std::string& line, const std::string& where);
 
 }  // namespace zoexport
