@@ -123,16 +123,9 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
      */
     fun start(request: JobRequest, answer: Answer = Answer.ASK) = handle.call {
         nativeStart(
-            it,
-            request.bundle.path.checked("bundle"),
-            request.data.path.checked("data"),
-            request.heldOut?.path?.checked("heldOut"),
-            request.steps.notNegative("steps"),
-            request.lr ?: 0.0,
-            request.evaluate,
-            answer.ordinal,
-            cache,
-            keys,
+            it, request.bundle.path.checked("bundle"), request.data.path.checked("data"),
+            request.heldOut?.path?.checked("heldOut"), request.steps.notNegative("steps"), request.lr ?: 0.0,
+            request.evaluate, answer.ordinal, cache, keys,
         )
     }
 
@@ -192,8 +185,7 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
             nativeWrite(
                 file.path.checked("file"),
                 Array(examples.size) { index -> examples[index].texts.map { it.checked("examples") }.toTypedArray() },
-                BooleanArray(examples.size) { examples[it].isChat },
-                append,
+                BooleanArray(examples.size) { examples[it].isChat }, append,
             )
         }
 
@@ -210,16 +202,8 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
 
         @JvmStatic
         private external fun nativeStart(
-            job: Long,
-            bundle: String,
-            data: String,
-            heldOut: String?,
-            steps: Long,
-            lr: Double,
-            evaluate: Boolean,
-            answer: Int,
-            cache: String?,
-            keys: String?,
+            job: Long, bundle: String, data: String, heldOut: String?, steps: Long, lr: Double, evaluate: Boolean,
+            answer: Int, cache: String?, keys: String?,
         )
 
         @JvmStatic
