@@ -3,11 +3,12 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bindings/c_support.h"
 #include "job/conditions.h"
 #include "job/job.h"
+#include "session/examples/typed.h"
 #include "session/storage/files.h"
 #include "zoexport/job.h"
 
@@ -24,6 +25,39 @@ namespace {
 
 // An absolute path as the job keeps it: where the process is may be another place when it goes on.
 std::string absolute(const char* path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+
+// Adds the line of example number `index`.
+Status add_line(const zoexport::Typed& example, size_t index, std::string& lines) {
+  ZO_ASSIGN(line, zoexport::typed_line(example, "example " + std::to_string(index + 1)));
+  lines += line + "\n";
+  return {};
+}
+
+Status write_text(const char* path, const std::string& text) {
+  return zoexport::write_file(path, [&](int file) { return zoexport::write_all(file, text.data(), text.size()); });
+}
+
+zoexport::Result<zoexport::Typed> typed_of(const zo_typed_example& example) {
+  if (example.prompt != nullptr || example.completion != nullptr) {
+    ZO_REQUIRE(example.prompt);
+    ZO_REQUIRE(example.completion);
+    if (example.message_count > 0) {
+      return Failure{ZO_INVALID_ARGUMENT, "zo_typed_example", "a prompt and messages", "one of them",
+                     "Leave the other form's fields at NULL."};
+    }
+    return zoexport::Typed(std::make_pair(example.prompt, example.completion));
+  }
+  if (example.message_count > 0) {
+    ZO_REQUIRE(example.messages);
+  }
+  std::vector<zoexport::Message> messages;
+  for (size_t i = 0; i < example.message_count; ++i) {
+    ZO_REQUIRE(example.messages[i].role);
+    ZO_REQUIRE(example.messages[i].content);
+    messages.push_back({example.messages[i].role, example.messages[i].content});
+  }
+  return zoexport::Typed(std::move(messages));
+}
 
 }  // namespace
 
@@ -44,10 +78,33 @@ zo_status zo_examples_write(const char* path, const zo_typed* examples, size_t c
     for (size_t i = 0; i < count; ++i) {
       ZO_REQUIRE(examples[i].prompt);
       ZO_REQUIRE(examples[i].completion);
-      const nlohmann::ordered_json line = {{"prompt", examples[i].prompt}, {"completion", examples[i].completion}};
-      lines += line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+      ZO_TRY(add_line(std::make_pair(examples[i].prompt, examples[i].completion), i, lines));
     }
-    return zoexport::write_file(path, [&](int file) { return zoexport::write_all(file, lines.data(), lines.size()); });
+    return write_text(path, lines);
+  });
+}
+
+zo_status zo_typed_write(const char* path, const zo_typed_example* examples, size_t count, int32_t append,
+                         zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_TRY(check_path(path, "path"));
+    if (count > 0) {
+      ZO_REQUIRE(examples);
+    }
+    std::string lines;
+    if (append != 0 && zoexport::exists(path)) {
+      ZO_ASSIGN(before, zoexport::read_file(path, ZO_DATA_ERROR));
+      lines = before.empty() || before.back() == '\n' ? before : before + "\n";
+    }
+    const auto* bytes = reinterpret_cast<const unsigned char*>(examples);
+    for (size_t i = 0; i < count; ++i) {
+      zo_typed_example example;
+      ZO_TRY(read_struct(*reinterpret_cast<const zo_typed_example*>(bytes + i * examples->struct_size),
+                         sizeof(zo_typed_example), "zo_typed_example", example));
+      ZO_ASSIGN(typed, typed_of(example));
+      ZO_TRY(add_line(typed, i, lines));
+    }
+    return write_text(path, lines);
   });
 }
 

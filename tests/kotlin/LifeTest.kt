@@ -1,14 +1,18 @@
 import java.io.File
 import kotlin.concurrent.thread
+import kotlin.test.assertContains
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
+import kotlin.test.assertNotEquals
 import kotlin.test.assertNotNull
 import kotlin.test.assertTrue
 import zoexport.app.training.Launcher
 import zoexport.app.training.TrainingModel
 import zoexport.session.AdapterFormat
+import zoexport.session.Answer
 import zoexport.session.Conditions
 import zoexport.session.Evaluation
+import zoexport.session.GenerateOptions
 import zoexport.session.Phase
 import zoexport.session.ZoException
 
@@ -54,16 +58,57 @@ class LifeTest(private val case: File, private val output: File) {
         same(expected["before"], view.before)
         same(expected["after"], view.after)
         val prompt = expected["prompt"] as String
+        val tokens = expected["tokens"].int()
         for (which in listOf("trained", "untrained")) {
-            val answer = model.ask(prompt, which == "trained")
-            assertTrue(answer.startsWith(expected[which] as String), which)
+            val options = GenerateOptions(tokens, untrained = which == "untrained")
+            assertTrue(model.withSession { it.generate(prompt, options) }.text.startsWith(expected[which].text()), which)
         }
-        assertTrue(model.ask(prompt, trained = true) != model.ask(prompt, trained = false))
+        val questions = expected["questions"].strings()
+        repeat(2) { // anew, the same
+            val said = mapOf(true to StringBuilder(), false to StringBuilder())
+            for (question in questions) {
+                model.ask(question, tokens) { trained, piece ->
+                    said.getValue(trained).append(piece)
+                    false
+                }
+            }
+            assertEquals(questions, model.talk.map { it.question })
+            for ((which, answers) in mapOf("trained" to model.talk.map { it.trained }, "untrained" to model.talk.map { it.untrained })) {
+                assertEquals(expected["answers"][which].strings(), answers)
+                assertEquals(answers.joinToString(""), said.getValue(which == "trained").toString())
+            }
+            model.hush()
+        }
+        assertNotEquals(expected["answers"]["trained"].strings(), expected["answers"]["untrained"].strings())
         model.withSession {
             it.exportAdapter(output.resolve("peft"))
             it.exportAdapter(output.resolve("adapter.gguf"), AdapterFormat.GGUF)
         }
         output.resolve("app/states").listFiles()!!.single().copyRecursively(output.resolve("state"))
+    }
+
+    /** Of a model without a chat template every question is a prompt of its own. */
+    fun aModelWithoutATemplateIsPrompted() {
+        val expected = Json.parse(case.resolve("expected.json").readText())
+        newModel(case.resolve("life.pub").readLines())
+        model.importBundle(case.resolve("prompts.zobundle"), "prompts.zobundle")
+        model.choose(data = case.resolve("life.jsonl"), steps = 1)
+        model.start(Answer.ANEW)
+        work!!.join()
+        repeat(2) {
+            val answer = model.ask(expected["prompt"].text(), expected["tokens"].int()).untrained
+            assertTrue(answer.startsWith(expected["untrained"].text()))
+        }
+        assertEquals(2, model.talk.size)
+        // Nor can it learn conversations, which another can.
+        model.typeTurn("How was it?", "Warm.")
+        model.typeChat()
+        model.start(Answer.ANEW)
+        assertContains(assertNotNull(model.screen.problem), "typed.jsonl:1, chat: found a model whose tokenizer has no chat template")
+        model.choose(bundle = model.bundles.resolve("life"))
+        model.start(Answer.ANEW)
+        work!!.join()
+        assertEquals(listOf<Any>(1L, Phase.DONE), model.screen.view.let { listOf(it.examples, it.phase) })
     }
 
     private fun same(expected: Any?, found: Evaluation?) {
@@ -72,5 +117,8 @@ class LifeTest(private val case: File, private val output: File) {
         assertEquals(wanted["accuracy"], found.accuracy)
     }
 
-    fun tests() = mapOf("life: import, train, pause, resume, ask, share" to ::importTrainPauseResumeAskAndShare)
+    fun tests() = mapOf(
+        "life: import, train, pause, resume, ask, share" to ::importTrainPauseResumeAskAndShare,
+        "life: a model without a template is prompted" to ::aModelWithoutATemplateIsPrompted,
+    )
 }

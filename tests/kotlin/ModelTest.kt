@@ -1,16 +1,18 @@
 import java.io.File
-import java.util.zip.ZipFile
 import kotlin.concurrent.thread
 import kotlin.test.assertContains
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertNotNull
 import kotlin.test.assertTrue
+import zoexport.app.training.AdapterFile
 import zoexport.app.training.Launcher
 import zoexport.app.training.Screen
 import zoexport.app.training.TrainingModel
 import zoexport.session.Answer
 import zoexport.session.Conditions
+import zoexport.session.Dataset
+import zoexport.session.Message
 import zoexport.session.Phase
 import zoexport.session.Reason
 import zoexport.session.Typed
@@ -170,7 +172,7 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         app.model.start()
         assertContains(said(), "bad.jsonl:1")
         // Without choices, which this bundle's loss needs: found when it is tokenized, before there is a state.
-        app.model.type(listOf(Typed("a\"\n", " b")))
+        app.model.type(Typed("a\"\n", " b"))
         app.model.start()
         assertContains(said(), "typed.jsonl:1")
         assertEquals(false, app.folder.resolve("states").exists())
@@ -232,22 +234,62 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         assertEquals(Phase.DONE, app.end().view.phase)
     }
 
-    fun theAdapterIsWrittenForPeft() {
+    /** What is typed trains on the examples that Python makes of tests/support/text_cases.py's lines. */
+    fun whatIsTypedBecomesExamples() {
+        val app = App("typed").chosen("mebp", steps = 2)
+        val file = app.folder.resolve("typed.jsonl")
+        app.model.type(Typed("It was", " warm"))
+        assertEquals(file, app.model.screen.data)
+        app.model.typeTurn("How was it?", "Warm, and funny. café 🦊", "Be brief.")
+        app.model.typeTurn("And the \"sea\"?\n", " Blue.", "Be brief.")
+        assertEquals(listOf("system", "user", "assistant", "user", "assistant"), app.model.typedTurns.map { it.role })
+        app.model.typeChat()
+        assertEquals(0, app.model.typedTurns.size)
+        app.newModel() // another process: what was typed is there
+        app.model.typeTurn("How was it?", "so")
+        app.model.typeChat()
+        assertEquals(3, file.readLines().size)
+        Dataset().use { found ->
+            Dataset().use { expected ->
+                found.read(file, bundles.resolve("mebp/bundle"))
+                expected.load(texts.resolve("typed.examples.jsonl"))
+                assertEquals(expected.digest, found.digest)
+            }
+        }
+        val before = file.readText()
+        for ((chat, said) in mapOf(
+            emptyList<Message>() to "'messages' that is empty",
+            listOf(Message("user", "a")) to "a last message from 'user'",
+            listOf(Message("robot", "a")) to "the role 'robot'",
+        )) {
+            assertContains(assertFailsWith<ZoException.Data> { app.model.type(Typed(chat)) }.found, said)
+        }
+        assertFailsWith<ZoException.InvalidArgument> { app.model.type(Typed("a", "b\u0000")) }
+        assertEquals(before, file.readText())
+        app.model.discard()
+        assertEquals(false, file.exists())
+    }
+
+    fun theAdapterIsWrittenForPeftAndLlamaCpp() {
         val app = App("adapter").chosen("mebp", steps = 5)
+        val shared = output.resolve("shared")
         app.onLook = { app.model.pause() }
         app.model.start()
         app.end()
-        assertFailsWith<ZoException> { app.model.writeAdapter(output.resolve("none.zip")) }
-        assertEquals(false, output.resolve("none.zip").exists())
+        for (kind in AdapterFile.entries) assertFailsWith<ZoException> { app.model.writeAdapter(kind, shared) }
+        assertEquals(false, shared.exists())
         app.onLook = {}
         app.model.resume()
         app.end()
-        app.model.writeAdapter(output.resolve("adapter.zip"))
         app.state().copyRecursively(output.resolve("state-adapter"))
-        val names = ZipFile(output.resolve("adapter.zip")).use { zip -> zip.entries().toList().map { it.name } }
-        assertEquals(listOf("adapter_config.json", "adapter_model.safetensors"), names)
+        repeat(2) {
+            for (kind in AdapterFile.entries) assertEquals(shared.resolve(kind.fileName), app.model.writeAdapter(kind, shared))
+        }
+        // test_kotlin.py compares what is in them.
+        assertEquals(setOf("adapter.gguf", "adapter.zip"), shared.list()!!.toSet())
         // Compiled without programs that generate.
-        assertFailsWith<ZoException.Bundle> { app.model.ask("The film was", trained = true) }
+        assertFailsWith<ZoException.Bundle> { app.model.ask("The film was") }
+        assertEquals(0, app.model.talk.size)
     }
 
     fun tests() = mapOf(
@@ -260,7 +302,8 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         "model: bad bundles and bad data are said" to ::badBundlesAndBadDataAreSaid,
         "model: other examples are a question" to ::otherExamplesAreAQuestion,
         "model: a packed bundle is imported and trains" to ::aPackedBundleIsImportedAndTrains,
-        "model: the adapter is written for PEFT" to ::theAdapterIsWrittenForPeft,
+        "model: what is typed becomes examples" to ::whatIsTypedBecomesExamples,
+        "model: the adapter is written for PEFT and llama.cpp" to ::theAdapterIsWrittenForPeftAndLlamaCpp,
     )
 
     private companion object {

@@ -134,10 +134,14 @@ def test_kotlin(
 
 def _check_adapter(bundle: Path, model: Path, folder: Path) -> None:
     """The adapter that Kotlin wrote is the one that Python exports of the same state."""
-    export_adapter(bundle, state=model / "state-adapter", kind="peft", output=folder, force=False)
-    with zipfile.ZipFile(model / "adapter.zip") as archive:
+    state = model / "state-adapter"
+    export_adapter(bundle, state=state, kind="peft", output=folder, force=False)
+    with zipfile.ZipFile(model / "shared" / "adapter.zip") as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
     assert found == {path.name: path.read_bytes() for path in folder.iterdir()}
+    gguf = folder.with_suffix(".gguf")
+    export_adapter(bundle, state=state, kind="gguf", output=gguf, force=False, outtype="f16")
+    assert (model / "shared" / "adapter.gguf").read_bytes() == gguf.read_bytes()
 
 
 @pytest.mark.parametrize("method", ["prge", "mebp"])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from tests.support.compiled import Compiler
 from tests.support.hosts import run
 from tests.support.signed import make_keys, sign
+from zoexport.api import Bundle
+from zoexport.core import manifest
 from zoexport.core.children import python
 from zoexport.packing import pack
 
 STEPS = 20
 PROMPT = "The film by the sea was"
+QUESTIONS = ("How was the film?", "And the sea?")
 TOKENS = 12
 DATA: list[dict[str, Any]] = [
     {"prompt": f"The film number {number} was", "completion": word, "choices": [" great", " bad"]}
@@ -25,9 +29,10 @@ DATA: list[dict[str, Any]] = [
 def make_case(folder: Path) -> Path:
     """Write the case into ``folder``, and give it.
 
-    ``life.zobundle`` is signed by the key of ``life.pub``, ``plain.zobundle`` by none, ``life.jsonl`` is the data.
-    ``expected.json`` has what the command line says: ``before`` and ``after`` training ``state`` (loss and accuracy),
-    ``trained`` and ``untrained`` (texts). ``peft`` and ``adapter.gguf`` are the adapter.
+    ``life.zobundle`` is signed by the key of ``life.pub``, ``plain.zobundle`` by none, ``prompts.zobundle`` is
+    signed and its model has no chat template; ``life.jsonl`` is the data. ``expected.json`` has what the command line
+    says: ``before`` and ``after`` training ``state`` (loss and accuracy), ``trained`` and ``untrained`` (texts), and
+    the ``answers`` to ``questions`` in turn, of both. ``peft`` and ``adapter.gguf`` are the adapter.
     """
     folder.mkdir(parents=True)
     keys = make_keys(folder / "keys")
@@ -38,6 +43,14 @@ def make_case(folder: Path) -> Path:
     sign(bundle, keys.secret)
     pack(bundle, folder / "life.zobundle", force=False, progress=lambda *_: None)
     (folder / "life.pub").write_bytes(keys.pub.read_bytes())
+    prompts = Path(shutil.copytree(bundle, folder / "prompts"))
+    content = manifest.read(bundle)
+    del content["text"]["chat"]
+    content["text"]["no_chat"] = "a model whose tokenizer has no chat template"
+    content["bundle_id"] = manifest.bundle_id(content)
+    (prompts / manifest.FILE).write_text(json.dumps(content))
+    sign(prompts, keys.secret)
+    pack(prompts, folder / "prompts.zobundle", force=False, progress=lambda *_: None)
     data = folder / "life.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in DATA))
     state = ("--state", folder / "state")
@@ -49,10 +62,25 @@ def make_case(folder: Path) -> Path:
     # Half a character at the end would be another one with the tokens that follow.
     expected["untrained"] = verb(*ask)["text"].rstrip("\N{REPLACEMENT CHARACTER}")
     expected["trained"] = verb(*ask, *state)["text"].rstrip("\N{REPLACEMENT CHARACTER}")
+    expected["questions"] = QUESTIONS
+    expected["answers"] = {
+        "trained": answers(bundle, folder / "state"),
+        "untrained": answers(bundle, None),
+    }
     for kind, name in (("peft", "peft"), ("gguf", "adapter.gguf")):
         verb("adapter", "export", bundle, *state, "--format", kind, "-o", folder / name)
     (folder / "expected.json").write_text(json.dumps(expected))
     return folder
+
+
+def answers(bundle: Path, state: Path | None) -> list[str]:
+    """The answers to the questions, each after those before."""
+    opened, messages = Bundle.open(bundle), []
+    for question in QUESTIONS:
+        messages.append({"role": "user", "content": question})
+        answer = opened.generate(messages, state=state, max_tokens=TOKENS).text or ""
+        messages.append({"role": "assistant", "content": answer})
+    return [message["content"] for message in messages[1::2]]
 
 
 def verb(*arguments: object) -> dict[str, Any]:

@@ -43,19 +43,35 @@ MIXED: list[dict[str, Any]] = [
     },
     *DATA,
 ]
+_SAID = ("How was it?", "Warm, and funny. café 🦊", 'And the "sea"?\n', " Blue.")
+TYPED: list[dict[str, Any]] = [
+    {"prompt": "It was", "completion": " warm"},
+    {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            *(
+                {"role": ("user", "assistant")[number % 2], "content": text}
+                for number, text in enumerate(_SAID)
+            ),
+        ]
+    },
+    {"messages": [{"role": "user", "content": _SAID[0]}, {"role": "assistant", "content": "so"}]},
+]
+"""What the hosts' tests type, too."""
 
 
 def make_case(folder: Path, bundles: Path) -> Path:
     """Write the case below ``folder`` for the bundles ``BUNDLES/prge/bundle`` and ``BUNDLES/mebp/bundle``.
 
-    ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes. ``<name>.examples.jsonl`` has the examples,
-    ``<method>`` is the state of ``zoexport train``, and ``prge.zobundle`` the packed bundle.
+    ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes, ``typed.jsonl`` is
+    :data:`TYPED`. ``<name>.examples.jsonl`` has the examples, ``<method>`` is the state of ``zoexport train``, and
+    ``prge.zobundle`` the packed bundle.
     """
     folder.mkdir(parents=True)
     bundle = bundles / "prge" / "bundle"
     manifest = json.loads((bundle / "manifest.json").read_text())
     sizes = manifest["settings"]["seq_len"], manifest["model"]["vocab_size"]
-    for name, records in (("data", DATA), ("mixed", MIXED)):
+    for name, records in (("data", DATA), ("mixed", MIXED), ("typed", TYPED)):
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
         tokenized = tokenize_file(path, bundle, *sizes)

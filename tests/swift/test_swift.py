@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,21 @@ def test_swift(
     life_cases.check(life, tmp_path / "life")
     for name in TRAINED:
         check_same(tmp_path / "cli" / name)
+
+
+def test_what_needs_apples_frameworks_is_swift(
+    swift: Callable[..., list[object]], tmp_path: Path
+) -> None:
+    """Parsed only: its types are Xcode's to check."""
+    sources = sorted((ROOT / "ios_app" / "App" / "Sources").rglob("*.swift"))
+    sources += sorted((ROOT / "ios_app" / "ZoSession" / "Sources").rglob("*.swift"))
+    assert len(sources) > 30
+    run(*swift(ROOT), "-frontend", "-parse", *sources)
+    wrong = tmp_path / "Wrong.swift"
+    wrong.write_text(sources[0].read_text("utf-8").rstrip().removesuffix("}"), "utf-8")
+    line = [*swift(ROOT, tmp_path), "-frontend", "-parse", wrong]
+    found = subprocess.run(list(map(str, line)), capture_output=True, text=True, check=False)
+    assert found.returncode != 0 and "Wrong.swift" in found.stderr
 
 
 def train(bundle: Path, folder: Path) -> None:

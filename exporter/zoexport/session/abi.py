@@ -258,6 +258,19 @@ class Message(Structure):
     _fields_ = (("role", c_char_p), ("content", c_char_p))
 
 
+class TypedExample(Structure):
+    """zo_typed_example."""
+
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        ("prompt", c_char_p),
+        ("completion", c_char_p),
+        ("messages", POINTER(Message)),
+        ("message_count", c_size_t),
+    )
+
+
 ON_TEXT = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
 
 
@@ -616,6 +629,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     ),
     "zo_bundle_unpack": (c_char_p, c_char_p, POINTER(UnpackOptions)),
     "zo_limits_default": (POINTER(Limits),),
+    "zo_typed_write": (c_char_p, POINTER(TypedExample), c_size_t, c_int32),
     "zo_job_open": (c_char_p, POINTER(c_void_p)),
     "zo_job_start": (_HANDLE, POINTER(JobRequest), c_int32, POINTER(OpenOptions)),
     "zo_job_run": (_HANDLE, POINTER(JobHost), POINTER(OpenOptions)),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from zoexport.core.errors import ZoExportError
+from zoexport.core.errors import DataError, ZoExportError
 from zoexport.session import abi
 from zoexport.session.dataset import closed
 from zoexport.session.host import Session
@@ -108,6 +109,52 @@ class View:
     before: Evaluation | None
     after: Evaluation | None
     part: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Typed:
+    """An example that a person typed: a prompt and its completion, or else the messages of a conversation.
+
+    Attributes:
+        messages: roles ("system", "user", "assistant") and texts in turn; the last is the assistant's, and is learned.
+    """
+
+    prompt: str | None = None
+    completion: str | None = None
+    messages: Sequence[tuple[str, str]] = ()
+
+
+def write_typed(path: Path, examples: Sequence[Typed], *, append: bool = False) -> None:
+    """Write examples that a person typed as a data file, whole or not at all.
+
+    Args:
+        append: after the lines of the file that is there; else in place of it.
+
+    Raises:
+        DataError: an example that could not be learned, by its number.
+        StateError: the file cannot be written.
+    """
+    given = (abi.TypedExample * max(len(examples), 1))()
+    for number, example in enumerate(examples):
+        texts = [example.prompt, example.completion, *itertools.chain(*example.messages)]
+        if any("\0" in text for text in texts if text is not None):
+            raise DataError(
+                f"example {number + 1}",
+                found="a zero character",
+                expected="text without one",
+                fix="Correct the text.",
+            )
+        given[number] = abi.TypedExample(
+            ctypes.sizeof(abi.TypedExample),
+            0,
+            *(
+                None if text is None else text.encode("utf-8", "surrogatepass")
+                for text in texts[:2]
+            ),
+            abi.messages(example.messages),
+            len(example.messages),
+        )
+    abi.call("zo_typed_write", abi.path_bytes(path), given, len(examples), int(append))
 
 
 class Job:

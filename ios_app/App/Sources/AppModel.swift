@@ -14,6 +14,10 @@ final class AppModel {
     /// How much of a bundle is imported, 0 to 1.
     private(set) var imported: Double?
     var message: String?
+    /// Called once for each run that the person starts, when it begins.
+    @ObservationIgnored var onBegun: (() -> Void)?
+    @ObservationIgnored var absence = Absence()
+    @ObservationIgnored private var isStarting = false
 
     let places: Places
     @ObservationIgnored private let model: TrainingModel
@@ -34,10 +38,28 @@ final class AppModel {
     /// Whether what trains computes on the GPU, which an app may use in the foreground only.
     var needsForeground: Bool { screen.request.map { Engines.name(of: $0.bundle) == "mlx" } ?? false }
 
-    func start(_ answer: Answer = .ask) { model.start(answer) }
+    func start(_ answer: Answer = .ask) {
+        isStarting = true
+        model.start(answer)
+    }
+
+    /// Goes on, as the person has asked.
+    func goOn() {
+        isStarting = true
+        model.resume()
+    }
+
     func resume() { model.resume() }
     func pause(_ reason: Reason = .asked) { model.pause(reason) }
     func cancel() { model.cancel() }
+    func hush() { model.hush() }
+
+    /// The system does not let the run go on in the background any longer.
+    func expire() {
+        absence.expire()
+        model.pause(.background)
+    }
+
     func finished() async { await model.finished() }
 
     func choose(bundle: String, data: String, steps: UInt64, lr: Double?) {
@@ -88,9 +110,13 @@ final class AppModel {
         look()
     }
 
-    /// Writes examples that were typed as a data file.
+    /// Adds examples that were typed to a data file.
     func write(_ examples: [TypedExample], as name: String) {
-        attempt { try TypedExample.write(examples, to: places.data.appendingPathComponent(name)) }
+        attempt {
+            try TypedExample.write(
+                examples.map(\.typed), to: places.data.appendingPathComponent(name), append: true
+            )
+        }
         look()
     }
 
@@ -117,18 +143,25 @@ final class AppModel {
         }
     }
 
-    /// The answer to a prompt, with what was trained or without.
-    func ask(_ prompt: String, trained: Bool) async -> String {
+    /// Asks with what was trained and without; the answers are on the screen. Returns whether there are some.
+    func ask(_ question: String) async -> Bool {
         do {
-            return try await model.ask(prompt, trained: trained)
+            try await model.ask(question)
+            return true
         } catch {
             message = "\(error)"
-            return ""
+            return false
         }
     }
 
     private func show(_ screen: TrainingScreen) {
         self.screen = screen
+        if isStarting, screen.isActive {
+            isStarting = false
+            onBegun?()
+        } else if screen.problem != nil || screen.question != nil {
+            isStarting = false
+        }
         // Locked, the phone stops the app after some seconds.
         UIApplication.shared.isIdleTimerDisabled = screen.isActive
     }

@@ -1,12 +1,13 @@
 import BackgroundTasks
 import Foundation
 import ZoSession
+import ZoTraining
 
-/// Goes on with an unfinished run while the phone charges and nobody uses it.
+/// Lets a run go on where the app is not in front: as long as the system lets what the person has started go on, and else while the
+/// phone charges and nobody uses it. The identifiers are in Info.plist too (project.yml).
 @MainActor
 final class BackgroundTraining {
-    /// Listed in Info.plist too (project.yml).
-    private static let identifier = "org.zoexport.training"
+    private static let charging = "org.zoexport.training"
     private let model: AppModel
 
     init(_ model: AppModel) {
@@ -14,7 +15,7 @@ final class BackgroundTraining {
     }
 
     func register() {
-        BGTaskScheduler.shared.register(forTaskWithIdentifier: Self.identifier, using: .main) { [weak self] task in
+        BGTaskScheduler.shared.register(forTaskWithIdentifier: Self.charging, using: .main) { [weak self] task in
             MainActor.assumeIsolated {
                 guard let self, let task = task as? BGProcessingTask else { return task.setTaskCompleted(success: false) }
                 self.run(task)
@@ -25,13 +26,54 @@ final class BackgroundTraining {
     /// Asks for time, for what may run in the background.
     func schedule() {
         guard !model.needsForeground else { return }
-        let request = BGProcessingTaskRequest(identifier: Self.identifier)
+        let request = BGProcessingTaskRequest(identifier: Self.charging)
         request.requiresExternalPower = true
         request.requiresNetworkConnectivity = false
         do {
             try BGTaskScheduler.shared.submit(request)
         } catch {
-            model.message = "No training in the background: \(error.localizedDescription)"
+            model.message = String(localized: "No training in the background: \(error.localizedDescription)")
+        }
+    }
+
+    /// Asks the system to let the run that the person has started go on when the app is left.
+    func continueRun() {
+        guard #available(iOS 26.0, *), !model.needsForeground, !model.absence.isContinued else { return }
+        // A handler may be registered once for an identifier.
+        let identifier = "\(Bundle.main.bundleIdentifier!).run.\(UUID().uuidString)"
+        BGTaskScheduler.shared.register(forTaskWithIdentifier: identifier, using: .main) { [weak self] task in
+            MainActor.assumeIsolated {
+                guard let self, let task = task as? BGContinuedProcessingTask else {
+                    return task.setTaskCompleted(success: false)
+                }
+                self.follow(task)
+            }
+        }
+        let request = BGContinuedProcessingTaskRequest(
+            identifier: identifier, title: String(localized: "Training"), subtitle: model.screen.view.title
+        )
+        // Where it cannot begin at once, the run is paused when the app is left, and goes on while the phone charges.
+        request.strategy = .fail
+        try? BGTaskScheduler.shared.submit(request)
+    }
+
+    @available(iOS 26.0, *)
+    private func follow(_ task: BGContinuedProcessingTask) {
+        model.absence.isContinued = true
+        task.expirationHandler = { [weak self] in
+            Task { @MainActor in self?.model.expire() }
+        }
+        Task {
+            while model.screen.isActive {
+                let now = model.screen.progress
+                task.progress.totalUnitCount = now.total
+                task.progress.completedUnitCount = now.completed
+                task.updateTitle(task.title, subtitle: model.screen.view.title)
+                try? await Task.sleep(for: .seconds(1))
+            }
+            await model.finished()
+            model.absence.isContinued = false
+            task.setTaskCompleted(success: model.screen.view.phase == .done)
         }
     }
 

@@ -27,8 +27,6 @@ final class AppDelegate: NSObject, UIApplicationDelegate {
     /// The system gives every app its documents.
     let model = try! AppModel()
     private lazy var background = BackgroundTraining(model)
-    /// Whether a run was under way when the user left.
-    private var left = false
 
     func application(
         _ application: UIApplication,
@@ -36,6 +34,7 @@ final class AppDelegate: NSObject, UIApplicationDelegate {
     ) -> Bool {
         // Before this returns, or the system refuses it.
         background.register()
+        model.onBegun = { [weak self] in self?.background.continueRun() }
         return true
     }
 
@@ -46,15 +45,14 @@ final class AppDelegate: NSObject, UIApplicationDelegate {
 
     /// MLX dies where it asks for the GPU in the background, and a step may be under way when the app gets there.
     func cover() {
-        guard model.needsForeground, model.screen.isActive else { return }
-        left = true
-        model.pause(.background)
+        if model.absence.cover(isActive: model.screen.isActive, needsForeground: model.needsForeground) {
+            model.pause(.background)
+        }
     }
 
-    /// Saves the run that is under way, and asks the system for time to go on with it.
+    /// Saves the run that is under way, unless it may go on, and asks the system for time to go on with it.
     func leave() {
-        guard model.screen.isActive else { return }
-        left = true
+        guard model.absence.leave(isActive: model.screen.isActive) else { return }
         background.schedule()
         let application = UIApplication.shared
         var task = UIBackgroundTaskIdentifier.invalid
@@ -71,11 +69,9 @@ final class AppDelegate: NSObject, UIApplicationDelegate {
     }
 
     func comeBack() {
-        let goesOn = left
-        left = false
         Task {
             await model.finished()
-            if goesOn, model.screen.view.reason == .background { model.resume() }
+            if model.absence.comeBack(reason: model.screen.view.reason) { model.resume() }
         }
     }
 }

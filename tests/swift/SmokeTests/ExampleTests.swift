@@ -58,4 +58,44 @@ final class ExampleTests: XCTestCase {
         try dataset.read(file, bundle: bundle)
         XCTAssertEqual(try dataset.count, 2)
     }
+
+    /// What is typed trains on the examples that Python makes of the lines of tests/support/text_cases.py.
+    func testWhatIsTypedBecomesPythonsExamples() throws {
+        let file = FileManager.default.temporaryDirectory.appendingPathComponent("\(UUID().uuidString) é.jsonl")
+        var long = TypedExample.conversation
+        XCTAssertTrue(long.isBlank)
+        XCTAssertFalse(long.isComplete)
+        long.addTurn()
+        let said = ["Be brief.", "How was it?", "Warm, and funny. café 🦊", "And the \"sea\"?\n", " Blue."]
+        for (index, text) in said.enumerated() { long.messages?[index].content = text }
+        XCTAssertEqual(long.messages?.map(\.role), ["system", "user", "assistant", "user", "assistant"])
+        var short = TypedExample.conversation
+        short.messages?[1].content = "How was it?"
+        XCTAssertFalse(short.isComplete)
+        short.messages?[2].content = "so"
+        XCTAssertTrue(short.isComplete && !short.isBlank)
+        try TypedExample.write([TypedExample(prompt: "It was", completion: " warm"), long.typed], to: file)
+        try TypedExample.write([short.typed], to: file, append: true)
+        let expected = try Dataset(), found = try Dataset()
+        try expected.load(texts.appendingPathComponent("typed.examples.jsonl"))
+        try found.read(file, bundle: bundle)
+        XCTAssertEqual(try found.count, 3)
+        XCTAssertEqual(try found.digest, try expected.digest)
+
+        let before = try Data(contentsOf: file)
+        for (messages, what) in [
+            ([], "'messages' that is empty"),
+            ([Message(role: "user", content: "a")], "a last message from 'user'"),
+            ([Message(role: "robot", content: "a")], "the role 'robot'"),
+        ] {
+            let error = assertFails(.data) {
+                try TypedExample.write([TypedExample(messages: messages)], to: file, append: true)
+            }
+            XCTAssertEqual(error?.found, what)
+        }
+        assertFails(.invalidArgument) { try TypedExample.write([TypedExample(prompt: "a\0")], to: file) }
+        XCTAssertEqual(try Data(contentsOf: file), before)
+        try TypedExample.write([], to: file)
+        XCTAssertEqual(try Data(contentsOf: file), Data())
+    }
 }

@@ -19,6 +19,21 @@ final class LifeTests: XCTestCase {
         let after: Evaluated
         let trained: String
         let untrained: String
+        let tokens: UInt32
+        let questions: [String]
+        let answers: [String: [String]]
+    }
+
+    private let folder = Case.file("ZOEXPORT_LIFE")
+    private let output = Case.file("ZOEXPORT_OUTPUT").appendingPathComponent("life")
+
+    private func expected() throws -> Expected {
+        try JSONDecoder().decode(Expected.self, from: Data(contentsOf: folder.appendingPathComponent("expected.json")))
+    }
+
+    private func keys() throws -> [String] {
+        try String(contentsOf: folder.appendingPathComponent("life.pub"), encoding: .utf8)
+            .split(separator: "\n").map(String.init)
     }
 
     /// Pauses once, at the tenth look at the device.
@@ -34,14 +49,20 @@ final class LifeTests: XCTestCase {
         }
     }
 
+    private final class Said: @unchecked Sendable {
+        private let lock = NSLock()
+        private var pieces: [Bool: String] = [:]
+
+        var texts: [Bool: String] { lock.withLock { pieces } }
+
+        func add(_ trained: Bool, _ piece: String) -> Bool {
+            lock.withLock { pieces[trained, default: ""] += piece }
+            return false
+        }
+    }
+
     func testImportTrainPauseResumeAskAndShare() async throws {
-        let folder = Case.file("ZOEXPORT_LIFE")
-        let output = Case.file("ZOEXPORT_OUTPUT").appendingPathComponent("life")
-        let expected = try JSONDecoder().decode(
-            Expected.self, from: Data(contentsOf: folder.appendingPathComponent("expected.json"))
-        )
-        let keys = try String(contentsOf: folder.appendingPathComponent("life.pub"), encoding: .utf8)
-            .split(separator: "\n").map(String.init)
+        let expected = try expected(), keys = try keys()
         let root = output.appendingPathComponent("app")
         try FileManager.default.createDirectory(at: root, withIntermediateDirectories: true)
         let places = Places(root: root, cache: output.appendingPathComponent("cache"))
@@ -76,11 +97,27 @@ final class LifeTests: XCTestCase {
         XCTAssertEqual(view.before?.loss, expected.before.loss)
         XCTAssertEqual(view.after?.loss, expected.after.loss)
         XCTAssertEqual(view.after?.accuracy, expected.after.accuracy)
-        let trained = try await model.ask(expected.prompt, trained: true)
-        let untrained = try await model.ask(expected.prompt, trained: false)
-        XCTAssertTrue(trained.hasPrefix(expected.trained))
-        XCTAssertTrue(untrained.hasPrefix(expected.untrained))
-        XCTAssertNotEqual(trained, untrained)
+        for trained in [true, false] {
+            let text = try await model.withSession { session in
+                var options = GenerateOptions()
+                (options.untrained, options.maxTokens) = (!trained, expected.tokens)
+                return try session.generate(expected.prompt, options: options).text
+            }
+            XCTAssertTrue(text.hasPrefix(trained ? expected.trained : expected.untrained))
+        }
+        for _ in 0..<2 {  // anew, the same
+            let said = Said()
+            for question in expected.questions {
+                try await model.ask(question, maxTokens: expected.tokens) { said.add($0, $1) }
+            }
+            XCTAssertEqual(model.screen.talk.map(\.question), expected.questions)
+            XCTAssertEqual(model.screen.talk.map(\.trained), expected.answers["trained"])
+            XCTAssertEqual(model.screen.talk.map(\.untrained), expected.answers["untrained"])
+            XCTAssertEqual(said.texts[true], expected.answers["trained"]?.joined())
+            XCTAssertEqual(said.texts[false], expected.answers["untrained"]?.joined())
+            model.hush()
+        }
+        XCTAssertNotEqual(expected.answers["trained"], expected.answers["untrained"])
         let (peft, gguf) = (output.appendingPathComponent("peft"), output.appendingPathComponent("adapter.gguf"))
         try await model.withSession {
             try $0.exportAdapter(to: peft)
@@ -92,5 +129,46 @@ final class LifeTests: XCTestCase {
         try FileManager.default.copyItem(
             at: states.appendingPathComponent(names[0]), to: output.appendingPathComponent("state")
         )
+    }
+
+    /// Of a model without a chat template every question is a prompt of its own; it cannot learn conversations, which another can.
+    func testAModelWithoutATemplateIsPrompted() async throws {
+        let expected = try expected()
+        let root = output.appendingPathComponent("prompts")
+        let places = Places(root: root, cache: output.appendingPathComponent("cache"))
+        var environment = TrainingModel.Environment(
+            places: places, conditions: { ZoSession.Conditions() }, engine: { _ in nil }
+        )
+        environment.trustedKeys = try keys()
+        let bundles = try ["prompts", "life"].map {
+            try places.importBundle(folder.appendingPathComponent("\($0).zobundle"), trustedKeys: environment.trustedKeys)
+        }
+        let model = try TrainingModel(environment)
+        model.choose(JobRequest(bundle: bundles[0], data: folder.appendingPathComponent("life.jsonl"), steps: 1))
+        model.start()
+        await model.finished()
+        for number in 1...2 {
+            try await model.ask(expected.prompt, maxTokens: expected.tokens)
+            XCTAssertEqual(model.screen.talk.count, number)
+            XCTAssertTrue(try XCTUnwrap(model.screen.talk.last).untrained.hasPrefix(expected.untrained))
+        }
+        var chat = TypedExample.conversation
+        chat.messages?[1].content = "How was it?"
+        chat.messages?[2].content = "Warm."
+        let typed = root.appendingPathComponent("typed.jsonl")
+        try TypedExample.write([chat.typed], to: typed)
+        for bundle in bundles {
+            model.choose(JobRequest(bundle: bundle, data: typed, steps: 1))
+            XCTAssertEqual(model.screen.talk, [])
+            model.start(.anew)
+            await model.finished()
+            if bundle == bundles[0] {
+                XCTAssertEqual(model.screen.problem?.where, "\(typed.path):1, chat")
+                XCTAssertEqual(model.screen.problem?.found, "a model whose tokenizer has no chat template")
+            } else {
+                XCTAssertEqual(model.screen.view.phase, .done)
+                XCTAssertEqual(model.screen.view.examples, 1)
+            }
+        }
     }
 }

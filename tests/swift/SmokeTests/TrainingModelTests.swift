@@ -294,9 +294,12 @@ final class TrainingModelTests: XCTestCase {
             at: states.appendingPathComponent(try names(states)[0]), to: output.appendingPathComponent("state")
         )
         do {
-            _ = try await model.ask("The film", trained: true)
+            try await model.ask("The film")
             XCTFail("no error")
         } catch let error as ZoError { XCTAssertEqual(error.kind, .bundle) }  // compiled without programs that generate
+        XCTAssertEqual(model.screen.talk, [])
+        XCTAssertEqual(model.screen.progress.completed, 5)
+        XCTAssertEqual(model.screen.progress.total, 5)
     }
 
     func testWhatIsCopiedIntoTheRootIsFound() async throws {

@@ -40,7 +40,7 @@ struct ChooseView: View {
                 Text("Examples stay on this phone. What is trained may contain parts of them.")
             }
             Section("Training") {
-                Stepper("\(steps) steps", value: $steps, in: 10...10_000, step: 10)
+                Stepper("\(steps.formatted()) steps", value: $steps, in: 10...10_000, step: 10)
                 TextField("Learning rate (empty: the bundle’s)", value: $rate, format: .number)
                     .keyboardType(.decimalPad)
             }

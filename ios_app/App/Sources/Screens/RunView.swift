@@ -17,9 +17,10 @@ struct RunView: View {
                 if let problem = screen.problem { Text(problem.description).font(.callout) }
                 if let request = screen.request {
                     LabeledContent("Bundle", value: request.bundle.lastPathComponent)
-                    LabeledContent("Examples", value: "\(view.examples), \(view.shortened) of them shortened")
+                    LabeledContent("Examples", value: view.examples.formatted())
+                    if view.shortened > 0 { LabeledContent("Shortened", value: view.shortened.formatted()) }
                     ProgressView(value: Double(view.step), total: Double(max(request.steps, view.step, 1))) {
-                        Text("\(view.step) of \(request.steps) steps")
+                        Text("\(view.step.formatted()) of \(request.steps.formatted()) steps")
                     }
                 }
                 if let left = view.secondsLeft {
@@ -33,11 +34,11 @@ struct RunView: View {
                 .frame(height: 200)
                 if let before = view.before { LabeledContent("Before", value: before.title) }
                 if let after = view.after { LabeledContent("After", value: after.title) }
-                if view.anonymousBytes > 0 { LabeledContent("Memory", value: "\(view.anonymousBytes / 1_000_000) MB") }
+                if view.anonymousBytes > 0 { LabeledContent("Memory", value: Int64(view.anonymousBytes).formatted(.byteCount(style: .memory))) }
             }
             Section {
                 if screen.canResume {
-                    Button("Go on") { model.resume() }
+                    Button("Go on") { model.goOn() }
                 } else {
                     Button("Start") { model.start() }.disabled(!screen.canStart)
                 }

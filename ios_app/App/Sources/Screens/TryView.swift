@@ -1,23 +1,27 @@
 import SwiftUI
 import ZoSession
 
-/// A prompt, what the model says with what was trained and without, and the adapter to share.
+/// A conversation with what was trained and without, and the adapter to share.
 struct TryView: View {
     @Environment(AppModel.self) private var model
-    @State private var prompt = ""
-    @State private var trained = ""
-    @State private var untrained = ""
+    @State private var question = ""
     @State private var isAsking = false
     @State private var shared: URL?
 
     var body: some View {
         Form {
-            Section("Prompt") {
-                TextField("What the model is asked", text: $prompt, axis: .vertical)
-                Button("Answer") { ask() }.disabled(prompt.isEmpty || isAsking || model.screen.isActive)
+            ForEach(model.screen.talk) { exchange in
+                Section(exchange.question) {
+                    LabeledContent("With what was trained") { Text(exchange.trained).textSelection(.enabled) }
+                    LabeledContent("Without it") { Text(exchange.untrained).textSelection(.enabled) }
+                }
             }
-            Section("With what was trained") { Text(trained) }
-            Section("Without it") { Text(untrained) }
+            Section {
+                TextField("What the model is asked", text: $question, axis: .vertical)
+                Button("Ask") { ask() }.disabled(question.isEmpty)
+                Button("New conversation") { model.hush() }.disabled(model.screen.talk.isEmpty)
+            }
+            .disabled(isAsking || model.screen.isActive)
             Section {
                 Button("Make PEFT’s files") { share(.peft) }
                 Button("Make llama.cpp’s file") { share(.gguf(.f16)) }
@@ -33,8 +37,7 @@ struct TryView: View {
     private func ask() {
         isAsking = true
         Task {
-            trained = await model.ask(prompt, trained: true)
-            untrained = await model.ask(prompt, trained: false)
+            if await model.ask(question) { question = "" }
             isAsking = false
         }
     }

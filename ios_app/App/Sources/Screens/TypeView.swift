@@ -1,7 +1,8 @@
 import SwiftUI
 import ZoSession
+import ZoTraining
 
-/// Examples typed by hand, kept as a data file.
+/// Examples typed by hand, prompts with completions or conversations, added to a data file.
 struct TypeView: View {
     @Environment(AppModel.self) private var model
     @Environment(\.dismiss) private var dismiss
@@ -14,22 +15,45 @@ struct TypeView: View {
                 TextField("File", text: $name)
                 ForEach($examples) { $example in
                     Section {
-                        TextField("Prompt", text: $example.prompt, axis: .vertical)
-                        TextField("Completion", text: $example.completion, axis: .vertical)
+                        if let messages = example.messages {
+                            ForEach(messages.indices, id: \.self) { index in
+                                let content = Binding {
+                                    example.messages?[index].content ?? ""
+                                } set: {
+                                    example.messages?[index].content = $0
+                                }
+                                TextField(title(messages[index].role), text: content, axis: .vertical)
+                            }
+                            Button("One more turn") { example.addTurn() }
+                        } else {
+                            TextField("Prompt", text: $example.prompt, axis: .vertical)
+                            TextField("Completion", text: $example.completion, axis: .vertical)
+                        }
                     }
                 }
-                Button("One more") { examples.append(TypedExample()) }
+                Button("One more example") { examples.append(TypedExample()) }
+                Button("One more conversation") { examples.append(.conversation) }
             }
             .toolbar {
                 ToolbarItem(placement: .cancellationAction) { Button("Cancel") { dismiss() } }
                 ToolbarItem(placement: .confirmationAction) {
                     Button("Keep") {
-                        model.write(examples, as: name)
+                        model.write(filled, as: name)
                         dismiss()
                     }
-                    .disabled(name.isEmpty || name.contains("/") || examples.contains { $0.completion.isEmpty })
+                    .disabled(name.isEmpty || name.contains("/") || filled.isEmpty || !filled.allSatisfy(\.isComplete))
                 }
             }
+        }
+    }
+
+    private var filled: [TypedExample] { examples.filter { !$0.isBlank } }
+
+    private func title(_ role: String) -> LocalizedStringKey {
+        switch role {
+        case "system": "System message (may be empty)"
+        case "user": "User"
+        default: "Assistant"
         }
     }
 }

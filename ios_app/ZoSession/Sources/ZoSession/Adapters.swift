@@ -49,8 +49,7 @@ extension TrainingSession {
     ///   written, or numbers are not finite or beyond the type; of kind `bundle`: it has no names of llama.cpp for its layers.
     public func exportAdapter(to target: URL, format: AdapterFormat = .peft, replace: Bool = false) throws {
         let path = try checked(target.path, "target")
-        var options = zo_export_options()
-        options.struct_size = UInt32(MemoryLayout<zo_export_options>.size)
+        var options = sized(zo_export_options())
         options.replace = replace ? 1 : 0
         switch format {
         case .peft:

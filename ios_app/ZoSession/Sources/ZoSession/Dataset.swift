@@ -82,8 +82,7 @@ public final class Dataset: Sendable {
             var tokenizer: OpaquePointer?
             try options.withC { options in try verb { zo_tokenizer_open(folder, options, &tokenizer, $0) } }
             defer { zo_tokenizer_close(tokenizer) }
-            var report = zo_read_report()
-            report.struct_size = UInt32(MemoryLayout<zo_read_report>.size)
+            var report = sized(zo_read_report())
             try verb { zo_dataset_read(dataset, tokenizer, path, loss.rawValue, nil, nil, &report, $0) }
             return report.shortened
         }

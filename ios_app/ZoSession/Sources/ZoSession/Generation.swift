@@ -2,9 +2,9 @@ import CZoexport
 import Foundation
 
 /// A turn of a conversation; `role` is "system", "user" or "assistant".
-public struct Message: Sendable {
+public struct Message: Equatable, Sendable {
     public let role: String
-    public let content: String
+    public var content: String
 
     public init(role: String, content: String) {
         self.role = role
@@ -111,8 +111,7 @@ extension TrainingSession {
         let listener = TextCallback(onText)
         let stops = CTexts(try options.stop.map { try checked($0, "stop") })
         let adapter = CTexts(try options.adapter.map { [try checked($0, "adapter")] } ?? [])
-        var chosen = zo_generate_options()
-        chosen.struct_size = UInt32(MemoryLayout<zo_generate_options>.size)
+        var chosen = sized(zo_generate_options())
         chosen.max_tokens = options.maxTokens
         chosen.untrained = options.untrained ? 1 : 0
         chosen.temperature = options.temperature
@@ -145,8 +144,7 @@ extension TrainingSession {
     private func run(
         on session: OpaquePointer, _ options: inout zo_generate_options, _ listener: TextCallback
     ) throws -> Generation {
-        var made = zo_generation()
-        made.struct_size = UInt32(MemoryLayout<zo_generation>.size)
+        var made = sized(zo_generation())
         try verb { zo_session_generate(session, &options, listener.onToken, listener.user, &made, $0) }
         let bytes = UnsafeRawBufferPointer(start: made.text, count: made.text_size)
         return Generation(
@@ -189,7 +187,7 @@ private final class TextCallback {
 }
 
 /// Texts as C has them, while this object lives.
-private final class CTexts {
+final class CTexts {
     private let texts: [UnsafeMutablePointer<CChar>]
 
     init(_ texts: [String]) {

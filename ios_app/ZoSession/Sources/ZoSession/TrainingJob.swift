@@ -109,29 +109,6 @@ public struct LossPoint: Equatable, Sendable {
     public let loss: Double
 }
 
-/// An example that a person typed.
-public struct TypedExample: Identifiable, Sendable {
-    public let id = UUID()
-    public var prompt: String
-    public var completion: String
-
-    public init(prompt: String = "", completion: String = "") {
-        self.prompt = prompt
-        self.completion = completion
-    }
-
-    /// Writes examples as a data file, whole or not at all.
-    public static func write(_ examples: [TypedExample], to file: URL) throws {
-        try checkVersion()
-        let path = try checked(file.path, "file")
-        let texts = try examples.flatMap { [try checked($0.prompt, "examples"), try checked($0.completion, "examples")] }
-        let copies = texts.map { strdup($0)! }
-        defer { copies.forEach { free($0) } }
-        let typed = stride(from: 0, to: copies.count, by: 2).map { zo_typed(prompt: copies[$0], completion: copies[$0 + 1]) }
-        try verb { zo_examples_write(path, typed, typed.count, $0) }
-    }
-}
-
 /// One fine-tuning in a folder of its own: what was asked for, the bundles' states, and a run that waits, pauses and goes on
 /// in another process (docs/jobs.md). All but `run` and `start` may be called beside them.
 public final class TrainingJob: Sendable {
@@ -149,8 +126,7 @@ public final class TrainingJob: Sendable {
     public var view: JobView {
         get throws {
             try beside { job in
-                var view = zo_job_view()
-                view.struct_size = UInt32(MemoryLayout<zo_job_view>.size)
+                var view = sized(zo_job_view())
                 try verb { zo_job_view_of(job, &view, $0) }
                 return JobView(view)
             }
@@ -180,8 +156,7 @@ public final class TrainingJob: Sendable {
     public var request: JobRequest? {
         get throws {
             try beside { job in
-                var found = zo_job_request()
-                found.struct_size = UInt32(MemoryLayout<zo_job_request>.size)
+                var found = sized(zo_job_request())
                 try verb { zo_job_requested(job, &found, $0) }
                 let bundle = String(cString: found.bundle)
                 return bundle.isEmpty ? nil : JobRequest(
@@ -231,8 +206,7 @@ public final class TrainingJob: Sendable {
         let options = try OpenOptions(engine: engine, cache: cache, trustedKeys: trustedKeys)
         let listener = Listener(conditions, changed)
         try handle.call { job in
-            var limits = zo_limits()
-            limits.struct_size = UInt32(MemoryLayout<zo_limits>.size)
+            var limits = sized(zo_limits())
             try verb { zo_limits_default(&limits, $0) }
             limits.poll_seconds = pollSeconds
             try withUnsafePointer(to: limits) { limits in

@@ -57,8 +57,7 @@ public final class TrainingSession: Sendable {
     public var run: Run {
         get throws {
             try handle.call { session in
-                var run = zo_run()
-                run.struct_size = UInt32(MemoryLayout<zo_run>.size)
+                var run = sized(zo_run())
                 try verb { zo_session_run(session, &run, $0) }
                 return Run(run)
             }
@@ -104,8 +103,7 @@ public final class TrainingSession: Sendable {
     public func step(_ dataset: Dataset, indices: [UInt64]) throws -> StepResult {
         try dataset.handle.call { examples in
             try handle.call { session in
-                var step = zo_step()
-                step.struct_size = UInt32(MemoryLayout<zo_step>.size)
+                var step = sized(zo_step())
                 try verb { error in
                     // An empty array may have no address, which the library would report instead.
                     (indices + [0]).withUnsafeBufferPointer {
@@ -154,8 +152,7 @@ public final class TrainingSession: Sendable {
     public func evaluate(_ dataset: Dataset) throws -> Evaluation {
         try dataset.handle.call { examples in
             try handle.call { session in
-                var evaluation = zo_evaluation()
-                evaluation.struct_size = UInt32(MemoryLayout<zo_evaluation>.size)
+                var evaluation = sized(zo_evaluation())
                 try verb { zo_session_evaluate(session, examples, nil, nil, &evaluation, $0) }
                 return Evaluation(evaluation)
             }
@@ -165,8 +162,7 @@ public final class TrainingSession: Sendable {
     /// Record `index` of the trajectory log, below `SessionInfo.steps`.
     public func record(_ index: UInt64) throws -> TrajectoryRecord {
         try handle.call { session in
-            var record = zo_record()
-            record.struct_size = UInt32(MemoryLayout<zo_record>.size)
+            var record = sized(zo_record())
             var gradients = [Float](repeating: 0, count: Int(try readInfo(of: session).queries))
             try verb { zo_session_record(session, index, &record, &gradients, $0) }
             return TrajectoryRecord(
@@ -189,16 +185,14 @@ public final class TrainingSession: Sendable {
 }
 
 func readInfo(of session: OpaquePointer) throws -> zo_info {
-    var info = zo_info()
-    info.struct_size = UInt32(MemoryLayout<zo_info>.size)
+    var info = sized(zo_info())
     try verb { zo_session_info(session, &info, $0) }
     return info
 }
 
 func readSlots(of session: OpaquePointer) throws -> [SlotInfo] {
     try (0..<readInfo(of: session).slots).map { index in
-        var slot = zo_slot_info()
-        slot.struct_size = UInt32(MemoryLayout<zo_slot_info>.size)
+        var slot = sized(zo_slot_info())
         try verb { zo_session_slot(session, index, &slot, $0) }
         return SlotInfo(slot)
     }

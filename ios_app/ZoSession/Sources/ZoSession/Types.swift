@@ -94,6 +94,8 @@ public struct Run: Equatable, Sendable {
     public var checkpointEvery: UInt32
     /// Of zeroth-order methods: `ZO_DIFFERENCE_CENTRAL` or `ZO_DIFFERENCE_FORWARD`.
     public var difference: Int32
+    /// Steps over which the rate rises.
+    public var warmup: UInt32
 
     init(_ run: zo_run) {
         schedule = Schedule(rawValue: run.schedule)!
@@ -109,6 +111,7 @@ public struct Run: Equatable, Sendable {
         clip = run.clip
         checkpointEvery = run.checkpoint_every
         difference = run.difference
+        warmup = run.warmup
     }
 
     var c: zo_run {
@@ -116,7 +119,7 @@ public struct Run: Equatable, Sendable {
             struct_size: UInt32(MemoryLayout<zo_run>.size), schedule: schedule.rawValue, loss: loss.rawValue,
             batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps,
             momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery,
-            reserved: 0, difference: difference
+            reserved: 0, difference: difference, reserved_too: 0, warmup: warmup
         )
     }
 }

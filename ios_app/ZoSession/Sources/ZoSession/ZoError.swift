@@ -62,6 +62,13 @@ func verb(_ body: (UnsafeMutablePointer<zo_error>) -> zo_status) throws {
     }
 }
 
+/// A struct of the C ABI with its size, with which each begins.
+func sized<Struct>(_ empty: Struct) -> Struct {
+    var result = empty
+    withUnsafeMutableBytes(of: &result) { $0.storeBytes(of: UInt32(MemoryLayout<Struct>.size), as: UInt32.self) }
+    return result
+}
+
 /// Refuses a library of another version than the header that this was compiled with.
 func checkVersion() throws {
     if zo_abi_version() != ZO_ABI_VERSION {

@@ -1,6 +1,14 @@
 import Foundation
 import ZoSession
 
+/// A question, and what the model answers with what was trained and without it.
+public struct Exchange: Identifiable, Equatable, Sendable {
+    public let id = UUID()
+    public let question: String
+    public let trained: String
+    public let untrained: String
+}
+
 /// What the screens show.
 public struct TrainingScreen: Sendable {
     public internal(set) var view: JobView
@@ -10,6 +18,8 @@ public struct TrainingScreen: Sendable {
     public internal(set) var problem: ZoError?
     /// What a start asked: it is to be called again with an answer.
     public internal(set) var question: ZoError?
+    /// What was asked and answered.
+    public internal(set) var talk: [Exchange] = []
 
     public var isActive: Bool {
         switch view.phase {
@@ -72,6 +82,7 @@ public final class TrainingModel {
         screen.request = request
         screen.problem = nil
         screen.question = nil
+        screen.talk = []
     }
 
     /// Starts what was chosen. What is refused or asked is on the screen.
@@ -119,6 +130,7 @@ public final class TrainingModel {
     public func discard() {
         guard !screen.isActive else { return }
         do { try job.discard() } catch { screen.problem = told(error) }
+        screen.talk = []
         refresh()
     }
 
@@ -127,13 +139,42 @@ public final class TrainingModel {
         await work?.value
     }
 
-    /// The answer to a prompt, with what was trained or without; `onText` gets it piece by piece.
-    public func ask(_ prompt: String, trained: Bool, onText: (@Sendable (String) -> Bool)? = nil) async throws -> String {
-        try await withSession { session in
-            var options = GenerateOptions()
-            options.untrained = !trained
-            return try session.generate(prompt, options: options, onText: onText).text
+    /// Asks the model with what was trained, and without it. Where it has a chat template, what was asked before comes first, each
+    /// time with the answers of the same side; else a question stands alone.
+    ///
+    /// - Parameter onText: gets the answers piece by piece, the trained one first; true ends the one that the piece is of.
+    public func ask(
+        _ question: String, maxTokens: UInt32 = 256, onText: (@Sendable (_ trained: Bool, String) -> Bool)? = nil
+    ) async throws {
+        let before = screen.talk
+        let exchange = try await withSession { session in
+            func answer(_ trained: Bool) throws -> String {
+                var options = GenerateOptions()
+                options.maxTokens = maxTokens
+                options.untrained = !trained
+                let listener = { (piece: String) in onText?(trained, piece) ?? false }
+                let turns = before.flatMap {
+                    [
+                        Message(role: "user", content: $0.question),
+                        Message(role: "assistant", content: trained ? $0.trained : $0.untrained),
+                    ]
+                }
+                do {
+                    let asked = turns + [Message(role: "user", content: question)]
+                    return try session.generate(messages: asked, options: options, onText: listener).text
+                } catch let error as ZoError where error.kind == .bundle && error.where == "chat" {
+                    // No chat template.
+                    return try session.generate(question, options: options, onText: listener).text
+                }
+            }
+            return Exchange(question: question, trained: try answer(true), untrained: try answer(false))
         }
+        screen.talk = before + [exchange]
+    }
+
+    /// Begins a new conversation.
+    public func hush() {
+        screen.talk = []
     }
 
     /// What `action` makes of the bundle with what was trained so far.

@@ -5,53 +5,33 @@ using namespace zoexport::jni;
 
 namespace {
 
-zo_session* session_of(jlong address) { return reinterpret_cast<zo_session*>(address); }
-
-struct Listener {
-  JNIEnv* env;
-  jobject object;  // or null
-  jmethodID method;
+struct Text {
+  Listener listener;
   std::vector<int64_t> tokens;
 };
 
 int32_t on_token(void* user, int64_t token) {
-  static_cast<Listener*>(user)->tokens.push_back(token);
+  static_cast<Text*>(user)->tokens.push_back(token);
   return 0;
 }
 
-// Ends the text where the host says so, and where its code threw: the exception stays pending until the call returns.
 int32_t on_text(void* user, const char* text, size_t size) {
-  const auto* listener = static_cast<const Listener*>(user);
-  JNIEnv* env = listener->env;
-  if (listener->object == nullptr) {
-    return 0;
-  }
-  if (env->PushLocalFrame(8) != JNI_OK) {
-    return 1;
-  }
-  const bool stop = guarded(env, [&]() -> bool {
-    jstring piece = to_string(env, text, size);
-    return checked(env, env->CallBooleanMethod(listener->object, listener->method, piece)) == JNI_TRUE;
+  return static_cast<const Text*>(user)->listener.ends([&](JNIEnv* env, jobject object, jmethodID method) {
+    return env->CallBooleanMethod(object, method, to_string(env, text, size));
   });
-  const bool threw = env->ExceptionCheck() == JNI_TRUE;
-  env->PopLocalFrame(nullptr);
-  return stop || threw ? 1 : 0;
 }
 
 }  // namespace
 
-#define ZO_NATIVE(result, name) extern "C" JNIEXPORT result JNICALL Java_zoexport_session_TrainingSession_##name
-
-ZO_NATIVE(jobject, nativeGenerate)
+ZO_NATIVE(jobject, TrainingSession, nativeGenerate)
 (JNIEnv* env, jclass, jlong session, jstring prompt, jobjectArray roles, jobjectArray contents, jint max_tokens,
  jobjectArray stop, jstring adapter, jboolean untrained, jdouble temperature, jint top_k, jdouble top_p, jdouble min_p,
  jdouble repetition_penalty, jlong seed, jboolean keep, jboolean sliding, jobject listener) {
   return guarded(env, [&]() -> jobject {
-    zo_generate_options options = {};
-    options.struct_size = sizeof(options);
+    auto options = sized<zo_generate_options>();
     options.max_tokens = static_cast<uint32_t>(max_tokens);
-    const std::string text = prompt == nullptr ? "" : to_utf8(env, prompt);
-    options.text = prompt == nullptr ? nullptr : text.c_str();
+    const OptionalText text(env, prompt), name(env, adapter);
+    options.text = text.c_str();
     options.text_size = text.size();
     const std::vector<std::string> role_texts = to_texts(env, roles);
     const std::vector<std::string> content_texts = to_texts(env, contents);
@@ -68,8 +48,7 @@ ZO_NATIVE(jobject, nativeGenerate)
     }
     options.stop_strings = stops.data();
     options.stop_string_count = stops.size();
-    const std::string name = adapter == nullptr ? "" : to_utf8(env, adapter);
-    options.adapter = adapter == nullptr ? nullptr : name.c_str();
+    options.adapter = name.c_str();
     options.untrained = untrained == JNI_TRUE ? 1 : 0;
     options.temperature = temperature;
     options.top_k = static_cast<uint32_t>(top_k);
@@ -80,14 +59,9 @@ ZO_NATIVE(jobject, nativeGenerate)
     options.on_text = &on_text;
     options.keep = keep == JNI_TRUE ? 1 : 0;
     options.sliding = sliding == JNI_TRUE ? 1 : 0;
-    Listener told = {env, listener, nullptr, {}};
+    Text told = {Listener(env, listener, "OnText", "onText", "(Ljava/lang/String;)Z"), {}};
     told.tokens.reserve(options.max_tokens < 4096 ? options.max_tokens + 1 : 4096);
-    if (listener != nullptr) {
-      jclass type = checked(env, env->FindClass("zoexport/session/OnText"));
-      told.method = checked(env, env->GetMethodID(type, "onText", "(Ljava/lang/String;)Z"));
-    }
-    zo_generation made = {};
-    made.struct_size = sizeof(made);
+    auto made = sized<zo_generation>();
     call(env, zo_session_generate, session_of(session), &options, &on_token, static_cast<void*>(&told), &made);
     return make(env, "Generation", "(Ljava/lang/String;[JIJDDJJ)V", to_string(env, made.text, made.text_size),
                 to_array(env, told.tokens.data(), told.tokens.size()), static_cast<jint>(made.stop),
@@ -96,11 +70,11 @@ ZO_NATIVE(jobject, nativeGenerate)
   });
 }
 
-ZO_NATIVE(void, nativeForget)(JNIEnv* env, jclass, jlong session) {
+ZO_NATIVE(void, TrainingSession, nativeForget)(JNIEnv* env, jclass, jlong session) {
   guarded(env, [&] { call(env, zo_session_forget, session_of(session)); });
 }
 
-ZO_NATIVE(void, nativeLoadAdapter)(JNIEnv* env, jclass, jlong session, jstring name, jstring folder) {
+ZO_NATIVE(void, TrainingSession, nativeLoadAdapter)(JNIEnv* env, jclass, jlong session, jstring name, jstring folder) {
   guarded(env, [&] {
     const std::string called = to_utf8(env, name);
     const std::string path = to_utf8(env, folder);
@@ -108,7 +82,7 @@ ZO_NATIVE(void, nativeLoadAdapter)(JNIEnv* env, jclass, jlong session, jstring n
   });
 }
 
-ZO_NATIVE(void, nativeExportAdapter)
+ZO_NATIVE(void, TrainingSession, nativeExportAdapter)
 (JNIEnv* env, jclass, jlong session, jstring target, jint format, jint outtype, jboolean replace) {
   guarded(env, [&] {
     const std::string path = to_utf8(env, target);
@@ -117,7 +91,7 @@ ZO_NATIVE(void, nativeExportAdapter)
   });
 }
 
-ZO_NATIVE(void, nativeDropAdapter)(JNIEnv* env, jclass, jlong session, jstring name) {
+ZO_NATIVE(void, TrainingSession, nativeDropAdapter)(JNIEnv* env, jclass, jlong session, jstring name) {
   guarded(env, [&] {
     const std::string called = to_utf8(env, name);
     call(env, zo_session_drop_adapter, session_of(session), called.c_str());
@@ -125,7 +99,7 @@ ZO_NATIVE(void, nativeDropAdapter)(JNIEnv* env, jclass, jlong session, jstring n
 }
 
 // Null beyond the last.
-ZO_NATIVE(jstring, nativeAdapter)(JNIEnv* env, jclass, jlong session, jint index) {
+ZO_NATIVE(jstring, TrainingSession, nativeAdapter)(JNIEnv* env, jclass, jlong session, jint index) {
   return guarded(env, [&]() -> jstring {
     const char* name = nullptr;
     zo_error error;

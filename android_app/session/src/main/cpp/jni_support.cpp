@@ -40,7 +40,16 @@ void raise(JNIEnv* env, const zo_error& error) {
   throw Pending{};
 }
 
+Listener::Listener(JNIEnv* env, jobject object, const char* type, const char* method, const char* signature)
+    : env_(env), object_(object), method_(nullptr) {
+  if (object != nullptr) {
+    jclass found = checked(env, env->FindClass((std::string("zoexport/session/") + type).c_str()));
+    method_ = checked(env, env->GetMethodID(found, method, signature));
+  }
+}
+
 std::string to_utf8(JNIEnv* env, jstring text) {
+  const Frame frame(env);
   jclass type = checked(env, env->FindClass("java/lang/String"));
   jmethodID get = checked(env, env->GetMethodID(type, "getBytes", "(Ljava/lang/String;)[B"));
   jstring charset = checked(env, env->NewStringUTF("UTF-8"));

@@ -23,15 +23,17 @@ template <typename Body>
 void from_run(void* user, Body body) {
   const auto* host = static_cast<const Host*>(user);
   JNIEnv* env = host->env;
-  // The run does not return to Java between steps: its local references are freed here.
-  if (env->ExceptionCheck() == JNI_TRUE || env->PushLocalFrame(8) != JNI_OK) {
+  if (env->ExceptionCheck() == JNI_TRUE) {
     return;
   }
-  guarded(env, [&] { body(*host); });
+  // The run does not return to Java between steps.
+  guarded(env, [&] {
+    const Frame frame(env);
+    body(*host);
+  });
   if (env->ExceptionCheck() == JNI_TRUE) {
     zo_job_pause(host->job, ZO_WAIT_ASKED);
   }
-  env->PopLocalFrame(nullptr);
 }
 
 uint64_t bytes_of(double value, uint64_t unknown) { return std::isnan(value) ? unknown : static_cast<uint64_t>(value); }
@@ -59,25 +61,6 @@ void changed(void* user) {
   });
 }
 
-// What opens the job's bundle; the strings are those of the object.
-struct Options {
-  std::string cache;
-  std::string keys;
-  zo_open_options options = {};
-
-  Options(JNIEnv* env, jstring packed, jstring trusted_keys) {
-    options.struct_size = sizeof(options);
-    if (packed != nullptr) {
-      cache = to_utf8(env, packed);
-      options.cache = cache.c_str();
-    }
-    if (trusted_keys != nullptr) {
-      keys = to_utf8(env, trusted_keys);
-      options.trusted_keys = keys.c_str();
-    }
-  }
-};
-
 jobject to_object(JNIEnv* env, int32_t there, const zo_evaluation& found) {
   return there == 0 ? nullptr
                     : make(env, "Evaluation", "(DDDJ)V", found.loss, found.accuracy, found.token_accuracy,
@@ -86,9 +69,7 @@ jobject to_object(JNIEnv* env, int32_t there, const zo_evaluation& found) {
 
 }  // namespace
 
-#define ZO_NATIVE(result, name) extern "C" JNIEXPORT result JNICALL Java_zoexport_session_TrainingJob_##name
-
-ZO_NATIVE(jlong, nativeOpen)(JNIEnv* env, jclass, jstring folder) {
+ZO_NATIVE(jlong, TrainingJob, nativeOpen)(JNIEnv* env, jclass, jstring folder) {
   return guarded(env, [&]() -> jlong {
     const std::string path = to_utf8(env, folder);
     zo_job* job = nullptr;
@@ -97,56 +78,56 @@ ZO_NATIVE(jlong, nativeOpen)(JNIEnv* env, jclass, jstring folder) {
   });
 }
 
-ZO_NATIVE(void, nativeClose)(JNIEnv*, jclass, jlong job) { zo_job_close(job_of(job)); }
+ZO_NATIVE(void, TrainingJob, nativeClose)(JNIEnv*, jclass, jlong job) { zo_job_close(job_of(job)); }
 
-ZO_NATIVE(void, nativeStart)
+ZO_NATIVE(void, TrainingJob, nativeStart)
 (JNIEnv* env, jclass, jlong job, jstring bundle, jstring data, jstring held_out, jlong steps, jdouble lr,
  jboolean evaluate, jint answer, jstring cache, jstring trusted_keys) {
   guarded(env, [&] {
-    const Options options(env, cache, trusted_keys);
+    const OpenOptions options(env, cache, trusted_keys);
     const std::string folder = to_utf8(env, bundle), file = to_utf8(env, data);
-    const std::string other = held_out == nullptr ? "" : to_utf8(env, held_out);
+    const OptionalText other(env, held_out);
     const zo_job_request request = {sizeof(zo_job_request),
                                     evaluate == JNI_TRUE ? 1 : 0,
                                     folder.c_str(),
                                     file.c_str(),
-                                    held_out == nullptr ? nullptr : other.c_str(),
+                                    other.c_str(),
                                     static_cast<uint64_t>(steps),
                                     lr};
-    call(env, zo_job_start, job_of(job), &request, static_cast<int32_t>(answer), &options.options);
+    call(env, zo_job_start, job_of(job), &request, static_cast<int32_t>(answer), options.get());
   });
 }
 
-ZO_NATIVE(void, nativeRun)
+ZO_NATIVE(void, TrainingJob, nativeRun)
 (JNIEnv* env, jclass, jlong job, jobject listener, jdouble poll_seconds, jstring cache, jstring trusted_keys) {
   guarded(env, [&] {
-    const Options options(env, cache, trusted_keys);
-    zo_limits limits = {};
-    limits.struct_size = sizeof(limits);
+    const OpenOptions options(env, cache, trusted_keys);
+    auto limits = sized<zo_limits>();
     call(env, zo_limits_default, &limits);
     limits.poll_seconds = poll_seconds;
     jclass type = checked(env, env->GetObjectClass(listener));
     Host told = {env, job_of(job), listener, checked(env, env->GetMethodID(type, "conditions", "()[D")),
                  checked(env, env->GetMethodID(type, "changed", "()V"))};
     const zo_job_host host = {sizeof(zo_job_host), 0, &told, &conditions, &changed, &limits};
-    call(env, zo_job_run, job_of(job), &host, &options.options);
+    call(env, zo_job_run, job_of(job), &host, options.get());
   });
 }
 
-ZO_NATIVE(void, nativePause)(JNIEnv*, jclass, jlong job, jint reason) { zo_job_pause(job_of(job), reason); }
+ZO_NATIVE(void, TrainingJob, nativePause)(JNIEnv*, jclass, jlong job, jint reason) {
+  zo_job_pause(job_of(job), reason);
+}
 
-ZO_NATIVE(void, nativeCancel)(JNIEnv* env, jclass, jlong job) {
+ZO_NATIVE(void, TrainingJob, nativeCancel)(JNIEnv* env, jclass, jlong job) {
   guarded(env, [&] { call(env, zo_job_cancel, job_of(job)); });
 }
 
-ZO_NATIVE(void, nativeDiscard)(JNIEnv* env, jclass, jlong job) {
+ZO_NATIVE(void, TrainingJob, nativeDiscard)(JNIEnv* env, jclass, jlong job) {
   guarded(env, [&] { call(env, zo_job_discard, job_of(job)); });
 }
 
-ZO_NATIVE(jobject, nativeView)(JNIEnv* env, jclass, jlong job) {
+ZO_NATIVE(jobject, TrainingJob, nativeView)(JNIEnv* env, jclass, jlong job) {
   return guarded(env, [&]() -> jobject {
-    zo_job_view view = {};
-    view.struct_size = sizeof(view);
+    auto view = sized<zo_job_view>();
     call(env, zo_job_view_of, job_of(job), &view);
     return make(env, "JobView", "(IIJJJJDDDJLzoexport/session/Evaluation;Lzoexport/session/Evaluation;)V",
                 static_cast<jint>(view.phase), static_cast<jint>(view.reason), bits(view.step), bits(view.steps),
@@ -157,7 +138,7 @@ ZO_NATIVE(jobject, nativeView)(JNIEnv* env, jclass, jlong job) {
 }
 
 // Steps and losses by turns.
-ZO_NATIVE(jdoubleArray, nativeLosses)(JNIEnv* env, jclass, jlong job) {
+ZO_NATIVE(jdoubleArray, TrainingJob, nativeLosses)(JNIEnv* env, jclass, jlong job) {
   return guarded(env, [&]() -> jdoubleArray {
     size_t count = 0;
     call(env, zo_job_losses, job_of(job), static_cast<zo_loss_point*>(nullptr), &count);
@@ -176,7 +157,7 @@ ZO_NATIVE(jdoubleArray, nativeLosses)(JNIEnv* env, jclass, jlong job) {
   });
 }
 
-ZO_NATIVE(jobject, nativeProblem)(JNIEnv* env, jclass, jlong job) {
+ZO_NATIVE(jobject, TrainingJob, nativeProblem)(JNIEnv* env, jclass, jlong job) {
   return guarded(env, [&]() -> jobject {
     zo_error problem;
     zo_job_problem(job_of(job), &problem);
@@ -184,10 +165,9 @@ ZO_NATIVE(jobject, nativeProblem)(JNIEnv* env, jclass, jlong job) {
   });
 }
 
-ZO_NATIVE(jobject, nativeRequest)(JNIEnv* env, jclass, jlong job) {
+ZO_NATIVE(jobject, TrainingJob, nativeRequest)(JNIEnv* env, jclass, jlong job) {
   return guarded(env, [&]() -> jobject {
-    zo_job_request found = {};
-    found.struct_size = sizeof(found);
+    auto found = sized<zo_job_request>();
     call(env, zo_job_requested, job_of(job), &found);
     return found.bundle[0] == '\0'
                ? nullptr
@@ -197,23 +177,41 @@ ZO_NATIVE(jobject, nativeRequest)(JNIEnv* env, jclass, jlong job) {
   });
 }
 
-ZO_NATIVE(jlong, nativeSession)(JNIEnv* env, jclass, jlong job, jstring cache, jstring trusted_keys) {
+ZO_NATIVE(jlong, TrainingJob, nativeSession)(JNIEnv* env, jclass, jlong job, jstring cache, jstring trusted_keys) {
   return guarded(env, [&]() -> jlong {
-    const Options options(env, cache, trusted_keys);
+    const OpenOptions options(env, cache, trusted_keys);
     zo_session* session = nullptr;
-    call(env, zo_job_session, job_of(job), &options.options, &session);
+    call(env, zo_job_session, job_of(job), options.get(), &session);
     return reinterpret_cast<jlong>(session);
   });
 }
 
-ZO_NATIVE(void, nativeWrite)(JNIEnv* env, jclass, jstring path, jobjectArray prompts, jobjectArray completions) {
+// Each example's texts are a prompt and a completion, or, of a chat, roles and contents in turn.
+ZO_NATIVE(void, TrainingJob, nativeWrite)
+(JNIEnv* env, jclass, jstring path, jobjectArray examples, jbooleanArray chats, jboolean append) {
   guarded(env, [&] {
     const std::string file = to_utf8(env, path);
-    const std::vector<std::string> first = to_texts(env, prompts), second = to_texts(env, completions);
-    std::vector<zo_typed> typed;
-    for (size_t i = 0; i < first.size(); ++i) {
-      typed.push_back({first[i].c_str(), second[i].c_str()});
+    const auto count = static_cast<size_t>(env->GetArrayLength(examples));
+    std::vector<jboolean> is_chat(count);
+    env->GetBooleanArrayRegion(chats, 0, static_cast<jsize>(count), is_chat.data());
+    std::vector<std::vector<std::string>> texts(checked(env, count));
+    std::vector<std::vector<zo_message>> messages(count);
+    std::vector<zo_typed_example> typed(count, sized<zo_typed_example>());
+    for (size_t i = 0; i < count; ++i) {
+      jobject array = checked(env, env->GetObjectArrayElement(examples, static_cast<jsize>(i)));
+      texts[i] = to_texts(env, static_cast<jobjectArray>(array));
+      env->DeleteLocalRef(array);
+      for (size_t at = 0; at + 1 < texts[i].size(); at += 2) {
+        messages[i].push_back({texts[i][at].c_str(), texts[i][at + 1].c_str()});
+      }
+      if (is_chat[i] == JNI_TRUE) {
+        typed[i].messages = messages[i].data();
+        typed[i].message_count = messages[i].size();
+      } else {
+        typed[i].prompt = texts[i][0].c_str();
+        typed[i].completion = texts[i][1].c_str();
+      }
     }
-    call(env, zo_examples_write, file.c_str(), typed.data(), typed.size());
+    call(env, zo_typed_write, file.c_str(), typed.data(), count, append == JNI_TRUE ? 1 : 0);
   });
 }

@@ -1,50 +1,21 @@
 // The native methods of zoexport.session over the C ABI, in the order of session.h. Kotlin holds the locks and checks
 // signs; handles are addresses.
-#include <cstring>
 #include <memory>
 
 #include "jni_support.h"
 
 using namespace zoexport::jni;
 
-// The static method `name` of a class of zoexport.session.
-#define ZO_NATIVE(result, type, name) extern "C" JNIEXPORT result JNICALL Java_zoexport_session_##type##_##name
-
 namespace {
 
-zo_session* session_of(jlong address) { return reinterpret_cast<zo_session*>(address); }
 zo_dataset* dataset_of(jlong address) { return reinterpret_cast<zo_dataset*>(address); }
 
-// A struct for the library to fill.
-template <typename T>
-T sized() {
-  T empty = {};
-  empty.struct_size = sizeof(T);
-  return empty;
-}
-
-struct Callback {
-  JNIEnv* env;
-  jobject object;
-  jmethodID method;
-};
-
-// Stops the run where the host says so, and where its code threw: the exception stays pending until train returns.
 int32_t on_progress(void* user, const zo_progress* p) {
-  const auto* callback = static_cast<const Callback*>(user);
-  JNIEnv* env = callback->env;
-  // The loop does not return to Java between steps: its local references are freed here.
-  if (env->PushLocalFrame(8) != JNI_OK) {
-    return 1;
-  }
-  const bool stop = guarded(env, [&]() -> bool {
+  return static_cast<const Listener*>(user)->ends([&](JNIEnv* env, jobject object, jmethodID method) {
     jobject progress = make(env, "StepProgress", "(JJDDDJJ)V", bits(p->step), bits(p->total), p->loss, p->lr,
                             p->seconds, bits(p->rss_bytes), bits(p->anonymous_bytes));
-    return checked(env, env->CallBooleanMethod(callback->object, callback->method, progress)) == JNI_TRUE;
+    return env->CallBooleanMethod(object, method, progress);
   });
-  const bool threw = env->ExceptionCheck() == JNI_TRUE;
-  env->PopLocalFrame(nullptr);
-  return stop || threw ? 1 : 0;
 }
 
 jobject to_object(JNIEnv* env, const zo_slot_info& slot) {
@@ -64,16 +35,11 @@ ZO_NATIVE(jlong, TrainingSession, nativeOpen)
 (JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify, jstring cache, jstring trusted_keys) {
   return guarded(env, [&]() -> jlong {
     const std::string folder = to_utf8(env, bundle);
-    zo_open_options options = {};
-    options.struct_size = sizeof(options);
-    options.threads = static_cast<uint32_t>(threads);
-    options.skip_hashes = verify == JNI_TRUE ? 0 : 1;
-    const std::string packed = cache == nullptr ? "" : to_utf8(env, cache);
-    options.cache = cache == nullptr ? nullptr : packed.c_str();
-    const std::string keys = trusted_keys == nullptr ? "" : to_utf8(env, trusted_keys);
-    options.trusted_keys = trusted_keys == nullptr ? nullptr : keys.c_str();
+    OpenOptions options(env, cache, trusted_keys);
+    options->threads = static_cast<uint32_t>(threads);
+    options->skip_hashes = verify == JNI_TRUE ? 0 : 1;
     zo_session* session = nullptr;
-    call(env, zo_session_open, folder.c_str(), &options, &session);
+    call(env, zo_session_open, folder.c_str(), options.get(), &session);
     return reinterpret_cast<jlong>(session);
   });
 }
@@ -136,20 +102,19 @@ ZO_NATIVE(void, TrainingSession, nativeAttach)
 
 ZO_NATIVE(jobject, TrainingSession, nativeRun)(JNIEnv* env, jclass, jlong session) {
   return guarded(env, [&]() -> jobject {
-    zo_run run = {};
-    run.struct_size = sizeof(run);
+    auto run = sized<zo_run>();
     call(env, zo_session_run, session_of(session), &run);
-    return make(env, "Run", "(IIIIDDJJDDDII)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
+    return make(env, "Run", "(IIIIDDJJDDDIII)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
                 bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps),
-                run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every),
-                static_cast<jint>(run.difference));
+                run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every), static_cast<jint>(run.difference),
+                bits(run.warmup));
   });
 }
 
 ZO_NATIVE(void, TrainingSession, nativeConfigure)
 (JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
  jlong seed, jlong total_steps, jdouble momentum, jdouble weight_decay, jdouble clip, jint checkpoint_every,
- jint difference) {
+ jint difference, jint warmup) {
   guarded(env, [&] {
     auto run = sized<zo_run>();
     run.schedule = schedule;
@@ -165,6 +130,7 @@ ZO_NATIVE(void, TrainingSession, nativeConfigure)
     run.clip = clip;
     run.checkpoint_every = static_cast<uint32_t>(checkpoint_every);
     run.difference = difference;
+    run.warmup = static_cast<uint32_t>(warmup);
     call(env, zo_session_configure, session_of(session), &run);
   });
 }
@@ -211,11 +177,9 @@ ZO_NATIVE(jlong, Dataset, nativeRead)
 (JNIEnv* env, jclass, jlong dataset, jstring bundle, jstring data, jint loss, jstring trusted_keys) {
   return guarded(env, [&]() -> jlong {
     const std::string folder = to_utf8(env, bundle), file = to_utf8(env, data);
-    auto options = sized<zo_open_options>();
-    const std::string keys = trusted_keys == nullptr ? "" : to_utf8(env, trusted_keys);
-    options.trusted_keys = trusted_keys == nullptr ? nullptr : keys.c_str();
+    const OpenOptions options(env, nullptr, trusted_keys);
     zo_tokenizer* opened = nullptr;
-    call(env, zo_tokenizer_open, folder.c_str(), &options, &opened);
+    call(env, zo_tokenizer_open, folder.c_str(), options.get(), &opened);
     const std::unique_ptr<zo_tokenizer, void (*)(zo_tokenizer*)> tokenizer(opened, zo_tokenizer_close);
     auto report = sized<zo_read_report>();
     call(env, zo_dataset_read, dataset_of(dataset), opened, file.c_str(), loss, nullptr, nullptr, &report);
@@ -256,13 +220,9 @@ ZO_NATIVE(jobject, TrainingSession, nativeStep)
 ZO_NATIVE(void, TrainingSession, nativeTrain)
 (JNIEnv* env, jclass, jlong session, jlong dataset, jlong total_steps, jobject progress) {
   guarded(env, [&] {
-    Callback callback = {env, progress, nullptr};
-    if (progress != nullptr) {
-      jclass type = checked(env, env->FindClass("zoexport/session/OnProgress"));
-      callback.method = checked(env, env->GetMethodID(type, "onProgress", "(Lzoexport/session/StepProgress;)Z"));
-    }
+    Listener listener(env, progress, "OnProgress", "onProgress", "(Lzoexport/session/StepProgress;)Z");
     call(env, zo_session_train, session_of(session), dataset_of(dataset), static_cast<uint64_t>(total_steps),
-         progress != nullptr ? &on_progress : nullptr, static_cast<void*>(&callback));
+         &on_progress, static_cast<void*>(&listener));
   });
 }
 

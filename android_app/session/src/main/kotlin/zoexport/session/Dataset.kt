@@ -35,10 +35,8 @@ class Dataset : AutoCloseable {
             }
         }
         nativeAdd(
-            address,
-            Array(candidates.size) { candidates[it].tokens },
-            Array(candidates.size) { candidates[it].labels },
-            target.toLong().notNegative("target"),
+            address, Array(candidates.size) { candidates[it].tokens },
+            Array(candidates.size) { candidates[it].labels }, target.toLong().notNegative("target"),
         )
     }
 
@@ -58,10 +56,7 @@ class Dataset : AutoCloseable {
     fun read(data: File, bundle: File, loss: Loss = Loss.FULL, trustedKeys: List<String>? = null): Long =
         handle.call {
             nativeRead(
-                it,
-                bundle.path.checked("bundle"),
-                data.path.checked("data"),
-                loss.ordinal,
+                it, bundle.path.checked("bundle"), data.path.checked("data"), loss.ordinal,
                 trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
             )
         }
@@ -82,11 +77,6 @@ class Dataset : AutoCloseable {
         private external fun nativeRead(dataset: Long, bundle: String, data: String, loss: Int, keys: String?): Long
 
         @JvmStatic
-        private external fun nativeAdd(
-            dataset: Long,
-            tokens: Array<LongArray>,
-            labels: Array<LongArray>,
-            target: Long,
-        )
+        private external fun nativeAdd(dataset: Long, tokens: Array<LongArray>, labels: Array<LongArray>, target: Long)
     }
 }

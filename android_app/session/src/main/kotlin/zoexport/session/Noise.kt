@@ -13,11 +13,7 @@ object Noise {
     /** Normals [first] ... [first] + [count] - 1 of a tensor's perturbation. */
     fun normals(seed: ULong, tensorId: UInt, query: UInt, step: UInt, first: Long, count: Int): FloatArray =
         nativeNormals(
-            seed.toLong(),
-            tensorId.toInt(),
-            query.toInt(),
-            step.toInt(),
-            first.notNegative("first"),
+            seed.toLong(), tensorId.toInt(), query.toInt(), step.toInt(), first.notNegative("first"),
             count.toLong().notNegative("count").toInt(),
         )
 
@@ -30,12 +26,7 @@ object Noise {
 
     @JvmStatic
     private external fun nativeNormals(
-        seed: Long,
-        tensorId: Int,
-        query: Int,
-        step: Int,
-        first: Long,
-        count: Int,
+        seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int,
     ): FloatArray
 
     @JvmStatic

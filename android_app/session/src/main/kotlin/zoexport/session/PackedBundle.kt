@@ -27,11 +27,8 @@ object PackedBundle {
     ) {
         Library.load()
         nativeUnpack(
-            file.path.checked("file"),
-            folder.path.checked("folder"),
-            replace,
-            trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
-            onUnpacked,
+            file.path.checked("file"), folder.path.checked("folder"), replace,
+            trustedKeys?.joinToString("\n")?.checked("trustedKeys"), onUnpacked,
         )
     }
 

@@ -82,8 +82,12 @@ class JobView internal constructor(
 /** [loss] is the mean over the steps up to [step] since the point before. */
 data class LossPoint(val step: Long, val loss: Double)
 
-/** An example that a person typed. */
-data class Typed(val prompt: String, val completion: String)
+/** An example that a person typed: a prompt and its completion, or a conversation, whose last message is learned. */
+class Typed private constructor(internal val texts: List<String>, internal val isChat: Boolean) {
+    constructor(prompt: String, completion: String) : this(listOf(prompt, completion), false)
+
+    constructor(messages: List<Message>) : this(messages.flatMap { listOf(it.role, it.content) }, true)
+}
 
 /**
  * One fine-tuning in a folder of its own: what was asked for, the bundles' states, and a run that waits, pauses and goes on
@@ -119,16 +123,9 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
      */
     fun start(request: JobRequest, answer: Answer = Answer.ASK) = handle.call {
         nativeStart(
-            it,
-            request.bundle.path.checked("bundle"),
-            request.data.path.checked("data"),
-            request.heldOut?.path?.checked("heldOut"),
-            request.steps.notNegative("steps"),
-            request.lr ?: 0.0,
-            request.evaluate,
-            answer.ordinal,
-            cache,
-            keys,
+            it, request.bundle.path.checked("bundle"), request.data.path.checked("data"),
+            request.heldOut?.path?.checked("heldOut"), request.steps.notNegative("steps"), request.lr ?: 0.0,
+            request.evaluate, answer.ordinal, cache, keys,
         )
     }
 
@@ -177,13 +174,18 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
     }
 
     companion object {
-        /** Writes examples that a person typed as a data file, whole or not at all. */
-        fun write(file: File, examples: List<Typed>) {
+        /**
+         * Writes examples that a person typed as a data file, whole or not at all.
+         *
+         * @param append after the lines of the file that is there; else in place of it.
+         * @throws ZoException.Data an example that could not be learned, by its number; the file stays as it was.
+         */
+        fun write(file: File, examples: List<Typed>, append: Boolean = false) {
             Library.load()
             nativeWrite(
                 file.path.checked("file"),
-                Array(examples.size) { examples[it].prompt.checked("examples") },
-                Array(examples.size) { examples[it].completion.checked("examples") },
+                Array(examples.size) { index -> examples[index].texts.map { it.checked("examples") }.toTypedArray() },
+                BooleanArray(examples.size) { examples[it].isChat }, append,
             )
         }
 
@@ -197,21 +199,15 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
         @JvmStatic private external fun nativeProblem(job: Long): ZoException?
         @JvmStatic private external fun nativeRequest(job: Long): JobRequest?
         @JvmStatic private external fun nativeSession(job: Long, cache: String?, keys: String?): Long
-        @JvmStatic private external fun nativeWrite(file: String, prompts: Array<String>, completions: Array<String>)
 
         @JvmStatic
         private external fun nativeStart(
-            job: Long,
-            bundle: String,
-            data: String,
-            heldOut: String?,
-            steps: Long,
-            lr: Double,
-            evaluate: Boolean,
-            answer: Int,
-            cache: String?,
-            keys: String?,
+            job: Long, bundle: String, data: String, heldOut: String?, steps: Long, lr: Double, evaluate: Boolean,
+            answer: Int, cache: String?, keys: String?,
         )
+
+        @JvmStatic
+        private external fun nativeWrite(file: String, examples: Array<Array<String>>, chats: BooleanArray, append: Boolean)
 
         @JvmStatic
         private external fun nativeRun(job: Long, listener: Any, pollSeconds: Double, cache: String?, keys: String?)

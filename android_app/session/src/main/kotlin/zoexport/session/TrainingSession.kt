@@ -39,33 +39,18 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         changeSettings: Boolean = false,
     ) = handle.call {
         nativeAttach(
-            it,
-            state.path.checked("state"),
-            readOnly,
-            seed != null,
-            (seed ?: 0u).toLong(),
-            recover,
-            changeSettings,
+            it, state.path.checked("state"), readOnly, seed != null, (seed ?: 0u).toLong(), recover, changeSettings,
         )
     }
 
     /** Sets how the run trains; begin with a copy of [run]. */
     fun configure(run: Run) = handle.call {
         nativeConfigure(
-            it,
-            run.schedule.ordinal,
-            run.loss.ordinal,
-            run.batch.toLong().notNegative("batch").toInt(),
-            run.accumulate.toLong().notNegative("accumulate").toInt(),
-            run.lr,
-            run.eps,
-            run.seed.toLong(),
-            run.totalSteps.notNegative("totalSteps"),
-            run.momentum,
-            run.weightDecay,
-            run.clip,
-            run.checkpointEvery.toLong().notNegative("checkpointEvery").toInt(),
-            run.difference.ordinal,
+            it, run.schedule.ordinal, run.loss.ordinal, run.batch.toLong().notNegative("batch").toInt(),
+            run.accumulate.toLong().notNegative("accumulate").toInt(), run.lr, run.eps, run.seed.toLong(),
+            run.totalSteps.notNegative("totalSteps"), run.momentum, run.weightDecay, run.clip,
+            run.checkpointEvery.toLong().notNegative("checkpointEvery").toInt(), run.difference.ordinal,
+            run.warmup.toLong().notNegative("warmup").toInt(),
         )
     }
 
@@ -163,23 +148,12 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         onText: OnText?,
     ): Generation = handle.call {
         nativeGenerate(
-            it,
-            prompt,
-            messages.map { message -> message.role.checked("role") }.toTypedArray(),
+            it, prompt, messages.map { message -> message.role.checked("role") }.toTypedArray(),
             messages.map { message -> message.content.checked("content") }.toTypedArray(),
             options.maxTokens.toLong().notNegative("maxTokens").toInt(),
-            options.stop.map { stop -> stop.checked("stop") }.toTypedArray(),
-            options.adapter?.checked("adapter"),
-            options.untrained,
-            options.temperature,
-            options.topK.toLong().notNegative("topK").toInt(),
-            options.topP,
-            options.minP,
-            options.repetitionPenalty,
-            options.seed.toLong(),
-            options.keep,
-            options.sliding,
-            onText,
+            options.stop.map { stop -> stop.checked("stop") }.toTypedArray(), options.adapter?.checked("adapter"),
+            options.untrained, options.temperature, options.topK.toLong().notNegative("topK").toInt(), options.topP,
+            options.minP, options.repetitionPenalty, options.seed.toLong(), options.keep, options.sliding, onText,
         )
     }
 
@@ -261,10 +235,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
             val count = threads.toLong().notNegative("threads").toInt()
             return TrainingSession(
                 nativeOpen(
-                    bundle.path.checked("bundle"),
-                    count,
-                    verify,
-                    cache?.checked("cache"),
+                    bundle.path.checked("bundle"), count, verify, cache?.checked("cache"),
                     trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
                 ),
             )
@@ -276,11 +247,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         private fun slotOf(session: Long, name: String): SlotInfo = nativeFindSlot(session, name.checked("slot"))
 
         @JvmStatic private external fun nativeOpen(
-            bundle: String,
-            threads: Int,
-            verify: Boolean,
-            cache: String?,
-            trustedKeys: String?,
+            bundle: String, threads: Int, verify: Boolean, cache: String?, trustedKeys: String?,
         ): Long
 
         @JvmStatic private external fun nativeCancel(session: Long)
@@ -298,11 +265,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         @JvmStatic private external fun nativeLoadAdapter(session: Long, name: String, folder: String)
         @JvmStatic
         private external fun nativeExportAdapter(
-            session: Long,
-            target: String,
-            format: Int,
-            outtype: Int,
-            replace: Boolean,
+            session: Long, target: String, format: Int, outtype: Int, replace: Boolean,
         )
 
         @JvmStatic private external fun nativeDropAdapter(session: Long, name: String)
@@ -310,52 +273,22 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
 
         @JvmStatic
         private external fun nativeGenerate(
-            session: Long,
-            prompt: String?,
-            roles: Array<String>,
-            contents: Array<String>,
-            maxTokens: Int,
-            stop: Array<String>,
-            adapter: String?,
-            untrained: Boolean,
-            temperature: Double,
-            topK: Int,
-            topP: Double,
-            minP: Double,
-            repetitionPenalty: Double,
-            seed: Long,
-            keep: Boolean,
-            sliding: Boolean,
-            onText: OnText?,
+            session: Long, prompt: String?, roles: Array<String>, contents: Array<String>, maxTokens: Int,
+            stop: Array<String>, adapter: String?, untrained: Boolean, temperature: Double, topK: Int, topP: Double,
+            minP: Double, repetitionPenalty: Double, seed: Long, keep: Boolean, sliding: Boolean, onText: OnText?,
         ): Generation
 
         @JvmStatic
         private external fun nativeAttach(
-            session: Long,
-            state: String,
-            readOnly: Boolean,
-            hasSeed: Boolean,
-            seed: Long,
-            recover: Boolean,
+            session: Long, state: String, readOnly: Boolean, hasSeed: Boolean, seed: Long, recover: Boolean,
             changeSettings: Boolean,
         )
 
         @JvmStatic
         private external fun nativeConfigure(
-            session: Long,
-            schedule: Int,
-            loss: Int,
-            batch: Int,
-            accumulate: Int,
-            lr: Double,
-            eps: Double,
-            seed: Long,
-            totalSteps: Long,
-            momentum: Double,
-            weightDecay: Double,
-            clip: Double,
-            checkpointEvery: Int,
-            difference: Int,
+            session: Long, schedule: Int, loss: Int, batch: Int, accumulate: Int, lr: Double, eps: Double, seed: Long,
+            totalSteps: Long, momentum: Double, weightDecay: Double, clip: Double, checkpointEvery: Int,
+            difference: Int, warmup: Int,
         )
 
         @JvmStatic

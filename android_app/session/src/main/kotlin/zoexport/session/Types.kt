@@ -65,7 +65,7 @@ enum class Loss { FULL, CHOICES }
 enum class Difference { CENTRAL, FORWARD }
 
 /**
- * How a run trains. [totalSteps] is the schedule's length for [TrainingSession.step]. [momentum], [weightDecay], [clip]
+ * How a run trains. [warmup] is the steps over which the rate rises. [totalSteps] is the schedule's length for [TrainingSession.step]. [momentum], [weightDecay], [clip]
  * (0: none) and [checkpointEvery] are of first-order methods, [difference] is of zeroth-order ones.
  */
 data class Run(
@@ -82,6 +82,7 @@ data class Run(
     val clip: Double,
     val checkpointEvery: Int,
     val difference: Difference,
+    val warmup: Int,
 ) {
     internal constructor(
         schedule: Int,
@@ -97,9 +98,10 @@ data class Run(
         clip: Double,
         checkpointEvery: Int,
         difference: Int,
+        warmup: Int,
     ) : this(
         Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps, momentum,
-        weightDecay, clip, checkpointEvery, Difference.entries[difference],
+        weightDecay, clip, checkpointEvery, Difference.entries[difference], warmup,
     )
 }
 

@@ -3,30 +3,44 @@ package zoexport.app.training
 import java.io.File
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
+import zoexport.session.AdapterFormat
+import zoexport.session.Outtype
 import zoexport.session.TrainingSession
 import zoexport.session.ZoException
 
-/**
- * Writes what a session has trained as a ZIP archive of the files that `peft.PeftModel.from_pretrained` loads. The archive is
- * made anew: only what is whole is to be shared.
- *
- * @throws ZoException.InvalidArgument the bundle trains no adapter, or nothing was trained.
- */
-fun writeAdapter(session: TrainingSession, target: File) {
-    if (session.info.steps == 0L) {
-        throw ZoException.InvalidArgument("the adapter", "no step", "something that was trained", "Train it first.")
-    }
-    val folder = target.resolveSibling("${target.name}.peft")
-    try {
-        target.absoluteFile.parentFile.mkdirs()
-        session.exportAdapter(folder, replace = true)
-        ZipOutputStream(target.outputStream().buffered()).use { zip ->
-            for (part in folder.listFiles()!!.sorted()) {
-                zip.putNextEntry(ZipEntry(part.name))
-                part.inputStream().use { it.copyTo(zip) }
-            }
+/** The one file that is shared: PEFT's files in a ZIP archive, or llama.cpp's. [mime] is its type. */
+enum class AdapterFile(val fileName: String, val mime: String) {
+    PEFT("adapter.zip", "application/zip"),
+    GGUF("adapter.gguf", "application/octet-stream"),
+    ;
+
+    /**
+     * Writes what a session has trained into [folder], anew: only what is whole is to be shared.
+     *
+     * @throws ZoException.InvalidArgument the bundle trains no adapter, or nothing was trained.
+     */
+    fun write(session: TrainingSession, folder: File): File {
+        if (session.info.steps == 0L) {
+            throw ZoException.InvalidArgument("the adapter", "no step", "something that was trained", "Train it first.")
         }
-    } finally {
-        folder.deleteRecursively()
+        folder.mkdirs()
+        val target = folder.resolve(fileName)
+        if (this == GGUF) {
+            session.exportAdapter(target, AdapterFormat.GGUF, Outtype.F16, replace = true)
+            return target
+        }
+        val parts = folder.resolve("peft")
+        try {
+            session.exportAdapter(parts, replace = true)
+            ZipOutputStream(target.outputStream().buffered()).use { zip ->
+                for (part in parts.listFiles()!!.sorted()) {
+                    zip.putNextEntry(ZipEntry(part.name))
+                    part.inputStream().use { it.copyTo(zip) }
+                }
+            }
+        } finally {
+            parts.deleteRecursively()
+        }
+        return target
     }
 }

@@ -8,6 +8,7 @@ import zoexport.session.GenerateOptions
 import zoexport.session.JobRequest
 import zoexport.session.JobView
 import zoexport.session.LossPoint
+import zoexport.session.Message
 import zoexport.session.OnText
 import zoexport.session.OnUnpacked
 import zoexport.session.PackedBundle
@@ -50,6 +51,9 @@ class Screen(
     val canStart: Boolean get() = bundle != null && data != null && steps > 0 && !isActive
     val canResume: Boolean get() = view.phase == Phase.PAUSED
 }
+
+/** A question, and what the model answers with what was trained and without it. */
+class Exchange(val question: String, val trained: String, val untrained: String)
 
 /**
  * The one job of the app: what the screen shows and what its buttons do. All rules are the session's (docs/jobs.md). Calls that
@@ -118,12 +122,31 @@ class TrainingModel(
         choose(bundle = target)
     }
 
-    /** Takes examples that the user typed, which are kept as a file. */
-    fun type(examples: List<Typed>) {
-        val file = folder.resolve("typed.jsonl")
-        TrainingJob.write(file, examples)
-        choose(data = file)
+    /** The conversation that is being typed. */
+    @Volatile var typedTurns: List<Message> = emptyList()
+        private set
+
+    /** Adds a turn to the conversation that is being typed; [system], where it is not empty, begins it. */
+    fun typeTurn(user: String, assistant: String, system: String = "") {
+        val begin = if (typedTurns.isEmpty() && system.isNotEmpty()) listOf(Message("system", system)) else typedTurns
+        typedTurns = begin + Message("user", user) + Message("assistant", assistant)
+        tell()
     }
+
+    /** Takes the conversation that was typed as an example. */
+    fun typeChat() {
+        type(Typed(typedTurns))
+        typedTurns = emptyList()
+        tell()
+    }
+
+    /** Takes an example that the user typed. It is added to those of a file, which is chosen then. */
+    fun type(example: Typed) {
+        TrainingJob.write(typed, listOf(example), append = true)
+        choose(data = typed)
+    }
+
+    private val typed: File get() = folder.resolve("typed.jsonl")
 
     /** Starts the run that the screen describes. What is refused or asked is on the screen. */
     fun start(answer: Answer = Answer.ASK, whenCharging: Boolean = false) {
@@ -131,6 +154,7 @@ class TrainingModel(
         refused = null
         try {
             job.start(JobRequest(checkNotNull(bundle), checkNotNull(data), steps, lr), answer)
+            talk = emptyList()
             launcher.launch(whenCharging)
         } catch (error: ZoException) {
             refused = error
@@ -161,7 +185,8 @@ class TrainingModel(
         if (screen.isActive) return
         job.discard()
         data = null
-        folder.resolve("typed.jsonl").delete()
+        talk = emptyList()
+        typed.delete()
         tell()
     }
 
@@ -179,14 +204,41 @@ class TrainingModel(
     /** What [action] makes of the bundle with what was trained so far. */
     fun <T> withSession(action: (TrainingSession) -> T): T = job.session().use(action)
 
-    /** The answer to a prompt, with what was trained or without; [onText] gets it piece by piece. */
-    fun ask(prompt: String, trained: Boolean, onText: OnText? = null): String =
-        withSession { it.generate(prompt, GenerateOptions(untrained = !trained), onText).text }
+    /** What was asked and answered. */
+    @Volatile var talk: List<Exchange> = emptyList()
+        private set
 
-    /** Writes the trained adapter for PEFT ([writeAdapter]). */
-    fun writeAdapter(target: File) {
-        withSession { writeAdapter(it, target) }
+    /**
+     * Asks the model with what was trained, and without it. Where it has a chat template, what was asked before comes first, each
+     * time with the answers of the same side; else a question stands alone.
+     *
+     * @param onText gets the answers piece by piece; true ends the one that the piece is of.
+     */
+    fun ask(question: String, maxTokens: Int = 256, onText: (Boolean, String) -> Boolean = { _, _ -> false }): Exchange =
+        withSession { session ->
+            val (trained, untrained) = listOf(true, false).map { which ->
+                val options = GenerateOptions(maxTokens, untrained = !which)
+                val listener = OnText { onText(which, it) }
+                val before = talk.flatMap {
+                    listOf(Message("user", it.question), Message("assistant", if (which) it.trained else it.untrained))
+                }
+                try {
+                    session.generate(before + Message("user", question), options, listener)
+                } catch (error: ZoException.Bundle) {
+                    if (error.where != "chat") throw error
+                    session.generate(question, options, listener) // no chat template
+                }.text
+            }
+            Exchange(question, trained, untrained).also { talk = talk + it }
+        }
+
+    /** Begins a new conversation. */
+    fun hush() {
+        talk = emptyList()
     }
+
+    /** Writes the trained adapter as the file to share. */
+    fun writeAdapter(file: AdapterFile, folder: File): File = withSession { file.write(it, folder) }
 
     private fun tell() = listeners.forEach { it() }
 }

@@ -25,6 +25,8 @@ import java.io.IOException
 import kotlin.concurrent.thread
 import zoexport.app.R
 import zoexport.app.ZoApplication
+import zoexport.app.training.AdapterFile
+import zoexport.app.training.Exchange
 import zoexport.session.Answer
 import zoexport.session.Typed
 import zoexport.session.ZoException
@@ -33,25 +35,28 @@ import zoexport.session.ZoException
 class MainActivity : Activity() {
     private val app get() = application as ZoApplication
     private val model get() = app.model
-    private val typed = ArrayList<Typed>()
     private var listening: AutoCloseable? = null
     private var asked: String? = null
+    private var asking = false
 
     private val column by lazy { LinearLayout(this).apply { orientation = LinearLayout.VERTICAL } }
     private val bundles by lazy { Spinner(this).apply { contentDescription = getString(R.string.bundle) } }
     private val data by lazy { label("") }
     private val prompt by lazy { field(R.string.prompt) }
     private val completion by lazy { field(R.string.completion) }
+    private val system by lazy { field(R.string.system) }
+    private val turns by lazy { label("") }
     private val steps by lazy { field(R.string.steps, InputType.TYPE_CLASS_NUMBER) }
     private val rate by lazy { field(R.string.rate, InputType.TYPE_CLASS_NUMBER or InputType.TYPE_NUMBER_FLAG_DECIMAL) }
     private val state by lazy { label("").apply { accessibilityLiveRegion = View.ACCESSIBILITY_LIVE_REGION_POLITE } }
     private val chart by lazy { LossChart(this) }
     private val details by lazy { label("") }
     private val question by lazy { field(R.string.question) }
-    private val answer by lazy { label("") }
+    private val answers by lazy { label("") }
     private val whenIdle = ArrayList<View>()
     private val whenActive = ArrayList<View>()
     private val whenPaused = ArrayList<View>()
+    private val whenTyped = ArrayList<View>()
 
     override fun onCreate(saved: Bundle?) {
         super.onCreate(saved)
@@ -63,7 +68,12 @@ class MainActivity : Activity() {
         section(R.string.data, label(getString(R.string.data_note)), data)
         button(R.string.data_choose, whenIdle) { pick(DATA) }
         section(R.string.typed_title, prompt, completion)
-        button(R.string.add, whenIdle, ::type)
+        button(R.string.add, whenIdle) { typed { first, second -> model.type(Typed(first, second)) } }
+        section(R.string.chat_title, system, turns)
+        button(R.string.add_turn, whenIdle) {
+            typed { first, second -> model.typeTurn(first, second, system.text.toString()) }
+        }
+        button(R.string.add_chat, whenTyped) { guarded(model::typeChat) }
         section(R.string.training, steps, rate)
         button(R.string.start, whenIdle) { start(Answer.ASK, false) }
         button(R.string.start_charging, whenIdle) { start(Answer.ASK, true) }
@@ -74,11 +84,15 @@ class MainActivity : Activity() {
         column.addView(chart, ViewGroup.LayoutParams.MATCH_PARENT, (160 * resources.displayMetrics.density).toInt())
         column.addView(details)
         section(R.string.try_it, question)
-        button(R.string.ask_trained, whenIdle) { ask(true) }
-        button(R.string.ask_untrained, whenIdle) { ask(false) }
-        column.addView(answer)
+        button(R.string.ask, whenIdle, ::ask)
+        button(R.string.hush, whenIdle) {
+            model.hush()
+            show()
+        }
+        column.addView(answers)
         section(R.string.result, label(getString(R.string.share_note)))
-        button(R.string.share, whenIdle, ::share)
+        button(R.string.share_peft, whenIdle) { share(AdapterFile.PEFT) }
+        button(R.string.share_gguf, whenIdle) { share(AdapterFile.GGUF) }
         button(R.string.discard, whenIdle, ::discard)
         setContentView(ScrollView(this).apply { addView(column) })
         column.setOnApplyWindowInsetsListener { view, insets ->
@@ -116,8 +130,11 @@ class MainActivity : Activity() {
         state.text = listOfNotNull(title(screen.view), screen.problem).joinToString("\n")
         chart.points = screen.losses
         details.text = numbers(screen.view)
+        turns.text = model.typedTurns.joinToString("\n") { "${it.role}: ${it.content}" }
+        if (!asking) show(model.talk)
         whenIdle.forEach { it.isEnabled = !screen.isActive }
         whenActive.forEach { it.visibility = if (screen.isActive) View.VISIBLE else View.GONE }
+        whenTyped.forEach { it.visibility = if (model.typedTurns.isNotEmpty() && !screen.isActive) View.VISIBLE else View.GONE }
         whenPaused.forEach { it.visibility = if (screen.canResume) View.VISIBLE else View.GONE }
         if (screen.question != asked) {
             asked = screen.question
@@ -156,10 +173,9 @@ class MainActivity : Activity() {
             .show()
     }
 
-    private fun type() {
+    private fun typed(take: (String, String) -> Unit) {
         if (completion.text.isEmpty()) return
-        typed.add(Typed(prompt.text.toString(), completion.text.toString()))
-        guarded { model.type(typed) }
+        guarded { take(prompt.text.toString(), completion.text.toString()) }
         prompt.setText("")
         completion.setText("")
     }
@@ -199,25 +215,38 @@ class MainActivity : Activity() {
         }
     }
 
-    private fun ask(trained: Boolean) {
-        answer.text = ""
+    private fun ask() {
         val text = question.text.toString()
+        if (asking || text.isEmpty()) return
+        asking = true
+        question.setText("")
+        val before = model.talk
+        val said = mapOf(true to StringBuilder(), false to StringBuilder())
         thread {
             guarded {
-                model.ask(text, trained) { piece ->
-                    runOnUiThread { answer.append(piece) }
+                model.ask(text) { trained, piece ->
+                    said.getValue(trained).append(piece)
+                    val now = Exchange(text, said[true].toString(), said[false].toString())
+                    runOnUiThread { show(before + now) }
                     isDestroyed
                 }
+            }
+            runOnUiThread {
+                asking = false
+                show()
             }
         }
     }
 
-    private fun share() = thread {
+    private fun show(talk: List<Exchange>) {
+        answers.text = talk.joinToString("\n\n") { getString(R.string.exchange, it.question, it.trained, it.untrained) }
+    }
+
+    private fun share(kind: AdapterFile) = thread {
         guarded {
-            val file = File(cacheDir, "adapters/adapter.zip")
-            model.writeAdapter(file)
+            val file = model.writeAdapter(kind, File(cacheDir, "adapters"))
             val send = Intent(Intent.ACTION_SEND)
-                .setType("application/zip")
+                .setType(kind.mime)
                 .putExtra(Intent.EXTRA_STREAM, SharedFiles.uriOf(this, file))
                 .addFlags(Intent.FLAG_GRANT_READ_URI_PERMISSION)
             startActivity(Intent.createChooser(send, null))

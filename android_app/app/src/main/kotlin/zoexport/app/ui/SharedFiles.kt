@@ -10,6 +10,7 @@ import android.os.ParcelFileDescriptor
 import android.provider.OpenableColumns
 import java.io.File
 import java.io.FileNotFoundException
+import zoexport.app.training.AdapterFile
 
 /** Lets the app that a file was shared with read it: files of the cache's folder "adapters", and nothing else. */
 class SharedFiles : ContentProvider() {
@@ -29,7 +30,7 @@ class SharedFiles : ContentProvider() {
         addRow(arrayOf<Any>(file.name, file.length()))
     }
 
-    override fun getType(uri: Uri): String = "application/zip"
+    override fun getType(uri: Uri): String? = AdapterFile.entries.find { it.fileName == uri.lastPathSegment }?.mime
 
     override fun insert(uri: Uri, values: ContentValues?): Uri? = null
 
