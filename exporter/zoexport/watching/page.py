@@ -178,7 +178,7 @@ def _overview(runs: Sequence[Run], letters: Sequence[str]) -> _Section:
     rows = [
         _Row(name, cells) for name, cells in facts.items() if any(cell != "-" for cell in cells)
     ]
-    return _Section("Overview", tables=[_Table("Facts of each run", ["", *letters], rows)])
+    return _Section("Overview", tables=[_Table("Facts of each run", ["fact", *letters], rows)])
 
 
 def _losses(runs: Sequence[Run], letters: Sequence[str]) -> _Section | None:
@@ -288,7 +288,7 @@ def _settings(runs: Sequence[Run], letters: Sequence[str]) -> _Section | None:
         rows.append(_Row(key, cells, len(set(cells)) > 1))
     if not rows:
         return None
-    return _Section("Settings", tables=[_Table("Settings of each run", ["", *letters], rows)])
+    return _Section("Settings", tables=[_Table("Settings of each run", ["setting", *letters], rows)])
 
 
 def _changes(runs: Sequence[Run], letters: Sequence[str]) -> _Section | None:
@@ -322,7 +322,7 @@ def _texts(
                 made = generator.generate(prompt, max_tokens=max_tokens)
                 texts[prompt].append((f"after, run {letter}", made["text"]))
     tables = [
-        _Table(f"After the prompt {prompt!r}", ["", "text"], [_Row(n, [text]) for n, text in found])
+        _Table(f"After the prompt {prompt!r}", ["values", "text"], [_Row(n, [text]) for n, text in found])
         for prompt, found in texts.items()
     ]
     note = f"The likeliest token each time, at most {max_tokens}."
@@ -365,7 +365,7 @@ def _planned(
             ],
         ),
     ]
-    head = ["", "planned", *(f"measured, run {letter}" for letter in letters)]
+    head = ["figure", "planned", *(f"measured, run {letter}" for letter in letters)]
     return _Section("Planned and measured", notes, tables=[_Table("Figures", head, rows)])
 
 

@@ -88,7 +88,7 @@ def test_the_page_says_what_state_and_report_have(
     assert facts["loss of the first step"] == f"{measured[0]['loss']:.4g}"
     assert facts["loss of the last step"] == f"{measured[-1]['loss']:.4g}"
     settings = dict(page.tables["Settings of each run"])
-    assert settings.pop("") == "A"
+    assert settings.pop("setting") == "A"
     assert settings == {key: str(value) for key, value in described["settings"].items()}
     evaluations = page.tables["Evaluations of run A"]
     found = described["validation"]["evaluations"]
@@ -137,7 +137,7 @@ def test_several_runs_have_their_differences_marked(
     call(capfd, 0, run.folder / "first", run.folder / "second", "-o", output)
     page = Page(output.read_text())
     table = page.tables["Settings of each run"]
-    assert table[0] == ["", "A", "B"]
+    assert table[0] == ["setting", "A", "B"]
     marked = [row[0] for row in table if row[0].endswith(" (differs)")]
     assert marked == ["lr (differs)"]
     assert next(row for row in table if row[0] == "lr (differs)")[2] == str(
