@@ -16,6 +16,7 @@ from tests.support.hosts import run as run_tool
 from tests.unit.session.test_validation import Run
 from tests.unit.watching.test_reports import train
 from zoexport.cli.main import run as run_verb
+from zoexport.session import Validation
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -56,22 +57,18 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     run = Run(folder, "prge")
     train(run, "jsonl", steps=60)
-    with run.open() as session, run.dataset(run.data) as data, run.dataset(run.held_out) as test:
-        from zoexport.session import Validation
-
-        session.attach(folder / "a-run-with-a-long-name-that-has-no-place-to-break-it-anywhere")
-        session.configure(lr=0.05)
-        session.train(data, 40, validation=Validation(test, 5))
-        session.close()
-    with run.open() as session, run.dataset(run.data) as data, run.dataset(run.held_out) as test:
-        session.attach(
-            folder / "a-run-with-a-long-name-that-has-no-place-to-break-it-anywhere",
-            change_settings=True,
-        )
-        session.configure(lr=0.02)
-        session.train(data, 50, validation=Validation(test, 5))
+    other = "a_run_with_a_long_name_that_has_no_place_to_break_it_anywhere"
+    for lr, steps in ((0.05, 40), (0.02, 50)):
+        with (
+            run.open() as session,
+            run.dataset(run.data) as data,
+            run.dataset(run.held_out) as test,
+        ):
+            session.attach(folder / other, change_settings=True)
+            session.configure(lr=lr)
+            session.train(data, steps, validation=Validation(test, 5))
     output = folder / "report.html"
-    states = ("run", "a-run-with-a-long-name-that-has-no-place-to-break-it-anywhere")
+    states = ("run", other)
     arguments = [*(str(folder / state) for state in states), "-o", str(output)]
     assert run_verb(["report", *arguments, "--bundle", str(run.bundle)]) == 0
     return output
@@ -113,8 +110,10 @@ def test_the_page_in_a_browser(
     )
     first = "rgb(122, 184, 255)" if scheme == "dark" else "rgb(11, 87, 164)"
     assert first in strokes, strokes
-    if PICTURES is not None:
-        name = f"report-{'narrow' if width < 1000 else 'wide'}-{scheme}.png"
+    picture = {(1280, "light"): "report-wide.png", (360, "dark"): "report-narrow.png"}
+    if PICTURES is not None and (name := picture.get((width, scheme))):
+        page.set_viewport_size({"width": width, "height": 640})
+        page.evaluate("[...document.querySelectorAll('h2')][2].scrollIntoView()")
         page.screenshot(path=Path(PICTURES) / name)
     page.evaluate(axe)
     found = page.evaluate("axe.run()")

@@ -288,7 +288,9 @@ def _settings(runs: Sequence[Run], letters: Sequence[str]) -> _Section | None:
         rows.append(_Row(key, cells, len(set(cells)) > 1))
     if not rows:
         return None
-    return _Section("Settings", tables=[_Table("Settings of each run", ["setting", *letters], rows)])
+    return _Section(
+        "Settings", tables=[_Table("Settings of each run", ["setting", *letters], rows)]
+    )
 
 
 def _changes(runs: Sequence[Run], letters: Sequence[str]) -> _Section | None:
@@ -322,7 +324,11 @@ def _texts(
                 made = generator.generate(prompt, max_tokens=max_tokens)
                 texts[prompt].append((f"after, run {letter}", made["text"]))
     tables = [
-        _Table(f"After the prompt {prompt!r}", ["values", "text"], [_Row(n, [text]) for n, text in found])
+        _Table(
+            f"After the prompt {prompt!r}",
+            ["values", "text"],
+            [_Row(n, [text]) for n, text in found],
+        )
         for prompt, found in texts.items()
     ]
     note = f"The likeliest token each time, at most {max_tokens}."
