@@ -87,6 +87,7 @@ def write_report(
             fix="Pass --bundle, or leave it out.",
         )
     progress("reading", None)
+    manifest = None if bundle is None else manifests.read(bundle)
     runs = [read_run(state, bundle) for state in states]
     letters = [chr(ord("A") + number) for number in range(len(runs))]
     sections = [_overview(runs, letters), _losses(runs, letters), _held_out(runs, letters)]
@@ -94,9 +95,9 @@ def write_report(
     if prompts and bundle is not None:
         progress("generating", None)
         sections.append(_texts(bundle, runs, letters, prompts, max_tokens))
-    if bundle is not None:
+    if manifest is not None:
         progress("planning", None)
-        sections.append(_planned(bundle, runs, letters, progress))
+        sections.append(_planned(manifest, runs, letters, progress))
     name = states[0].name or str(states[0])
     title = f"Run {name}" if len(runs) == 1 else f"{len(runs)} runs compared"
     page = _rendered(title, [section for section in sections if section is not None])
@@ -336,11 +337,10 @@ def _texts(
 
 
 def _planned(
-    bundle: Path, runs: Sequence[Run], letters: Sequence[str], progress: Progress
+    manifest: Mapping[str, Any], runs: Sequence[Run], letters: Sequence[str], progress: Progress
 ) -> _Section:
     from zoexport.plan import plan_training
 
-    manifest = manifests.read(bundle)
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     try:
         planned = plan_training(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.signed import make_keys, sign
 from tests.unit.session.test_validation import Run
 from tests.unit.watching.test_reports import rows, train
 from zoexport.cli.main import run as run_verb
@@ -203,6 +204,21 @@ def test_what_cannot_be_reported_is_one_message(
     assert output.read_text().startswith("<!DOCTYPE html>")
     assert call(capfd, 2, *[run.folder / "run"] * 25, "-o", output, "--force")["error"]
     assert call(capfd, 2, "-o", output)["error"]
+
+
+def test_a_bundle_that_no_trusted_key_signed_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, keys = Run(tmp_path / "made", "prge"), make_keys(tmp_path / "keys")
+    run.train("run", 2, held_out=False)
+    state, output = run.folder / "run", tmp_path / "report.html"
+    line = (state, "-o", output, "--bundle", run.bundle, "--trust", keys.pub)
+    assert "no signature" in call(capfd, 1, *line)["error"]["found"]
+    assert not output.exists()
+    sign(run.bundle, keys.secret)
+    call(capfd, 0, *line)
+    # What it was compiled from is not there, which the page says.
+    assert "Nothing was planned: " in Page(output.read_text()).text
 
 
 def test_a_long_curve_has_at_most_400_points() -> None:
