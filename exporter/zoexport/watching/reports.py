@@ -171,6 +171,12 @@ def same_run(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return all(first.get(key) == second.get(key) for key in ("bundle_id", "seed"))
 
 
+def same_loss(row: Row, loss: float) -> bool:
+    """Whether a row is of a step, or an evaluation, with this loss."""
+    found = row["loss"]
+    return found is not None and math.isclose(found, loss, rel_tol=_EXACT, abs_tol=1e-9)
+
+
 def _rows_of(session: Session) -> dict[tuple[str, int], Row]:
     """What the state has, in order: an evaluation follows its step."""
     found: list[Row] = [_evaluation(one) for one in session.evaluations]
@@ -200,12 +206,7 @@ def _split(
     for row in rows:
         key = row["kind"], row["step"]
         mine = have.get(key)
-        agrees = (
-            mine is not None
-            and row["loss"] is not None
-            and math.isclose(row["loss"], mine["loss"], rel_tol=_EXACT, abs_tol=1e-9)
-        )
-        if agrees and key not in seen:
+        if mine is not None and same_loss(row, mine["loss"]) and key not in seen:
             kept.append(row)
         else:
             dropped.append(row["step"])

@@ -13,7 +13,7 @@ from zoexport.core.errors import StateError
 from zoexport.core.files import open_within
 from zoexport.describe import describe_state
 from zoexport.watching import lines
-from zoexport.watching.reports import default_file, same_run
+from zoexport.watching.reports import default_file, same_loss, same_run
 
 MOST_POINTS = 400
 """Of a curve, as of jobs (docs/jobs.md)."""
@@ -81,6 +81,8 @@ def read_run(state: Path, bundle: Path | None = None) -> Run:
         for row in report[1]:
             if row["kind"] != "step" or not 0 < row["step"] <= len(losses):
                 continue
+            if not same_loss(row, losses[row["step"] - 1]):
+                continue  # of a step that the run has taken otherwise since
             for kept, name in ((seconds, "seconds"), (memory, "anonymous_mb")):
                 if row[name] is not None:
                     kept[row["step"]] = float(row[name])

@@ -124,6 +124,13 @@ def test_what_nobody_recorded_is_left_out(run: Run, capfd: pytest.CaptureFixture
     row = {"kind": "step", "step": 1, "loss": 1.0, "lr": 1.0, "seconds": 5.0, "anonymous_mb": 9.0}
     (run.folder / "run.report.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(row)}\n")
     assert read_run(run.folder / "run").seconds == {}
+    # Nor do steps with another loss, as of a state that was removed.
+    found = read_run(run.folder / "run")
+    head = {**head, "bundle_id": found.found["bundle_id"], "seed": found.found["seed"]}
+    mine = {**row, "step": 2, "loss": found.losses[1]}
+    lines = "".join(json.dumps(line) + "\n" for line in (head, row, mine))
+    (run.folder / "run.report.jsonl").write_text(lines)
+    assert read_run(run.folder / "run").seconds == {2: 5.0}
 
 
 def test_several_runs_have_their_differences_marked(
