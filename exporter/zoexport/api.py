@@ -174,6 +174,7 @@ class Bundle:
         patience: int | None = None,
         keep: Literal["last", "best"] | None = None,
         evaluated: Callable[[StepEvaluation], None] | None = None,
+        report_to: Iterable[str] = (),
         **settings: Any,
     ) -> Trained:
         """Train until the state has ``steps`` steps in total, in the session that a phone runs.
@@ -192,6 +193,7 @@ class Bundle:
                 Who reads the state then gets the values of the best evaluation, with ``keep="last"`` those of the
                 last step. A run that goes on keeps all of these.
             evaluated: called after each evaluation.
+            report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with its ``:PLACE`` (docs/report.md).
             settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``;
                 what is not given is the run's, or the bundle's for a new one.
 
@@ -219,6 +221,7 @@ class Bundle:
                 if held_out is None
                 else HeldOut(held_out, eval_every, patience, keep),
                 evaluated=evaluated,
+                report_to=tuple(report_to),
             )
         return Trained(**{**found, "state": Path(state)})
 

@@ -33,6 +33,9 @@ _PACKAGES = {
     "mlx": "ios-mlx",
     "peft": "peft",
     "matplotlib": "plot",
+    "jinja2": "report",
+    "tensorboard": "report",
+    "trackio": "report",
 }
 
 

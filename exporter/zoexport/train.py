@@ -10,7 +10,7 @@ import dataclasses
 import signal
 import statistics
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from zoexport.core.types import Progress
 from zoexport.session import Session, StepEvaluation, Validation, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
 from zoexport.session.examples import read_examples
+from zoexport.watching.reports import Reports, reports
 
 _MEGABYTE = 1e6
 
@@ -54,6 +55,7 @@ def train(
     change_settings: bool = False,
     held_out: HeldOut | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
+    report_to: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train until the state has ``steps`` steps in total, or what is held out has no lower loss any more.
 
@@ -68,6 +70,7 @@ def train(
         recover: go on from the last good record of a damaged log.
         change_settings: go on with other settings or data than the run's.
         held_out: what is evaluated on meanwhile. evaluated: called after each evaluation.
+        report_to: where steps and evaluations are reported (``watching.reports``).
 
     Returns:
         The keys of ``train --json``, with ``examples`` and ``shortened``, and ``packed_problem``: why packed weights
@@ -80,11 +83,13 @@ def train(
     manifest = manifests.read(bundle)
     chosen = runtime_settings(manifest, settings)
     loss = chosen.get("loss", loss_of_run(state, manifest))
-    run = _Run(progress)
+    watched = reports(report_to, state)
+    run = _Run(progress, watched)
     with (
+        contextlib.closing(watched),
         Session.open(bundle) as session,
         read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts),
-        _validation(bundle, held_out, loss, phase, evaluated) as validation,
+        _validation(bundle, held_out, loss, phase, evaluated, watched) as validation,
     ):
         # Only now: data that cannot be used must not leave a state behind.
         session.attach(
@@ -94,6 +99,7 @@ def train(
             change_settings=change_settings,
         )
         session.configure(**chosen)
+        watched.begin(session, manifest["settings"])
         phase("training", None)
         with run.stopping_on_sigterm():
             session.train(dataset, steps, on_progress=run, validation=validation)
@@ -124,6 +130,7 @@ def _validation(
     loss: str,
     phase: Progress,
     evaluated: Callable[[StepEvaluation], None] | None,
+    watched: Reports,
 ) -> Iterator[Validation | None]:
     if held_out is None:
         yield None
@@ -131,6 +138,7 @@ def _validation(
 
     def found(evaluation: StepEvaluation) -> None:
         phase("training", None)
+        watched.evaluated(evaluation)
         if evaluated is not None:
             evaluated(evaluation)
 
@@ -224,8 +232,9 @@ def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -
 class _Run:
     """Follows a run for its figures, and asks the session to stop when a signal came."""
 
-    def __init__(self, progress: Callable[[Step], None]) -> None:
+    def __init__(self, progress: Callable[[Step], None], watched: Reports) -> None:
         self._progress = progress
+        self._watched = watched
         self._seconds: list[float] = []
         self._stop = False
         self.peak_anonymous = 0
@@ -234,6 +243,7 @@ class _Run:
         """The session's callback; True stops the run after saving."""
         self._seconds.append(now.seconds)
         self.peak_anonymous = max(self.peak_anonymous, now.anonymous_bytes)
+        self._watched.step(now)
         self._progress(now)
         return self._stop
 

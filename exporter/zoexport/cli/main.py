@@ -29,6 +29,7 @@ from zoexport.cli.info import doctor, inspect, methods, targets
 from zoexport.cli.pack import pack, unpack
 from zoexport.cli.parity import parity
 from zoexport.cli.plan import plan
+from zoexport.cli.report import report
 from zoexport.cli.sensitivity import sensitivity
 from zoexport.cli.sign import sign
 from zoexport.cli.train import evaluate, train
@@ -55,6 +56,7 @@ for verb in (
     compile_verb,
     train,
     evaluate,
+    report,
     generate,
     chat,
     parity,

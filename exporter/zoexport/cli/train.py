@@ -32,6 +32,12 @@ _DATA = click.option(
     help="Steps in total: a state that has 30 of 100 gets 70 more.",
 )
 @options.validation
+@click.option(
+    "--report-to",
+    multiple=True,
+    metavar="KIND[:PLACE]",
+    help="Report each step and evaluation: tensorboard, trackio or jsonl (docs/report.md); again for several.",
+)
 @options.settings
 @options.resume
 @options.common
@@ -44,6 +50,7 @@ def train(
     eval_every: int | None,
     patience: int | None,
     keep: Literal["last", "best"] | None,
+    report_to: tuple[str, ...],
     assignments: tuple[str, ...],
     recover: bool,
     change_settings: bool,
@@ -82,6 +89,7 @@ def train(
                 patience=patience,
                 keep=keep,
                 evaluated=progress.evaluated,
+                report_to=report_to,
             )
             .as_dict()
         )

@@ -25,6 +25,7 @@ VERBS = [
     ["compile"],
     ["train"],
     ["eval"],
+    ["report"],
     ["generate"],
     ["chat"],
     ["pack"],

@@ -1,0 +1,69 @@
+"""``zoexport report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries, size, table
+from zoexport.cli.progress import Phases
+
+
+@click.command()
+@click.argument("states", metavar="STATE...", nargs=-1, required=True, type=options.PATH)
+@click.option("-o", "--output", type=options.PATH, required=True, help="The page to write.")
+@click.option(
+    "--bundle",
+    type=options.PATH,
+    help="Of all the states: adds what was planned, and what --prompt asks for.",
+)
+@options.trust
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    help="Show what follows it before and after training; again for several.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Of such a text, at most.",
+)
+@options.force
+@options.common
+def report(
+    states: tuple[Path, ...],
+    output: Path,
+    bundle: Path | None,
+    prompts: tuple[str, ...],
+    max_tokens: int,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write one HTML page of a run, or of several compared.
+
+    The page needs no network and has no scripts: losses, held-out losses, settings side by side, time and memory where
+    'train --report-to jsonl' recorded them.
+
+    \b
+    zoexport report run -o report.html
+    zoexport report run-1 run-2 -o report.html --bundle model.bundle --prompt "Once upon a time"
+    """
+    from zoexport.watching.page import write_report
+
+    with output_of_libraries(), Phases("report", as_json=as_json) as phases:
+        result = write_report(
+            states,
+            output,
+            bundle=bundle,
+            prompts=prompts,
+            max_tokens=max_tokens,
+            force=force,
+            progress=phases,
+        )
+    rows = [("page", f"{result['report']}, {size(result['bytes'])}")]
+    emit(result, [f"Wrote a page of {len(states)} runs.", *table(rows)], as_json=as_json)
