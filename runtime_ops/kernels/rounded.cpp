@@ -26,9 +26,9 @@ inline uint64_t even_bytes(uint64_t bytes) {
   return (bytes | bytes >> 16) & 0xFFFFFFFFu;
 }
 
-// Groups of x; as bits, magnitudes are in the order of their numbers, and what is not finite is above them.
+// A row of x; scales and offsets of its groups are `stride` apart. As bits, magnitudes are in the order of their numbers, and what is not finite is above them.
 ZO_EACH_WIDTH
-void round_groups(const float* x, size_t groups, int8_t* codes, float* scales, int32_t* offsets) {
+void round_row(const float* x, size_t groups, int8_t* codes, float* scales, int32_t* offsets, size_t stride) {
   for (size_t g = 0; g < groups; ++g, x += kRoundedGroup, codes += kRoundedGroup) {
     uint32_t bits[kRoundedGroup];
     std::memcpy(bits, x, sizeof(bits));
@@ -56,8 +56,8 @@ void round_groups(const float* x, size_t groups, int8_t* codes, float* scales, i
       const uint64_t parted = even_bytes(eight) | even_bytes(eight >> 8) << 32;
       std::memcpy(codes + i, &parted, sizeof(parted));
     }
-    scales[g] = finite ? (zero ? 0.0f : greatest / 127.0f) : std::numeric_limits<float>::quiet_NaN();
-    offsets[g] = -8 * sum;
+    scales[g * stride] = finite ? (zero ? 0.0f : greatest / 127.0f) : std::numeric_limits<float>::quiet_NaN();
+    offsets[g * stride] = -8 * sum;
   }
 }
 
@@ -81,8 +81,9 @@ Tasks tasks_of(const RoundRows& product) {
 bool run_tasks(const RoundRows& product, size_t begin, size_t end) {
   const RoundedRows& out = product.out;
   const size_t groups = out.K / kRoundedGroup;
-  round_groups(product.x + begin * out.K, (end - begin) * groups, out.codes + begin * out.K,
-               out.scales + begin * groups, out.offsets + begin * groups);
+  for (size_t row = begin; row < end; ++row) {
+    round_row(product.x + row * out.K, groups, out.codes + row * out.K, out.scales + row, out.offsets + row, out.rows);
+  }
   return true;
 }
 

@@ -58,7 +58,7 @@ struct Rounded {
   }
   // q of element k: of each eight the even ones come first.
   int q(size_t t, size_t k) const { return rows.codes[t * rows.K + k / 8 * 8 + (k % 2) * 4 + k % 8 / 2]; }
-  float scale(size_t t, size_t k) const { return rows.scales[t * (rows.K / 32) + k / 32]; }
+  float scale(size_t t, size_t k) const { return rows.scales[k / 32 * rows.rows + t]; }
 };
 
 void rounding(size_t T, size_t K) {
@@ -83,7 +83,7 @@ void rounding(size_t T, size_t K) {
         sum += rounded.q(t, k);
       }
       CHECK(rounded.scale(t, g) == (zero ? 0.0f : greatest / 127.0f));
-      CHECK(rounded.rows.offsets[t * (K / 32) + g / 32] == -8 * sum);
+      CHECK(rounded.rows.offsets[g / 32 * T + t] == -8 * sum);
     }
   }
 }
@@ -182,5 +182,13 @@ int main() {
   products(9, 35, 1536, 128, false);
   products(5, 18, 416, 32, false);  // more than a block of the depth
   products(5, 18, 416, 32, true);
+  // More rows than a tile of AMX, sizes drawn at random, and the greatest sums.
+  uint32_t drawn[4 * 24];
+  words(Stream{29, 0, 0, 0}, 0, 4 * 24, drawn);
+  for (size_t i = 0; i < 4 * 24; i += 4) {
+    const size_t G = 32 * (1 + drawn[i] % 3), K = G * (1 + drawn[i + 1] % 7);
+    products(1 + drawn[i + 2] % 300, 1 + drawn[i + 3] % 70, K, G, i % 16 == 0);
+  }
+  products(530, 17, 64, 32, false);
   return check::result();
 }
