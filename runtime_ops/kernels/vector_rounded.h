@@ -131,6 +131,12 @@ void fill_rounded(const Int4Matrix& b, size_t column, float* panel) {
   const size_t groups = b.K / b.group_size;
   const Rows<V, uint8_t> codes(b.codes, b.K / 2, column, b.N);
   const Rows<V, uint16_t> scales(b.scales, groups, column, b.N);
+  // The next panel's, which come while this one is multiplied.
+  const uint8_t* ahead = b.codes + (column + V::kLanes) * (b.K / 2);
+  const uint16_t* scales_ahead = b.scales + (column + V::kLanes) * groups;
+  for (size_t i = 0; i < V::kLanes * groups; i += kLine / sizeof(uint16_t)) {
+    __builtin_prefetch(scales_ahead + i, 0, 2);
+  }
   for (size_t begin = 0; begin < b.K; begin += kMaxDepth) {
     const size_t end = b.K - begin < kMaxDepth ? b.K : begin + kMaxDepth, group = begin / b.group_size;
     Word scale[kMostGroups];
@@ -138,6 +144,10 @@ void fill_rounded(const Int4Matrix& b, size_t column, float* panel) {
     for (size_t p = begin; p < end; p += kInt4, panel += kWordsOfGroup * V::kLanes) {
       Word words[kFloats];
       V::load_columns(codes.begin, p / 2, words);
+      for (size_t i = 0; i < V::kLanes * kBytes; i += kLine) {
+        __builtin_prefetch(ahead + i, 0, 2);
+      }
+      ahead += V::kLanes * kBytes;
 #pragma GCC unroll 4
       for (size_t i = 0; i < kFloats; ++i) {
         V::store(panel + 2 * i * V::kLanes, (Float)Codes::stored(words[i] & 0x0F0F0F0Fu));
