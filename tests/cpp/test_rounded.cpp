@@ -2,6 +2,7 @@
 // run against sums in double precision. Results do not depend on how tasks are dealt, nor on the other rows; variants with
 // a fused multiply-add give the same bits.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -164,6 +165,11 @@ void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
 }  // namespace
 
 int main() {
+  for (const ProductVariant& variant : product_variants()) {
+    if (!variant.runs_here) {
+      std::printf("%s: not on this processor, not tested\n", variant.name);
+    }
+  }
   for (const Variant& variant : variants()) {
     std::printf("%s%s\n", variant.name.c_str(), variant.kernels == fastest_products().rounded ? ", chosen" : "");
   }
@@ -183,11 +189,12 @@ int main() {
   products(5, 18, 416, 32, false);  // more than a block of the depth
   products(5, 18, 416, 32, true);
   // More rows than a tile of AMX, sizes drawn at random, and the greatest sums.
-  uint32_t drawn[4 * 24];
-  words(Stream{29, 0, 0, 0}, 0, 4 * 24, drawn);
-  for (size_t i = 0; i < 4 * 24; i += 4) {
-    const size_t G = 32 * (1 + drawn[i] % 3), K = G * (1 + drawn[i + 1] % 7);
-    products(1 + drawn[i + 2] % 300, 1 + drawn[i + 3] % 70, K, G, i % 16 == 0);
+  constexpr size_t kDrawn = 24;
+  std::array<std::array<uint32_t, 4>, kDrawn> drawn;
+  words(Stream{29, 0, 0, 0}, 0, 4 * kDrawn, drawn[0].data());
+  for (const auto& [rows, columns, groups, greatest] : drawn) {
+    const size_t G = 32 * (1 + size_t{groups} % 3), K = G * (1 + size_t{groups} / 3 % 30);
+    products(1 + rows % 300, 1 + columns % 70, K, G, greatest % 4 == 0);
   }
   products(530, 17, 64, 32, false);
   return check::result();

@@ -14,7 +14,7 @@ using detail::kWordsOfGroup;
 constexpr size_t kLanes = Avx512::kLanes;
 constexpr size_t kTileRows = 16;
 constexpr size_t kRowsOfCall = 512;
-constexpr size_t kGroupsTogether = 9;  // their sums are half of the first level of cache
+constexpr size_t kGroupsTogether = 9;  // with their panel and rows, within the first level of cache
 constexpr size_t kPanelOfGroup = kWordsOfGroup * kLanes;
 constexpr size_t kRowBytes = kLanes * sizeof(float);
 
