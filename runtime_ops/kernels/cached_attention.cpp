@@ -1,10 +1,10 @@
 #include "cached_attention.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "each_width.h"
 #include "product_variants.h"
+#include "row_loops.h"
 #include "row_math.h"
 #include "scratch.h"
 
@@ -25,6 +25,18 @@ ZO_EACH_WIDTH void exponentials(float* scores, size_t count, float greatest) {
   for (size_t i = 0; i < count; ++i) {
     scores[i] = row_math::exp(scores[i] - greatest);
   }
+}
+
+// A reduction of `count` scores.
+float reduced(RowOp op, const float* scores, size_t count) {
+  float result = 0;
+  RowLoop loop{};
+  loop.dst = &result;
+  loop.a.data = scores;
+  loop.rows = 1;
+  loop.width = count;
+  run_row_loop(op, loop);
+  return result;
 }
 
 ZO_EACH_WIDTH void multiply(float* out, float factor, size_t count) {
@@ -72,22 +84,15 @@ void run_query(const CachedAttention& a, size_t head, size_t token, const Produc
       scores[i] -= a.slopes[head] * static_cast<float>(count - 1 - i);
     }
   }
-  float greatest = scores[0];
-  for (size_t i = 1; i < count; ++i) {
-    greatest = scores[i] > greatest || std::isnan(scores[i]) ? scores[i] : greatest;  // NaN stays
-  }
-  exponentials(scores, count, greatest);
-  double total = 0.0;
-  for (size_t i = 0; i < count; ++i) {
-    total += static_cast<double>(scores[i]);
-  }
+  exponentials(scores, count, reduced(RowOp::kRowMax, scores, count));
+  const float total = reduced(RowOp::kSum, scores, count);
   const Rows values{a.values + group * a.rows * a.width, a.v + group * a.tokens * a.width, a.rows, a.first, a.width};
   float* out = a.out + (head * a.tokens + token) * a.width;
   std::fill(out, out + a.width, 0.0f);
   values.each(begin, position + 1, [&](const float* rows, size_t i, size_t some) {
     kernels.add_rows(out, rows, scores + i, some, a.width);
   });
-  multiply(out, static_cast<float>(1.0 / total), a.width);
+  multiply(out, 1.0f / total, a.width);
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__linux__) && defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__linux__) && defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "grid_kernels.h"
@@ -19,6 +23,21 @@ ProductVariant portable() {
   return {"portable", true, &products_portable, &sparse_portable, &grid_portable, &rounded_portable};
 }
 
+#if defined(__x86_64__)
+// Linux lets a process use AMX's tiles once it has asked; it refuses where it cannot save them.
+bool has_amx() {
+#if defined(__linux__)
+  constexpr unsigned kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;  // GCC 12 has no names for them
+  constexpr long kRequest = 0x1023, kTiles = 18;                // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxTile) != 0 && (d & kAmxInt8) != 0 &&
+         syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
 std::vector<ProductVariant> list() {
 #if defined(__x86_64__)
   // Asks the processor and, as wide registers must be saved, the system.
@@ -27,8 +46,11 @@ std::vector<ProductVariant> list() {
   // Sparse products with AVX-512 were no faster: they wait for memory. With rows a power of two apart they were slower,
   // as transposing sixteen of them asks for more lines than a set of the cache has.
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0;
-  const RoundedKernels* wide = __builtin_cpu_supports("avx512vnni") != 0 ? &rounded_vnni : &rounded_avx2;
-  return {{"avx512", avx512, &products_avx512, &sparse_avx2, &grid_avx512, wide},
+  const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni") != 0;
+  const bool amx = vnni && __builtin_cpu_supports("avx512bw") != 0 && has_amx();
+  const RoundedKernels* wide = vnni ? &rounded_vnni : &rounded_avx2;
+  return {{"amx", amx, &products_avx512, &sparse_avx2, &grid_avx512, &rounded_amx},
+          {"avx512", avx512, &products_avx512, &sparse_avx2, &grid_avx512, wide},
           {"avx2", avx2, &products_avx2, &sparse_avx2, &grid_avx2, &rounded_avx2},
           portable()};
 #elif defined(__aarch64__)

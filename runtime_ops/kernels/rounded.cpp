@@ -19,16 +19,11 @@ constexpr uint32_t kInfinity = 0x7F800000u;
 constexpr float kNearest = 12582912.0f;  // 1.5 * 2^23: added to a number, its nearest integer is in the low bits
 constexpr uint32_t kNearestBits = 0x4B400000u;
 
-// Bytes 0, 2, 4 and 6, beside each other.
-inline uint64_t even_bytes(uint64_t bytes) {
-  bytes &= 0x00FF00FF00FF00FFu;
-  bytes = (bytes | bytes >> 8) & 0x0000FFFF0000FFFFu;
-  return (bytes | bytes >> 16) & 0xFFFFFFFFu;
-}
+typedef int8_t Bytes __attribute__((vector_size(16)));
 
-// Groups of x; as bits, magnitudes are in the order of their numbers, and what is not finite is above them.
+// A row of x; scales and offsets of its groups are `stride` apart. As bits, magnitudes are in the order of their numbers, and what is not finite is above them.
 ZO_EACH_WIDTH
-void round_groups(const float* x, size_t groups, int8_t* codes, float* scales, int32_t* offsets) {
+void round_row(const float* x, size_t groups, int8_t* codes, float* scales, int32_t* offsets, size_t stride) {
   for (size_t g = 0; g < groups; ++g, x += kRoundedGroup, codes += kRoundedGroup) {
     uint32_t bits[kRoundedGroup];
     std::memcpy(bits, x, sizeof(bits));
@@ -50,14 +45,14 @@ void round_groups(const float* x, size_t groups, int8_t* codes, float* scales, i
       rounded[i] = static_cast<int8_t>(q);
       sum += q;
     }
-    for (size_t i = 0; i < kRoundedGroup; i += 8) {
-      uint64_t eight;
-      std::memcpy(&eight, rounded + i, sizeof(eight));
-      const uint64_t parted = even_bytes(eight) | even_bytes(eight >> 8) << 32;
-      std::memcpy(codes + i, &parted, sizeof(parted));
+    for (size_t i = 0; i < kRoundedGroup; i += sizeof(Bytes)) {
+      Bytes part;
+      std::memcpy(&part, rounded + i, sizeof(part));
+      part = __builtin_shufflevector(part, part, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+      std::memcpy(codes + i, &part, sizeof(part));
     }
-    scales[g] = finite ? (zero ? 0.0f : greatest / 127.0f) : std::numeric_limits<float>::quiet_NaN();
-    offsets[g] = -8 * sum;
+    scales[g * stride] = finite ? (zero ? 0.0f : greatest / 127.0f) : std::numeric_limits<float>::quiet_NaN();
+    offsets[g * stride] = -8 * sum;
   }
 }
 
@@ -81,8 +76,9 @@ Tasks tasks_of(const RoundRows& product) {
 bool run_tasks(const RoundRows& product, size_t begin, size_t end) {
   const RoundedRows& out = product.out;
   const size_t groups = out.K / kRoundedGroup;
-  round_groups(product.x + begin * out.K, (end - begin) * groups, out.codes + begin * out.K,
-               out.scales + begin * groups, out.offsets + begin * groups);
+  for (size_t row = begin; row < end; ++row) {
+    round_row(product.x + row * out.K, groups, out.codes + row * out.K, out.scales + row, out.offsets + row, out.rows);
+  }
   return true;
 }
 

@@ -22,8 +22,8 @@ struct RoundedRows {
   size_t rows;
   size_t K;
   int8_t* codes;     // (rows, K): of each eight the even ones before the odd ones, as nibbles of a word of weights are
-  float* scales;     // (rows, K/32)
-  int32_t* offsets;  // (rows, K/32): -8 times the sum of q, since packed weights are codes of q + 8
+  float* scales;     // (K/32, rows)
+  int32_t* offsets;  // (K/32, rows): -8 times the sum of q, since packed weights are codes of q + 8
 };
 
 // Floats of memory that hold rounded rows, and the rows in it.
@@ -64,6 +64,7 @@ struct RoundedKernels {
 };
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.
+extern const RoundedKernels rounded_amx;
 extern const RoundedKernels rounded_vnni;
 extern const RoundedKernels rounded_avx2;
 extern const RoundedKernels rounded_dotprod;

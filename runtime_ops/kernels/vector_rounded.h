@@ -30,6 +30,10 @@ template <typename V, size_t R>
 void store_sums(const RoundedLinear& product, size_t first, size_t column, const typename V::Float (&sums)[R]) {
   const size_t left = product.weight.N - column, count = left < V::kLanes ? left : V::kLanes;
   for (size_t r = 0; r < R; ++r) {
+    if (left >= V::kLanes) {
+      V::store(product.y + (first + r) * product.weight.N + column, sums[r]);
+      continue;
+    }
     float row[V::kLanes];
     V::store(row, sums[r]);
     __builtin_memcpy(product.y + (first + r) * product.weight.N + column, row, count * sizeof(float));
@@ -42,7 +46,7 @@ void multiply_rounded(const RoundedLinear& product, size_t first, size_t column)
   typedef typename V::Word Word;
   const Int4Matrix& b = product.weight;
   const RoundedRows& x = product.x;
-  const size_t groups = b.K / b.group_size, of_x = b.K / kRoundedGroup;
+  const size_t groups = b.K / b.group_size;
   const Rows<V, uint8_t> codes(b.codes, b.K / 2, column, b.N);
   const Rows<V, uint16_t> scales(b.scales, groups, column, b.N);
   // Into the cache's second level: the first has few places for lines that are on their way.
@@ -70,11 +74,11 @@ void multiply_rounded(const RoundedLinear& product, size_t first, size_t column)
       }
       ahead += V::kLanes * kBytes;
       const int8_t* q = x.codes + first * x.K + p;
-      const size_t at = first * of_x + p / kRoundedGroup;
+      const size_t at = p / kRoundedGroup * x.rows + first;
       D dots[R];
 #pragma GCC unroll 8
       for (size_t r = 0; r < R; ++r) {
-        dots[r] = D(x.offsets[at + r * of_x]);
+        dots[r] = D(x.offsets[at + r]);
       }
 #pragma GCC unroll 4
       for (size_t i = 0; i < kFloats; ++i) {
@@ -87,7 +91,7 @@ void multiply_rounded(const RoundedLinear& product, size_t first, size_t column)
       }
 #pragma GCC unroll 8
       for (size_t r = 0; r < R; ++r) {
-        sum[r] = V::multiply_add(dots[r].total(), (Float)scale[of] * V::broadcast(x.scales[at + r * of_x]), sum[r]);
+        sum[r] = V::multiply_add(dots[r].total(), (Float)scale[of] * V::broadcast(x.scales[at + r]), sum[r]);
       }
       left -= kInt4;
       if (left == 0) {
@@ -112,27 +116,45 @@ void multiply_rounded_rows(const RoundedLinear& product, size_t first, size_t co
 // Of each group its eight words of codes, the even ones of a word before the odd ones, and its scales.
 inline constexpr size_t kWordsOfGroup = 2 * kFloats + 1;
 
-template <typename V>
+// Codes of a panel as they are in a weight, 0 to 15.
+struct Unchanged {
+  template <typename Word>
+  static Word stored(Word codes) {
+    return codes;
+  }
+};
+
+template <typename V, typename Codes = Unchanged>
 void fill_rounded(const Int4Matrix& b, size_t column, float* panel) {
+  typedef typename V::Float Float;
   typedef typename V::Word Word;
   const size_t groups = b.K / b.group_size;
   const Rows<V, uint8_t> codes(b.codes, b.K / 2, column, b.N);
   const Rows<V, uint16_t> scales(b.scales, groups, column, b.N);
-  for (size_t p = 0; p < b.K; p += kInt4, panel += kWordsOfGroup * V::kLanes) {
-    Word words[kFloats];
-    V::load_columns(codes.begin, p / 2, words);
-    float scale[V::kLanes];
-    for (size_t i = 0; i < V::kLanes; ++i) {
-      uint16_t half;
-      __builtin_memcpy(&half, scales.begin[i] + p / b.group_size * sizeof(half), sizeof(half));
-      const uint32_t bits = static_cast<uint32_t>(half) << 16;
-      __builtin_memcpy(&scale[i], &bits, sizeof(bits));
+  // The next panel's, which come while this one is multiplied.
+  const uint8_t* ahead = b.codes + (column + V::kLanes) * (b.K / 2);
+  const uint16_t* scales_ahead = b.scales + (column + V::kLanes) * groups;
+  for (size_t i = 0; i < V::kLanes * groups; i += kLine / sizeof(uint16_t)) {
+    __builtin_prefetch(scales_ahead + i, 0, 2);
+  }
+  for (size_t begin = 0; begin < b.K; begin += kMaxDepth) {
+    const size_t end = b.K - begin < kMaxDepth ? b.K : begin + kMaxDepth, group = begin / b.group_size;
+    Word scale[kMostGroups];
+    load_scales<V>(scales, group, (end - 1) / b.group_size + 1 - group, groups, scale);
+    for (size_t p = begin; p < end; p += kInt4, panel += kWordsOfGroup * V::kLanes) {
+      Word words[kFloats];
+      V::load_columns(codes.begin, p / 2, words);
+      for (size_t i = 0; i < V::kLanes * kBytes; i += kLine) {
+        __builtin_prefetch(ahead + i, 0, 2);
+      }
+      ahead += V::kLanes * kBytes;
+#pragma GCC unroll 4
+      for (size_t i = 0; i < kFloats; ++i) {
+        V::store(panel + 2 * i * V::kLanes, (Float)Codes::stored(words[i] & 0x0F0F0F0Fu));
+        V::store(panel + (2 * i + 1) * V::kLanes, (Float)Codes::stored((words[i] >> 4u) & 0x0F0F0F0Fu));
+      }
+      V::store(panel + 2 * kFloats * V::kLanes, (Float)scale[p / b.group_size - group]);
     }
-    for (size_t i = 0; i < kFloats; ++i) {
-      V::store(panel + 2 * i * V::kLanes, (typename V::Float)(words[i] & 0x0F0F0F0Fu));
-      V::store(panel + (2 * i + 1) * V::kLanes, (typename V::Float)((words[i] >> 4u) & 0x0F0F0F0Fu));
-    }
-    __builtin_memcpy(panel + 2 * kFloats * V::kLanes, scale, sizeof(scale));
   }
 }
 
@@ -140,7 +162,6 @@ template <typename V, typename D, size_t R>
 void multiply_panel(const RoundedLinear& product, size_t first, size_t column, const float* panel) {
   typedef typename V::Float Float;
   const RoundedRows& x = product.x;
-  const size_t of_x = x.K / kRoundedGroup;
   const Float bias = load_bias<V>(product, column);
   Float sum[R];
 #pragma GCC unroll 16
@@ -148,13 +169,13 @@ void multiply_panel(const RoundedLinear& product, size_t first, size_t column, c
     sum[r] = bias;
   }
   const int8_t* q = x.codes + first * x.K;
-  for (size_t g = 0; g < of_x; ++g, panel += kWordsOfGroup * V::kLanes, q += kInt4) {
-    const float* scales = x.scales + first * of_x + g;
-    const int32_t* offsets = x.offsets + first * of_x + g;
+  for (size_t g = 0; g < x.K / kRoundedGroup; ++g, panel += kWordsOfGroup * V::kLanes, q += kInt4) {
+    const float* scales = x.scales + g * x.rows + first;
+    const int32_t* offsets = x.offsets + g * x.rows + first;
     D dots[R];
 #pragma GCC unroll 16
     for (size_t r = 0; r < R; ++r) {
-      dots[r] = D(offsets[r * of_x]);
+      dots[r] = D(offsets[r]);
     }
 #pragma GCC unroll 8
     for (size_t i = 0; i < 2 * kFloats; ++i) {
@@ -167,7 +188,7 @@ void multiply_panel(const RoundedLinear& product, size_t first, size_t column, c
     const Float scale = V::load(panel + 2 * kFloats * V::kLanes);
 #pragma GCC unroll 16
     for (size_t r = 0; r < R; ++r) {
-      sum[r] = V::multiply_add(dots[r].total(), scale * V::broadcast(scales[r * of_x]), sum[r]);
+      sum[r] = V::multiply_add(dots[r].total(), scale * V::broadcast(scales[r]), sum[r]);
     }
   }
   store_sums<V, R>(product, first, column, sum);

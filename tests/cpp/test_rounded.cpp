@@ -2,6 +2,7 @@
 // run against sums in double precision. Results do not depend on how tasks are dealt, nor on the other rows; variants with
 // a fused multiply-add give the same bits.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -58,7 +59,7 @@ struct Rounded {
   }
   // q of element k: of each eight the even ones come first.
   int q(size_t t, size_t k) const { return rows.codes[t * rows.K + k / 8 * 8 + (k % 2) * 4 + k % 8 / 2]; }
-  float scale(size_t t, size_t k) const { return rows.scales[t * (rows.K / 32) + k / 32]; }
+  float scale(size_t t, size_t k) const { return rows.scales[k / 32 * rows.rows + t]; }
 };
 
 void rounding(size_t T, size_t K) {
@@ -83,7 +84,7 @@ void rounding(size_t T, size_t K) {
         sum += rounded.q(t, k);
       }
       CHECK(rounded.scale(t, g) == (zero ? 0.0f : greatest / 127.0f));
-      CHECK(rounded.rows.offsets[t * (K / 32) + g / 32] == -8 * sum);
+      CHECK(rounded.rows.offsets[g / 32 * T + t] == -8 * sum);
     }
   }
 }
@@ -164,6 +165,11 @@ void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
 }  // namespace
 
 int main() {
+  for (const ProductVariant& variant : product_variants()) {
+    if (!variant.runs_here) {
+      std::printf("%s: not on this processor, not tested\n", variant.name);
+    }
+  }
   for (const Variant& variant : variants()) {
     std::printf("%s%s\n", variant.name.c_str(), variant.kernels == fastest_products().rounded ? ", chosen" : "");
   }
@@ -182,5 +188,14 @@ int main() {
   products(9, 35, 1536, 128, false);
   products(5, 18, 416, 32, false);  // more than a block of the depth
   products(5, 18, 416, 32, true);
+  // More rows than a tile of AMX, sizes drawn at random, and the greatest sums.
+  constexpr size_t kDrawn = 24;
+  std::array<std::array<uint32_t, 4>, kDrawn> drawn;
+  words(Stream{29, 0, 0, 0}, 0, 4 * kDrawn, drawn[0].data());
+  for (const auto& [rows, columns, groups, greatest] : drawn) {
+    const size_t G = 32 * (1 + size_t{groups} % 3), K = G * (1 + size_t{groups} / 3 % 30);
+    products(1 + rows % 300, 1 + columns % 70, K, G, greatest % 4 == 0);
+  }
+  products(530, 17, 64, 32, false);
   return check::result();
 }
