@@ -87,6 +87,11 @@ def data(
     *others: str, required: bool = True, text: str = 'Examples (docs/cli.md, "Data").'
 ) -> Callable[[F], F]:
     """``--data``, ``--columns`` and ``--template`` as one :class:`DataSource`; ``others`` are read likewise."""
+    return source(click.option("--data", metavar="SOURCE", required=required, help=text), *others)
+
+
+def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
+    """An option or argument ``data`` with ``--columns`` and ``--template``, as :func:`data`."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -110,7 +115,7 @@ def data(
             return function(*arguments, **given)
 
         decorated: Any = with_source
-        for option in (
+        for add in (
             click.option(
                 "--template",
                 metavar="NAME|FILE",
@@ -122,9 +127,9 @@ def data(
                 metavar="KEY=COLUMN,...",
                 help="Which columns are prompt, completion and so on.",
             ),
-            click.option("--data", metavar="SOURCE", required=required, help=text),
+            option,
         ):
-            decorated = option(decorated)
+            decorated = add(decorated)
         return decorated
 
     return decorate
