@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zoexport.api import Bundle, compile
     from zoexport.core.errors import ZoExportError
+    from zoexport.data.sources import DataSource
     from zoexport.results import Evaluated, Exported, Generated, Imported, Parity, Trained
     from zoexport.session import Sampling, Session
 
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bundle",
+    "DataSource",
     "Evaluated",
     "Exported",
     "Generated",
@@ -36,6 +38,7 @@ __all__ = [
 _PLACES = {
     "Bundle": "zoexport.api",
     "compile": "zoexport.api",
+    "DataSource": "zoexport.data.sources",
     "ZoExportError": "zoexport.core.errors",
     **dict.fromkeys(("Sampling", "Session"), "zoexport.session"),
     **dict.fromkeys(

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from zoexport.core.minisign import PublicKey
+    from zoexport.data.sources import DataSource
     from zoexport.generate import Generator
     from zoexport.models import ModelSource
     from zoexport.session import Sampling, StepEvaluation, StepProgress
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
-Data: TypeAlias = "StrPath | Iterable[Mapping[str, Any]]"
-"""A file of JSON Lines, or the examples themselves."""
+Data: TypeAlias = "StrPath | DataSource | Iterable[Mapping[str, Any]]"
+"""Where examples are (a path, ``hf:NAME``, or a :class:`zoexport.DataSource`), or they themselves."""
 
 
 def compile(
@@ -527,8 +528,13 @@ def _adapters(
 @contextlib.contextmanager
 def _as_file(data: Data) -> Iterator[Path]:
     """The examples as a file of JSON Lines."""
+    from zoexport.data.sources import DataSource, opened
+
     if isinstance(data, (str, os.PathLike)):
-        yield Path(data)
+        data = DataSource(data)
+    if isinstance(data, DataSource):
+        with opened(data) as file:
+            yield file
         return
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         path = Path(folder) / "data.jsonl"

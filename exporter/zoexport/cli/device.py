@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,7 @@ from zoexport.cli.groups import Verbs
 from zoexport.cli.progress import Phases
 
 if TYPE_CHECKING:
+    from zoexport.data.sources import DataSource
     from zoexport.session import Sampling
 
 _SERIAL = click.option("--serial", help="Which phone, where there are several.")
@@ -77,9 +79,7 @@ def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_js
 
 @device.command()
 @options.bundle
-@click.option(
-    "--data", type=options.PATH, required=True, help="Examples, JSON Lines (docs/cli.md)."
-)
+@options.data("eval_data")
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Steps in total.")
 @_RUN
 @options.validation
@@ -90,10 +90,10 @@ def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_js
 @options.common
 def train(
     bundle: Path,
-    data: Path,
+    data: DataSource,
     steps: int,
     run: str,
-    eval_data: Path | None,
+    eval_data: DataSource | None,
     eval_every: int | None,
     patience: int | None,
     keep: Literal["last", "best"] | None,
@@ -110,24 +110,31 @@ def train(
 
     \b
     zoexport device train model.bundle --data train.jsonl --steps 150
+    zoexport device train model.bundle --data train.csv --template sst2 --steps 150
     zoexport device pull model.bundle --state run
     """
     from zoexport.core.config import parse_assignments
+    from zoexport.data.sources import opened
     from zoexport.device import train as train_there
     from zoexport.train import HeldOut
 
     options.check_validation(eval_data, eval_every=eval_every, patience=patience, keep=keep)
 
-    with output_of_libraries(), Phases("device", as_json=as_json) as phases:
+    with (
+        output_of_libraries(),
+        Phases("device", as_json=as_json) as phases,
+        opened(data) as file,
+        nullcontext() if eval_data is None else opened(eval_data) as held_out,
+    ):
         result = train_there(
             bundle,
-            data=data,
+            data=file,
             steps=steps,
             run=run,
             settings=parse_assignments(assignments),
             recover=recover,
             change_settings=change_settings,
-            held_out=None if eval_data is None else HeldOut(eval_data, eval_every, patience, keep),
+            held_out=None if held_out is None else HeldOut(held_out, eval_every, patience, keep),
             serial=serial,
             runner=runner,
             progress=phases,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,13 +16,10 @@ from zoexport.cli.progress import Phases
 from zoexport.cli.rounds import Rounds
 
 if TYPE_CHECKING:
+    from zoexport.data.sources import DataSource
     from zoexport.federated.privacy import Privacy
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_DATA = click.option(
-    "--data", type=options.PATH, required=True, help="Examples, JSON Lines (docs/cli.md)."
-)
 
 
 def _federation(function: F) -> F:
@@ -168,7 +166,7 @@ def federate() -> None:
 
 @federate.command()
 @options.bundle
-@_DATA
+@options.data("test")
 @click.option("--clients", type=click.IntRange(min=1), required=True, help="Simulated clients.")
 @click.option(
     "--split",
@@ -183,7 +181,8 @@ def federate() -> None:
 @options.common
 def simulate(
     bundle: Path,
-    data: Path,
+    data: DataSource,
+    test: DataSource | None,
     clients: int,
     split: str,
     state: Path | None,
@@ -202,19 +201,25 @@ def simulate(
     zoexport federate simulate model.bundle --data train.jsonl --clients 20 --sample 5 --rounds 50 \\
         --split labels:0.5 --test test.jsonl --state fed --report page --json
     """
+    from zoexport.data.sources import opened
     from zoexport.federated.simulate import simulate as run
 
     privacy = _privacy(dp_clip, dp_noise, dp_epsilon, dp_delta)
-    _federate(
-        run,
-        bundle,
-        data=data,
-        clients=clients,
-        division=split,
-        state=state,
-        privacy=privacy,
-        **common,
-    )
+    with (
+        opened(data) as file,
+        nullcontext() if test is None else opened(test) as held_out,
+    ):
+        _federate(
+            run,
+            bundle,
+            data=file,
+            test=held_out,
+            clients=clients,
+            division=split,
+            state=state,
+            privacy=privacy,
+            **common,
+        )
 
 
 @federate.command()
@@ -258,7 +263,7 @@ def server(
 
 @federate.command()
 @options.bundle
-@_DATA
+@options.data()
 @click.option("--state", type=options.PATH, required=True, help="This client's folder.")
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="Where it listens.")
 @click.option("--ca", type=options.PATH, required=True, help="The authority's certificate, PEM.")
@@ -267,7 +272,7 @@ def server(
 @options.common
 def client(
     bundle: Path,
-    data: Path,
+    data: DataSource,
     state: Path,
     address: str,
     ca: Path,
@@ -288,13 +293,18 @@ def client(
     zoexport federate client model.bundle --data mine.jsonl --state me --server example.org:9092 \\
         --ca ca.crt --key me.key
     """
+    from zoexport.data.sources import opened
     from zoexport.federated.deploy import take_part
 
     privacy = _privacy(dp_clip, dp_noise, dp_epsilon, dp_delta)
-    with output_of_libraries(), Phases("federate", as_json=as_json) as phases:
+    with (
+        output_of_libraries(),
+        Phases("federate", as_json=as_json) as phases,
+        opened(data) as file,
+    ):
         take_part(
             bundle,
-            data=data,
+            data=file,
             state=state,
             server=address,
             ca=ca,

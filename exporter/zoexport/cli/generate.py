@@ -13,16 +13,16 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 
 if TYPE_CHECKING:
+    from zoexport.data.sources import DataSource
     from zoexport.session import Sampling
 
 
 @click.command()
 @options.bundle
 @click.option("--prompt", help="The text that is to be continued.")
-@click.option(
-    "--data",
-    type=options.PATH,
-    help='JSON Lines of {"prompt"} or {"messages"}; the results are one line of JSON for each.',
+@options.data(
+    required=False,
+    text='Prompts: {"prompt"} or {"messages"} (docs/cli.md, "Data"); the results are one line of JSON for each.',
 )
 @click.option("--state", type=options.PATH, help="With what this state has trained.")
 @click.option("--adapter", type=options.PATH, help="With what 'adapter export' wrote.")
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def generate(
     bundle: Path,
     prompt: str | None,
-    data: Path | None,
+    data: DataSource | None,
     state: Path | None,
     adapter: Path | None,
     stop: tuple[str, ...],
@@ -54,8 +54,10 @@ def generate(
     zoexport generate model.bundle --adapter adapter --prompt "Once" --temperature 0.8 --top-p 0.9 --seed 1
     zoexport generate model.bundle --state run --prompt "Q: 2 + 2?\\nA:" --stop Q:
     zoexport generate model.bundle --state run --data prompts.jsonl
+    zoexport generate model.bundle --state run --data questions.csv --columns prompt=question
     """
     from zoexport.core.errors import ConfigError
+    from zoexport.data.sources import opened
     from zoexport.generate import Prompt, read_prompts
     from zoexport.generate import generate as run
 
@@ -66,7 +68,10 @@ def generate(
             expected="one of them",
             fix="Give a text, or a file of prompts.",
         )
-    prompts = [Prompt(prompt)] if prompt is not None else read_prompts(data or Path())
+    prompts = [Prompt(prompt or "")]
+    if data is not None:
+        with output_of_libraries(), opened(data) as file:
+            prompts = read_prompts(file)
     shown = data is None and not as_json
 
     def say(text: str) -> None:

@@ -21,6 +21,7 @@ from zoexport.cli.bench import bench
 from zoexport.cli.chat import chat
 from zoexport.cli.compile import compile_verb
 from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
+from zoexport.cli.data import data
 from zoexport.cli.device import device
 from zoexport.cli.federate import federate
 from zoexport.cli.generate import generate
@@ -54,6 +55,7 @@ for verb in (
     plan,
     sensitivity,
     compile_verb,
+    data,
     train,
     evaluate,
     report,

@@ -83,6 +83,58 @@ def settings(function: F) -> F:
     )(function)
 
 
+def data(
+    *others: str, required: bool = True, text: str = 'Examples (docs/cli.md, "Data").'
+) -> Callable[[F], F]:
+    """``--data``, ``--columns`` and ``--template`` as one :class:`DataSource`; ``others`` are read likewise."""
+    return source(click.option("--data", metavar="SOURCE", required=required, help=text), *others)
+
+
+def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
+    """An option or argument ``data`` with ``--columns`` and ``--template``, as :func:`data`."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def with_source(*arguments: Any, **given: Any) -> Any:
+            from zoexport.core.errors import ConfigError
+            from zoexport.data.sources import DataSource
+            from zoexport.data.sources.columns import parse_columns
+
+            columns, template = given.pop("columns"), given.pop("template")
+            if given["data"] is None and (columns, template) != (None, None):
+                raise ConfigError(
+                    "--columns and --template",
+                    found="no --data",
+                    expected="the data that they are for",
+                    fix="Pass --data, or leave them out.",
+                )
+            mapped = None if columns is None else parse_columns(columns)
+            for name in ("data", *others):
+                if given[name] is not None:
+                    given[name] = DataSource(given[name], mapped, template)
+            return function(*arguments, **given)
+
+        decorated: Any = with_source
+        for add in (
+            click.option(
+                "--template",
+                metavar="NAME|FILE",
+                help="How a row becomes an example: sst2, rte, cb, boolq, wic, multirc, copa, record, squad, drop, "
+                "or a YAML file.",
+            ),
+            click.option(
+                "--columns",
+                metavar="KEY=COLUMN,...",
+                help="Which columns are prompt, completion and so on.",
+            ),
+            option,
+        ):
+            decorated = add(decorated)
+        return decorated
+
+    return decorate
+
+
 def resume(function: F) -> F:
     """``--recover`` and ``--change-settings``, of verbs that go on with a run."""
     function = click.option(
@@ -102,7 +154,7 @@ def validation(function: F) -> F:
     options = (
         click.option(
             "--eval-data",
-            type=PATH,
+            metavar="SOURCE",
             help="Held-out examples: evaluated on before, meanwhile and after.",
         ),
         click.option(

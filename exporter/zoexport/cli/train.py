@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -11,14 +11,13 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Phases, Steps
 
-_DATA = click.option(
-    "--data", type=options.PATH, required=True, help="Examples, JSON Lines (docs/cli.md)."
-)
+if TYPE_CHECKING:
+    from zoexport.data.sources import DataSource
 
 
 @click.command()
 @options.bundle
-@_DATA
+@options.data("eval_data")
 @click.option(
     "--state",
     type=options.PATH,
@@ -43,10 +42,10 @@ _DATA = click.option(
 @options.common
 def train(
     bundle: Path,
-    data: Path,
+    data: DataSource,
     state: Path,
     steps: int,
-    eval_data: Path | None,
+    eval_data: DataSource | None,
     eval_every: int | None,
     patience: int | None,
     keep: Literal["last", "best"] | None,
@@ -65,6 +64,8 @@ def train(
     \b
     zoexport train model.bundle --data train.jsonl --state run --steps 150
     zoexport train model.bundle --data train.jsonl --state run --steps 300 --eval-data test.jsonl --patience 3
+    zoexport train model.bundle --data train.csv --columns prompt=question,completion=answer --state run --steps 150
+    zoexport train model.bundle --data hf:stanfordnlp/sst2:train --template sst2 --state run --steps 150
     zoexport train model.bundle --data train.jsonl --state run --steps 300 --set lr=2e-3 --change-settings
     """
     from zoexport.api import Bundle
@@ -126,7 +127,7 @@ def train(
 
 @click.command("eval")
 @options.bundle
-@_DATA
+@options.data()
 @click.option(
     "--state", type=options.PATH, help="Evaluate this state; without it, the bundle as compiled."
 )
@@ -148,7 +149,7 @@ def train(
 @options.common
 def evaluate(
     bundle: Path,
-    data: Path,
+    data: DataSource,
     state: Path | None,
     generate: bool,
     max_tokens: int,
@@ -164,6 +165,7 @@ def evaluate(
 
     \b
     zoexport eval model.bundle --data test.jsonl
+    zoexport eval model.bundle --data validation.parquet --template boolq --set loss=choices
     zoexport eval model.bundle --data test.jsonl --state run --generate --stop "\\n"
     zoexport eval model.bundle --data test.jsonl --state run --json
     """

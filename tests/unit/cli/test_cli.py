@@ -23,6 +23,7 @@ VERBS = [
     ["plan"],
     ["sensitivity"],
     ["compile"],
+    ["data", "check"],
     ["train"],
     ["eval"],
     ["report"],

@@ -1,0 +1,95 @@
+"""``zoexport data``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zoexport.cli import options
+from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.groups import Verbs
+
+if TYPE_CHECKING:
+    from zoexport.data.sources import DataSource
+
+
+@click.group(cls=Verbs)
+def data() -> None:
+    """Look at examples before training on them.
+
+    \b
+    zoexport data check train.jsonl --bundle model.bundle
+    """
+
+
+@data.command()
+@options.source(click.argument("data", metavar="SOURCE"))
+@click.option("--bundle", type=options.PATH, required=True, help="Whose tokenizer reads them.")
+@options.trust
+@click.option(
+    "--loss",
+    type=click.Choice(["full", "choices"]),
+    default="full",
+    show_default=True,
+    help="choices: every example must have some.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Problems and shortened examples that are listed, at most.",
+)
+@options.common
+def check(data: DataSource, bundle: Path, loss: str, limit: int, as_json: bool) -> int:
+    """Say what a session finds in SOURCE, and every problem in it.
+
+    SOURCE is what --data of 'train' takes. The exit code is 1 where it cannot be trained on as it is.
+
+    \b
+    zoexport data check train.jsonl --bundle model.bundle
+    zoexport data check train.csv --bundle model.bundle --columns prompt=question,completion=answer
+    zoexport data check train.parquet --bundle model.bundle --template sst2 --loss choices --json
+    """
+    from zoexport.data.check import check as run
+
+    with output_of_libraries():
+        result = run(bundle, data, loss=loss, limit=limit)
+    emit(result, _lines(data.name, result), as_json=as_json)
+    return 0 if result["usable"] else 1
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+
+
+def _lines(name: str, result: dict[str, Any]) -> list[str]:
+    rows = [(shape, str(count)) for shape, count in result["shapes"].items()]
+    if tokens := result["tokens"]:
+        rows.append(
+            (
+                "tokens",
+                f"{tokens['least']} to {tokens['longest']}, median {tokens['median']}, "
+                f"95 % have at most {tokens['p95']}; seq_len {result['seq_len']}",
+            )
+        )
+    if result["labels"] and len(result["labels"]) < result["examples"]:
+        rows.append(("labels", _counts(result["labels"])))
+    if result["choices"]:
+        counts = (f"{count} with {number}" for number, count in result["choices"].items())
+        rows.append(("number of choices", ", ".join(counts)))
+        places = (f"{count} at {place}" for place, count in result["right"].items())
+        rows.append(("right choices", ", ".join(places)))
+    rows += [(key, str(result[key])) for key in ("duplicates", "empty", "shortened") if result[key]]
+    rows += [("", where) for where in result["shortened_at"]]
+    rows.append(("problems", str(result["problem_count"])))
+    lines = [f"{name}: {result['examples']} examples that can be used.", *table(rows)]
+    for one in result["problems"]:
+        lines.append(
+            f"{one['where']}: found {one['found']}; expected {one['expected']}. {one['fix']}"
+        )
+    if (hidden := result["problem_count"] - len(result["problems"])) > 0:
+        lines.append(f"and {hidden} more")
+    return lines

@@ -1,0 +1,204 @@
+"""``data check``: what a session would find in a source, every problem and not only the first."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import DataError
+from zoexport.data.records import read_lines
+from zoexport.data.sources import DataSource, records
+from zoexport.data.sources.convert import line_of
+from zoexport.session.dataset import Dataset
+from zoexport.session.tokenizer import Tokenizer
+
+_BLOCK = 256
+"""Examples that the session reads at once; of a block with a fault it reads each alone."""
+
+_LABELS = 20
+"""Completions that are counted by name, at most; data with more of them has no classes."""
+
+
+@dataclasses.dataclass
+class _Found:
+    """What is counted on the way."""
+
+    limit: int
+    shapes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    labels: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    choices: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    right: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    seen: set[bytes] = dataclasses.field(default_factory=set)
+    duplicates: int = 0
+    empty: int = 0
+    shortened: int = 0
+    shortened_at: list[str] = dataclasses.field(default_factory=list)
+    problem_count: int = 0
+    problems: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    many_labels: bool = False
+
+    def problem(self, error: DataError) -> None:
+        self.problem_count += 1
+        if len(self.problems) < self.limit:
+            self.problems.append(error.as_dict())
+
+
+def check(
+    bundle: Path, source: DataSource, *, loss: str = "full", limit: int = 20
+) -> dict[str, Any]:
+    """Read a source as training would, and count what is in it.
+
+    Args:
+        bundle: whose tokenizer and ``seq_len`` are meant.
+        source: what is read.
+        loss: ``choices`` where every example must have some.
+        limit: places of problems and of shortened examples that are listed, at most.
+
+    Returns:
+        The keys of ``data check --json`` (docs/cli.md).
+
+    Raises:
+        DataError: the source cannot be read at all. ConfigError, BundleError: it cannot be tokenized.
+    """
+    manifest = manifests.read(bundle)
+    found = _Found(limit)
+    with (
+        Tokenizer.open(bundle) as tokenizer,
+        tempfile.TemporaryDirectory(prefix="zoexport-") as folder,
+    ):
+        path = Path(folder) / "block.jsonl"
+        for block in _blocks(_lines(source, found)):
+            _read(block, path, tokenizer, loss, found)
+    lengths = sorted(found.lengths)
+    usable = len(lengths)
+    return {
+        "examples": usable,
+        "usable": usable > 0 and found.problem_count == 0,
+        "shapes": dict(found.shapes),
+        "seq_len": manifest["settings"]["seq_len"],
+        "tokens": None
+        if not lengths
+        else {
+            "least": lengths[0],
+            "median": lengths[(usable - 1) // 2],
+            "p95": lengths[-(-95 * usable // 100) - 1],
+            "longest": lengths[-1],
+        },
+        "labels": None if found.many_labels else dict(found.labels.most_common()),
+        "choices": {str(key): found.choices[key] for key in sorted(found.choices)},
+        "right": {str(key): found.right[key] for key in sorted(found.right)},
+        "duplicates": found.duplicates,
+        "empty": found.empty,
+        "shortened": found.shortened,
+        "shortened_at": found.shortened_at,
+        "problem_count": found.problem_count,
+        "problems": found.problems,
+    }
+
+
+def _lines(source: DataSource, found: _Found) -> Iterator[tuple[str, bytes]]:
+    """The lines that the session would read, with their places; rows that become none are problems."""
+    if source.as_it_is:
+        yield from read_lines(Path(source.name), lambda raw, where: (where, raw.rstrip(b"\r\n")))
+        return
+    for where, record in records(source, found.problem):
+        try:
+            line = line_of(record, where)
+        except DataError as error:
+            found.problem(error)
+        else:
+            yield where, line.rstrip("\n").encode("utf-8", "surrogatepass")
+
+
+def _blocks(lines: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    block = []
+    for line in lines:
+        block.append(line)
+        if len(block) == _BLOCK:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _read(
+    block: list[tuple[str, bytes]], path: Path, tokenizer: Tokenizer, loss: str, found: _Found
+) -> None:
+    path.write_bytes(b"\n".join(line for _, line in block) + b"\n")
+    with Dataset() as dataset:
+        try:
+            shortened = dataset.read(path, tokenizer, loss=loss)
+        except DataError as error:
+            if len(block) == 1:
+                where = error.where.replace(f"{path}:1", block[0][0]).replace(
+                    str(path), block[0][0]
+                )
+                found.problem(
+                    DataError(where, found=error.found, expected=error.expected, fix=error.fix)
+                )
+                _count_empty(block[0][1], found)
+                return
+            shortened = -1
+    if len(block) > 1 and shortened:
+        for one in block:
+            _read([one], path, tokenizer, loss, found)
+        return
+    for where, line in block:
+        if shortened:
+            found.shortened += 1
+            if len(found.shortened_at) < found.limit:
+                found.shortened_at.append(where)
+        _count(json.loads(line), tokenizer, found)
+
+
+def _count_empty(line: bytes, found: _Found) -> None:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return
+    if isinstance(content, dict):
+        found.empty += any(content.get(key) == "" for key in ("text", "completion"))
+
+
+def _count(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()[:16]
+    found.duplicates += digest in found.seen
+    found.seen.add(digest)
+    if "messages" in content:
+        found.shapes["messages"] += 1
+        turns = [(turn["role"], turn["content"]) for turn in content["messages"]]
+        found.lengths.append(
+            len(tokenizer.encode(tokenizer.chat(turns, reply=False), special=False))
+        )
+    elif "text" in content:
+        found.shapes["text"] += 1
+        found.empty += not content["text"].strip()
+        found.lengths.append(len(tokenizer.encode(content["text"])))
+    else:
+        _count_completion(content, tokenizer, found)
+
+
+def _count_completion(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:
+    completion = content["completion"]
+    choices = content.get("choices")
+    found.shapes["completion" if choices is None else "choices"] += 1
+    found.empty += not content["prompt"].strip() or not completion.strip()
+    prompt = len(tokenizer.encode(content["prompt"]))
+    longest = max(len(tokenizer.encode(one, special=False)) for one in choices or [completion])
+    found.lengths.append(prompt + longest)
+    if choices is not None:
+        found.choices[len(choices)] += 1
+        found.right[choices.index(completion)] += 1
+    if not found.many_labels:
+        found.labels[completion] += 1
+        if len(found.labels) > _LABELS:
+            found.many_labels = True
+            found.labels.clear()

@@ -1,0 +1,232 @@
+"""Files, folders and Hub data sets as rows, one at a time: where a row is, and its values by column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from zoexport.core import outside
+from zoexport.core.errors import ConfigError, DataError, first_line
+from zoexport.data.records import parse_object, read_lines
+
+HUB = "hf:"
+_BATCH = 256
+"""Rows of Parquet that are in memory as Python's values at a time."""
+
+Row: TypeAlias = "tuple[str, dict[str, Any]]"
+
+
+def is_json_lines(name: str) -> bool:
+    """Whether a source is a file that the session reads as it is."""
+    return _reader(name) is None
+
+
+def rows(name: str, *, nested: bool = False) -> Iterator[Row]:
+    """The rows of a source with their places.
+
+    Args:
+        name: a path, or ``hf:[owner/]name[:config][:split]``.
+        nested: whether a ``.json`` file may be one document, which is then one row.
+
+    Raises:
+        DataError: it cannot be read. ConfigError: a library that it needs is missing.
+    """
+    reader = _reader(name)
+    if reader is not None:
+        yield from reader(name)
+    elif nested and name.endswith(".json") and (document := _document(Path(name))) is not None:
+        yield name, document
+    else:
+        yield from read_lines(Path(name), lambda raw, where: (where, parse_object(raw, where)))
+
+
+def _reader(name: str) -> Callable[[str], Iterator[Row]] | None:
+    if name.startswith(HUB):
+        return _hub
+    if os.path.isdir(name):
+        return _texts
+    endings = {".csv": _csv, ".tsv": _tsv, ".parquet": _parquet}
+    return endings.get(Path(name).suffix.lower())
+
+
+def _document(path: Path) -> dict[str, Any] | None:
+    """The object that a whole file is; None where it is something else, such as JSON Lines."""
+    try:
+        content = outside.parse(path.read_bytes())
+    except (OSError, outside.BadJsonError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _unreadable(name: str, error: BaseException, expected: str) -> DataError:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+    return DataError(
+        f"data {name}",
+        found=text[:1].lower() + text[1:],
+        expected=expected,
+        fix="Check the path and the file.",
+    )
+
+
+def _csv(name: str) -> Iterator[Row]:
+    return _separated(name, delimiter=",", quoting=csv.QUOTE_MINIMAL)
+
+
+def _tsv(name: str) -> Iterator[Row]:
+    # GLUE's files have quotation marks that belong to the text, many of them unbalanced.
+    return _separated(name, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _separated(name: str, *, delimiter: str, quoting: Any) -> Iterator[Row]:
+    csv.field_size_limit(1 << 28)  # the library's default is less than a long text
+    line = 1
+    try:
+        with open(name, "rb") as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            reader = csv.reader(text, delimiter=delimiter, quoting=quoting, strict=True)
+            header: list[str] | None = None
+            for cells in reader:
+                where, line = f"{name}:{line}", reader.line_num + 1
+                if not cells:
+                    continue
+                if header is None:
+                    header = _header(cells, where)
+                elif len(cells) != len(header):
+                    raise DataError(
+                        where,
+                        found=f"{len(cells)} cells",
+                        expected=f"{len(header)}, one for each column of the first line",
+                        fix="Quote cells that hold the separator, or correct the line.",
+                    )
+                else:
+                    yield where, dict(zip(header, cells, strict=True))
+    except OSError as error:
+        raise _unreadable(name, error, "a readable file of separated values") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}, at or after line {line}",
+            found="bytes that are not UTF-8",
+            expected="UTF-8 text",
+            fix="Convert the file to UTF-8.",
+        ) from error
+    except csv.Error as error:
+        raise DataError(
+            f"{name}:{line}",
+            found=str(error),
+            expected="separated values as RFC 4180 has them",
+            fix="Correct the quotation marks of this record.",
+        ) from error
+
+
+def _header(cells: list[str], where: str) -> list[str]:
+    if len(set(cells)) < len(cells) or "" in cells:
+        raise DataError(
+            where,
+            found=f"the column names {cells!r}",
+            expected="different names, none of them empty",
+            fix="Give each column a name of its own in the first line.",
+        )
+    return cells
+
+
+def _parquet(name: str) -> Iterator[Row]:
+    arrow, parquet = _library("pyarrow", name), _library("pyarrow.parquet", name)
+    number = 0
+    try:
+        with open(name, "rb") as content, parquet.ParquetFile(content) as file:
+            for batch in file.iter_batches(batch_size=_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{name}, row {number}", row
+    except (OSError, arrow.ArrowException) as error:
+        raise _unreadable(name, error, "a readable Parquet file") from error
+
+
+def _texts(name: str) -> Iterator[Row]:
+    found = sorted(path for path in Path(name).rglob("*.txt") if path.is_file())
+    if not found:
+        raise DataError(
+            f"data {name}",
+            found="a folder without .txt files",
+            expected="text files, each of which is one example",
+            fix="Name the file of examples, or the folder of texts.",
+        )
+    for path in found:
+        try:
+            yield str(path), {"text": path.read_text("utf-8-sig")}
+        except (OSError, UnicodeDecodeError) as error:
+            raise _unreadable(str(path), error, "a readable text file in UTF-8") from error
+
+
+def _hub(name: str) -> Iterator[Row]:
+    repository, *parts = name.removeprefix(HUB).split(":")
+    if not repository or len(parts) > 2 or "" in parts:
+        raise ConfigError(
+            f"data {name}",
+            found="no name of a data set",
+            expected="hf:owner/name, hf:owner/name:split or hf:owner/name:config:split",
+            fix="Correct the name.",
+        )
+    os.environ.setdefault("USE_TORCH", "0")  # the process that trains has no use for it
+    library = _library("datasets", name)
+    number = 0
+    try:
+        if len(parts) == 1 and parts[0] in library.get_dataset_config_names(repository):
+            parts.append("")
+        config, split = (None, None, *parts)[-2:]
+        found = library.load_dataset(repository, config, split=split or None, streaming=True)
+        if isinstance(found, dict):
+            found = _only_split(name, found)
+        for row in found:
+            number += 1
+            yield f"{name}, row {number}", row
+    except (ConfigError, DataError):
+        raise
+    except Exception as error:  # whatever the library, the network and the data set's files raise
+        raise DataError(
+            f"data {name}" + (f", after row {number}" if number else ""),
+            found=f"{type(error).__name__}: {first_line(error)}",
+            expected="a data set that the library datasets reads",
+            fix="Check its name and the network, or download it as Parquet and name that file.",
+        ) from error
+
+
+def _only_split(name: str, splits: dict[str, Any]) -> Any:
+    if len(splits) != 1:
+        raise ConfigError(
+            f"data {name}",
+            found=f"the splits {', '.join(splits)}",
+            expected="the one that is meant",
+            fix=f"Name it, such as {name}:{next(iter(splits))}.",
+        )
+    return next(iter(splits.values()))
+
+
+def _library(name: str, source: str) -> ModuleType:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"data {source}",
+            found=f"no library {name.partition('.')[0]}",
+            expected="what reads such data",
+            fix="Install it: pip install 'zoexport[data]'.",
+        ) from error
+
+
+def parsed_cell(value: Any) -> Any:
+    """A list that a cell of separated values spells as JSON; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,121 @@
+"""``data check``: counts, every problem by its place in the source, the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixture
+from zoexport.cli.main import run
+from zoexport.session.examples import read_examples
+from zoexport.session.tokenizer import Tokenizer
+
+CHOICES = ["a", "b"]
+GOOD: list[dict[str, Any]] = [
+    {"prompt": "It was", "completion": "b", "choices": CHOICES},
+    {"prompt": "It was", "completion": "a", "choices": CHOICES},
+    {"prompt": "It was", "completion": "b", "choices": CHOICES},
+    {"prompt": "It", "completion": "b", "choices": [*CHOICES, "c"]},
+]
+
+
+def check(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> dict[str, Any]:
+    assert run(["data", "check", *map(str, arguments), "--json"]) == code
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return found
+
+
+def write(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    texts = [{"text": "It was great " * 30}, {"prompt": " ", "completion": "a"}]
+    data = write(tmp_path / "a.jsonl", *GOOD, *texts)
+    found = check(capfd, 0, data, "--bundle", bundle)
+    with Tokenizer.open(bundle) as tokenizer:
+        size = {
+            text: len(tokenizer.encode(text, special=text not in "abc"))
+            for text in ("It was", "It", " ", texts[0]["text"], "a", "b", "c")
+        }
+    lengths = sorted(
+        [
+            *[size["It was"] + max(size["a"], size["b"])] * 3,
+            size["It"] + max(size["a"], size["b"], size["c"]),
+            size[texts[0]["text"]],
+            size[" "] + size["a"],
+        ]
+    )
+    assert found["tokens"] == {
+        "least": lengths[0],
+        "median": lengths[2],
+        "p95": lengths[5],
+        "longest": lengths[5],
+    }
+    del found["tokens"]
+    assert found == {
+        "examples": 6,
+        "usable": True,
+        "shapes": {"choices": 4, "text": 1, "completion": 1},
+        "seq_len": 24,
+        "labels": {"b": 3, "a": 2},
+        "choices": {"2": 3, "3": 1},
+        "right": {"0": 1, "1": 3},
+        "duplicates": 1,
+        "empty": 1,
+        "shortened": 1,
+        "shortened_at": [f"{data}:5"],
+        "problem_count": 0,
+        "problems": [],
+    }
+    with read_examples(bundle, data) as (_, counts):
+        assert counts == {"examples": 6, "shortened": 1}
+
+
+def test_every_problem_is_listed_by_its_place(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "a.csv"
+    data.write_text('sentence,label\n"a\nb",1\nc,2\nd,0\ne,-1\n')
+    found = check(capfd, 1, data, "--bundle", bundle, "--template", "sst2")
+    assert [one["where"] for one in found["problems"]] == [f"{data}:4", f"{data}:6"]
+    assert (found["examples"], found["usable"]) == (2, False)
+
+    data = write(tmp_path / "a.jsonl", GOOD[0], {"text": ""}, {"text": 3}, GOOD[1], {"x": "y"})
+    with data.open("a") as file:
+        file.write("\nnone\n")
+    found = check(capfd, 1, data, "--bundle", bundle, "--limit", 2)
+    assert [one["where"] for one in found["problems"]] == [f"{data}:2", f"{data}:3"]
+    assert (found["problem_count"], found["examples"], found["empty"]) == (4, 2, 1)
+    assert run(["data", "check", str(data), "--bundle", str(bundle), "--limit", "3"]) == 1
+    out = capfd.readouterr().out
+    assert f"{data}:5: found" in out
+    assert out.endswith("and 1 more\n")
+
+
+def test_choices_are_asked_for(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = write(tmp_path / "a.jsonl", {"text": "It was great"}, *GOOD)
+    assert check(capfd, 0, data, "--bundle", bundle)["examples"] == 5
+    found = check(capfd, 1, data, "--bundle", bundle, "--loss", "choices")
+    assert [one["where"] for one in found["problems"]] == [f"{data}:1"]
+
+
+def test_many_labels_are_no_classes(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"prompt": "p", "completion": f"a{i}"} for i in range(300)]
+    found = check(capfd, 0, write(tmp_path / "a.jsonl", *lines), "--bundle", bundle)
+    assert (found["labels"], found["shapes"]) == (None, {"completion": 300})
+
+
+def test_a_file_that_is_not_there(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = check(capfd, 1, tmp_path / "none.jsonl", "--bundle", bundle)
+    assert found["error"]["found"] == "no such file or directory"

@@ -1,0 +1,242 @@
+"""CSV, Parquet, text files and Hub data sets: the same examples as JSON Lines, and messages that name the source."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixture
+from zoexport.core.errors import ConfigError, DataError
+from zoexport.data.sources import DataSource, opened
+from zoexport.data.sources.columns import parse_columns
+from zoexport.session.examples import read_examples
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "It was", "completion": " great"},
+    {"prompt": 'The film,\nquoted: "it" was', "completion": " b"},
+    {"prompt": "a", "completion": "0"},
+]
+
+
+def made(source: DataSource) -> list[Any]:
+    with opened(source) as path:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def refused(source: DataSource, kind: type[Exception] = DataError) -> Any:
+    with pytest.raises(kind) as caught, opened(source):
+        pass
+    return caught.value
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]], group: int = 2) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=group)
+    return path
+
+
+def test_json_lines_are_the_file_itself(tmp_path: Path) -> None:
+    for name in ("data.jsonl", "data.json", "data"):
+        with opened(DataSource(tmp_path / name)) as path:
+            assert path == tmp_path / name
+
+
+def test_csv_and_parquet_hold_what_json_lines_hold(tmp_path: Path, bundle: Path) -> None:
+    lines = tmp_path / "data.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    digests = []
+    for source in (
+        lines,
+        write_csv(tmp_path / "data.csv", ROWS),
+        write_parquet(tmp_path / "data.parquet", ROWS),
+    ):
+        with opened(DataSource(source)) as path, read_examples(bundle, path) as (dataset, counts):
+            assert counts["examples"] == 3
+            digests.append(dataset.digest())
+    assert len(set(digests)) == 1
+
+
+def test_a_tsv_keeps_quotation_marks(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('sentence\tlabel\n"open\t1\n')
+    found = made(DataSource(tmp_path / "a.tsv", {"text": "sentence"}))
+    assert found == [{"text": '"open'}]
+
+
+def test_columns_are_mapped(tmp_path: Path) -> None:
+    rows = [
+        {"q": "2+2=", "wrong": "5", "right": "4", "label": 1, "user": "u"},
+        {"q": "1+1=", "wrong": "3", "right": "2", "label": 1, "user": "v"},
+    ]
+    columns = parse_columns("prompt=q, completion=label, choices=wrong|right, user=user")
+    expected = [
+        {"prompt": "2+2=", "completion": "4", "choices": ["5", "4"], "user": "u"},
+        {"prompt": "1+1=", "completion": "2", "choices": ["3", "2"], "user": "v"},
+    ]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path in (
+        write_csv(tmp_path / "rows.csv", rows),
+        write_parquet(tmp_path / "rows.parquet", rows),
+        lines,
+    ):
+        assert made(DataSource(path, columns)) == expected
+
+
+def test_lists_are_columns_of_parquet_or_json_in_csv(tmp_path: Path) -> None:
+    rows = [{"prompt": "p", "completion": " b", "choices": [" a", " b"]}]
+    assert made(DataSource(write_parquet(tmp_path / "a.parquet", rows))) == rows
+    spelled = [{**rows[0], "choices": json.dumps(rows[0]["choices"])}]
+    assert made(DataSource(write_csv(tmp_path / "a.csv", spelled))) == rows
+
+
+@pytest.mark.parametrize("columns", ["prompt", "prompt=", "a=b,a=c", "=b"])
+def test_columns_that_are_no_assignments(columns: str) -> None:
+    with pytest.raises(ConfigError, match="--columns"):
+        parse_columns(columns)
+
+
+def test_a_missing_column_names_the_row_and_the_nearest(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [{"question": "q", "answer": "a"}])
+    error = refused(DataSource(path, {"prompt": "questions"}))
+    assert error.where == f"{path}:2"
+    assert "'question'" in error.fix
+
+
+def test_the_session_s_message_names_the_row_of_the_source(tmp_path: Path, bundle: Path) -> None:
+    # The second record of the CSV has a line break, so that lines and records differ.
+    rows = [*ROWS, {"prompt": "p", "completion": ""}]
+    for path, where in (
+        (write_csv(tmp_path / "a.csv", rows), "a.csv:6"),
+        (write_parquet(tmp_path / "a.parquet", rows), "a.parquet, row 4"),
+    ):
+        source = DataSource(path)
+        with pytest.raises(DataError, match="empty 'completion'") as caught:  # noqa: SIM117
+            with opened(source) as file, read_examples(bundle, file):
+                pass
+        assert caught.value.where == str(tmp_path / where)
+
+
+def test_a_folder_of_texts(tmp_path: Path, bundle: Path) -> None:
+    (tmp_path / "texts" / "more").mkdir(parents=True)
+    (tmp_path / "texts" / "b.txt").write_text("It was great")
+    (tmp_path / "texts" / "more" / "a.txt").write_bytes(b"\xef\xbb\xbfIt\nwas")
+    (tmp_path / "texts" / "notes.md").write_text("none")
+    source = DataSource(tmp_path / "texts")
+    assert made(source) == [{"text": "It was great"}, {"text": "It\nwas"}]
+    (tmp_path / "texts" / "c.txt").write_text("")
+    with pytest.raises(DataError) as caught, opened(source) as file, read_examples(bundle, file):
+        pass
+    assert caught.value.where == str(tmp_path / "texts" / "c.txt")
+    (tmp_path / "texts" / "b.txt").write_bytes(b"\xff")
+    assert str(tmp_path / "texts" / "b.txt") in refused(source).where
+
+
+def test_a_folder_without_texts(tmp_path: Path) -> None:
+    assert "without .txt" in refused(DataSource(tmp_path)).found
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "found"),
+    [
+        (b"text\na,b\n", ":2", "2 cells"),
+        (b'text\n"a\n', "", "unexpected end"),
+        (b"text,text\na,b\n", ":1", "column names"),
+        (b"text\n\xff\n", "", "not UTF-8"),
+        (b"text\n", "", "no examples"),
+        (b"", "", "no examples"),
+    ],
+)
+def test_damaged_csv(tmp_path: Path, content: bytes, line: str, found: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    error = refused(DataSource(path))
+    assert f"{path}{line}" in error.where
+    assert found in error.found
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    assert refused(DataSource(tmp_path / name)).found == "no such file or directory"
+
+
+def test_damaged_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 and nothing else")
+    assert refused(DataSource(path)).where == f"data {path}"
+
+
+def test_values_without_a_form_in_json(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", [{"text": "t", "image": b"\x00"}])
+    assert refused(DataSource(path)).where == f"{path}, row 1"
+    assert made(DataSource(path, {"text": "text"})) == [{"text": "t"}]
+
+
+def test_a_missing_library_is_one_message(tmp_path: Path, monkeypatch: Any) -> None:
+    for source, library in (
+        (str(write_parquet(tmp_path / "a.parquet", ROWS)), "pyarrow"),
+        ("hf:owner/name:train", "datasets"),
+    ):
+        monkeypatch.setitem(sys.modules, library, None)
+        error = refused(DataSource(source), ConfigError)
+        assert library in error.found
+        assert "zoexport[data]" in error.fix
+
+
+def test_a_hub_data_set(tmp_path: Path) -> None:
+    """The library takes a folder of the same name for the hub's; in a process of its own, without torch."""
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    write_parquet(tmp_path / "owner" / "name" / "train.parquet", ROWS)
+    write_parquet(tmp_path / "owner" / "name" / "test.parquet", ROWS[:1])
+    probe = (
+        "import sys\n"
+        "from zoexport.data.sources import DataSource, opened\n"
+        "with opened(DataSource('hf:owner/name:train')) as path:\n"
+        "    print(path.read_text())\n"
+        "assert 'torch' not in sys.modules\n"
+        "try:\n"
+        "    with opened(DataSource('hf:owner/name')): pass\n"
+        "except Exception as error:\n"
+        "    print(error.fix)\n"
+    )
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", probe],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    *lines, fix = [line for line in done.stdout.splitlines() if line]
+    assert [json.loads(line) for line in lines] == ROWS
+    assert fix in ("Name it, such as hf:owner/name:train.", "Name it, such as hf:owner/name:test.")
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:a:b:c:d", "hf:a::b"])
+def test_no_name_of_a_data_set(name: str) -> None:
+    assert refused(DataSource(name), ConfigError).where == f"data {name}"
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    with opened(DataSource(write_csv(tmp_path / "a.csv", ROWS))) as path:
+        assert path.parent.parent == tmp_path / "temporary"
+    refused(DataSource(write_csv(tmp_path / "b.csv", ROWS), {"text": "none"}))
+    assert not list((tmp_path / "temporary").iterdir())
