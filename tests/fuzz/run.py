@@ -98,6 +98,8 @@ def run(target: Target, build: Path, seconds: float) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            # What was freed and is kept for finding late uses of it counts for -rss_limit_mb too: 256 MB if nobody says.
+            env={**os.environ, "ASAN_OPTIONS": "quarantine_size_mb=64"},
         )
         asked = False
         while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
