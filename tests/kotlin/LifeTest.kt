@@ -30,27 +30,38 @@ class LifeTest(private val case: File, private val output: File) {
         override fun stop() = Unit
     }
 
-    private fun newModel(keys: List<String>): TrainingModel {
+    private fun newModel(keys: List<String>, atTenthLook: () -> Unit = { model.pause() }): TrainingModel {
         val folder = output.resolve("app").apply { mkdirs() }
         val conditions = {
-            if (++looks == 10) model.pause()
+            if (++looks == 10) atTenthLook()
             Conditions()
         }
         return TrainingModel(folder, "", conditions, launcher, trustedKeys = keys).also { model = it }
     }
 
-    fun importTrainPauseResumeAskAndShare() {
+    /** The first process, which is killed in the middle of its run. */
+    fun importTrainAndBeKilled() {
         val expected = Json.parse(case.resolve("expected.json").readText())
-        val packed = case.resolve("life.zobundle")
-        val keys = case.resolve("life.pub").readLines()
-        newModel(keys)
+        newModel(case.resolve("life.pub").readLines()) {
+            ProcessBuilder("kill", "-9", ProcessHandle.current().pid().toString()).start().waitFor()
+        }
         assertFailsWith<ZoException.Bundle> { model.importBundle(case.resolve("plain.zobundle"), "life.zobundle") }
-        model.importBundle(packed, "life.zobundle")
+        model.importBundle(case.resolve("life.zobundle"), "life.zobundle")
         model.choose(data = case.resolve("life.jsonl"), steps = (expected["steps"] as Double).toLong())
         model.start()
         work!!.join()
+    }
+
+    fun resumePauseResumeAskAndShare() {
+        val expected = Json.parse(case.resolve("expected.json").readText())
+        val keys = case.resolve("life.pub").readLines()
+        newModel(keys)
         assertEquals(Phase.PAUSED, model.screen.view.phase, model.screen.problem)
-        // Another process.
+        assertTrue(model.screen.view.step in 1 until model.screen.view.steps)
+        model.resume()
+        work!!.join()
+        assertEquals(Phase.PAUSED, model.screen.view.phase, model.screen.problem)
+        // Another process again.
         newModel(keys).resume()
         work!!.join()
         val view = model.screen.view
@@ -118,7 +129,7 @@ class LifeTest(private val case: File, private val output: File) {
     }
 
     fun tests() = mapOf(
-        "life: import, train, pause, resume, ask, share" to ::importTrainPauseResumeAskAndShare,
+        "life: killed, resume, pause, resume, ask, share" to ::resumePauseResumeAskAndShare,
         "life: a model without a template is prompted" to ::aModelWithoutATemplateIsPrompted,
     )
 }

@@ -112,6 +112,10 @@ def test_kotlin(
 ) -> None:
     golden = ROOT / "graphs" / "golden"
     life = life_cases.make_case(tmp_path / "life-case")
+    killed = subprocess.run(
+        list(map(str, jvm("LifeKilled", life, tmp_path / "life"))), capture_output=True, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
     cases = (host_case, golden_case, text_case, generation_case, life)
     output = run_checked(jvm("MainKt", *cases, tmp_path, golden))
     sys.stdout.write(output)
