@@ -11,6 +11,10 @@ let package = Package(
     targets: [
         .target(name: "Cases", dependencies: [session], path: "Cases"),
         .executableTarget(name: "Trainer", dependencies: [session, "Cases"], path: "Trainer"),
-        .testTarget(name: "SmokeTests", dependencies: [session, coreML, training, "Cases", "Trainer"], path: "SmokeTests"),
+        .executableTarget(name: "LifeKilled", dependencies: [session, training], path: "LifeKilled"),
+        .testTarget(
+            name: "SmokeTests", dependencies: [session, coreML, training, "Cases", "Trainer", "LifeKilled"],
+            path: "SmokeTests"
+        ),
     ]
 )

@@ -61,7 +61,18 @@ final class LifeTests: XCTestCase {
         }
     }
 
-    func testImportTrainPauseResumeAskAndShare() async throws {
+    /// The first process imports, trains and is killed.
+    private func beginAndBeKilled(_ steps: UInt64) throws {
+        let process = Process()
+        process.executableURL = Bundle.main.executableURL!.deletingLastPathComponent().appendingPathComponent("LifeKilled")
+        process.arguments = [folder.path, output.path, String(steps)]
+        try process.run()
+        process.waitUntilExit()
+        XCTAssertEqual(process.terminationReason, .uncaughtSignal)
+        XCTAssertEqual(process.terminationStatus, SIGKILL)
+    }
+
+    func testKilledResumePauseResumeAskAndShare() async throws {
         let expected = try expected(), keys = try keys()
         let root = output.appendingPathComponent("app")
         try FileManager.default.createDirectory(at: root, withIntermediateDirectories: true)
@@ -69,7 +80,7 @@ final class LifeTests: XCTestCase {
         assertFails(.bundle) {
             try places.importBundle(folder.appendingPathComponent("plain.zobundle"), trustedKeys: keys)
         }
-        let bundle = try places.importBundle(folder.appendingPathComponent("life.zobundle"), trustedKeys: keys)
+        try beginAndBeKilled(expected.steps)
         let looks = Looks()
         var first: TrainingModel?
         var environment = TrainingModel.Environment(
@@ -83,12 +94,13 @@ final class LifeTests: XCTestCase {
         environment.trustedKeys = keys
         let begun = try TrainingModel(environment)
         first = begun
-        begun.choose(JobRequest(bundle: bundle, data: folder.appendingPathComponent("life.jsonl"), steps: expected.steps))
-        begun.start()
+        XCTAssertEqual(begun.screen.view.phase, .paused)
+        XCTAssertTrue((1..<expected.steps).contains(begun.screen.view.step))
+        begun.resume()
         await begun.finished()
         XCTAssertEqual(begun.screen.view.phase, .paused, "\(String(describing: begun.screen.problem))")
         first = nil
-        // Another process.
+        // Another process again.
         let model = try TrainingModel(environment)
         model.resume()
         await model.finished()
