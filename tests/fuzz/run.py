@@ -98,7 +98,7 @@ def run(target: Target, build: Path, seconds: float) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            # What was freed and is kept for finding late uses of it counts for -rss_limit_mb too: 256 MB if nobody says.
+            # What was freed is kept for finding late uses of it, 256 MB if nobody says, and counts for -rss_limit_mb.
             env={**os.environ, "ASAN_OPTIONS": "quarantine_size_mb=64"},
         )
         asked = False

@@ -138,8 +138,18 @@ def with_trust(group: click.Group, path: str = "") -> set[str]:
 
 def test_every_verb_that_takes_a_bundle_takes_trust() -> None:
     assert isinstance(cli, click.Group)
-    # Of these one takes a file, the other an option: test_pack.py, watching/test_page.py.
-    assert with_trust(cli) - {"unpack", "report"} == VERBS.keys()
+    # Of these one takes a file, the others an option: test_pack.py, watching/test_page.py, and below.
+    assert with_trust(cli) - {"unpack", "report", "data check"} == VERBS.keys()
+
+
+def test_data_check_refuses_a_bundle_that_nobody_signed(
+    tmp_path: Path, keys: Keys, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"text": "a"}\n')
+    line = ["data", "check", str(data), "--bundle", str(bundle), "--trust", str(keys.pub)]
+    assert run([*line, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["where"] == str(bundle / SIGNATURE)
 
 
 @pytest.mark.parametrize("verb", VERBS)

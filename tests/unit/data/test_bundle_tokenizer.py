@@ -56,7 +56,7 @@ def test_tokens_are_written_as_transformers_makes_them(bundle: Path, tmp_path: P
     write_examples(expected.examples, tmp_path / "expected.jsonl")
     assert (tmp_path / "tokens.jsonl").read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
     assert counts == {"examples": 3, "shortened": expected.shortened}
-    assert told == ["tokenizing"]
+    assert {*told} == {"tokenizing"}
     with Dataset() as read, read_examples(bundle, data) as (made, _):
         read.load(tmp_path / "tokens.jsonl")
         assert read.digest() == made.digest()
