@@ -132,6 +132,7 @@ zo_status zo_prompts_read(const char* path, zo_on_prompt on_prompt, void* user, 
       const std::string where = file + ":" + std::to_string(number);
       ZO_ASSIGN(prompt, zoexport::parse_prompt(line, where));
       std::vector<zo_message> messages;
+      messages.reserve(prompt.messages.size());
       for (const zoexport::Message& one : prompt.messages) {
         messages.push_back({one.role.c_str(), one.content.c_str()});
       }

@@ -110,7 +110,7 @@ Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
 
 Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options* options) {
   ZO_TRY(begin("a start"));
-  const Status started = take_up(asked, answer, options);
+  Status started = take_up(asked, answer, options);
   if (end()) {
     ZO_TRY(remove_job(folder_));
     return Failure{ZO_CANCELLED, "job", "a request to cancel", "the start to end", "Start it again."};
