@@ -7,6 +7,13 @@
 namespace zoexport {
 namespace {
 
+// Of slots without values there is no memory.
+void copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
 std::string moment_name(uint32_t moment, const std::string& slot) {
   return "optimizer." + std::to_string(moment) + "." + slot;
 }
@@ -60,8 +67,8 @@ size_t Slots::find(const std::string& name) const {
 
 void Slots::hold(TwoCopies copies, bool keep) {
   for (size_t i = 0; !keep && i < size(); ++i) {
-    if (trainable(i) && spec(i).bytes() > 0) {
-      std::memcpy(copies.current() + values_[i].offset, current(i), spec(i).bytes());
+    if (trainable(i)) {
+      copy(copies.current() + values_[i].offset, current(i), spec(i).bytes());
     }
   }
   copies_.emplace(std::move(copies));
@@ -87,7 +94,7 @@ void Slots::clear_moments() { std::fill(copies_->current() + bytes_, copies_->cu
 void Slots::set(size_t index, const void* values) {
   const auto* bytes = static_cast<const uint8_t*>(values);
   if (trainable(index)) {
-    std::memcpy(mutable_current(index), bytes, spec(index).bytes());
+    copy(mutable_current(index), bytes, spec(index).bytes());
     return;
   }
   Value& value = values_[index];
@@ -116,7 +123,7 @@ Status Slots::set_from(const SafeTensors& file, SlotKind kind, const std::string
       set(i, found[i]);
     }
     for (uint32_t m = 0; with_moments && trainable(i) && m < moments_; ++m) {
-      std::memcpy(copies_->current() + (1 + m) * bytes_ + offset(i), moments[i * moments_ + m], spec(i).bytes());
+      copy(copies_->current() + (1 + m) * bytes_ + offset(i), moments[i * moments_ + m], spec(i).bytes());
     }
   }
   return {};
