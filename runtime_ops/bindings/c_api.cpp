@@ -389,8 +389,7 @@ zo_status zo_session_train_with(zo_session* session, const zo_dataset* dataset, 
       const bool stop = given.on_evaluated != nullptr && given.on_evaluated(given.user, &told) != 0;
       return !stop && !session->cancelled;
     };
-    Parts parts(given.on_part, given.user);
-    validation.part = [&](uint64_t done, uint64_t total) { return parts(done, total) && !session->cancelled; };
+    validation.part = parts_of(session, given.on_part, given.user);
     return impl.train(dataset->impl, chosen);
   });
 }
@@ -414,10 +413,7 @@ zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(evaluation);
     session->cancelled = false;
-    Parts parts(on_part, user);
-    ZO_ASSIGN(result, impl.evaluate(dataset->impl, [&](uint64_t done, uint64_t total) {
-      return parts(done, total) && !session->cancelled;
-    }));
+    ZO_ASSIGN(result, impl.evaluate(dataset->impl, parts_of(session, on_part, user)));
     return write_struct(result, sizeof(zo_evaluation), "zo_evaluation", evaluation);
   });
 }

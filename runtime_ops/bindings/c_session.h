@@ -47,6 +47,13 @@ zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept
   });
 }
 
+// What tells a host of the parts of a session's call, until the host or zo_session_cancel ends it.
+inline GoOn parts_of(const zo_session* session, zo_on_part on_part, void* user) {
+  return [session, parts = Parts(on_part, user)](uint64_t done, uint64_t total) mutable {
+    return parts(done, total) && !session->cancelled;
+  };
+}
+
 // A verb on a slot whose values pass in `form`, as many as the caller's array has.
 template <typename Body>
 zo_status with_slot(zo_session* session, const char* name, SlotForm form, const void* values, size_t count,
