@@ -116,7 +116,7 @@ class LifeTest(private val case: File, private val output: File) {
         model.typeChat()
         model.start(Answer.ANEW)
         assertContains(assertNotNull(model.screen.problem), "typed.jsonl:1, chat: found a model whose tokenizer has no chat template")
-        model.choose(bundle = model.bundles.resolve("life"))
+        model.choose(bundle = model.bundles.first { it.name == "life" })
         model.start(Answer.ANEW)
         work!!.join()
         assertEquals(listOf<Any>(1L, Phase.DONE), model.screen.view.let { listOf(it.examples, it.phase) })

@@ -228,10 +228,38 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         assertFailsWith<ZoException.Bundle> { app.model.importBundle(cut, "a name.zobundle") }
         assertFailsWith<ZoException.Cancelled> { app.model.importBundle(packed, "a name.zobundle") { _, _ -> true } }
         assertFailsWith<IllegalStateException> { app.model.importBundle(packed, "b") { _, _ -> error("mine") } }
-        assertEquals(listOf("a name"), app.model.bundles.list()!!.toList())
+        assertEquals(listOf(bundle), app.model.bundles)
         app.model.choose(data = texts.resolve("data.jsonl"), steps = 2)
         app.model.start()
         assertEquals(Phase.DONE, app.end().view.phase)
+    }
+
+    /** As the receiver of `zoexport device push --app` has it. */
+    fun whatAComputerBringsIsImported() {
+        val app = App("pushed").chosen(steps = 1_000_000)
+        val packed = output.resolve("pushed.bundle.zobundle")
+        texts.resolve("prge.zobundle").copyTo(packed)
+        val bundle = app.folder.resolve("bundles/pushed.bundle")
+        val seen = ArrayList<Int>()
+        app.model.listen { seen.add(app.model.bundles.size) }.use {
+            assertEquals(true to bundle.path, app.model.importPushed(packed))
+        }
+        assertEquals(1, seen.last())
+        assertEquals(listOf(bundle), app.model.bundles)
+        assertEquals(bundle, app.model.screen.bundle)
+        val (imported, said) = app.model.importPushed(output.resolve("nothing.zobundle"))
+        assertEquals(listOf(false, 4), listOf(imported, said.lines().size))
+        assertContains(said.lines().first(), "nothing.zobundle")
+        // Not while a run trains it; another one may come meanwhile.
+        app.model.start()
+        app.wait { it.view.phase == Phase.TRAINING }
+        assertEquals("bundle pushed.bundle\na run that trains it", app.model.importPushed(packed).second.substringBeforeLast("\none"))
+        val other = packed.copyTo(output.resolve("other.zobundle"))
+        assertEquals(true, app.model.importPushed(other).first)
+        app.model.cancel()
+        app.end()
+        assertEquals(true, app.model.importPushed(packed).first)
+        assertEquals(2, app.model.bundles.size)
     }
 
     /** What is typed trains on the examples that Python makes of tests/support/text_cases.py's lines. */
@@ -302,6 +330,7 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         "model: bad bundles and bad data are said" to ::badBundlesAndBadDataAreSaid,
         "model: other examples are a question" to ::otherExamplesAreAQuestion,
         "model: a packed bundle is imported and trains" to ::aPackedBundleIsImportedAndTrains,
+        "model: what a computer brings is imported" to ::whatAComputerBringsIsImported,
         "model: what is typed becomes examples" to ::whatIsTypedBecomesExamples,
         "model: the adapter is written for PEFT and llama.cpp" to ::theAdapterIsWrittenForPeftAndLlamaCpp,
     )

@@ -15,6 +15,7 @@ from tests.kotlin.conftest import QUICK
 from tests.support import android_stubs
 from tests.support.hosts import ROOT, run
 from zoexport.core.errors import DataError
+from zoexport.device.runs import RECEIVER
 from zoexport.fetch import downloaded
 
 APP = ROOT / "android_app" / "app" / "src" / "main"
@@ -94,9 +95,9 @@ def test_the_manifest_names_classes_and_resources_that_are_there() -> None:
     named = [
         element.attrib[f"{ANDROID}name"]
         for element in root.iter()
-        if element.tag in ("application", "activity", "service", "provider")
+        if element.tag in ("application", "activity", "service", "receiver", "provider")
     ]
-    assert len(named) == 5
+    assert len(named) == 6
     for name in named:
         path = APP / "kotlin" / "zoexport" / "app" / f"{name[1:].replace('.', '/')}.kt"
         assert f"class {path.stem}" in path.read_text("utf-8")
@@ -104,6 +105,16 @@ def test_the_manifest_names_classes_and_resources_that_are_there() -> None:
         r'"@(drawable)/(\w+)"', (APP / "AndroidManifest.xml").read_text("utf-8")
     ):
         assert (RES / kind / f"{name}.xml").is_file()
+
+
+def test_only_the_shell_brings_bundles() -> None:
+    """What ``device push --app`` calls is there, and closed to other apps."""
+    package, _, name = RECEIVER.partition("/")
+    assert f'applicationId = "{package}"' in (APP.parents[1] / "build.gradle.kts").read_text()
+    receivers = ElementTree.parse(APP / "AndroidManifest.xml").getroot().iter("receiver")
+    named = {f"zoexport.app{one.attrib[f'{ANDROID}name']}": one for one in receivers}
+    assert set(named) == {name}
+    assert named[name].attrib[f"{ANDROID}permission"] == "android.permission.DUMP"
 
 
 def test_the_wrapper_is_gradles_own() -> None:

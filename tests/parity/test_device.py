@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
-from tests.support.phones import SERIAL, add_phone, install_phones, said
+from tests.support.phones import SERIAL, add_phone, install_app, install_phones, said
 from tests.support.signed import make_keys, sign
 from tests.support.tiers import slow_after
 from zoexport.cli.main import run
@@ -66,10 +66,43 @@ def test_push_keeps_what_is_there(
         assert (there / name).read_bytes() == (bundle / name).read_bytes()
     assert sorted(path.name for path in there.parent.iterdir()) == [there.name]
     assert said(capfd, "push", bundle)["copied"] is False
-    app = said(capfd, "push", bundle, "--app")["bundle"]
-    assert app == f"/sdcard/Android/data/dev.zoexport.app/files/bundles/{bundle.name}"
-    assert (phones / SERIAL / app[1:] / "manifest.json").is_file()
     assert not list((phones / SERIAL).rglob("*.partial"))
+
+
+def test_the_app_imports_what_is_pushed_to_it(
+    phones: Path, compiler: Compiler, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = shutil.copytree(bundle_of(compiler, "prge"), tmp_path / "a bundle's name.bundle")
+    error = said(capfd, "push", bundle, "--app", code=1)
+    assert error["found"] == "no dev.zoexport.app"
+    app = install_app(phones)
+    for _ in range(2):  # the second takes the place of the first
+        pushed = said(capfd, "push", bundle, "--app")
+        assert (pushed["copied"], pushed["runner"]) == (True, None)
+        there = app / "files" / "bundles" / bundle.name
+        assert pushed["bundle"] == str(there)
+        assert {path.name: path.read_bytes() for path in there.iterdir()} == {
+            path.name: path.read_bytes() for path in bundle.iterdir()
+        }
+        assert [path.name for path in there.parent.iterdir()] == [there.name]
+
+    def nothing_is_left() -> None:
+        assert [path.name for path in (phones / SERIAL / "data/local/tmp").rglob("*")] == [
+            "zoexport",
+            "app",
+        ]
+
+    nothing_is_left()
+    # An app that ships a key: its own message comes back, and what it has stays.
+    shutil.copy(make_keys(tmp_path / "keys").pub, app / "trusted.pub")
+    error = said(capfd, "push", bundle, "--app", code=1)
+    assert error["where"].endswith(f" (on {SERIAL})") and error["found"] == "no signature", error
+    assert (there / "manifest.json").is_file()
+    nothing_is_left()
+    (app / "killed").touch()
+    error = said(capfd, "push", bundle, "--app", code=1)
+    assert error["found"] == "no answer to the import"
+    nothing_is_left()
 
 
 def test_the_phone_checks_the_signature_too(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.hosts import ROOT
 from zoexport.cli.main import run
+from zoexport.device.runs import APP
 
 SERIAL = "R58M12345"
 
@@ -34,8 +35,7 @@ def install_phones(folder: Path, monkeypatch: pytest.MonkeyPatch, abi: str = "x8
 def add_phone(phones: Path, serial: str, abi: str = "x86_64") -> Path:
     """Add a phone for that machine code; its folder."""
     phone = phones / serial
-    for storage in ("data/local/tmp", "sdcard"):
-        (phone / storage).mkdir(parents=True)
+    (phone / "data" / "local" / "tmp").mkdir(parents=True)
     properties = {
         "ro.product.cpu.abi": abi,
         "ro.product.model": "Fake Phone",
@@ -43,6 +43,13 @@ def add_phone(phones: Path, serial: str, abi: str = "x86_64") -> Path:
     }
     (phone / "properties.json").write_text(json.dumps(properties))
     return phone
+
+
+def install_app(phones: Path, serial: str = SERIAL) -> Path:
+    """Install the app on a phone; the folder of its own."""
+    folder = phones / serial / "data" / "user" / "0" / APP
+    folder.mkdir(parents=True)
+    return folder
 
 
 def said(capfd: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> dict[str, Any]:

@@ -57,9 +57,7 @@ def list_(as_json: bool) -> None:
 @options.bundle
 @_SERIAL
 @_RUNNER
-@click.option(
-    "--app", is_flag=True, help="For the app: into the folder from which it offers bundles."
-)
+@click.option("--app", is_flag=True, help="To the app, which imports it, in place of the shell.")
 @options.common
 def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_json: bool) -> None:
     """Copy BUNDLE, and a runner, to a phone.

@@ -5,16 +5,19 @@
       bundles/<id>/        by the first 16 digits of the bundle_id
       runs/<id>/<run>/     examples.jsonl, held-out.jsonl and state/
       packed/              packed weights
+      app/                 a packed bundle, while the app imports it
 
-Shell users may write and run programs there, and no other place.
+Shell users may write and run programs there, and no other place; apps may read what is opened to them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +42,9 @@ if TYPE_CHECKING:
 
 FOLDER = PurePosixPath("/data/local/tmp/zoexport")
 APP = "dev.zoexport.app"
-"""The app's package; its own folder that adb may write is below."""
-APP_BUNDLES = PurePosixPath(f"/sdcard/Android/data/{APP}/files/bundles")
+"""The app's package."""
+RECEIVER = f"{APP}/zoexport.app.background.ImportReceiver"
+"""What of it takes a packed bundle from the shell, and answers."""
 
 _ERRORS: Mapping[int, type[ZoExportError]] = {2: ConfigError, 3: DivergedError, 130: Cancelled}
 """The runner's exit codes that are not those of every failure."""
@@ -91,7 +95,7 @@ def push(
         bundle: the bundle's folder.
         serial: which phone, where there are several.
         runner: a folder with zoexport-runner and its libraries, built for the phone; None: the one that is there.
-        app: for the app instead, into the folder from which it offers bundles.
+        app: to the app instead, which imports it; the runner has no part in that.
 
     Returns:
         The keys of ``device push --json``.
@@ -102,10 +106,7 @@ def push(
     manifest = manifests.read(bundle, verify_files=True)
     phone = choose_phone(serial)
     if app:
-        target = APP_BUNDLES / bundle.resolve().name
-        progress("copying the bundle", None)
-        phone.push(bundle, target)
-        return _pushed(phone, target, copied=True, runner=None)
+        return _pushed(phone, _push_to_app(bundle, phone, progress), copied=True, runner=None)
     target = Place(manifest, "any").bundle
     if runner is not None:
         check_runner(runner, phone)
@@ -131,20 +132,71 @@ def push(
 def _push_packed(bundle: Path, phone: Phone, target: PurePosixPath, progress: Progress) -> None:
     """Copy a bundle as one file; the phone's runner makes the folder, and compares signature and hashes as it does."""
     packed = PurePosixPath(f"{target}{SUFFIX}")
+    with _packed_there(bundle, phone, packed, progress):
+        progress("unpacking the bundle", None)
+        _ask(phone, target, "unpack", ["--file", packed], lambda line: None)
+
+
+@contextlib.contextmanager
+def _packed_there(
+    bundle: Path, phone: Phone, packed: PurePosixPath, progress: Progress
+) -> Iterator[None]:
+    """A bundle as one file on the phone, which goes again."""
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         file = Path(folder) / packed.name
         pack(bundle, file, force=False, progress=progress)
         progress("copying the bundle", None)
         phone.push(file, packed)
-    progress("unpacking the bundle", None)
     try:
-        _ask(phone, target, "unpack", ["--file", packed], lambda line: None)
+        yield
     finally:
         phone.shell("rm", "-f", packed)
 
 
+def _push_to_app(bundle: Path, phone: Phone, progress: Progress) -> str:
+    """Copy a bundle as one file, and have the app import it; the folder that the app made of it."""
+    if f"package:{APP}" not in phone.shell("pm", "list", "packages", APP).split():
+        raise DeviceError(
+            f"phone {phone.serial}",
+            found=f"no {APP}",
+            expected="the app",
+            fix="Install it (android_app/README.md), or leave --app out and pass --runner.",
+        )
+    packed = FOLDER / "app" / f"{bundle.resolve().name}{SUFFIX}"
+    with _packed_there(bundle, phone, packed, progress):
+        # To the app, another user of the system, the shell's files are closed unless they are opened.
+        phone.shell("chmod", "755", FOLDER, packed.parent)
+        phone.shell("chmod", "644", packed)
+        progress("importing the bundle", None)
+        command = ("am", "broadcast", "--include-stopped-packages", "-n", RECEIVER)
+        return _imported(phone.shell(*command, "--es", "file", packed), phone)
+
+
+_RESULT_OK, _RESULT_FAILED = -1, 1
+"""Android's own, and the first that is an app's."""
+_PARTS = ("where", "found", "expected", "fix")
+
+
+def _imported(said: str, phone: Phone) -> str:
+    """What the app answered to an import: the folder, or the parts of its message, a line each."""
+    found = re.search(r'^Broadcast completed: result=(-?\d+), data="(.*)"', said, re.DOTALL | re.M)
+    code, data = (int(found[1]), found[2]) if found else (0, "")
+    if code == _RESULT_OK:
+        return data
+    parts = data.split("\n")
+    if code != _RESULT_FAILED or len(parts) != len(_PARTS):
+        raise DeviceError(
+            f"the app on {phone.serial}",
+            found="no answer to the import",
+            expected="the app of this release, and a phone with memory and time for it",
+            fix="Install the app again, or import the file of 'zoexport pack' in the app.",
+        )
+    where, *rest = parts
+    raise DeviceError(f"{where} (on {phone.serial})", **dict(zip(_PARTS[1:], rest, strict=True)))
+
+
 def _pushed(
-    phone: Phone, target: PurePosixPath, *, copied: bool, runner: Path | None
+    phone: Phone, target: PurePosixPath | str, *, copied: bool, runner: Path | None
 ) -> dict[str, Any]:
     return {
         "serial": phone.serial,

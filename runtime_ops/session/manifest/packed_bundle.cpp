@@ -144,7 +144,9 @@ Status unpack_bundle(const std::string& file, const std::string& folder, const U
                    "Choose another one, or let it be replaced."};
   }
   ZO_ASSIGN(packed, OpenFile::open(file, ZO_BUNDLE_ERROR));
-  const std::string partial = folder + ".unpacking", before = folder + ".before";
+  // Hidden from who lists bundles.
+  const std::string hidden = join(folder_of(folder), "." + folder.substr(folder.find_last_of('/') + 1));
+  const std::string partial = hidden + ".unpacking", before = hidden + ".before";
   std::error_code ignored;
   std::filesystem::remove_all(partial, ignored);  // of a process that was ended
   ZO_TRY(make_folder(partial));

@@ -2,7 +2,6 @@ package zoexport.app
 
 import android.app.Application
 import android.content.ComponentCallbacks2
-import java.io.File
 import zoexport.app.background.SystemLauncher
 import zoexport.app.device.AndroidDevice
 import zoexport.app.training.TrainingModel
@@ -10,9 +9,6 @@ import zoexport.session.Reason
 
 /** Holds the one job, which outlives activities; the services that run it and the screen share it. */
 class ZoApplication : Application() {
-    /** Where `zoexport device push --app` puts bundles. */
-    val pushed: File get() = File(getExternalFilesDir(null), "bundles")
-
     val model: TrainingModel by lazy {
         val device = AndroidDevice(this)
         TrainingModel(filesDir, cacheDir.resolve("packed").path, device::conditions, SystemLauncher(this))

@@ -106,20 +106,35 @@ class TrainingModel(
         tell()
     }
 
-    /** Folders of bundles that were imported. */
-    val bundles: File get() = folder.resolve("bundles")
+    private val imports: File get() = folder.resolve("bundles")
+
+    /** Bundles that were imported. */
+    val bundles: List<File> get() = imports.listFiles { file -> file.isDirectory && !file.isHidden }.orEmpty().sorted()
 
     /**
      * Imports a bundle that `zoexport pack` made, in place of one of its name; it is chosen then.
      *
      * @param name of the file.
-     * @throws ZoException no packed bundle, a damaged or untrusted one, or too little room; nothing changes.
+     * @return the bundle's folder.
+     * @throws ZoException no packed bundle, a damaged or untrusted one, too little room, or a run of the one that would give
+     *   way; nothing changes.
      */
-    fun importBundle(file: File, name: String, onUnpacked: OnUnpacked? = null) {
-        val target = bundles.resolve(File(name).nameWithoutExtension.ifEmpty { "bundle" })
-        bundles.mkdirs()
+    fun importBundle(file: File, name: String, onUnpacked: OnUnpacked? = null): File {
+        val target = imports.resolve(File(name).nameWithoutExtension.trimStart('.').ifEmpty { "bundle" })
+        if (screen.isActive && job.request?.bundle == target) {
+            throw ZoException.InvalidArgument("bundle ${target.name}", "a run that trains it", "one at rest", "Pause it first.")
+        }
+        imports.mkdirs()
         PackedBundle.unpack(file, target, replace = true, trustedKeys, onUnpacked)
         choose(bundle = target)
+        return target
+    }
+
+    /** Likewise of a computer's file: whether it was imported, and the folder, or the message's parts, a line each. */
+    fun importPushed(file: File): Pair<Boolean, String> = try {
+        true to importBundle(file, file.name).path
+    } catch (error: ZoException) {
+        false to listOf(error.where, error.found, error.expected, error.fix).joinToString("\n")
     }
 
     /** The conversation that is being typed. */

@@ -103,7 +103,6 @@ class MainActivity : Activity() {
         val screen = model.screen
         steps.setText(screen.steps.toString())
         screen.lr?.let { rate.setText(it.toString()) }
-        listBundles()
     }
 
     override fun onStart() {
@@ -132,6 +131,7 @@ class MainActivity : Activity() {
         details.text = numbers(screen.view)
         turns.text = model.typedTurns.joinToString("\n") { "${it.role}: ${it.content}" }
         if (!asking) show(model.talk)
+        if (bundles.tag != model.bundles) listBundles() // one was imported
         whenIdle.forEach { it.isEnabled = !screen.isActive }
         whenActive.forEach { it.visibility = if (screen.isActive) View.VISIBLE else View.GONE }
         whenTyped.forEach { it.visibility = if (model.typedTurns.isNotEmpty() && !screen.isActive) View.VISIBLE else View.GONE }
@@ -143,9 +143,7 @@ class MainActivity : Activity() {
     }
 
     private fun listBundles() {
-        val there = listOf(app.pushed, model.bundles)
-            .flatMap { it.listFiles { file -> file.isDirectory }.orEmpty().toList() }
-            .sorted()
+        val there = model.bundles
         val names = there.map { it.name }.ifEmpty { listOf(getString(R.string.bundle_missing)) }
         bundles.adapter = ArrayAdapter(this, android.R.layout.simple_spinner_dropdown_item, names)
         model.screen.bundle?.let { bundles.setSelection(there.indexOf(it).coerceAtLeast(0)) }
@@ -209,10 +207,7 @@ class MainActivity : Activity() {
                 }
             }
         }
-        runOnUiThread {
-            listBundles()
-            show()
-        }
+        runOnUiThread(::show)
     }
 
     private fun ask() {
