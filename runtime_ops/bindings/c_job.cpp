@@ -26,17 +26,6 @@ namespace {
 // An absolute path as the job keeps it: where the process is may be another place when it goes on.
 std::string absolute(const char* path) { return std::filesystem::absolute(path).lexically_normal().string(); }
 
-// Adds the line of example number `index`.
-Status add_line(const zoexport::Typed& example, size_t index, std::string& lines) {
-  ZO_ASSIGN(line, zoexport::typed_line(example, "example " + std::to_string(index + 1)));
-  lines += line + "\n";
-  return {};
-}
-
-Status write_text(const char* path, const std::string& text) {
-  return zoexport::write_file(path, [&](int file) { return zoexport::write_all(file, text.data(), text.size()); });
-}
-
 zoexport::Result<zoexport::Typed> typed_of(const zo_typed_example& example) {
   if (example.prompt != nullptr || example.completion != nullptr) {
     ZO_REQUIRE(example.prompt);
@@ -68,22 +57,6 @@ zo_status zo_limits_default(zo_limits* limits, zo_error* error) {
   });
 }
 
-zo_status zo_examples_write(const char* path, const zo_typed* examples, size_t count, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_TRY(check_path(path, "path"));
-    if (count > 0) {
-      ZO_REQUIRE(examples);
-    }
-    std::string lines;
-    for (size_t i = 0; i < count; ++i) {
-      ZO_REQUIRE(examples[i].prompt);
-      ZO_REQUIRE(examples[i].completion);
-      ZO_TRY(add_line(std::make_pair(examples[i].prompt, examples[i].completion), i, lines));
-    }
-    return write_text(path, lines);
-  });
-}
-
 zo_status zo_typed_write(const char* path, const zo_typed_example* examples, size_t count, int32_t append,
                          zo_error* error) {
   return guarded(error, [&]() -> Status {
@@ -102,9 +75,10 @@ zo_status zo_typed_write(const char* path, const zo_typed_example* examples, siz
       ZO_TRY(read_struct(*reinterpret_cast<const zo_typed_example*>(bytes + i * examples->struct_size),
                          sizeof(zo_typed_example), "zo_typed_example", example));
       ZO_ASSIGN(typed, typed_of(example));
-      ZO_TRY(add_line(typed, i, lines));
+      ZO_ASSIGN(line, zoexport::typed_line(typed, "example " + std::to_string(i + 1)));
+      lines += line + "\n";
     }
-    return write_text(path, lines);
+    return zoexport::write_file(path, [&](int file) { return zoexport::write_all(file, lines.data(), lines.size()); });
   });
 }
 

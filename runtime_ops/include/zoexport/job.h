@@ -50,14 +50,6 @@ ZO_API zo_status zo_limits_default(zo_limits* limits, zo_error* error);
 
 /* ---- examples that a person typed ---------------------------------------------------------------------------- */
 
-typedef struct zo_typed {
-  const char* prompt;
-  const char* completion;
-} zo_typed;
-
-/* Writes them as a data file, whole or not at all; one that is there is replaced. */
-ZO_API zo_status zo_examples_write(const char* path, const zo_typed* examples, size_t count, zo_error* error);
-
 /* A prompt and its completion, or a conversation, of which the other form's fields are NULL. */
 typedef struct zo_typed_example {
   uint32_t struct_size;
@@ -68,8 +60,8 @@ typedef struct zo_typed_example {
   size_t message_count;
 } zo_typed_example;
 
-/* Writes `count` of them, structs of the same struct_size, likewise; where `append` is non-zero, after the lines of the file
- * that is there. ZO_DATA_ERROR: zo_dataset_read would refuse one, whatever the bundle, or a role is not one of zo_message. */
+/* Writes `count` of them, structs of the same struct_size, as a data file, whole or not at all: in place of one that is there, or,
+ * where `append` is non-zero, after its lines. ZO_DATA_ERROR: zo_dataset_read would refuse one, whatever the bundle, or a role is not one of zo_message. */
 ZO_API zo_status zo_typed_write(const char* path, const zo_typed_example* examples, size_t count, int32_t append,
                                 zo_error* error);
 

@@ -110,7 +110,7 @@ def test_what_could_not_be_learned_changes_nothing(
 
 
 def test_callers_of_c(tmp_path: Path) -> None:
-    """Both forms at once, half a form, structs of other sizes, and the pairs of an older caller."""
+    """Both forms at once, half a form, structs of other sizes."""
     path = tmp_path / "typed.jsonl"
 
     def given(examples: Sequence[abi.TypedExample]) -> None:
@@ -129,11 +129,7 @@ def test_callers_of_c(tmp_path: Path) -> None:
             given([example])
         assert not path.exists()
     given([abi.TypedExample(size, 0, b"a", b"b")])
-    whole = path.read_bytes()
-    library, error = abi.library(), abi.Error()
-    pairs = (ctypes.c_char_p * 2)(b"a", b"b")  # zo_typed
-    assert library.zo_examples_write(abi.path_bytes(path), pairs, 1, ctypes.byref(error)) == 0
-    assert path.read_bytes() == whole
+    assert json.loads(path.read_text("utf-8")) == {"prompt": "a", "completion": "b"}
     with pytest.raises(StateError):
         write_typed(tmp_path / "nowhere" / "typed.jsonl", EXAMPLES)
 
