@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
 from zoexport.session import Generation, OnText, Sampling, Session
 from zoexport.session.examples import prompts_of
+from zoexport.session.handles import Closing
 
 _MEGABYTE = 1e6
 _ASSISTANT = "assistant"
@@ -33,7 +33,7 @@ class Prompt:
     messages: tuple[tuple[str, str], ...] = ()
 
 
-class Generator:
+class Generator(Closing):
     """An open bundle that continues texts, one after another.
 
     Use it in a ``with`` statement, from one thread at a time.
@@ -150,17 +150,6 @@ class Generator:
     def close(self) -> None:
         """Close the bundle."""
         self.session.close()
-
-    def __enter__(self) -> Generator:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def generate(

@@ -87,7 +87,7 @@ def unpack(
         ConfigError: ``output`` exists. StateError: there is too little room, or it cannot be written.
         Cancelled: Ctrl-C was pressed; nothing is left.
     """
-    from zoexport.session import abi
+    from zoexport.session import abi, structs
     from zoexport.session.support import keys_of, stoppable
 
     keys = keys_of(trust)
@@ -96,11 +96,11 @@ def unpack(
         progress("unpacking", done / max(total, 1))
 
     with stoppable() as callback:
-        options = abi.UnpackOptions(
-            struct_size=ctypes.sizeof(abi.UnpackOptions),
+        options = structs.UnpackOptions(
+            struct_size=ctypes.sizeof(structs.UnpackOptions),
             replace=int(force),
             trusted_keys=None if keys is None else "\n".join(key.line for key in keys).encode(),
-            on_progress=callback(abi.ON_PART, told),
+            on_progress=callback(structs.ON_PART, told),
         )
         abi.call(
             *("zo_bundle_unpack", abi.path_bytes(file), abi.path_bytes(output)),

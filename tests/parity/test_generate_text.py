@@ -15,7 +15,7 @@ from tests.support.compiled import Compiler
 from tests.support.generation import greedy, prompt_of, random_adapter, reference
 from tests.support.tiny_models import VOCAB_SIZE
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
-from zoexport.session import Sampling, Session, abi, memory_usage
+from zoexport.session import Sampling, Session, abi, memory_usage, structs
 from zoexport.session.generation import GenerationCall
 
 pytestmark = pytest.mark.parity
@@ -181,8 +181,8 @@ def test_an_older_host_passes_shorter_structs(session: Session) -> None:
         on_token=None,
         on_text=None,
     )
-    call.options.struct_size = abi.GenerateOptions.text.offset
-    call.result.struct_size = abi.Generation.text.offset
+    call.options.struct_size = structs.GenerateOptions.text.offset
+    call.result.struct_size = structs.Generation.text.offset
     arguments = (session.handle, ctypes.byref(call.options), call.on_token, None)
     abi.call("zo_session_generate", *arguments, ctypes.byref(call.result))
     made = call.generation()

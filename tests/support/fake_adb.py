@@ -1,10 +1,10 @@
 """An ``adb`` whose phones are folders: ``$FAKE_PHONES/<serial>`` is a phone's root.
 
-Commands of its shell run on this machine, with the phone's paths in place of /data/local/tmp. What ``getprop`` says is in
-``<serial>/properties.json``; ``<serial>/state`` is another state than "device". The app is installed where there is
-``<serial>/data/user/0/<package>``: a broadcast to it imports by the session's library, as TrainingModel.importPushed does, and
-prints what Android's ``am`` prints; one that does not answer has a file ``killed`` there,
-and one that ships a key ``trusted.pub``.
+Commands of its shell run on this machine, with the phone's paths in place of /data/local/tmp. What ``getprop`` says is
+in ``<serial>/properties.json``; ``<serial>/state`` is another state than "device". The app is installed where there is
+``<serial>/data/user/0/<package>``: a broadcast to it imports by the session's library, as TrainingModel.importPushed
+does, and prints what ``am`` prints; one that does not answer has a file ``killed`` there, and one that ships a
+key ``trusted.pub``.
 """
 
 from __future__ import annotations

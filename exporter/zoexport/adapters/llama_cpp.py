@@ -27,7 +27,7 @@ from zoexport.adapters.llama_cpp_names import Heads, names_of, rows_of
 from zoexport.adapters.native import write_gguf
 from zoexport.core.errors import ConfigError, StateError, first_line, nearest
 from zoexport.core.types import Slot
-from zoexport.session.abi import OUTTYPES
+from zoexport.session.structs import OUTTYPES
 
 _WORD = "an adapter of llama.cpp: one GGUF file"
 _ALORA = "adapter.alora.invocation_tokens"

@@ -11,7 +11,7 @@ import numpy as np
 
 from zoexport.adapters.files import Array
 from zoexport.adapters.formats import AdapterSettings, Slots, slot_modules
-from zoexport.session import abi
+from zoexport.session import abi, structs
 
 
 def write_peft(path: Path, slots: Slots, description: str, *, replace: bool) -> None:
@@ -24,7 +24,7 @@ def write_peft(path: Path, slots: Slots, description: str, *, replace: bool) -> 
     Raises:
         ConfigError: the path exists and ``replace`` is off, it cannot be written, or a number is not finite.
     """
-    adapter = abi.Adapter(description=description.encode())
+    adapter = structs.Adapter(description=description.encode())
     _write(path, adapter, slots, {}, "peft", "f32", replace)
 
 
@@ -41,13 +41,13 @@ def write_gguf(
 
     Args:
         path: the file. slots: of the adapter. names: see ``llama_cpp_names.names_of``.
-        settings: of the adapter. outtype: one of ``abi.OUTTYPES``.
+        settings: of the adapter. outtype: one of ``structs.OUTTYPES``.
         replace: what is at the path gives way.
 
     Raises:
         ConfigError: as of :func:`write_peft`, or a number is beyond the range of ``outtype``.
     """
-    adapter = abi.Adapter(
+    adapter = structs.Adapter(
         architecture=names["architecture"].encode(),
         base_model=settings.base_model.encode(),
         alpha=settings.alpha,
@@ -69,7 +69,7 @@ def read_peft(path: Path, shapes: Mapping[str, tuple[int, ...]], alpha: float) -
         StateError: files are missing or damaged, or do not fit; a number is not finite.
     """
     modules = slot_modules(shapes)
-    rooms = (abi.AdapterRoom * len(modules))()
+    rooms = (structs.AdapterRoom * len(modules))()
     slots: dict[str, Array] = {}
     for room, module in zip(rooms, modules, strict=True):
         names = [f"lora_{half}.{module}" for half in "AB"]
@@ -84,7 +84,7 @@ def read_peft(path: Path, shapes: Mapping[str, tuple[int, ...]], alpha: float) -
 
 def _write(
     path: Path,
-    adapter: abi.Adapter,
+    adapter: structs.Adapter,
     slots: Slots,
     names: Mapping[str, Any],
     kind: str,
@@ -92,7 +92,7 @@ def _write(
     replace: bool,
 ) -> None:
     modules = sorted(slot_modules(slots))
-    layers = (abi.AdapterLayer * len(modules))()
+    layers = (structs.AdapterLayer * len(modules))()
     kept = []  # where they lie is all that a layer knows of its matrices
     for layer, module in zip(layers, modules, strict=True):
         a, b = (np.ascontiguousarray(slots[f"lora_{half}.{module}"], np.float32) for half in "AB")
@@ -107,7 +107,7 @@ def _write(
             setattr(layer, key, value)
     adapter.struct_size = ctypes.sizeof(adapter)
     adapter.layers, adapter.layer_count = layers, len(modules)
-    options = abi.export_options(kind, outtype, replace=replace)
+    options = structs.export_options(kind, outtype, replace=replace)
     abi.call(
         "zo_adapter_write",
         ctypes.byref(adapter),

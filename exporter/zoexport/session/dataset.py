@@ -6,11 +6,11 @@ import array
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from zoexport.core.errors import DataError, ZoExportError
-from zoexport.session import abi
+from zoexport.core.errors import DataError
+from zoexport.session import abi, structs
+from zoexport.session.handles import Handle
 from zoexport.session.support import stoppable
 from zoexport.session.types import Candidate, OnPart
 
@@ -18,22 +18,11 @@ if TYPE_CHECKING:
     from zoexport.session.tokenizer import Tokenizer
 
 
-class Dataset:
+class Dataset(Handle):
     """Tokenized examples, held by the session's library."""
 
     def __init__(self) -> None:
-        self._handle: int | None = abi.library().zo_dataset_new()
-
-    @property
-    def handle(self) -> int:
-        """The library's handle.
-
-        Raises:
-            ZoExportError: the dataset is closed.
-        """
-        if not self._handle:
-            raise closed("dataset")
-        return self._handle
+        super().__init__(abi.library().zo_dataset_new(), what="dataset", free="zo_dataset_free")
 
     def add(self, candidates: Sequence[Candidate], target: int = 0) -> None:
         """Append an example.
@@ -45,7 +34,7 @@ class Dataset:
         Raises:
             DataError: no label, unequal lengths, an impossible token or target; nothing is appended.
         """
-        packed = (abi.Candidate * len(candidates))()
+        packed = (structs.Candidate * len(candidates))()
         kept = []  # the arrays must outlive the call
         for entry, (tokens, labels) in zip(packed, candidates, strict=True):
             if len(tokens) != len(labels):
@@ -94,11 +83,11 @@ class Dataset:
             DataError: the file, with the line at fault; nothing is appended.
             Cancelled: Ctrl-C, or ``on_part`` returned True; likewise.
         """
-        report = abi.ReadReport(struct_size=ctypes.sizeof(abi.ReadReport))
+        report = structs.ReadReport(struct_size=ctypes.sizeof(structs.ReadReport))
         with stoppable() as callback:
             abi.call(
                 *("zo_dataset_read", self.handle, tokenizer.handle, abi.path_bytes(path)),
-                *(int(loss == "choices"), callback(abi.ON_PART, on_part), None),
+                *(int(loss == "choices"), callback(structs.ON_PART, on_part), None),
                 ctypes.byref(report),
             )
         return int(report.shortened)
@@ -119,27 +108,3 @@ class Dataset:
 
     def __len__(self) -> int:
         return int(abi.library().zo_dataset_size(self.handle))
-
-    def close(self) -> None:
-        """Free the examples. Closing twice is allowed."""
-        handle, self._handle = self._handle, None
-        if handle:
-            abi.library().zo_dataset_free(handle)
-
-    def __enter__(self) -> Dataset:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def closed(what: str) -> ZoExportError:
-    """The error of using a handle after it was closed."""
-    return ZoExportError(
-        what, found="a closed one", expected="an open one", fix=f"Open the {what} again."
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.types import Progress
-from zoexport.session import abi
+from zoexport.session import abi, structs
 from zoexport.session.dataset import Dataset
 from zoexport.session.support import stoppable
 from zoexport.session.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ def prompts_of(data: Path) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
         found.append((text, tuple((one.role.decode(), one.content.decode()) for one in messages)))
 
     with stoppable() as callback:
-        abi.call("zo_prompts_read", abi.path_bytes(data), callback(abi.ON_PROMPT, take), None)
+        abi.call("zo_prompts_read", abi.path_bytes(data), callback(structs.ON_PROMPT, take), None)
     return found
 
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zoexport.session import abi
+from zoexport.session import structs
 from zoexport.session.types import STOPS, Generation, OnText, OnToken, Sampling
 
 
@@ -38,14 +38,14 @@ class GenerationCall:
         self._found: list[int] = []
         self._on_token = on_token
         self._on_text = on_text
-        self.on_token = abi.ON_TOKEN(self._token)
+        self.on_token = structs.ON_TOKEN(self._token)
         text = _utf8(prompt) if isinstance(prompt, str) else None
         tokens: Sequence[int] = () if isinstance(prompt, str) else prompt
         # A pointer to none is no null pointer, which would be the bundle's.
         given = stop_tokens or ()
         stops = [_utf8(one) for one in stop]
-        self.options = abi.GenerateOptions(
-            ctypes.sizeof(abi.GenerateOptions),
+        self.options = structs.GenerateOptions(
+            ctypes.sizeof(structs.GenerateOptions),
             max_tokens,
             (ctypes.c_int64 * len(tokens))(*tokens),
             len(tokens),
@@ -60,16 +60,16 @@ class GenerationCall:
             sampling.seed,
             text,
             0 if text is None else len(text),
-            abi.messages(messages),
+            structs.messages(messages),
             len(messages),
             (ctypes.c_char_p * len(stops))(*stops),
             len(stops),
-            abi.ON_TEXT(self._text) if on_text is not None else abi.ON_TEXT(),
+            structs.ON_TEXT(self._text) if on_text is not None else structs.ON_TEXT(),
             None if adapter is None else _utf8(adapter),
             int(keep),
             int(sliding),
         )
-        self.result = abi.sized(abi.Generation)
+        self.result = structs.sized(structs.Generation)
 
     def _told(self, call: Callable[[Any], bool | None], given: Any) -> int:
         try:

@@ -13,17 +13,16 @@ import ctypes
 import dataclasses
 import math
 import os
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from zoexport.core import trust as trusts
 from zoexport.core.errors import ConfigError, ZoExportError
-from zoexport.session import abi
-from zoexport.session.dataset import Dataset, closed
+from zoexport.session import abi, structs
+from zoexport.session.dataset import Dataset
 from zoexport.session.generation import GenerationCall
+from zoexport.session.handles import Handle
 from zoexport.session.support import (
     at_least,
     bring_backends,
@@ -60,14 +59,12 @@ from zoexport.session.types import (
 )
 
 
-class Session:
+class Session(Handle):
     """An open bundle. Use it in a ``with`` statement, from one thread at a time."""
 
     def __init__(self, handle: int, engine: EngineCallback | None) -> None:
-        self._handle: int | None = handle
+        super().__init__(handle, what="session", free="zo_session_close")
         self._engine = engine
-        # Held while the handle goes, and by what need not wait for the call that runs.
-        self._gate = threading.Lock()
 
     @classmethod
     def open(
@@ -133,8 +130,8 @@ class Session:
         Raises:
             StateError: missing, damaged, locked, of another bundle or another seed.
         """
-        options = abi.AttachOptions(
-            ctypes.sizeof(abi.AttachOptions),
+        options = structs.AttachOptions(
+            ctypes.sizeof(structs.AttachOptions),
             int(not read_only),
             None if seed is None else ctypes.pointer(ctypes.c_uint64(seed)),
             int(recover),
@@ -146,35 +143,6 @@ class Session:
         )
 
     @property
-    def handle(self) -> int:
-        """The library's handle.
-
-        Raises:
-            ZoExportError: the session is closed.
-        """
-        if not self._handle:
-            raise closed("session")
-        return self._handle
-
-    def close(self) -> None:
-        """Free the session and release its state. Closing twice is allowed."""
-        with self._gate:
-            handle, self._handle = self._handle, None
-        if handle:
-            abi.library().zo_session_close(handle)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
     def info(self) -> Info:
         """The bundle's numbers and the steps taken so far."""
         return info_of(self._info())
@@ -183,26 +151,26 @@ class Session:
         """The state slots, in the manifest's order."""
         found = []
         for index in range(self._info().slots):
-            slot = abi.sized(abi.SlotInfo)
+            slot = structs.sized(structs.SlotInfo)
             abi.call("zo_session_slot", self.handle, index, ctypes.byref(slot))
             found.append(slot_of(slot))
         return found
 
     def slot(self, name: str) -> SlotInfo:
         """The state slot with this name."""
-        slot = abi.sized(abi.SlotInfo)
+        slot = structs.sized(structs.SlotInfo)
         abi.call("zo_session_find_slot", self.handle, name.encode(), ctypes.byref(slot))
         return slot_of(slot)
 
-    def _info(self) -> abi.Info:
-        info = abi.sized(abi.Info)
+    def _info(self) -> structs.Info:
+        info = structs.sized(structs.Info)
         abi.call("zo_session_info", self.handle, ctypes.byref(info))
         return info
 
     @property
     def run(self) -> Run:
         """The run as it is configured: at first the bundle's settings, then those of a state that is trained."""
-        run = abi.sized(abi.Run)
+        run = structs.sized(structs.Run)
         abi.call("zo_session_run", self.handle, ctypes.byref(run))
         return run_of(run)
 
@@ -228,7 +196,7 @@ class Session:
             StateError: the record could not be written; the step has not happened.
         """
         chosen = (ctypes.c_uint64 * len(indices))(*indices)
-        step = abi.sized(abi.Step)
+        step = structs.sized(structs.Step)
         self._invoke(
             "zo_session_step",
             self.handle,
@@ -272,19 +240,19 @@ class Session:
             return call is not None and call(evaluated_of(pointer.contents))
 
         with stoppable() as callback:
-            options = abi.TrainOptions(
-                struct_size=ctypes.sizeof(abi.TrainOptions),
+            options = structs.TrainOptions(
+                struct_size=ctypes.sizeof(structs.TrainOptions),
                 total_steps=steps,
-                on_progress=callback(abi.ON_PROGRESS, told),
-                on_evaluated=callback(abi.ON_EVALUATED, found),
+                on_progress=callback(structs.ON_PROGRESS, told),
+                on_evaluated=callback(structs.ON_EVALUATED, found),
             )
             if validation is not None:
                 for name in ("every", "patience"):
                     value = getattr(validation, name)
                     setattr(options, name, 0 if value is None else at_least(1, name, value))
-                options.keep = position("keep", validation.keep or "default", abi.KEEPS)
+                options.keep = position("keep", validation.keep or "default", structs.KEEPS)
                 options.held_out = validation.dataset.handle
-                options.on_part = callback(abi.ON_PART, validation.on_part)
+                options.on_part = callback(structs.ON_PART, validation.on_part)
             self._invoke(
                 "zo_session_train_with", self.handle, dataset.handle, ctypes.byref(options)
             )
@@ -293,7 +261,7 @@ class Session:
     def evaluations(self) -> list[StepEvaluation]:
         """What the run found on its held-out examples so far, by steps."""
         found: list[StepEvaluation] = []
-        one = abi.sized(abi.Evaluated)
+        one = structs.sized(structs.Evaluated)
         with contextlib.suppress(ConfigError):  # beyond the last
             while True:
                 abi.call("zo_session_evaluated", self.handle, len(found), ctypes.byref(one))
@@ -305,9 +273,7 @@ class Session:
 
         Likewise an :meth:`evaluate` or :meth:`generate`. Nothing happens after :meth:`close`.
         """
-        with self._gate:
-            if self._handle:
-                abi.library().zo_session_cancel(self._handle)
+        self._beside("zo_session_cancel")
 
     def evaluate(self, dataset: Dataset, on_part: OnPart | None = None) -> Evaluation:
         """Evaluate the master weights, the pending update applied, with the configured loss.
@@ -318,11 +284,11 @@ class Session:
         Raises:
             Cancelled: Ctrl-C, :meth:`cancel`, or ``on_part`` returned True.
         """
-        result = abi.sized(abi.Evaluation)
+        result = structs.sized(structs.Evaluation)
         with stoppable() as callback:
             self._invoke(
                 *("zo_session_evaluate", self.handle, dataset.handle),
-                *(callback(abi.ON_PART, on_part), None, ctypes.byref(result)),
+                *(callback(structs.ON_PART, on_part), None, ctypes.byref(result)),
             )
         return evaluation_of(result)
 
@@ -438,9 +404,9 @@ class Session:
                 not finite or beyond the type.
             BundleError: the bundle has no names of llama.cpp for its layers; the message says why.
         """
-        position("adapter format", kind, abi.ADAPTER_FORMATS)
-        position("outtype", outtype, abi.OUTTYPES)
-        options = abi.export_options(kind, outtype, replace=replace)
+        position("adapter format", kind, structs.ADAPTER_FORMATS)
+        position("outtype", outtype, structs.OUTTYPES)
+        options = structs.export_options(kind, outtype, replace=replace)
         abi.call(
             "zo_session_export_adapter",
             self.handle,
@@ -475,13 +441,13 @@ class Session:
             ConfigError: there is no such gradient: no step was taken, the slot is not trained, or the method
                 has none.
         """
-        which = abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT
+        which = structs.SLOT_FINISHED if finished else structs.SLOT_CURRENT
         form, values, count = self._buffer(name)
         abi.call(
             "zo_session_read_slot" + form,
             self.handle,
             name.encode(),
-            abi.SLOT_GRADIENT if gradient else which,
+            structs.SLOT_GRADIENT if gradient else which,
             abi.address(values),
             count,
         )
@@ -527,7 +493,7 @@ class Session:
     def record(self, index: int) -> Record:
         """Record ``index`` of the trajectory log, 0 <= index < ``info.steps``."""
         gradients = (ctypes.c_float * self._info().queries)()
-        record = abi.sized(abi.Record)
+        record = structs.sized(structs.Record)
         abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
         return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
 
@@ -565,7 +531,7 @@ class Session:
     def _buffer(self, name: str) -> tuple[str, array.array[Any], int]:
         """How calls that pass a slot's values end, room for them, and what such a call counts."""
         slot = self.slot(name)
-        values = array.array(abi.FORMATS[abi.DTYPES.index(slot.passed)])
+        values = array.array(structs.FORMATS[structs.DTYPES.index(slot.passed)])
         values.frombytes(bytes(values.itemsize * math.prod(slot.shape)))
         if slot.passed == "float32":
             return "", values, len(values)

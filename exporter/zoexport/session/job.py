@@ -5,18 +5,16 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from zoexport.core.errors import DataError, ZoExportError
-from zoexport.session import abi
-from zoexport.session.dataset import closed
+from zoexport.session import abi, structs
+from zoexport.session.handles import Handle
 from zoexport.session.host import Session
-from zoexport.session.support import evaluation_of, interrupts, keys_of, open_options
+from zoexport.session.support import evaluation_of, interrupts, keys_of, known, open_options
 from zoexport.session.types import Engine, EngineCallback, Evaluation
 
 Answer = Literal["ask", "continue", "anew"]
@@ -134,7 +132,7 @@ def write_typed(path: Path, examples: Sequence[Typed], *, append: bool = False) 
         DataError: an example that could not be learned, by its number.
         StateError: the file cannot be written.
     """
-    given = (abi.TypedExample * max(len(examples), 1))()
+    given = (structs.TypedExample * max(len(examples), 1))()
     for number, example in enumerate(examples):
         texts = [example.prompt, example.completion, *itertools.chain(*example.messages)]
         if any("\0" in text for text in texts if text is not None):
@@ -144,20 +142,20 @@ def write_typed(path: Path, examples: Sequence[Typed], *, append: bool = False) 
                 expected="text without one",
                 fix="Correct the text.",
             )
-        given[number] = abi.TypedExample(
-            ctypes.sizeof(abi.TypedExample),
+        given[number] = structs.TypedExample(
+            ctypes.sizeof(structs.TypedExample),
             0,
             *(
                 None if text is None else text.encode("utf-8", "surrogatepass")
                 for text in texts[:2]
             ),
-            abi.messages(example.messages),
+            structs.messages(example.messages),
             len(example.messages),
         )
     abi.call("zo_typed_write", abi.path_bytes(path), given, len(examples), int(append))
 
 
-class Job:
+class Job(Handle):
     """A job in a folder of its own. Use it in a ``with`` statement.
 
     :meth:`pause`, :meth:`cancel`, :attr:`view`, :attr:`losses` and :attr:`problem` may be used from any thread, and
@@ -187,7 +185,7 @@ class Job:
         )
         handle = ctypes.c_void_p()
         abi.call("zo_job_open", abi.path_bytes(folder), ctypes.byref(handle))
-        self._handle: int | None = handle.value
+        super().__init__(handle.value, what="job", free="zo_job_close")
 
     def start(self, request: Request, answer: Answer = "ask") -> None:
         """Check and keep a request, for :meth:`run`. On failure the job is as it was.
@@ -200,8 +198,8 @@ class Job:
             QuestionError: the state is such a one, and ``answer`` is "ask".
             BundleError, DataError: bundle or examples cannot be used.
         """
-        given = abi.JobRequest(
-            ctypes.sizeof(abi.JobRequest),
+        given = structs.JobRequest(
+            ctypes.sizeof(structs.JobRequest),
             int(request.evaluate),
             abi.path_bytes(request.bundle),
             abi.path_bytes(request.data),
@@ -210,7 +208,7 @@ class Job:
             request.lr or 0,
         )
         abi.call(
-            *("zo_job_start", self._open, ctypes.byref(given), ANSWERS.index(answer)),
+            *("zo_job_start", self.handle, ctypes.byref(given), ANSWERS.index(answer)),
             ctypes.byref(self._options),
         )
 
@@ -241,24 +239,24 @@ class Job:
             if raised or interrupted.is_set():
                 self.pause()
 
-        def look(found: abi.Conditions) -> None:
+        def look(found: structs.Conditions) -> None:
             _set_known(found, conditions())
 
         def show() -> None:
             if changed is not None:
                 changed(self.view)
 
-        given = abi.sized(abi.Limits)
+        given = structs.sized(structs.Limits)
         abi.call("zo_limits_default", ctypes.byref(given))
         _set_known(given, limits)
-        host = abi.JobHost(
-            struct_size=ctypes.sizeof(abi.JobHost),
-            conditions=abi.ON_CONDITIONS(lambda _, found: safely(lambda: look(found.contents))),
-            changed=abi.ON_CHANGED(lambda _: safely(show)),
+        host = structs.JobHost(
+            struct_size=ctypes.sizeof(structs.JobHost),
+            conditions=structs.ON_CONDITIONS(lambda _, found: safely(lambda: look(found.contents))),
+            changed=structs.ON_CHANGED(lambda _: safely(show)),
             limits=ctypes.pointer(given),
         )
         with interrupts() as interrupted:
-            abi.call("zo_job_run", self._open, ctypes.byref(host), ctypes.byref(self._options))
+            abi.call("zo_job_run", self.handle, ctypes.byref(host), ctypes.byref(self._options))
         if raised:
             raise raised[0]
 
@@ -267,22 +265,21 @@ class Job:
 
         A :meth:`start` that reads examples raises Cancelled. Without either, nothing happens.
         """
-        if self._handle:
-            abi.library().zo_job_pause(self._handle, REASONS.index(reason))
+        self._beside("zo_job_pause", REASONS.index(reason))
 
     def cancel(self) -> None:
         """Drop the request. Its state stays."""
-        abi.call("zo_job_cancel", self._open)
+        abi.call("zo_job_cancel", self.handle)
 
     def discard(self) -> None:
         """Drop the request and remove the state of its bundle; refused while the job runs."""
-        abi.call("zo_job_discard", self._open)
+        abi.call("zo_job_discard", self.handle)
 
     @property
     def view(self) -> View:
         """What there is to show."""
-        found = abi.sized(abi.JobView)
-        abi.call("zo_job_view_of", self._open, ctypes.byref(found))
+        found = structs.sized(structs.JobView)
+        abi.call("zo_job_view_of", self.handle, ctypes.byref(found))
         return View(
             phase=PHASES[found.phase],
             reason=REASONS[found.reason],
@@ -290,13 +287,13 @@ class Job:
             steps=found.steps,
             examples=found.examples,
             shortened=found.shortened,
-            loss=_known(found.loss),
-            seconds_left=_known(found.seconds_left),
-            celsius=_known(found.celsius),
+            loss=known(found.loss),
+            seconds_left=known(found.seconds_left),
+            celsius=known(found.celsius),
             anonymous_bytes=found.anonymous_bytes,
             before=evaluation_of(found.before) if found.has_before else None,
             after=evaluation_of(found.after) if found.has_after else None,
-            part=_known(found.part),
+            part=known(found.part),
         )
 
     @property
@@ -304,22 +301,22 @@ class Job:
         """Steps and losses for a chart, at most 400: each loss is the mean of the steps since the one before."""
         room = 512
         count = ctypes.c_size_t(room)
-        points = (abi.LossPoint * room)()
-        abi.call("zo_job_losses", self._open, points, ctypes.byref(count))
+        points = (structs.LossPoint * room)()
+        abi.call("zo_job_losses", self.handle, points, ctypes.byref(count))
         return [(point.step, point.loss) for point in points[: count.value]]
 
     @property
     def problem(self) -> ZoExportError | None:
         """Why the job failed, waits or is paused."""
-        found = abi.Error()
-        abi.library().zo_job_problem(self._open, ctypes.byref(found))
+        found = structs.Error()
+        abi.library().zo_job_problem(self.handle, ctypes.byref(found))
         return abi.exception(found) if found.code else None
 
     @property
     def requested(self) -> Request | None:
         """What the job was asked for."""
-        found = abi.sized(abi.JobRequest)
-        abi.call("zo_job_requested", self._open, ctypes.byref(found))
+        found = structs.sized(structs.JobRequest)
+        abi.call("zo_job_requested", self.handle, ctypes.byref(found))
         if not found.bundle:
             return None
         return Request(
@@ -334,32 +331,9 @@ class Job:
     def session(self) -> Session:
         """The request's bundle with what was trained so far, open to generate, evaluate or read."""
         handle = ctypes.c_void_p()
-        abi.call("zo_job_session", self._open, ctypes.byref(self._options), ctypes.byref(handle))
+        abi.call("zo_job_session", self.handle, ctypes.byref(self._options), ctypes.byref(handle))
         assert handle.value is not None
         return Session(handle.value, None)
-
-    @property
-    def _open(self) -> int:
-        if not self._handle:
-            raise closed("job")
-        return self._handle
-
-    def close(self) -> None:
-        """Free it; later calls are errors."""
-        handle, self._handle = self._handle, None
-        if handle:
-            abi.library().zo_job_close(handle)
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -372,7 +346,3 @@ def _set_known(target: ctypes.Structure, values: Any) -> None:
         value = getattr(values, field.name)
         if value is not None:
             setattr(target, field.name, value)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

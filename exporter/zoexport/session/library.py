@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 
-from zoexport.session import abi
+from zoexport.session import abi, structs
 from zoexport.session.types import Memory
 
 
@@ -20,7 +20,7 @@ def abi_version() -> int:
 
 def memory_usage() -> Memory:
     """The memory of this process now, and its highest resident size so far."""
-    usage = abi.sized(abi.Memory)
+    usage = structs.sized(structs.Memory)
     abi.call("zo_memory_usage", ctypes.byref(usage))
     return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
 

@@ -18,7 +18,7 @@ from zoexport.core import manifest, outside
 from zoexport.core import trust as trusts
 from zoexport.core.errors import BundleError, Cancelled, ConfigError
 from zoexport.core.minisign import PublicKey
-from zoexport.session import abi
+from zoexport.session import abi, structs
 from zoexport.session.types import (
     DIFFERENCES,
     LOSSES,
@@ -34,7 +34,7 @@ from zoexport.session.types import (
 )
 
 
-def info_of(info: abi.Info) -> Info:
+def info_of(info: structs.Info) -> Info:
     """What the library says of a session, as Python sees it."""
     return Info(
         bundle_id=info.bundle_id.decode(),
@@ -66,10 +66,10 @@ def open_options(
     verify: bool = True,
     engine: EngineCallback | None = None,
     cache: str | Path | None = None,
-) -> abi.OpenOptions:
+) -> structs.OpenOptions:
     """zo_open_options; see :meth:`zoexport.session.Session.open`."""
-    return abi.OpenOptions(
-        ctypes.sizeof(abi.OpenOptions),
+    return structs.OpenOptions(
+        ctypes.sizeof(structs.OpenOptions),
         threads,
         0 if verify else 1,
         ctypes.pointer(engine.table) if engine is not None else None,
@@ -78,16 +78,21 @@ def open_options(
     )
 
 
-def evaluated_of(found: abi.Evaluated) -> StepEvaluation:
+def known(value: float) -> float | None:
+    """A number of the library, of which NaN is one that it does not know."""
+    return None if math.isnan(value) else value
+
+
+def evaluated_of(found: structs.Evaluated) -> StepEvaluation:
     """An evaluation of held-out examples, as Python sees it."""
-    accuracy = None if math.isnan(found.accuracy) else found.accuracy
-    return StepEvaluation(found.step, found.loss, accuracy, found.token_accuracy, bool(found.best))
+    return StepEvaluation(
+        *(found.step, found.loss, known(found.accuracy), found.token_accuracy, bool(found.best))
+    )
 
 
-def evaluation_of(result: abi.Evaluation) -> Evaluation:
+def evaluation_of(result: structs.Evaluation) -> Evaluation:
     """What the library says of an evaluation, as Python sees it."""
-    accuracy = None if math.isnan(result.accuracy) else result.accuracy
-    return Evaluation(result.loss, accuracy, result.token_accuracy, result.examples)
+    return Evaluation(result.loss, known(result.accuracy), result.token_accuracy, result.examples)
 
 
 _QNN = "QnnBackend"
@@ -130,7 +135,7 @@ def describe_state(state: Path) -> dict[str, Any]:
         room = size.value
 
 
-def slot_of(slot: abi.SlotInfo) -> SlotInfo:
+def slot_of(slot: structs.SlotInfo) -> SlotInfo:
     """A slot as Python sees it."""
     return SlotInfo(
         name=slot.name.decode(),
@@ -138,11 +143,11 @@ def slot_of(slot: abi.SlotInfo) -> SlotInfo:
         module=slot.module.decode(),
         tensor_id=slot.tensor_id,
         shape=tuple(slot.shape[: slot.rank]),
-        dtype=abi.DTYPES[slot.dtype],
+        dtype=structs.DTYPES[slot.dtype],
     )
 
 
-def run_of(run: abi.Run) -> Run:
+def run_of(run: structs.Run) -> Run:
     """A run's settings as Python sees them."""
     return Run(
         lr=run.lr,
@@ -162,7 +167,7 @@ def run_of(run: abi.Run) -> Run:
     )
 
 
-def run_struct(run: Run) -> abi.Run:
+def run_struct(run: Run) -> structs.Run:
     """A run's settings as the library takes them.
 
     Raises:
@@ -170,8 +175,8 @@ def run_struct(run: Run) -> abi.Run:
     """
     for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every", "warmup"):
         at_least(0, name, getattr(run, name))
-    return abi.Run(
-        ctypes.sizeof(abi.Run),
+    return structs.Run(
+        ctypes.sizeof(structs.Run),
         position("setting 'lr_schedule'", run.lr_schedule, SCHEDULES),
         position("setting 'loss'", run.loss, LOSSES),
         run.batch,
@@ -193,7 +198,7 @@ def run_struct(run: Run) -> abi.Run:
 
 def record_structs(
     records: Sequence[Record], queries: int
-) -> tuple[ctypes.Array[abi.Record], ctypes.Array[ctypes.c_float]]:
+) -> tuple[ctypes.Array[structs.Record], ctypes.Array[ctypes.c_float]]:
     """Records as the library takes them, and the gradients of all, row-major.
 
     Raises:
@@ -208,15 +213,15 @@ def record_structs(
                 expected=f"{queries}, as every record of this bundle has",
                 fix="Pass the records of a run of this bundle.",
             )
-    size = ctypes.sizeof(abi.Record)
-    given = (abi.Record * len(records))(
-        *(abi.Record(size, r.step, r.lr, r.eps, r.loss) for r in records)
+    size = ctypes.sizeof(structs.Record)
+    given = (structs.Record * len(records))(
+        *(structs.Record(size, r.step, r.lr, r.eps, r.loss) for r in records)
     )
     numbers = [gradient for record in records for gradient in record.gradients]
     return given, (ctypes.c_float * len(numbers))(*numbers)
 
 
-def progress_of(progress: abi.Progress) -> StepProgress:
+def progress_of(progress: structs.Progress) -> StepProgress:
     """A report of the library as Python sees it."""
     return StepProgress(
         progress.step,

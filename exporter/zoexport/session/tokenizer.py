@@ -7,21 +7,20 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 
-from zoexport.session import abi
-from zoexport.session.dataset import closed
+from zoexport.session import abi, structs
+from zoexport.session.handles import Handle
 from zoexport.session.support import keys_of, open_options
 
 _SURROUNDING = 64
 """Tokens that a tokenizer may write around a text, at most."""
 
 
-class Tokenizer:
+class Tokenizer(Handle):
     """An open tokenizer. Use it in a ``with`` statement, from one thread at a time."""
 
     def __init__(self, handle: int) -> None:
-        self._handle: int | None = handle
+        super().__init__(handle, what="tokenizer", free="zo_tokenizer_close")
 
     @classmethod
     def open(
@@ -49,17 +48,6 @@ class Tokenizer:
         )
         assert handle.value is not None
         return cls(handle.value)
-
-    @property
-    def handle(self) -> int:
-        """The library's handle.
-
-        Raises:
-            ZoExportError: the tokenizer is closed.
-        """
-        if not self._handle:
-            raise closed("tokenizer")
-        return self._handle
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of a text; ``special``: with those that the tokenizer writes around it.
@@ -111,7 +99,7 @@ class Tokenizer:
         Raises:
             BundleError: the bundle has no form of conversations. DataError: an order of roles that it lacks.
         """
-        packed = abi.messages(messages)
+        packed = structs.messages(messages)
 
         def fill(room: ctypes.Array[ctypes.c_char], size: ctypes.c_size_t) -> None:
             abi.call(
@@ -120,23 +108,6 @@ class Tokenizer:
             )
 
         return _text(fill, 4096)
-
-    def close(self) -> None:
-        """Free it; later calls are errors."""
-        handle, self._handle = self._handle, None
-        if handle:
-            abi.library().zo_tokenizer_close(handle)
-
-    def __enter__(self) -> Tokenizer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from zoexport.session import abi
+from zoexport.session import structs
 
 if TYPE_CHECKING:
     from zoexport.session.dataset import Dataset
@@ -257,8 +257,8 @@ class EngineCallback:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.raised: BaseException | None = None
-        self._function = abi.RUN_PROGRAM(self._run)
-        self.table = abi.Engine(ctypes.sizeof(abi.Engine), None, self._function)
+        self._function = structs.RUN_PROGRAM(self._run)
+        self.table = structs.Engine(ctypes.sizeof(structs.Engine), None, self._function)
 
     def _run(
         self,
@@ -287,5 +287,5 @@ class EngineCallback:
 
 def _tensor(tensor: Any) -> Tensor:
     data = (ctypes.c_byte * tensor.bytes).from_address(tensor.data)
-    view = memoryview(data).cast("B").cast(abi.FORMATS[tensor.dtype])
+    view = memoryview(data).cast("B").cast(structs.FORMATS[tensor.dtype])
     return Tensor(tensor.name.decode(), tuple(tensor.shape[: tensor.rank]), view)

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from tests.support.llama_cpp_models import interleaved, ungrouped
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.session import abi
+from zoexport.session import abi, structs
 
 SETTINGS = AdapterSettings(3, 6.0, "org/base", ("q_proj",))
 OUTTYPES = {"f32": 0, "f16": 1, "q8_0": 7}
@@ -164,7 +164,7 @@ def written(
 ) -> Path:
     """Layers of names of their own, by the library alone."""
     modules = [name.removeprefix("lora_B.") for name in slots if name.startswith("lora_B.")]
-    layers = (abi.AdapterLayer * len(modules))()
+    layers = (structs.AdapterLayer * len(modules))()
     kept = []
     for layer, module in zip(layers, modules, strict=True):
         a, b = (np.ascontiguousarray(slots[f"lora_{half}.{module}"], np.float32) for half in "AB")
@@ -176,18 +176,18 @@ def written(
             if hasattr(layer, key):
                 setattr(layer, key, value)
     given: dict[str, Any] = {
-        "struct_size": ctypes.sizeof(abi.Adapter),
+        "struct_size": ctypes.sizeof(structs.Adapter),
         "layers": layers,
         "layer_count": len(modules),
         "description": b"{}\n",
         "architecture": b"llama",
         "alpha": 2.0,
     }
-    given |= {key: more[key] for key in more if key in dict(abi.Adapter._fields_)}
-    options = abi.export_options(kind, outtype, replace=more.get("replace", False))
+    given |= {key: more[key] for key in more if key in dict(structs.Adapter._fields_)}
+    options = structs.export_options(kind, outtype, replace=more.get("replace", False))
     for key, value in more.get("options", {}).items():
         setattr(options, key, value)
-    fields = (ctypes.byref(abi.Adapter(**given)), ctypes.byref(options), abi.path_bytes(path))
+    fields = (ctypes.byref(structs.Adapter(**given)), ctypes.byref(options), abi.path_bytes(path))
     abi.call("zo_adapter_write", *fields)
     return path
 
@@ -320,7 +320,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [1, 300, 4000])
-@pytest.mark.parametrize("kind", abi.ADAPTER_FORMATS)
+@pytest.mark.parametrize("kind", structs.ADAPTER_FORMATS)
 def test_a_failed_write_leaves_what_was_there(kind: str, size: int, tmp_path: Path) -> None:
     slots = adapter({"x": (600, 40), "y": (20, 700)}, 3)
     out = tmp_path / "folder" / "out"
@@ -388,7 +388,7 @@ def test_room_that_is_none(
 ) -> None:
     room = np.zeros(64, np.float32)
     fields = {"module": b"x", "inputs": 5, "rank": 2, "outputs": 6, "a": room.ctypes.data}
-    layer = abi.AdapterRoom(**{**fields, "b": room.ctypes.data, **changes})
+    layer = structs.AdapterRoom(**{**fields, "b": room.ctypes.data, **changes})
     with pytest.raises(ConfigError, match=message):
         abi.call("zo_adapter_read", abi.path_bytes(tmp_path), 6.0, ctypes.byref(layer), count)
 
@@ -398,7 +398,7 @@ def test_what_does_not_fit_fills_nothing(tmp_path: Path) -> None:
     slots = adapter({"x": (6, 5), "y": (6, 5)}, 3)
     FORMATS["peft"].write(slots, SETTINGS, tmp_path / "peft")
     room = np.full(64, 7, np.float32)
-    layers = (abi.AdapterRoom * 2)()
+    layers = (structs.AdapterRoom * 2)()
     for layer, module, outputs in zip(layers, (b"x", b"y"), (6, 7), strict=True):
         layer.module, layer.inputs, layer.rank, layer.outputs = module, 5, 3, outputs
         layer.a = layer.b = room.ctypes.data

@@ -14,16 +14,16 @@ from tests.support.bundles import FROZEN, SLOT, LinearModel
 from tests.support.sessions import open_session
 from tests.support.split_bundles import SplitModel
 from zoexport.core.errors import Cancelled, ConfigError
-from zoexport.session import Dataset, Session, StepProgress, Tensor, abi
+from zoexport.session import Dataset, Session, StepProgress, Tensor, abi, structs
 
 
-class LongInfo(abi.Info):
+class LongInfo(structs.Info):
     """zo_info of a release to come."""
 
     _fields_ = (("later", ctypes.c_uint64),)
 
 
-class LongRun(abi.Run):
+class LongRun(structs.Run):
     """zo_run of a release to come."""
 
     _fields_ = (("later", ctypes.c_uint64),)
@@ -32,30 +32,30 @@ class LongRun(abi.Run):
 def open_with(bundle: Path, options: ctypes.Structure, size: int) -> None:
     options.struct_size = size
     handle = ctypes.c_void_p()
-    given = ctypes.cast(ctypes.byref(options), ctypes.POINTER(abi.OpenOptions))
+    given = ctypes.cast(ctypes.byref(options), ctypes.POINTER(structs.OpenOptions))
     abi.call("zo_session_open", abi.path_bytes(bundle), given, ctypes.byref(handle))
     abi.library().zo_session_close(handle)
 
 
 def test_an_older_caller_leaves_out_what_came_later(bundle: Path) -> None:
-    engine = abi.Engine(ctypes.sizeof(abi.Engine), None, abi.RUN_PROGRAM(lambda *_: 1))
-    options = abi.OpenOptions(0, 0, 0, ctypes.pointer(engine))
+    engine = structs.Engine(ctypes.sizeof(structs.Engine), None, structs.RUN_PROGRAM(lambda *_: 1))
+    options = structs.OpenOptions(0, 0, 0, ctypes.pointer(engine))
     # What lies behind the struct of an older caller is not the folder's address.
-    ctypes.memset(ctypes.addressof(options) + abi.OpenOptions.cache.offset, 0xFF, 8)
-    open_with(bundle, options, abi.OpenOptions.cache.offset)
-    for size in (0, 4, abi.OpenOptions.cache.offset - 1, 4097):
+    ctypes.memset(ctypes.addressof(options) + structs.OpenOptions.cache.offset, 0xFF, 8)
+    open_with(bundle, options, structs.OpenOptions.cache.offset)
+    for size in (0, 4, structs.OpenOptions.cache.offset - 1, 4097):
         with pytest.raises(ConfigError, match=rf"zo_open_options\.struct_size: found {size}"):
             open_with(bundle, options, size)
     engine.struct_size = 4
     with pytest.raises(ConfigError, match=r"zo_engine\.struct_size: found 4"):
-        open_with(bundle, options, abi.OpenOptions.cache.offset)
+        open_with(bundle, options, structs.OpenOptions.cache.offset)
 
 
 def test_an_older_run_keeps_what_it_does_not_know(tmp_path: Path) -> None:
     path = split_bundles.write_bundle(tmp_path / "split", settings={"weight_decay": 0.25})
     with Session.open(path, engine=SplitModel()) as session:
         session.configure(clip=2.0, checkpoint_every=3)
-        run = abi.Run(struct_size=abi.Run.momentum.offset, momentum=9.0)
+        run = structs.Run(struct_size=structs.Run.momentum.offset, momentum=9.0)
         abi.call("zo_session_run", session.handle, ctypes.byref(run))
         assert (run.lr, run.momentum) == (0.02, 9.0)
         run.lr = 0.5
@@ -67,12 +67,12 @@ def test_an_older_run_keeps_what_it_does_not_know(tmp_path: Path) -> None:
 def test_a_newer_caller_gets_and_gives_zero(bundle: Path) -> None:
     with open_session(bundle) as session:
         info = LongInfo(struct_size=ctypes.sizeof(LongInfo), later=77)
-        pointer = ctypes.cast(ctypes.byref(info), ctypes.POINTER(abi.Info))
+        pointer = ctypes.cast(ctypes.byref(info), ctypes.POINTER(structs.Info))
         abi.call("zo_session_info", session.handle, pointer)
         assert (info.rows, info.later, info.struct_size) == (2, 0, ctypes.sizeof(LongInfo))
 
         run = LongRun(struct_size=ctypes.sizeof(LongRun))
-        given = ctypes.cast(ctypes.byref(run), ctypes.POINTER(abi.Run))
+        given = ctypes.cast(ctypes.byref(run), ctypes.POINTER(structs.Run))
         abi.call("zo_session_run", session.handle, given)
         run.lr = 0.125
         abi.call("zo_session_configure", session.handle, given)
@@ -81,7 +81,7 @@ def test_a_newer_caller_gets_and_gives_zero(bundle: Path) -> None:
         with pytest.raises(ConfigError, match="zo_run: found a field that this library does not"):
             abi.call("zo_session_configure", session.handle, given)
         with pytest.raises(ConfigError, match=r"zo_info\.struct_size: found 0"):
-            abi.call("zo_session_info", session.handle, ctypes.byref(abi.Info()))
+            abi.call("zo_session_info", session.handle, ctypes.byref(structs.Info()))
 
 
 def test_a_call_from_within_a_call_is_refused(bundle: Path, dataset: Dataset) -> None:

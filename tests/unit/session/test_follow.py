@@ -15,7 +15,7 @@ from tests.support.bundles import SLOT, LinearModel
 from tests.support.sessions import open_session, state_bytes, values
 from tests.unit.session.test_split_manifest import rewrite
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.session import Dataset, Record, Session, abi
+from zoexport.session import Dataset, Record, Session, abi, structs
 
 SEED = 19
 
@@ -166,13 +166,13 @@ def test_structs_of_a_newer_host(bundle: Path, dataset: Dataset) -> None:
     """The first struct's size is the distance between all of them."""
 
     class LongRecord(ctypes.Structure):
-        _fields_ = (*abi.Record._fields_, ("later", ctypes.c_uint64))
+        _fields_ = (*structs.Record._fields_, ("later", ctypes.c_uint64))
 
     size = ctypes.sizeof(LongRecord)
     records = trained(bundle, None, dataset, 3)
     given = (LongRecord * 3)(*(LongRecord(size, r.step, r.lr, r.eps, r.loss) for r in records))
     gradients = (ctypes.c_float * 6)(*(g for r in records for g in r.gradients))
-    pointer = ctypes.cast(given, ctypes.POINTER(abi.Record))
+    pointer = ctypes.cast(given, ctypes.POINTER(structs.Record))
     with open_session(bundle) as session:
         session.configure(seed=SEED)
         abi.call("zo_session_follow", session.handle, pointer, gradients, 3)

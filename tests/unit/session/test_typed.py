@@ -15,7 +15,7 @@ from tests.support.chat_templates import chatting
 from tests.support.tiny_models import CHAT_TEMPLATE
 from tests.unit.session.test_read_examples import bundle, same, write
 from zoexport.core.errors import BundleError, ConfigError, DataError, StateError
-from zoexport.session import Dataset, abi
+from zoexport.session import Dataset, abi, structs
 from zoexport.session.job import Typed, write_typed
 from zoexport.session.tokenizer import Tokenizer
 
@@ -113,22 +113,22 @@ def test_callers_of_c(tmp_path: Path) -> None:
     """Both forms at once, half a form, structs of other sizes."""
     path = tmp_path / "typed.jsonl"
 
-    def given(examples: Sequence[abi.TypedExample]) -> None:
-        array = (abi.TypedExample * len(examples))(*examples)
+    def given(examples: Sequence[structs.TypedExample]) -> None:
+        array = (structs.TypedExample * len(examples))(*examples)
         abi.call("zo_typed_write", abi.path_bytes(path), array, len(array), 0)
 
-    size = ctypes.sizeof(abi.TypedExample)
-    turns = abi.messages([("assistant", "a")])
+    size = ctypes.sizeof(structs.TypedExample)
+    turns = structs.messages([("assistant", "a")])
     for example, found in (
-        (abi.TypedExample(size, 0, b"a", b"b", turns, 1), "a prompt and messages"),
-        (abi.TypedExample(size, 0, b"a"), "a null pointer"),
-        (abi.TypedExample(size, message_count=1), "a null pointer"),
-        (abi.TypedExample(8, 0, b"a", b"b"), "8"),
+        (structs.TypedExample(size, 0, b"a", b"b", turns, 1), "a prompt and messages"),
+        (structs.TypedExample(size, 0, b"a"), "a null pointer"),
+        (structs.TypedExample(size, message_count=1), "a null pointer"),
+        (structs.TypedExample(8, 0, b"a", b"b"), "8"),
     ):
         with pytest.raises(ConfigError, match=f"found {found}"):
             given([example])
         assert not path.exists()
-    given([abi.TypedExample(size, 0, b"a", b"b")])
+    given([structs.TypedExample(size, 0, b"a", b"b")])
     assert json.loads(path.read_text("utf-8")) == {"prompt": "a", "completion": "b"}
     with pytest.raises(StateError):
         write_typed(tmp_path / "nowhere" / "typed.jsonl", EXAMPLES)
