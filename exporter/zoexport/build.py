@@ -316,7 +316,7 @@ def _fill(
     progress("writing the bundle", None)
     save_file(graph.initial, folder / INITIAL_STATE)
     settings = as_dict(planned.config)
-    adapters.write_peft_config(folder, graph.slots, settings, loaded)
+    adapters.write_peft_config(folder, graph.slots, planned.config, loaded)
     heads = attention_heads(loaded.config)
     return {
         **_description(planned, lowered, graph, settings),

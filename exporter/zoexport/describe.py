@@ -123,7 +123,7 @@ def _values(values: list[dict[str, Any]]) -> list[list[str]]:
 
 def list_methods() -> list[dict[str, Any]]:
     """Every method: name, summary and settings."""
-    from zoexport.core.config import fields
+    from zoexport.core.config import default_of, fields
     from zoexport.methods import methods
 
     found = []
@@ -132,7 +132,7 @@ def list_methods() -> list[dict[str, Any]]:
         settings = [
             {
                 "key": key,
-                "default": field.default,
+                "default": default_of(field),
                 "choices": list(info.choices),
                 "help": info.help,
                 "runtime": info.runtime,

@@ -149,10 +149,11 @@ zo_status zo_adapter_write(const zo_adapter* adapter, const zo_export_options* o
   });
 }
 
-zo_status zo_adapter_read(const char* folder, double alpha, const zo_adapter_room* layers, size_t count,
+zo_status zo_adapter_read(const char* folder, const char* description, const zo_adapter_room* layers, size_t count,
                           zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_TRY(check_path(folder, "folder"));
+    ZO_REQUIRE(description);
     std::vector<AdapterLayer> sizes;
     std::vector<zoexport::SlotSpec> wanted;
     std::vector<float*> rooms;
@@ -170,10 +171,10 @@ zo_status zo_adapter_read(const char* folder, double alpha, const zo_adapter_roo
       rooms.insert(rooms.end(), {layer.a, layer.b});
     }
     ZO_TRY(zoexport::check_layers(sizes));
-    return zoexport::read_peft(folder, {static_cast<double>(layers[0].rank), alpha, ""}, wanted,
-                               [&](size_t slot, const float* values) {
-                                 std::copy_n(values, wanted[slot].elements, rooms[slot]);
-                                 return Status();
-                               });
+    ZO_ASSIGN(own, zoexport::read_peft_settings(description, "description"));
+    return zoexport::read_peft(folder, own, wanted, [&](size_t slot, const float* values) {
+      std::copy_n(values, wanted[slot].elements, rooms[slot]);
+      return Status();
+    });
   });
 }

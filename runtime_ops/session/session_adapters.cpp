@@ -115,7 +115,8 @@ Status Session::export_adapter(const ExportOptions& options, const std::string& 
   }
   ZO_TRY(name_for_llama_cpp(layers));
   ZO_ASSIGN(own, read_peft_settings(description, join(files_.path(), kPeftConfig)));
-  const GgufSettings settings{manifest_.llama_cpp->architecture, own.base_model, static_cast<float>(own.alpha),
+  ZO_ASSIGN(alpha, share_alpha(own.scaling, layers));
+  const GgufSettings settings{manifest_.llama_cpp->architecture, own.base_model, static_cast<float>(alpha),
                               options.outtype};
   return write_gguf(layers, settings, path, options.replace);
 }

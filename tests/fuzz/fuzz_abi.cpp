@@ -269,8 +269,9 @@ class Host {
       matrices.push_back(std::make_unique<Array<float>>(numbers_, rank * outputs));
       layers[i] = {numbers_.byte() == 0xFF ? nullptr : "b", inputs, rank, outputs, a, matrices.back()->get()};
     }
-    const auto alpha = static_cast<double>(numbers_.number());
-    return zo_adapter_read(adapter_path(), alpha, numbers_.byte() == 0xFF ? nullptr : layers.get(), count, error);
+    const std::string description = R"({"r": 2, "lora_alpha": )" + std::to_string(numbers_.number()) + "}";
+    return zo_adapter_read(adapter_path(), description.c_str(), numbers_.byte() == 0xFF ? nullptr : layers.get(), count,
+                           error);
   }
 
   const char* adapter_path() {

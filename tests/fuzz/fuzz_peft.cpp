@@ -37,7 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto own = read_peft_settings(config, kPeftConfig);
   MUST(own.ok() || !own.failure().found.empty());
   std::set<size_t> taken;
-  const Status read = read_peft(folder.path(), {2, 4, ""}, slots, [&](size_t slot, const float* values) {
+  const auto bundle = read_peft_settings(R"({"r": 2, "lora_alpha": 4})", kPeftConfig);
+  const Status read = read_peft(folder.path(), *bundle, slots, [&](size_t slot, const float* values) {
     for (size_t i = 0; i < slots[slot].elements; ++i) {
       MUST(std::isfinite(values[i]));
     }

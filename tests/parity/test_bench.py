@@ -46,7 +46,7 @@ def test_the_baseline_takes_the_references_steps(compiler: Compiler, labels: str
     baseline = EagerZerothOrder(
         model,
         slots,
-        scaling=config.lora_alpha / config.lora_rank,
+        scaling=config.scaling,
         queries=config.queries,
         eps=config.eps,
         learning_rate=rate,

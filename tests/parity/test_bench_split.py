@@ -37,7 +37,7 @@ def test_the_baseline_takes_the_references_steps(compiler: Compiler) -> None:
     baseline = EagerFirstOrder(
         model,
         slots,
-        scaling=config.lora_alpha / config.lora_rank,
+        scaling=config.scaling,
         learning_rate=rate,
         weight_decay=config.weight_decay,
         clip=config.clip,

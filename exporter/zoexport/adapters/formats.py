@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Slot
 
 Slots = Mapping[str, Any]
@@ -20,7 +21,7 @@ class AdapterSettings:
     """What is true of a whole adapter.
 
     Attributes:
-        rank: inner size. alpha: the update is scaled by alpha / rank.
+        rank: inner size, and alpha, of which the scale is made: of modules that no pattern names (``LoraScaling``).
         base_model: a hub id or folder.
         target_modules: names or paths that match the adapted layers of the base model and no other.
         fan_in_fan_out: whether the base model keeps these layers' weights transposed (GPT-2).
@@ -28,6 +29,7 @@ class AdapterSettings:
         architecture: transformers' class of the base model.
         heads: of its attention, those of queries and those of keys; None where nobody says.
         llama_cpp: what llama.cpp calls the layers, as the bundle's manifest has it; None of older bundles.
+        rslora, rank_pattern, alpha_pattern: as of ``LoraScaling``.
     """
 
     rank: int
@@ -39,6 +41,16 @@ class AdapterSettings:
     architecture: str = ""
     heads: tuple[int, int] | None = None
     llama_cpp: Mapping[str, Any] | None = None
+    rslora: bool = False
+    rank_pattern: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    alpha_pattern: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def scaling(self) -> LoraScaling:
+        """Ranks and scales of its layers."""
+        return LoraScaling(
+            self.rank, self.alpha, self.rslora, self.rank_pattern, self.alpha_pattern
+        )
 
 
 class AdapterFormat(Protocol):
@@ -53,8 +65,8 @@ class AdapterFormat(Protocol):
         """Write the adapter to a new path, whole or not at all; the same slots give the same bytes.
 
         Raises:
-            ConfigError: the format has no name for an adapted layer, a number is not finite, the path exists and
-                ``replace`` is off, or the place cannot be written.
+            ConfigError: the format has no name for an adapted layer or cannot say its scale, a number is not finite,
+                the path exists and ``replace`` is off, or the place cannot be written.
         """
 
     def read(
@@ -65,7 +77,7 @@ class AdapterFormat(Protocol):
         Args:
             path: the adapter.
             shapes: of every slot of the bundle.
-            settings: the bundle's; rank and alpha must agree.
+            settings: the bundle's; ranks and scales must agree.
 
         Returns:
             Every slot, float32.

@@ -2,7 +2,8 @@
 
 A slot ``lora_A.<module>`` (in, rank) is the tensor ``<weight>.lora_a`` (rank, in) and ``lora_B.<module>`` (rank, out)
 is ``<weight>.lora_b`` (out, rank), where <weight> is llama.cpp's name of the layer and the rows of B are in llama.cpp's
-order (``llama_cpp_names``). It scales by alpha / rank, and takes the rank from the tensors.
+order (``llama_cpp_names``). It scales by alpha / rank, with one alpha of the file's, and takes the rank from the
+tensors: of layers that have a larger alpha, B takes up what it is more, by a power of two.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from zoexport.adapters.formats import (
 from zoexport.adapters.gguf_file import BadGgufError, GgufFile, open_gguf
 from zoexport.adapters.llama_cpp_names import Heads, names_of, rows_of
 from zoexport.adapters.native import write_gguf
+from zoexport.adapters.one_scale import inverse, one_scale, scaled
 from zoexport.core.errors import ConfigError, StateError, first_line, nearest
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Slot
 from zoexport.session.structs import OUTTYPES
 
@@ -71,20 +74,31 @@ class GgufFormat:
             ConfigError: as there, or a number is beyond the range of ``outtype``.
         """
         names = _names(settings, _shapes(slots))
-        write_gguf(path, slots, names, settings, outtype=self.outtype, replace=replace)
+        alpha, factors = _shared(settings, slot_modules(slots))
+        write_gguf(
+            path,
+            scaled(slots, factors),
+            names,
+            alpha,
+            base_model=settings.base_model,
+            outtype=self.outtype,
+            replace=replace,
+        )
 
     def read(
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, Array]:
         """Read such a file of any of its types, see :class:`~zoexport.adapters.AdapterFormat`."""
         layers = _layers(settings, shapes)
+        alpha, factors = _shared(settings, slot_modules(shapes))
         try:
             file = open_gguf(path)
             _check_fields(file, layers.architecture)
             slots = {name: slot for slot, name in layers.tensors.items()}
             names = {slots.get(name, name): name for name in file.tensors}
             check_names(path, names, shapes, layers.tensors.__getitem__)
-            _check_numbers(file, layers.tensors, settings)
+            _check_ranks(file, layers.tensors, settings.scaling)
+            _check_alpha(file, alpha, settings.alpha / alpha)
             found: dict[str, Array] = {}
             for slot, shape in shapes.items():
                 name = layers.tensors[slot]
@@ -101,7 +115,13 @@ class GgufFormat:
         except (BadGgufError, OSError) as error:
             reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else ""
             _unreadable(path, reason or first_line(error), error)
-        return found
+        return scaled(found, inverse(factors))
+
+
+def _shared(settings: AdapterSettings, modules: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """The alpha that the file says, and what each module's B is multiplied by."""
+    alphas = {module: settings.scaling.plain_alpha_of(module) for module in modules}
+    return one_scale(alphas, "gguf", "the alpha")
 
 
 def _shapes(slots: Slots) -> dict[str, tuple[int, ...]]:
@@ -218,14 +238,23 @@ def _check_fields(file: GgufFile, architecture: str) -> None:
         )
 
 
-def _check_numbers(file: GgufFile, tensors: Mapping[str, str], settings: AdapterSettings) -> None:
-    """Compare rank and alpha, before shapes of layers are."""
-    name = next(name for slot, name in tensors.items() if slot.startswith("lora_A."))
-    rank = file.tensors[name].shape[0]
-    check_number(f"{file.path}, the rank of {name}", rank, settings.rank, "lora.rank")
-    # llama.cpp scales by 1 where there is no alpha.
-    alpha = file.fields.get("adapter.lora.alpha") or rank
-    check_number(f"{file.path}, adapter.lora.alpha", alpha, settings.alpha, "lora.alpha")
+def _check_ranks(file: GgufFile, tensors: Mapping[str, str], scaling: LoraScaling) -> None:
+    """Compare ranks, before shapes of layers are."""
+    for slot, name in tensors.items():
+        half, _, module = slot.partition(".")
+        if half == "lora_A":
+            rank = file.tensors[name].shape[0]
+            where = f"{file.path}, the rank of {name}"
+            check_number(where, rank, scaling.rank_of(module), "lora.rank")
+
+
+def _check_alpha(file: GgufFile, alpha: float, setting_of_alpha: float) -> None:
+    found = file.fields.get("adapter.lora.alpha")
+    if not found:  # llama.cpp scales by 1 where there is none, which is no alpha where ranks differ
+        ranks = {t.shape[0] for name, t in file.tensors.items() if name.endswith(".lora_a")}
+        found = ranks.pop() if len(ranks) == 1 else None
+    where = f"{file.path}, adapter.lora.alpha"
+    check_number(where, found, alpha, "lora.alpha", setting_of_alpha)
 
 
 def _unreadable(path: Path, reason: str, error: Exception) -> NoReturn:

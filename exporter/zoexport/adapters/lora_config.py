@@ -8,7 +8,15 @@ from typing import Any
 
 from zoexport.core.errors import ConfigError
 
-_TAKEN = {"r", "lora_alpha", "target_modules", "layers_to_transform"}
+_TAKEN = {
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "target_modules",
+    "layers_to_transform",
+}
 _WITHOUT_EFFECT = {
     "auto_mapping",
     "base_model_name_or_path",
@@ -54,10 +62,15 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
         raise ConfigError(
             "lora",
             found=", ".join(other),
-            expected="plain LoRA: r, lora_alpha, target_modules and the last layers_to_transform",
+            expected="LoRA of " + ", ".join(sorted(_TAKEN)) + ", which is of the last layers",
             fix="Leave these fields out.",
         )
     settings: dict[str, Any] = {"lora.rank": lora.r, "lora.alpha": float(lora.lora_alpha)}
+    if lora.use_rslora:
+        settings["lora.rslora"] = "on"
+    for key in ("rank_pattern", "alpha_pattern"):
+        if getattr(lora, key):
+            settings[f"lora.{key}"] = dict(getattr(lora, key))
     targets = lora.target_modules
     if isinstance(targets, str):
         if targets != "all-linear":

@@ -1,7 +1,8 @@
 """mlx-lm's files: ``adapter_config.json`` and ``adapters.safetensors``, which MLX Swift's loader reads too.
 
 Neither is imported. Their ``<module>.lora_a`` (in, rank) and ``<module>.lora_b`` (rank, out) are the slots
-``lora_A.<module>`` and ``lora_B.<module>`` as they are; their ``scale`` is alpha / rank.
+``lora_A.<module>`` and ``lora_B.<module>`` as they are. One ``rank`` and one ``scale`` stand for all layers: matrices
+of a smaller rank are filled up with zeros, and B takes up powers of two of the scale.
 
 The description does not list paths. It says how many of the last blocks have adapters (``num_layers``) and what
 the adapted layers are called inside a block (``keys``). Both loaders start every layer that this covers with a
@@ -12,9 +13,11 @@ adds nothing: the file may have different layers in different blocks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from zoexport.adapters.files import (
     CONFIG,
@@ -28,6 +31,7 @@ from zoexport.adapters.files import (
     write_json,
 )
 from zoexport.adapters.formats import AdapterSettings, Slots, slot_modules
+from zoexport.adapters.one_scale import inverse, one_scale, scaled
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 
@@ -67,21 +71,26 @@ class MlxFormat:
         """
         from safetensors.numpy import save
 
-        num_layers, keys = _blocks(slot_modules(slots))
+        modules = slot_modules(slots)
+        num_layers, keys = _blocks(modules)
+        rank, scale, factors = _shared(settings, modules)
         config = {
             "fine_tune_type": "lora",
             "lora_parameters": {
                 "dropout": 0.0,
                 "keys": keys,
-                "rank": settings.rank,
-                "scale": settings.alpha / settings.rank,
+                "rank": rank,
+                "scale": scale,
             },
             "model": settings.base_model,
             "num_layers": num_layers,
         }
+        filled = {
+            name: _filled(name, values, rank) for name, values in scaled(slots, factors).items()
+        }
         with atomic_folder(path, replace=replace) as output:
             write_json(output / CONFIG, config)
-            (output / _LAYOUT.weights).write_bytes(save(tensors_of(slots, _LAYOUT)))
+            (output / _LAYOUT.weights).write_bytes(save(tensors_of(filled, _LAYOUT)))
 
     def read(
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
@@ -91,9 +100,44 @@ class MlxFormat:
         ``num_layers`` and ``keys`` are not looked at: which layers have weights decides, and these must be the
         bundle's.
         """
-        _blocks(slot_modules(shapes))
-        _check_config(path / CONFIG, read_config(path, _LAYOUT.tool, _LAYOUT.weights), settings)
-        return read_slots(path, shapes, _LAYOUT)
+        modules = slot_modules(shapes)
+        _blocks(modules)
+        rank, scale, factors = _shared(settings, modules)
+        described = read_config(path, _LAYOUT.tool, _LAYOUT.weights)
+        _check_config(path / CONFIG, described, rank, scale, settings.alpha / scale)
+        wanted = {
+            name: (shape[0], rank) if name.startswith("lora_A.") else (rank, shape[1])
+            for name, shape in shapes.items()
+        }
+        slots = read_slots(path, wanted, _LAYOUT)
+        for name, (rows, columns) in shapes.items():
+            cut = slots[name][:rows, :columns]
+            if np.count_nonzero(cut) != np.count_nonzero(slots[name]):
+                refuse(
+                    f"{path / _LAYOUT.weights}, {_key(name)}",
+                    found=f"an adapter of a rank above {min(cut.shape)}",
+                    expected=f"zeros beyond the shape {cut.shape}, which the bundle has",
+                    fix="Compile the model without lora.rank_pattern.",
+                )
+            slots[name] = np.ascontiguousarray(cut)
+        return scaled(slots, inverse(factors))
+
+
+def _shared(
+    settings: AdapterSettings, modules: Sequence[str]
+) -> tuple[int, float, dict[str, float]]:
+    """The rank and the scale that the file says, and what each module's B is multiplied by."""
+    scaling = settings.scaling
+    scales = {module: scaling.scale_of(module) for module in modules}
+    scale, factors = one_scale(scales, "mlx", "the scale")
+    return max(scaling.rank_of(module) for module in modules), scale, factors
+
+
+def _filled(name: str, values: Array, rank: int) -> Array:
+    """A slot's matrix with zeros up to a larger rank."""
+    a = name.startswith("lora_A.")
+    missing = rank - values.shape[1 if a else 0]
+    return np.pad(values, ((0, 0), (0, missing)) if a else ((0, missing), (0, 0)))
 
 
 def _blocks(modules: Iterable[str]) -> tuple[int, list[str]]:
@@ -117,7 +161,9 @@ def _blocks(modules: Iterable[str]) -> tuple[int, list[str]]:
     return max(blocks) - min(blocks) + 1, sorted(keys)
 
 
-def _check_config(path: Path, content: dict[str, Any], settings: AdapterSettings) -> None:
+def _check_config(
+    path: Path, content: dict[str, Any], rank: int, scale: float, alpha_of_scale: float
+) -> None:
     # mlx-lm takes a description without a type for LoRA's.
     kind = content.get("fine_tune_type", "lora")
     if kind != "lora":
@@ -137,6 +183,5 @@ def _check_config(path: Path, content: dict[str, Any], settings: AdapterSettings
             if "peft_type" in content
             else "Use the file that mlx-lm wrote.",
         )
-    rank, scale = settings.rank, settings.alpha / settings.rank
     check_number(f"{path}, 'rank'", parameters.get("rank"), rank, "lora.rank")
-    check_number(f"{path}, 'scale'", parameters.get("scale"), scale, "lora.alpha", rank)
+    check_number(f"{path}, 'scale'", parameters.get("scale"), scale, "lora.alpha", alpha_of_scale)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zoexport.adapters.files import Array
-from zoexport.adapters.formats import AdapterSettings, Slots, slot_modules
+from zoexport.adapters.formats import Slots, slot_modules
 from zoexport.session import abi, structs
 
 
@@ -32,8 +32,9 @@ def write_gguf(
     path: Path,
     slots: Slots,
     names: Mapping[str, Any],
-    settings: AdapterSettings,
+    alpha: float,
     *,
+    base_model: str,
     outtype: str,
     replace: bool,
 ) -> None:
@@ -41,7 +42,7 @@ def write_gguf(
 
     Args:
         path: the file. slots: of the adapter. names: see ``llama_cpp_names.names_of``.
-        settings: of the adapter. outtype: one of ``structs.OUTTYPES``.
+        alpha: of all layers. base_model: its own name, or empty. outtype: one of ``structs.OUTTYPES``.
         replace: what is at the path gives way.
 
     Raises:
@@ -49,18 +50,20 @@ def write_gguf(
     """
     adapter = structs.Adapter(
         architecture=names["architecture"].encode(),
-        base_model=settings.base_model.encode(),
-        alpha=settings.alpha,
+        base_model=base_model.encode(),
+        alpha=alpha,
     )
     _write(path, adapter, slots, names["layers"], "gguf", outtype, replace)
 
 
-def read_peft(path: Path, shapes: Mapping[str, tuple[int, ...]], alpha: float) -> dict[str, Array]:
+def read_peft(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], description: str
+) -> dict[str, Array]:
     """Read a folder that :func:`write_peft` or PEFT wrote.
 
     Args:
         path: the folder. shapes: of every slot, each one half of an adapter; the folder has these and nothing else.
-        alpha: of the adapter.
+        description: the text of an ``adapter_config.json`` whose ranks and scales the adapter must have.
 
     Returns:
         The slots in the order of ``shapes``, float32, contiguous.
@@ -78,7 +81,7 @@ def read_peft(path: Path, shapes: Mapping[str, tuple[int, ...]], alpha: float) -
         room.module = module.encode()
         (room.inputs, room.rank), room.outputs = a.shape, b.shape[1]
         room.a, room.b = a.ctypes.data, b.ctypes.data
-    abi.call("zo_adapter_read", abi.path_bytes(path), alpha, rooms, len(modules))
+    abi.call("zo_adapter_read", abi.path_bytes(path), description.encode(), rooms, len(modules))
     return {name: slots[name] for name in shapes}
 
 

@@ -7,18 +7,21 @@ The session's library writes and reads them. A slot ``lora_A.<module>`` (in, ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zoexport.adapters.files import CONFIG, Array, json_text, read_config
 from zoexport.adapters.formats import AdapterSettings, Slots, adapted_modules
 from zoexport.adapters.native import read_peft, write_peft
 from zoexport.core.errors import StateError, first_line
 from zoexport.core.files import atomic_file
+from zoexport.core.lora_scaling import LoraScaling, patterns_of
 from zoexport.core.types import Slot
 
 _CAUSAL = "CAUSAL_LM"
+_N = TypeVar("_N", int, float)
 
 
 class PeftFormat:
@@ -37,12 +40,13 @@ class PeftFormat:
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, Array]:
         """Read the two files, see :class:`~zoexport.adapters.AdapterFormat`."""
-        return read_peft(path, shapes, settings.alpha)
+        return read_peft(path, shapes, _description(settings))
 
 
 def _description(settings: AdapterSettings) -> str:
     """The text of ``adapter_config.json``."""
     content = {
+        "alpha_pattern": {pattern: _number(n) for pattern, n in settings.alpha_pattern.items()},
         "base_model_name_or_path": settings.base_model,
         "bias": "none",
         "fan_in_fan_out": settings.fan_in_fan_out,
@@ -50,21 +54,24 @@ def _description(settings: AdapterSettings) -> str:
         "init_lora_weights": True,
         "layers_pattern": None,
         "layers_to_transform": None,
-        "lora_alpha": int(settings.alpha)
-        if settings.alpha == int(settings.alpha)
-        else settings.alpha,
+        "lora_alpha": _number(settings.alpha),
         "lora_dropout": 0.0,
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": settings.rank,
+        "rank_pattern": dict(settings.rank_pattern),
         "revision": None,
         "target_modules": list(settings.target_modules),
         # PEFT has no task of masked language models: without one it wraps whatever model it is given.
         "task_type": _CAUSAL if settings.causal else None,
         "use_dora": False,
-        "use_rslora": False,
+        "use_rslora": settings.rslora,
     }
     return json_text(content)
+
+
+def _number(alpha: float) -> int | float:
+    return int(alpha) if alpha == int(alpha) else alpha
 
 
 def write_config(folder: Path, settings: AdapterSettings) -> None:
@@ -77,29 +84,33 @@ def write_config(folder: Path, settings: AdapterSettings) -> None:
         temporary.write_text(_description(settings), encoding="utf-8")
 
 
-def write_peft_config(
-    folder: Path, slots: Sequence[Slot], settings: Mapping[str, Any], loaded: Any
-) -> None:
+def write_peft_config(folder: Path, slots: Sequence[Slot], config: Any, loaded: Any) -> None:
     """Write a bundle's ``adapter_config.json``, where it has adapters.
 
     Args:
         folder: of the bundle.
         slots: of the training graph.
-        settings: of the compile, by key.
+        config: of the compile; ``LoraSettings`` where there are adapters.
         loaded: the :class:`~zoexport.models.LoadedModel`.
     """
     modules = adapted_modules(slots)
     if not modules:
         return
+    scaling: LoraScaling = config.scaling
+    ranks = {module: scaling.rank_of(module) for module in modules}
+    alphas = {module: scaling.alpha_of(module) for module in modules}
     write_config(
         folder,
         AdapterSettings(
-            rank=int(settings["lora.rank"]),
-            alpha=float(settings["lora.alpha"]),
+            rank=scaling.rank,
+            alpha=scaling.alpha,
             base_model=loaded.base,
             target_modules=tuple(target_modules(loaded.model, modules)),
             fan_in_fan_out=loaded.fan_in_fan_out,
             causal=not loaded.masked,
+            rslora=scaling.rslora,
+            rank_pattern=patterns_of(ranks, scaling.rank),
+            alpha_pattern=patterns_of(alphas, scaling.alpha),
         ),
     )
 
@@ -124,8 +135,9 @@ def read_settings(folder: Path) -> AdapterSettings:
     content = read_config(folder, "PEFT", "adapter_model.safetensors")
     try:
         rank, targets = int(content["r"]), content["target_modules"]
-        if rank < 1:
-            raise ValueError(f"a rank of {rank}")
+        ranks = _patterns(content, "rank_pattern", int)
+        if min([rank, *ranks.values()]) < 1:
+            raise ValueError(f"a rank of {min([rank, *ranks.values()])}")
         if not isinstance(targets, list) or not all(isinstance(name, str) for name in targets):
             raise TypeError("target_modules that are no list of names")
         return AdapterSettings(
@@ -135,6 +147,9 @@ def read_settings(folder: Path) -> AdapterSettings:
             target_modules=tuple(targets),
             fan_in_fan_out=bool(content.get("fan_in_fan_out", False)),
             causal=content.get("task_type", _CAUSAL) == _CAUSAL,
+            rslora=bool(content.get("use_rslora", False)),
+            rank_pattern=ranks,
+            alpha_pattern=_patterns(content, "alpha_pattern", float),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(
@@ -143,3 +158,19 @@ def read_settings(folder: Path) -> AdapterSettings:
             expected="r, lora_alpha and target_modules",
             fix="Use the file that zoexport or PEFT wrote.",
         ) from error
+
+
+def _patterns(content: Mapping[str, Any], key: str, kind: Callable[[Any], _N]) -> dict[str, _N]:
+    """Numbers by pattern, as ``patterns_of`` writes them: names alone, of which no matching takes long.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    given = content.get(key) or {}
+    if not isinstance(given, dict):
+        raise TypeError(f"{key} that is no object")
+    for pattern in given:
+        name = pattern.removeprefix("^")
+        if re.escape(re.sub(r"\\(.)", r"\1", name)) != name:
+            raise ValueError(f"{key} with {pattern!r}, which is more than a name")
+    return {pattern: kind(value) for pattern, value in given.items()}

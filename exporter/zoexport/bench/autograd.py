@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.bench.eager import Clock, Timed, adapter
+from zoexport.core.lora_scaling import LoraScaling
 
 
 class EagerFirstOrder:
@@ -23,7 +24,7 @@ class EagerFirstOrder:
     Args:
         model: a causal language model in eval mode, fp32.
         slots: ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32.
-        scaling: alpha / rank.
+        scaling: what each adapter's output is multiplied by.
         learning_rate: of a step.
         optimizer: ``adamw`` or ``sgd``.
         momentum: of sgd.
@@ -36,7 +37,7 @@ class EagerFirstOrder:
         model: nn.Module,
         slots: Mapping[str, Tensor],
         *,
-        scaling: float,
+        scaling: LoraScaling,
         learning_rate: float,
         optimizer: str = "adamw",
         momentum: float = 0.0,
@@ -50,7 +51,9 @@ class EagerFirstOrder:
         for name in slots:
             if name.startswith("lora_B."):
                 module = name.removeprefix("lora_B.")
-                hook = adapter(self.slots[f"lora_A.{module}"], self.slots[name], scaling)
+                hook = adapter(
+                    self.slots[f"lora_A.{module}"], self.slots[name], scaling.scale_of(module)
+                )
                 self._handles.append(model.get_submodule(module).register_forward_hook(hook))
         options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
         values = list(self.slots.values())

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoexport.core.lora_scaling import LoraScaling
+
 Noise = Callable[[int, int], Callable[[int, Tensor], Tensor]]
 """(step, query) to a function that makes z of one adapter after another: (number of the adapter, B) to z."""
 
@@ -47,7 +49,7 @@ class EagerZerothOrder:
     Args:
         model: a causal language model in eval mode, fp32.
         slots: ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32, in the order of the noise.
-        scaling: alpha / rank.
+        scaling: what each adapter's output is multiplied by.
         queries, eps, learning_rate: of a step.
         noise: where z comes from.
     """
@@ -57,7 +59,7 @@ class EagerZerothOrder:
         model: nn.Module,
         slots: Mapping[str, Tensor],
         *,
-        scaling: float,
+        scaling: LoraScaling,
         queries: int,
         eps: float,
         learning_rate: float,
@@ -73,7 +75,7 @@ class EagerZerothOrder:
             if name.startswith("lora_B."):
                 module = name.removeprefix("lora_B.")
                 b = slots[name].clone()
-                hook = adapter(slots[f"lora_A.{module}"], b, scaling)
+                hook = adapter(slots[f"lora_A.{module}"], b, scaling.scale_of(module))
                 self._handles.append(model.get_submodule(module).register_forward_hook(hook))
                 self.b.append(b)
 

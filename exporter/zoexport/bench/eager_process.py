@@ -115,7 +115,6 @@ class _Side:
         bundle = Path(request["bundle"])
         manifest = manifests.read(bundle)
         self._check(manifest)
-        settings: dict[str, Any] = manifest["settings"]
         lines = Path(request["examples"]).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line)["candidates"][0] for line in lines]
         tokens = torch.tensor([row["tokens"] for row in rows])
@@ -123,7 +122,7 @@ class _Side:
         initial = load_file(str(bundle / INITIAL_STATE))
         # The file sorts its names; the noise numbers the slots in the manifest's order.
         slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
-        trainer = _trainer(self.loaded.model, slots, settings)
+        trainer = _trainer(self.loaded.model, slots, manifest)
         del initial, slots
         _forget_peak()
         try:
@@ -157,17 +156,19 @@ class _Side:
             )
 
 
-def _trainer(model: Any, slots: dict[str, Any], settings: dict[str, Any]) -> Any:
+def _trainer(model: Any, slots: dict[str, Any], manifest: dict[str, Any]) -> Any:
     """The baseline of a bundle's method: zeroth order where it has queries, else first order."""
     from zoexport.bench.autograd import EagerFirstOrder
     from zoexport.bench.eager import EagerZerothOrder
+    from zoexport.methods import config_of
 
-    scaling = settings["lora.alpha"] / settings["lora.rank"]
+    config: Any = config_of(manifest)
+    settings = manifest["settings"]
     if "queries" in settings:
         return EagerZerothOrder(
             model,
             slots,
-            scaling=scaling,
+            scaling=config.scaling,
             queries=settings["queries"],
             eps=settings["eps"],
             learning_rate=LEARNING_RATE,
@@ -175,7 +176,7 @@ def _trainer(model: Any, slots: dict[str, Any], settings: dict[str, Any]) -> Any
     return EagerFirstOrder(
         model,
         slots,
-        scaling=scaling,
+        scaling=config.scaling,
         learning_rate=LEARNING_RATE,
         **{key: settings[key] for key in ("optimizer", "momentum", "weight_decay", "clip")},
     )

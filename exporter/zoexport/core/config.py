@@ -6,6 +6,7 @@ into the bundle or may still be given when training starts.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import types
@@ -33,6 +34,7 @@ class SettingInfo:
     above: float | None = None
     at_least: float | None = None
     runtime: bool = False
+    below: float | None = None
 
 
 def setting(
@@ -44,20 +46,32 @@ def setting(
     above: float | None = None,
     at_least: float | None = None,
     runtime: bool = False,
+    below: float | None = None,
 ) -> Any:
     """A dataclass field that is a setting.
 
     Args:
-        default: the value where the user gives none; None means that method or target decides.
+        default: the value where the user gives none; None means that method or target decides. Of a setting that is
+            numbers by name, a dict.
         help: one line for ``zoexport methods``.
         key: the name in ``--set``; the field's own name where empty.
         choices: the only legal values, as text.
         above: a number must be greater than this.
         at_least: a number must be at least this.
+        below: a number must be less than this.
         runtime: whether ``train --set`` takes it too.
     """
-    info = SettingInfo(key, help, tuple(choices), above, at_least, runtime)
+    info = SettingInfo(key, help, tuple(choices), above, at_least, runtime, below)
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata={"setting": info})
     return dataclasses.field(default=default, metadata={"setting": info})
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """What a setting is where nobody gives it."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def fields(config: type) -> dict[str, tuple[dataclasses.Field[Any], SettingInfo]]:
@@ -224,6 +238,8 @@ def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
     kind = _base_type(hint)
     if value is None and kind is not hint:
         return None
+    if typing.get_origin(kind) is dict:
+        return _parse_numbers(info, value, typing.get_args(kind)[1])
     parsed = str(value) if kind is str else _parse_number(info, value, kind)
     if info.choices and str(parsed) not in info.choices:
         raise ConfigError(
@@ -235,12 +251,35 @@ def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
     return parsed
 
 
+def _parse_numbers(info: SettingInfo, value: Any, kind: type) -> dict[str, int | float]:
+    """Numbers by name: a mapping, or the text of one in YAML's or JSON's words."""
+    import yaml
+
+    given = value
+    if isinstance(value, str):
+        with contextlib.suppress(yaml.YAMLError):
+            given = yaml.safe_load(value)
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(
+            f"setting {info.key!r}",
+            found=repr(value),
+            expected="numbers by name, such as {q_proj: 8, down_proj: 4}",
+            fix=f"Write --set '{info.key}={{NAME: NUMBER}}', with a blank behind each colon.",
+        )
+    return {
+        name: _parse_number(dataclasses.replace(info, key=f"{info.key}: {name}"), number, kind)
+        for name, number in given.items()
+    }
+
+
 def _parse_number(info: SettingInfo, value: Any, kind: type) -> int | float:
     word = "a whole number" if kind is int else "a number"
     if info.above is not None:
         word += f" above {info.above:g}"
     if info.at_least is not None:
         word += f" of at least {info.at_least:g}"
+    if info.below is not None:
+        word += f" and below {info.below:g}"
     problem = ConfigError(
         f"setting {info.key!r}",
         found=repr(value),
@@ -258,6 +297,8 @@ def _parse_number(info: SettingInfo, value: Any, kind: type) -> int | float:
     if info.above is not None and not number > info.above:
         raise problem
     if info.at_least is not None and not number >= info.at_least:
+        raise problem
+    if info.below is not None and not number < info.below:
         raise problem
     return typing.cast("int | float", number)
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from zoexport.core.config import Synonyms, setting
 from zoexport.core.features import Feature
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Problem
 
 
@@ -140,12 +141,41 @@ class LoraSettings(TrainingSettings):
     lora_alpha: float = setting(
         16.0, key="lora.alpha", above=0, help="adapters are scaled by alpha / rank"
     )
+    lora_rslora: str = setting(
+        "off",
+        key="lora.rslora",
+        choices=("on", "off"),
+        help="whether adapters are scaled by alpha / sqrt(rank)",
+    )
+    lora_rank_pattern: dict[str, int] = setting(
+        {},
+        key="lora.rank_pattern",
+        at_least=1,
+        help="other ranks by module, as PEFT's rank_pattern",
+    )
+    lora_alpha_pattern: dict[str, float] = setting(
+        {},
+        key="lora.alpha_pattern",
+        above=0,
+        help="other alphas by module, as PEFT's alpha_pattern",
+    )
     lora_targets: str = setting(
         "attention",
         key="lora.targets",
         help="layers to adapt: attention (query and value), all-linear, or names",
     )
     lora_layers: str = setting("all", key="lora.layers", help="all, or last:K decoder layers")
+
+    @property
+    def scaling(self) -> LoraScaling:
+        """Ranks and scales of the adapters."""
+        return LoraScaling(
+            self.lora_rank,
+            self.lora_alpha,
+            self.lora_rslora == "on",
+            self.lora_rank_pattern,
+            self.lora_alpha_pattern,
+        )
 
     @property
     def modules(self) -> tuple[str, str]:

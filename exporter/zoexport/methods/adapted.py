@@ -19,16 +19,17 @@ Added = Mapping[str, Callable[[Tensor], Tensor]]
 
 
 def low_rank(a: Tensor, b: Tensor, scaling: float) -> Callable[[Tensor], Tensor]:
-    """What LoRA adds: scaling * x A B, with A (in, rank), B (rank, out), and alpha / rank for scaling."""
+    """What LoRA adds: scaling * x A B, with A (in, rank) and B (rank, out)."""
     return lambda x: scaling * (x @ a @ b)
 
 
 def lora(slots: Mapping[str, Tensor], config: LoraSettings) -> Added:
     """The adapter of every layer that has an ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out)."""
     modules = [name.removeprefix(LORA_B) for name in slots if name.startswith(LORA_B)]
-    scaling = config.lora_alpha / config.lora_rank
     return {
-        module: low_rank(slots[f"lora_A.{module}"], slots[f"{LORA_B}{module}"], scaling)
+        module: low_rank(
+            slots[f"lora_A.{module}"], slots[f"{LORA_B}{module}"], config.scaling.scale_of(module)
+        )
         for module in modules
     }
 

@@ -9,7 +9,7 @@ After, with the state slots A (in, rank) and B (rank, out)::
     y = aten.linear(x, W, bias)
     h = aten.matmul(x, A)
     d = aten.matmul(h, B)
-    y' = y + d * (alpha / rank)
+    y' = y + d * scale
 
 Left alone: linear layers that are not listed. B starts at zero, so the model is unchanged at first.
 """
@@ -21,6 +21,7 @@ from torch.fx import Node
 
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError, nearest
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
@@ -40,9 +41,8 @@ A_TENSOR_IDS = 1 << 30
 def lora_inject(
     graph: TrainingGraph,
     modules: list[str],
+    scaling: LoraScaling,
     *,
-    rank: int,
-    alpha: float,
     seed: int,
     train_a: bool = False,
 ) -> TrainingGraph:
@@ -51,17 +51,18 @@ def lora_inject(
     Args:
         modules: paths of linear layers in the Hugging Face model, in order; their places are the
             tensor ids of their B.
-        rank: inner size, at most the layer's smaller side.
-        alpha: the adapter's output is scaled by alpha / rank.
+        scaling: by module, the inner size, at most the layer's smaller side, and the scale of the adapter's output.
         seed: of A, which is N(0, 2/in) (He et al. 2015) as the noise specification draws it at step 0, query 0.
             Its scale belongs to the default lr: what a step of B changes grows with the square of it.
         train_a: whether A is trained too (LoRA) or stays as it is (LoRA-FA).
 
     Raises:
         VerifyError: a module's linear call is not in the graph.
-        ConfigError: the rank exceeds a layer's smaller side.
+        ConfigError: a rank exceeds a layer's smaller side, or a pattern names none of the modules.
     """
+    scaling.check(modules)
     for number, module in enumerate(modules):
+        rank = scaling.rank_of(module)
         out_features, in_features = check_rank(graph, module, rank)
         a_name, b_name = f"lora_A.{module}", f"lora_B.{module}"
         a_slot = Slot(
@@ -80,7 +81,7 @@ def lora_inject(
         )
         graph.initial[b_name] = torch.zeros(rank, out_features)
         for program in graph.programs.values():
-            _inject(program, a_slot, b_slot, alpha / rank)
+            _inject(program, a_slot, b_slot, scaling.scale_of(module))
     for program in graph.programs.values():
         program.module.recompile()
     return graph
@@ -103,7 +104,7 @@ def check_rank(graph: TrainingGraph, module: str, rank: int) -> tuple[int, int]:
     out_features, in_features = weight.shape
     if rank > min(in_features, out_features):
         raise ConfigError(
-            "setting 'lora.rank'",
+            "setting 'lora.rank' or 'lora.rank_pattern'",
             found=str(rank),
             expected=f"at most {min(in_features, out_features)}, the smaller side of {module}",
             fix="Choose a smaller rank, or other lora.targets.",
@@ -133,7 +134,7 @@ def linear_calls(program: Program, module: str, of: str = "lora_inject") -> list
     return calls
 
 
-def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> None:
+def _inject(program: Program, a_slot: Slot, b_slot: Slot, scale: float) -> None:
     calls = linear_calls(program, a_slot.module)
     a, b = (
         add_input(program, Value(slot.name, "state", slot.dtype, slot.shape))
@@ -148,7 +149,7 @@ def _inject(program: Program, a_slot: Slot, b_slot: Slot, scaling: float) -> Non
         keep_path(cursor, linear)
         for operator, *args in (
             (aten.matmul.default, b),
-            *([(aten.mul.Tensor, scaling)] if scaling != 1.0 else []),
+            *([(aten.mul.Tensor, scale)] if scale != 1.0 else []),
         ):
             with nodes.inserting_after(cursor):
                 cursor = call(nodes, operator, cursor, *args)

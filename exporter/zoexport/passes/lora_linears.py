@@ -7,7 +7,7 @@ Before::
 After, with the parameters A (rank, in) and B (out, rank)::
 
     y = aten.linear(x, W, bias)
-    y' = y + aten.linear(aten.linear(x, A), B) * (alpha / rank)
+    y' = y + aten.linear(aten.linear(x, A), B) * scale
 
 Left alone: linear layers that are not listed. B starts at zero, so the model is unchanged at first.
 """
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from zoexport.core import rng
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Program, RowReader, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, aten, call, keep_path, operand
 from zoexport.passes.lora_inject import A_TENSOR_IDS, check_rank, linear_calls
@@ -28,18 +29,20 @@ HALVES = ("lora_A", "lora_B")
 
 
 def lora_linears(
-    graph: TrainingGraph, modules: list[str], *, rank: int, alpha: float, seed: int
+    graph: TrainingGraph, modules: list[str], scaling: LoraScaling, *, seed: int
 ) -> TrainingGraph:
     """Add adapters to ``modules`` in every program.
 
     Args:
-        modules, rank, alpha, seed: as of ``lora_inject``.
+        modules, scaling, seed: as of ``lora_inject``.
 
     Raises:
         VerifyError, ConfigError: as of ``lora_inject``.
     """
+    scaling.check(modules)
     values: dict[str, Tensor] = {}
     for number, module in enumerate(modules):
+        rank = scaling.rank_of(module)
         out_features, in_features = check_rank(graph, module, rank)
         noise = rng.normals(seed, A_TENSOR_IDS + number, 0, 0, in_features * rank)
         a = torch.from_numpy(noise).view(in_features, rank).T * (2 / in_features) ** 0.5
@@ -49,7 +52,7 @@ def lora_linears(
         }
         values |= pair
         for program in graph.programs.values():
-            _inject(program, module, pair, alpha / rank)
+            _inject(program, module, pair, scaling.scale_of(module))
     graph.weights |= {name: tensor.to("meta") for name, tensor in values.items()}
     graph.parameters |= values.keys()
     if graph.source is not None:
@@ -73,7 +76,7 @@ class _WithAdapters:
         return self.reader.read_rows(name, begin, end)
 
 
-def _inject(program: Program, module: str, pair: Mapping[str, Tensor], scaling: float) -> None:
+def _inject(program: Program, module: str, pair: Mapping[str, Tensor], scale: float) -> None:
     calls = linear_calls(program, module, "lora_linears")
     a, b = (
         add_input(program, Value(name, "weight", "float32", tuple(tensor.shape)))
@@ -86,7 +89,7 @@ def _inject(program: Program, module: str, pair: Mapping[str, Tensor], scaling: 
         for operator, *rest in (
             (aten.linear.default, a),
             (aten.linear.default, b),
-            (aten.mul.Tensor, scaling),
+            (aten.mul.Tensor, scale),
         ):
             with nodes.inserting_after(linear if cursor is operand(linear) else cursor):
                 cursor = call(nodes, operator, cursor, *rest)

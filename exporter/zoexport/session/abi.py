@@ -9,7 +9,6 @@ import os
 from ctypes import (
     POINTER,
     c_char_p,
-    c_double,
     c_float,
     c_int32,
     c_size_t,
@@ -84,7 +83,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_drop_adapter": (_HANDLE, c_char_p),
     "zo_session_adapter": (_HANDLE, c_uint32, POINTER(c_char_p)),
     "zo_session_export_adapter": (_HANDLE, POINTER(structs.ExportOptions), c_char_p),
-    "zo_adapter_read": (c_char_p, c_double, POINTER(structs.AdapterRoom), c_size_t),
+    "zo_adapter_read": (c_char_p, c_char_p, POINTER(structs.AdapterRoom), c_size_t),
     "zo_adapter_write": (POINTER(structs.Adapter), POINTER(structs.ExportOptions), c_char_p),
     "zo_session_read_slot": (_HANDLE, c_char_p, c_int32, c_void_p, c_size_t),
     "zo_session_write_slot": (_HANDLE, c_char_p, c_void_p, c_size_t),

@@ -485,7 +485,7 @@ typedef struct zo_export_options {
 ZO_API zo_status zo_session_export_adapter(zo_session* session, const zo_export_options* options, const char* path,
                                            zo_error* error);
 
-/* One adapted layer: y += x A B alpha / rank. Matrices are row-major. */
+/* One adapted layer: y += x A B scale. Matrices are row-major. */
 typedef struct zo_adapter_layer {
   const char* module; /* PEFT: its path in the Hugging Face model */
   const char* weight; /* GGUF: llama.cpp's name of it, such as blk.0.attn_q.weight */
@@ -507,7 +507,7 @@ typedef struct zo_adapter {
   const char* description;  /* PEFT: the text of adapter_config.json */
   const char* architecture; /* GGUF: llama.cpp's name of the base model's */
   const char* base_model;   /* GGUF: the base model's own name; NULL: none */
-  float alpha;              /* GGUF */
+  float alpha;              /* GGUF: llama.cpp scales each layer by alpha / rank */
 } zo_adapter;
 
 /* Likewise writes an adapter that is no session's. */
@@ -518,16 +518,17 @@ ZO_API zo_status zo_adapter_write(const zo_adapter* adapter, const zo_export_opt
 typedef struct zo_adapter_room {
   const char* module; /* its path in the Hugging Face model */
   uint64_t inputs;
-  uint64_t rank; /* the same of all layers */
+  uint64_t rank;
   uint64_t outputs;
   float* a; /* (inputs, rank), row-major */
   float* b; /* (rank, outputs) */
 } zo_adapter_room;
 
-/* Reads an adapter in PEFT's form that has these layers, of these sizes, and this alpha, and nothing else. One that does not fit,
- * or is damaged, or has numbers that are not finite: ZO_STATE_ERROR, and nothing is filled. */
-ZO_API zo_status zo_adapter_read(const char* folder, double alpha, const zo_adapter_room* layers, size_t count,
-                                 zo_error* error);
+/* Reads an adapter in PEFT's form that has these layers, of these sizes and of the scales that `description`, the text of an
+ * adapter_config.json, gives them, and nothing else. One that does not fit, or is damaged, or has numbers that are not finite:
+ * ZO_STATE_ERROR, and nothing is filled. */
+ZO_API zo_status zo_adapter_read(const char* folder, const char* description, const zo_adapter_room* layers,
+                                 size_t count, zo_error* error);
 
 /* ---- state --------------------------------------------------------------------------------------------------- */
 

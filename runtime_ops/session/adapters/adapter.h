@@ -14,7 +14,7 @@ namespace zoexport {
 // Gives a matrix's values, row-major.
 using MatrixValues = std::function<void(float* values)>;
 
-// One adapted layer: y += x A B alpha / rank.
+// One adapted layer: y += x A B scale.
 struct AdapterLayer {
   std::string module;       // its path in the Hugging Face model
   LlamaCppLayer llama_cpp;  // of a GGUF file alone

@@ -18,27 +18,19 @@ namespace {
 using nlohmann::json;
 
 const std::string kPrefix = "base_model.model.";
+const std::string kHalfA = "lora_A.";
 const char* const kOther = "Use an adapter for the same base model and rank.";
 const char* const kLayers = "Compile the model with the adapter's layers (--set lora.targets=..., lora.layers=...).";
 constexpr double kNear = 1e-6;  // numbers that were once float32
 constexpr size_t kLongestName = 200;
 
 // Settings under which the two matrices are not the whole adapter, or mean something else.
-constexpr std::array kUnsupported = {"use_rslora",
-                                     "use_dora",
-                                     "use_qalora",
-                                     "lora_bias",
-                                     "modules_to_save",
-                                     "rank_pattern",
-                                     "alpha_pattern",
-                                     "layer_replication",
-                                     "trainable_token_indices",
-                                     "target_parameters",
-                                     "alora_invocation_tokens",
-                                     "use_bdlora",
-                                     "arrow_config",
-                                     "kasa_config",
-                                     "monteclora_config",
+constexpr std::array kUnsupported = {"use_dora",          "use_qalora",
+                                     "lora_bias",         "modules_to_save",
+                                     "layer_replication", "trainable_token_indices",
+                                     "target_parameters", "alora_invocation_tokens",
+                                     "use_bdlora",        "arrow_config",
+                                     "kasa_config",       "monteclora_config",
                                      "velora_config"};
 // Initializations that leave the base model as it is; the others move a part of it into the adapter.
 constexpr std::array kPlainInitializations = {"gaussian", "eva", "orthogonal"};
@@ -76,25 +68,42 @@ Result<json> read_config(const std::string& text, const std::string& where) {
   return content;
 }
 
-Status check_number(const json& content, const char* key, double expected, const char* setting,
-                    const std::string& where) {
-  const json found = content.value(key, json());
-  const double given = found.is_number() ? found.get<double>() : std::nan("");
-  if (std::fabs(given - expected) <= kNear * std::max(std::fabs(given), std::fabs(expected))) {
+Status check_number(double found, double expected, const std::string& where, const std::string& fix) {
+  if (std::fabs(found - expected) <= kNear * std::max(std::fabs(found), std::fabs(expected))) {
     return {};
   }
-  return refused(where + ", '" + key + "'", shown(found), decimal(expected) + ", as the bundle was compiled",
-                 found.is_number() ? std::string("Compile the model with --set ") + setting + "=" + shown(found) + "."
-                                   : "Use an adapter whose description has it.");
+  return refused(where, decimal(found), decimal(expected) + ", as the bundle was compiled", fix);
 }
 
-Status check_config(const json& content, const PeftSettings& own, const std::string& where) {
-  const json kind = content.value("peft_type", json());
-  if (kind != "LORA") {
-    return refused(where, "the peft_type " + shown(kind), "'LORA'", "Only LoRA adapters can be imported.");
+// Whether the layers have these ranks and the scales that the bundle gives them, whatever makes these up.
+Status check_scaling(const PeftScaling& found, const PeftScaling& own, const std::vector<SlotSpec>& wanted,
+                     const std::string& where) {
+  for (const SlotSpec& slot : wanted) {
+    if (slot.name.compare(0, kHalfA.size(), kHalfA) != 0) {
+      continue;
+    }
+    const std::string module = slot.name.substr(kHalfA.size());
+    ZO_ASSIGN(rank, found.rank_of(module));
+    ZO_ASSIGN(scale, found.scale_of(module));
+    ZO_ASSIGN(own_scale, own.scale_of(module));
+    const auto own_rank = static_cast<double>(slot.shape[1]);
+    const bool plain = found.uniform() && own.uniform();
+    ZO_TRY(check_number(rank, own_rank, where + (plain ? ", 'r'" : ", the rank of " + module),
+                        plain ? "Compile the model with --set lora.rank=" + decimal(rank) + "."
+                              : "Compile the model with the adapter's lora.rank and lora.rank_pattern."));
+    if (plain && found.rslora() == own.rslora()) {
+      ZO_TRY(check_number(found.alpha(), own.alpha(), where + ", 'lora_alpha'",
+                          "Compile the model with --set lora.alpha=" + decimal(found.alpha()) + "."));
+    }
+    ZO_TRY(check_number(scale, own_scale, where + ", the scale of " + module,
+                        "Compile the model with the adapter's lora.alpha, lora.alpha_pattern and lora.rslora."));
   }
-  ZO_TRY(check_number(content, "r", own.rank, "lora.rank", where));
-  ZO_TRY(check_number(content, "lora_alpha", own.alpha, "lora.alpha", where));
+  return {};
+}
+
+Status check_config(const json& content, const PeftScaling& given, const PeftScaling& own,
+                    const std::vector<SlotSpec>& wanted, const std::string& where) {
+  ZO_TRY(check_scaling(given, own, wanted, where));
   std::string unsupported;
   const auto add = [&](const char* key) {
     unsupported += (unsupported.empty() ? "" : ", ") + std::string(key) + "=" + shown(content.value(key, json()));
@@ -111,7 +120,7 @@ Status check_config(const json& content, const PeftSettings& own, const std::str
     add("init_lora_weights");
   }
   return unsupported.empty() ? Status()
-                             : refused(where, unsupported, "plain LoRA: two matrices a layer, scaled by alpha / rank",
+                             : refused(where, unsupported, "LoRA of two matrices a layer and a scale",
                                        "Train the adapter without these options.");
 }
 
@@ -233,13 +242,9 @@ std::string peft_key(const std::string& half, const std::string& module) {
 
 Result<PeftSettings> read_peft_settings(const std::string& text, const std::string& where) {
   ZO_ASSIGN(content, read_config(text, where));
-  const json rank = content.value("r", json());
-  const json alpha = content.value("lora_alpha", json());
-  if (!rank.is_number() || !alpha.is_number()) {
-    return refused(where, "no usable LoRA description", "r and lora_alpha", "Compile the model again.");
-  }
+  ZO_ASSIGN(scaling, PeftScaling::read(text, where));
   const json base = content.value("base_model_name_or_path", json());
-  return PeftSettings{rank.get<double>(), alpha.get<double>(), base.is_string() ? base.get<std::string>() : ""};
+  return PeftSettings{std::move(scaling), base.is_string() ? base.get<std::string>() : ""};
 }
 
 Status read_peft(const std::string& folder, const PeftSettings& own, const std::vector<SlotSpec>& wanted,
@@ -247,7 +252,12 @@ Status read_peft(const std::string& folder, const PeftSettings& own, const std::
   const std::string described = join(folder, kPeftConfig);
   ZO_ASSIGN(text, read_file(described, ZO_STATE_ERROR));
   ZO_ASSIGN(content, read_config(text, described));
-  ZO_TRY(check_config(content, own, described));
+  const json kind = content.value("peft_type", json());
+  if (kind != "LORA") {
+    return refused(described, "the peft_type " + shown(kind), "'LORA'", "Only LoRA adapters can be imported.");
+  }
+  ZO_ASSIGN(given, PeftScaling::read(text, described));
+  ZO_TRY(check_config(content, given, own.scaling, wanted, described));
   const std::string path = join(folder, kPeftWeights);
   ZO_ASSIGN(file, SafeTensors::open(path, ZO_STATE_ERROR));
   ZO_ASSIGN(tensors, named(file, wanted, path));

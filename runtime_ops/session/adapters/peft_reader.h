@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "session/adapters/peft_scaling.h"
 #include "session/manifest/manifest.h"
 #include "session/result.h"
 
@@ -12,8 +13,7 @@ namespace zoexport {
 
 // What a description says of a whole adapter.
 struct PeftSettings {
-  double rank = 0;
-  double alpha = 0;
+  PeftScaling scaling;
   std::string base_model;  // empty where it does not say
 };
 
@@ -27,8 +27,8 @@ std::string peft_key(const std::string& half, const std::string& module);
 // The settings of a bundle's own description.
 Result<PeftSettings> read_peft_settings(const std::string& text, const std::string& where);
 
-// Passes every slot of `wanted`, by its place there and as float32, to `take`, once all of the adapter was found to fit: its rank
-// and alpha are those of `own`, and it has these slots, which are matrices, of their sizes, and nothing else.
+// Passes every slot of `wanted`, by its place there and as float32, to `take`, once all of the adapter was found to fit: its layers'
+// scales are those of `own`, and it has these slots, which are matrices, of their sizes, and nothing else.
 Status read_peft(const std::string& folder, const PeftSettings& own, const std::vector<SlotSpec>& wanted,
                  const std::function<Status(size_t slot, const float* values)>& take);
 

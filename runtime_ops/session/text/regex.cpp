@@ -14,7 +14,6 @@ namespace zoexport {
 namespace {
 
 constexpr size_t kLongestPattern = 1 << 16;
-constexpr uint32_t kMostSteps = 10000000;     // of one match
 constexpr uint32_t kMostMemory = 64 << 10;    // of one match, in KiB
 constexpr uint32_t kMostNestedGroups = 64;    // as PCRE2 compiles them recursively
 constexpr uint32_t kMostRepeated = 1000;      // in {n,m}
@@ -302,14 +301,14 @@ Result<std::string> translated_regex(const std::string& pattern, const std::stri
   return translator.result();
 }
 
-Result<Regex> Regex::compile(const std::string& pattern, const std::string& where) {
+Result<Regex> Regex::compile(const std::string& pattern, const std::string& where, uint32_t most_steps) {
   ZO_ASSIGN(translated, translated_regex(pattern, where));
-  return compile_translated(translated, where);
+  return compile_translated(translated, where, most_steps);
 }
 
-Result<Regex> Regex::clusters(const std::string& where) { return compile_translated("\\X", where); }
+Result<Regex> Regex::clusters(const std::string& where) { return compile_translated("\\X", where, kMostSteps); }
 
-Result<Regex> Regex::compile_translated(const std::string& pattern, const std::string& where) {
+Result<Regex> Regex::compile_translated(const std::string& pattern, const std::string& where, uint32_t most_steps) {
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   if (context != nullptr) {
     pcre2_set_parens_nest_limit(context, kMostNestedGroups);
@@ -333,8 +332,8 @@ Result<Regex> Regex::compile_translated(const std::string& pattern, const std::s
   if (code->limits == nullptr || code->matched == nullptr) {
     return refused(where, "no memory left");
   }
-  pcre2_set_match_limit(code->limits, kMostSteps);
-  pcre2_set_depth_limit(code->limits, kMostSteps);
+  pcre2_set_match_limit(code->limits, most_steps);
+  pcre2_set_depth_limit(code->limits, most_steps);
   pcre2_set_heap_limit(code->limits, kMostMemory);
   return Regex(std::move(code), where);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,7 +24,9 @@ Result<std::string> translated_regex(const std::string& pattern, const std::stri
 
 class Regex {
  public:
-  static Result<Regex> compile(const std::string& pattern, const std::string& where);
+  static constexpr uint32_t kMostSteps = 10'000'000;  // of a match
+
+  static Result<Regex> compile(const std::string& pattern, const std::string& where, uint32_t most_steps = kMostSteps);
 
   // What a reader takes for one character: Unicode's extended grapheme clusters.
   static Result<Regex> clusters(const std::string& where);
@@ -36,7 +39,7 @@ class Regex {
   struct Free {
     void operator()(Code* code) const;
   };
-  static Result<Regex> compile_translated(const std::string& pattern, const std::string& where);
+  static Result<Regex> compile_translated(const std::string& pattern, const std::string& where, uint32_t most_steps);
   Regex(std::unique_ptr<Code, Free> code, std::string where) : code_(std::move(code)), where_(std::move(where)) {}
 
   std::unique_ptr<Code, Free> code_;

@@ -24,7 +24,9 @@ from zoexport.adapters import (
     write_peft_config,
 )
 from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.lora_scaling import LoraScaling, patterns_of
 from zoexport.core.types import Slot
+from zoexport.methods.prge.config import PrgeConfig
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 
@@ -138,6 +140,89 @@ def test_what_peft_saves_can_be_read(name: str, targets: str, layers: str, tmp_p
     assert theirs.fan_in_fan_out == fan_in_fan_out
 
 
+#: By name: what a LoraConfig says of ranks and scales, and how a model's layers are named there.
+SCALINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rsLoRA": ("llama", {"use_rslora": True}),
+    "ranks": ("qwen2", {"rank_pattern": {"q_proj": 3, "down_proj": 5}}),
+    "alphas": ("phi3", {"alpha_pattern": {"qkv_proj": 2.5, "layers.1.mlp.down_proj": 9}}),
+    # Two patterns for one module, of which the first counts; PEFT's own file would sort them.
+    "all": (
+        "gpt2",
+        {
+            "use_rslora": True,
+            "rank_pattern": {"h.1.attn.c_attn": 7, "c_attn": 2, r"h\.\d\.mlp\..*": 1},
+            "alpha_pattern": {"c_fc": 3.5},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_ranks_and_scales_by_module(name: str, tmp_path: Path) -> None:
+    """A model that PEFT wraps with such a config, PEFT's model of our files, and our reading of either's files."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    architecture, given = SCALINGS[name]
+    model = tiny(architecture)
+    fan_in_fan_out = bool(linear_from_conv1d(model))
+    modules = adapter_targets(model, "all-linear")
+    scaling = LoraScaling(
+        RANK,
+        ALPHA,
+        bool(given.get("use_rslora")),
+        given.get("rank_pattern", {}),
+        given.get("alpha_pattern", {}),
+    )
+    scaling.check(modules)
+    slots = {}
+    for module in modules:
+        layer, rank = model.get_submodule(module), scaling.rank_of(module)
+        a, b = f"lora_A.{module}", f"lora_B.{module}"
+        slots[a] = fixed(a, (layer.in_features, rank)) / math.sqrt(layer.in_features)
+        slots[b] = fixed(b, (rank, layer.out_features)) / 4
+    ranks = {module: scaling.rank_of(module) for module in modules}
+    alphas = {module: scaling.alpha_of(module) for module in modules}
+    settings = _settings(
+        model,
+        modules,
+        fan_in_fan_out=fan_in_fan_out,
+        rslora=scaling.rslora,
+        rank_pattern=patterns_of(ranks, RANK),
+        alpha_pattern=patterns_of(alphas, ALPHA),
+    )
+    PEFT.write(slots, settings, tmp_path / "ours")
+    assert read_settings(tmp_path / "ours").scaling == settings.scaling
+
+    config = LoraConfig(
+        r=RANK,
+        lora_alpha=ALPHA,
+        target_modules=list(settings.target_modules),
+        fan_in_fan_out=fan_in_fan_out,
+        task_type="CAUSAL_LM",
+        **given,
+    )
+    theirs = get_peft_model(tiny(architecture), config).eval()
+    with torch.no_grad():
+        for path, parameter in theirs.named_parameters():
+            for half in ("lora_A", "lora_B"):
+                if f".{half}.default.weight" in path:
+                    module = path.removeprefix("base_model.model.").partition(f".{half}.")[0]
+                    parameter.copy_(slots[f"{half}.{module}"].T)
+    expected = _logits(theirs)
+    assert (expected - _logits(tiny(architecture))).abs().max() > 0.01
+    ours = PeftModel.from_pretrained(tiny(architecture), str(tmp_path / "ours"))
+    assert torch.allclose(_logits(ours), expected, atol=2e-5)
+    ours.save_pretrained(str(tmp_path / "theirs"))
+    shapes = {key: tuple(value.shape) for key, value in slots.items()}
+    for folder in ("ours", "theirs"):
+        read = PEFT.read(tmp_path / folder, shapes, settings)
+        assert all(np.array_equal(read[key], value.numpy()) for key, value in slots.items())
+    # What the user's own patterns say, in the order in which they stand.
+    path = tmp_path / "ours" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **given}))
+    assert PEFT.read(tmp_path / "ours", shapes, settings).keys() == slots.keys()
+
+
 @pytest.fixture
 def adapter(tmp_path: Path) -> tuple[Path, dict[str, tuple[int, ...]], AdapterSettings]:
     model = tiny("llama")
@@ -202,7 +287,7 @@ def test_bundle_config(tmp_path: Path) -> None:
         Slot(name, "trainable", "float32", tuple(value.shape), 0, name.partition(".")[2])
         for name, value in _slots(Loaded.model, adapter_targets(Loaded.model, "attention")).items()
     ]
-    write_peft_config(tmp_path, slots, {"lora.rank": 4, "lora.alpha": 0.5, "lr": 1.0}, Loaded)
+    write_peft_config(tmp_path, slots, PrgeConfig(lora_rank=4, lora_alpha=0.5), Loaded)
     assert read_settings(tmp_path) == AdapterSettings(4, 0.5, "org/base", ("q_proj", "v_proj"))
 
 
@@ -230,13 +315,10 @@ def test_names_of_older_peft_are_read(adapter: Any) -> None:
 
 #: PEFT's settings under which two matrices a layer are not the adapter.
 UNSUPPORTED = [
-    "use_rslora",
     "use_dora",
     "use_qalora",
     "lora_bias",
     "modules_to_save",
-    "rank_pattern",
-    "alpha_pattern",
     "layer_replication",
     "trainable_token_indices",
     "target_parameters",
@@ -259,9 +341,20 @@ UNSUPPORTED = [
         ({"bias": "all"}, 'bias="all"'),
         ({"lora_bias": True, "use_dora": True}, "found use_dora=true, lora_bias=true"),
         ({"modules_to_save": ["lm_head"]}, r'modules_to_save=\["lm_head"\]'),
-        ({"rank_pattern": {"q_proj": 8}}, 'rank_pattern={"q_proj":8}'),
+        (
+            {"rank_pattern": {"q_proj": 8}},
+            r"the rank of model\.layers\.0\.self_attn\.q_proj: found 8; expected 4.*lora\.rank_pattern",
+        ),
+        ({"alpha_pattern": {"v_proj": 5}}, r"the scale of .*v_proj: found 1\.25; expected 1\.5"),
+        ({"use_rslora": True}, r"the scale of .*q_proj: found 3; expected 1\.5.*lora\.rslora"),
+        ({"use_rslora": 1}, "'use_rslora': found 1; expected true or false"),
+        ({"rank_pattern": True}, "'rank_pattern': found true; expected at most 1024 numbers"),
+        ({"rank_pattern": {"q_proj": "8"}}, 'found "8"; expected numbers above 0'),
+        ({"alpha_pattern": {r"(q)\1": 8}}, "'alpha_pattern': found .*a regular expression with"),
+        ({"alpha_pattern": {"(.+)+q": 8}}, "a pattern of modules: found"),
+        ({"alpha_pattern": dict.fromkeys(map(str, range(1025)), 1)}, "found 1025 patterns"),
         ({"init_lora_weights": "pissa"}, 'init_lora_weights="pissa"'),
-        *(({key: True}, f"{key}=true; expected plain LoRA") for key in UNSUPPORTED),
+        *(({key: True}, f"{key}=true; expected LoRA of two") for key in UNSUPPORTED),
     ],
 )
 def test_configs_that_do_not_fit(adapter: Any, changes: dict[str, Any], message: str) -> None:

@@ -238,6 +238,46 @@ def test_bfloat16_is_read(adapter: Any) -> None:
         np.testing.assert_allclose(values, slots[name], rtol=2**-8)
 
 
+def test_ranks_and_scales_by_module(tmp_path: Path) -> None:
+    """One alpha for the file, powers of two in B: the product is the change of the weight, and all comes back."""
+    model = tiny("mistral")
+    _, plain = _case(model)
+    made = dataclasses.replace(
+        plain, rslora=True, rank_pattern={"v_proj": 1, "gate_proj": 16}, alpha_pattern={"q_proj": 3}
+    )
+    scaling = made.scaling
+    slots = {}
+    for module in adapter_targets(model, "q_proj,v_proj,gate_proj"):
+        layer, rank = model.get_submodule(module), scaling.rank_of(module)
+        a, b = f"lora_A.{module}", f"lora_B.{module}"
+        slots[a] = fixed(a, (layer.in_features, rank)).numpy()
+        slots[b] = fixed(b, (rank, layer.out_features)).numpy()
+    GGUF.write(slots, made, tmp_path / "adapter.gguf")
+    reader = gguf.GGUFReader(tmp_path / "adapter.gguf")
+    alpha = float(reader.fields["adapter.lora.alpha"].contents())
+    tensors = {tensor.name: tensor.data for tensor in reader.tensors}
+    for module, name in (("self_attn.v_proj", "attn_v"), ("mlp.gate_proj", "ffn_gate")):
+        path = f"model.layers.1.{module}"
+        b, a = (tensors[f"blk.1.{name}.weight.lora_{half}"] for half in "ba")
+        change = (slots[f"lora_A.{path}"] @ slots[f"lora_B.{path}"]).T * scaling.scale_of(path)
+        np.testing.assert_allclose(b @ a * (alpha / a.shape[0]), change, rtol=1e-5, atol=1e-6)
+    again = GGUF.read(tmp_path / "adapter.gguf", _shapes(slots), made)
+    assert all(np.array_equal(again[name], values) for name, values in slots.items())
+    other = dataclasses.replace(made, rslora=False)
+    with pytest.raises(StateError, match=r"alpha: found 6; expected 3.*lora\.alpha=12"):
+        GGUF.read(tmp_path / "adapter.gguf", _shapes(slots), other)
+    other = dataclasses.replace(made, rank_pattern={"v_proj": 1, "gate_proj": 3})
+    with pytest.raises(
+        StateError, match=r"the rank of blk\.0\.ffn_gate\.weight\.lora_a: found 16; exp"
+    ):
+        GGUF.read(
+            tmp_path / "adapter.gguf", _shapes(slots), dataclasses.replace(other, rslora=False)
+        )
+    with pytest.raises(ConfigError, match="or powers of two of it"):
+        GGUF.write(slots, other, tmp_path / "other.gguf")
+    assert not (tmp_path / "other.gguf").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "modules", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -84,6 +85,62 @@ def test_mlx_lm_computes_the_same(name: str, targets: str, layers: str, tmp_path
     expected = _expected(model, slots)
     assert np.abs(expected - _expected(model, {})).max() > 0.01
     np.testing.assert_allclose(mlx_logits(loaded, fixed_tokens(2, 20)), expected, atol=1e-4)
+
+
+SCALED = AdapterSettings(
+    RANK,
+    ALPHA,
+    "org/base",
+    (),
+    rslora=True,
+    # Scales of 4 alpha / 2, alpha and alpha / 4.
+    rank_pattern={"v_proj": 1, "down_proj": 16},
+    alpha_pattern={"q_proj": 4 * ALPHA},
+)
+
+
+def test_ranks_and_scales_by_module(tmp_path: Path) -> None:
+    """One rank with zeros, one scale with powers of two in B: mlx-lm computes the same, and it comes back exactly."""
+    model = tiny("llama")
+    modules = adapter_targets(model, "q_proj,v_proj,down_proj")
+    scaling = SCALED.scaling
+    slots = {}
+    for module in modules:
+        layer, rank = model.get_submodule(module), scaling.rank_of(module)
+        a, b = f"lora_A.{module}", f"lora_B.{module}"
+        slots[a] = fixed(a, (layer.in_features, rank)) / math.sqrt(layer.in_features)
+        slots[b] = fixed(b, (rank, layer.out_features)) / 4
+    assert len({scaling.scale_of(module) for module in modules}) == 3
+    MLX.write(slots, SCALED, tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["lora_parameters"]["rank"] == 16
+    folder = save_tiny("llama", tmp_path / "model", tokenizer=False)
+    loaded = mlx_model(folder, tmp_path / "adapter")
+    added = {
+        m: low_rank(slots[f"lora_A.{m}"], slots[f"lora_B.{m}"], scaling.scale_of(m))
+        for m in modules
+    }
+    with torch.no_grad(), AdaptedModel(model).hooked(added):
+        expected = model(input_ids=fixed_tokens(2, 20), use_cache=False).logits.numpy()
+    np.testing.assert_allclose(mlx_logits(loaded, fixed_tokens(2, 20)), expected, atol=1e-4)
+    again = MLX.read(tmp_path / "adapter", _shapes(slots), SCALED)
+    assert list(again) == list(slots)
+    assert all(np.array_equal(again[name], value.numpy()) for name, value in slots.items())
+    # A rank above the bundle's does not fit, unless what is beyond it is nothing.
+    file = tmp_path / "adapter" / "adapters.safetensors"
+    tensors = mx.load(str(file))
+    tensors["model.layers.1.self_attn.v_proj.lora_b"][1, 2] = 1
+    mx.save_safetensors(str(file), tensors)
+    with pytest.raises(StateError, match="an adapter of a rank above 1"):
+        MLX.read(tmp_path / "adapter", _shapes(slots), SCALED)
+
+
+def test_scales_that_no_power_of_two_tells_apart(tmp_path: Path) -> None:
+    slots = _slots(tiny("llama"), adapter_targets(tiny("llama"), "attention"))
+    other = dataclasses.replace(SETTINGS, alpha_pattern={"v_proj": 2.5 * ALPHA})
+    with pytest.raises(ConfigError, match=r"the scale 1\.5 of .*q_proj and 3\.75 of .*v_proj"):
+        MLX.write(slots, other, tmp_path / "adapter")
+    assert not list(tmp_path.iterdir())
 
 
 def test_blocks_may_differ(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from zoexport.core.errors import ConfigError, StateError
 from zoexport.session import abi, structs
 
 SETTINGS = AdapterSettings(3, 6.0, "org/base", ("q_proj",))
+OWN = b'{"r": 3, "lora_alpha": 6}'
 OUTTYPES = {"f32": 0, "f16": 1, "q8_0": 7}
 Slots = dict[str, np.ndarray]
 
@@ -390,7 +391,7 @@ def test_room_that_is_none(
     fields = {"module": b"x", "inputs": 5, "rank": 2, "outputs": 6, "a": room.ctypes.data}
     layer = structs.AdapterRoom(**{**fields, "b": room.ctypes.data, **changes})
     with pytest.raises(ConfigError, match=message):
-        abi.call("zo_adapter_read", abi.path_bytes(tmp_path), 6.0, ctypes.byref(layer), count)
+        abi.call("zo_adapter_read", abi.path_bytes(tmp_path), OWN, ctypes.byref(layer), count)
 
 
 def test_what_does_not_fit_fills_nothing(tmp_path: Path) -> None:
@@ -403,7 +404,8 @@ def test_what_does_not_fit_fills_nothing(tmp_path: Path) -> None:
         layer.module, layer.inputs, layer.rank, layer.outputs = module, 5, 3, outputs
         layer.a = layer.b = room.ctypes.data
     with pytest.raises(StateError, match=r"y\.lora_B\.weight: found the shape \(6, 3\)"):
-        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), 6.0, layers, 2)
+        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), OWN, layers, 2)
     assert (room == 7).all()
+    other = OWN.replace(b"6", b"5")
     with pytest.raises(StateError, match="'lora_alpha': found 6; expected 5"):
-        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), 5.0, layers, 2)
+        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), other, layers, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ ZEROTH_ORDER = {
     "group_size": 32,
     "lora.rank": 16,
     "lora.alpha": 16.0,
+    "lora.rslora": "off",
+    "lora.rank_pattern": {},
+    "lora.alpha_pattern": {},
     "lora.targets": "attention",
     "lora.layers": "all",
     "queries": 4,
@@ -102,11 +106,30 @@ def test_values_keep_their_types() -> None:
         ({"seq_len": "1"}, "a whole number of at least 2"),
         ({"weights": "int5"}, "Did you mean 'int"),
         ({"batch": True}, "a whole number of at least 1"),
+        ({"lora.rank_pattern": "q_proj"}, "numbers by name"),
+        ({"lora.rank_pattern": "{q_proj:8}"}, "a whole number of at least 1"),
+        ({"lora.rank_pattern": "{1: 8}"}, "numbers by name"),
+        ({"lora.rank_pattern": "{q_proj: 2.5}"}, "a whole number of at least 1"),
+        ({"lora.rank_pattern": {"q_proj": 0}}, "'lora.rank_pattern: q_proj'"),
+        ({"lora.alpha_pattern": "{q_proj: 0}"}, "a number above 0"),
+        ({"lora.alpha_pattern": "["}, "numbers by name"),
     ],
 )
 def test_impossible_values(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         parse(PrgeConfig, values)
+
+
+def test_numbers_by_name_as_text_and_as_mappings() -> None:
+    for given in (
+        {"lora.rank_pattern": "{q_proj: 8}", "lora.alpha_pattern": r'{"layers\\.1\\..*": 2}'},
+        {"lora.rank_pattern": {"q_proj": 8.0}, "lora.alpha_pattern": {r"layers\.1\..*": "2"}},
+    ):
+        config = parse(PrgeConfig, given)
+        assert config.lora_rank_pattern == {"q_proj": 8}
+        assert config.lora_alpha_pattern == {r"layers\.1\..*": 2.0}
+        again = parse(PrgeConfig, json.loads(json.dumps(as_dict(config))))
+        assert again == config
 
 
 def test_all_problems_are_reported_together() -> None:

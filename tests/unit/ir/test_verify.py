@@ -13,6 +13,7 @@ from torch import nn
 from tests.support.graphs import WIDTH, captured
 from tests.support.splits import Layer, small
 from zoexport.core.errors import VerifyError
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Slot, TrainingGraph, Value
 from zoexport.ir.graphs import arguments, aten, copy_program, output_node, placeholders
 from zoexport.ir.verify import RULES, verify
@@ -23,7 +24,7 @@ from zoexport.passes.lora_inject import lora_inject
 
 def _graph() -> TrainingGraph:
     _, graph = captured(nn.Linear(WIDTH, WIDTH))
-    return lora_inject(graph, ["body"], rank=2, alpha=2, seed=0)
+    return lora_inject(graph, ["body"], LoraScaling(2, 2), seed=0)
 
 
 def _replace(values: list[Value], which: str, **changes: Any) -> None:

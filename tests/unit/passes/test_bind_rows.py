@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.support.graphs import SEQ, WIDTH, captured, operators
 from zoexport.core.errors import VerifyError
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Dim, TrainingGraph
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.dual_forward import dual_forward
@@ -35,7 +36,7 @@ class _Body(nn.Module):
 
 def _bound(body: nn.Module) -> TrainingGraph:
     _, graph = captured(body)
-    lora_inject(graph, ["body.adapted"], rank=2, alpha=2, seed=0)
+    lora_inject(graph, ["body.adapted"], LoraScaling(2, 2), seed=0)
     dual_forward(graph, COPIES // 2)
     label_logprobs(graph, max_labels=ROWS * SEQ)
     return bind_rows(graph, ROWS)

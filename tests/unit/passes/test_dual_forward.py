@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.support.graphs import WIDTH, captured, operators
 from zoexport.core.errors import VerifyError
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import aten, placeholders
 from zoexport.passes.dual_forward import dual_forward, sequential_forward
@@ -17,7 +18,7 @@ from zoexport.passes.lora_inject import lora_inject
 
 def _injected() -> TrainingGraph:
     _, graph = captured(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)))
-    return lora_inject(graph, ["body.0", "body.1"], rank=2, alpha=2, seed=0)
+    return lora_inject(graph, ["body.0", "body.1"], LoraScaling(2, 2), seed=0)
 
 
 @pytest.mark.parametrize(

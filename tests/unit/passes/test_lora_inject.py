@@ -9,6 +9,7 @@ from torch import nn
 from tests.support.graphs import VOCAB, WIDTH, captured, tokens
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.ir.interpret import interpret
 from zoexport.passes.lora_inject import A_TENSOR_IDS, lora_inject
 
@@ -19,7 +20,7 @@ def _model() -> nn.Module:
 
 def test_output_is_the_layer_plus_scaled_product() -> None:
     model, graph = captured(_model())
-    lora_inject(graph, ["body.2"], rank=4, alpha=8, seed=7)
+    lora_inject(graph, ["body.2"], LoraScaling(4, 8), seed=7)
     x = tokens(2)
     inputs = {"tokens": x, **graph.initial}
     unchanged = interpret(graph, "forward", inputs)["logits"]
@@ -33,7 +34,7 @@ def test_output_is_the_layer_plus_scaled_product() -> None:
 
 def test_slots_name_their_module_and_noise() -> None:
     _, graph = captured(_model())
-    lora_inject(graph, ["body.2", "body.0"], rank=2, alpha=2, seed=7)
+    lora_inject(graph, ["body.2", "body.0"], LoraScaling(2, 2), seed=7)
     assert [(slot.name, slot.role, slot.tensor_id) for slot in graph.slots] == [
         ("lora_A.body.2", "frozen", A_TENSOR_IDS),
         ("lora_B.body.2", "trainable", 0),
@@ -48,20 +49,20 @@ def test_slots_name_their_module_and_noise() -> None:
 def test_unknown_module_is_refused_with_the_nearest_name() -> None:
     _, graph = captured(_model())
     with pytest.raises(VerifyError, match=r"body\.0"):
-        lora_inject(graph, ["body.00"], rank=2, alpha=2, seed=0)
+        lora_inject(graph, ["body.00"], LoraScaling(2, 2), seed=0)
 
 
 def test_rank_above_the_smaller_side_is_refused() -> None:
     _, graph = captured(_model())
     with pytest.raises(ConfigError, match=f"at most {min(WIDTH, VOCAB)}"):
-        lora_inject(graph, ["head"], rank=VOCAB + 1, alpha=2, seed=0)
+        lora_inject(graph, ["head"], LoraScaling(VOCAB + 1, 2), seed=0)
 
 
 def test_both_matrices_can_be_trained() -> None:
     _, alone = captured(_model())
-    lora_inject(alone, ["body.0"], rank=2, alpha=2, seed=7)
+    lora_inject(alone, ["body.0"], LoraScaling(2, 2), seed=7)
     _, graph = captured(_model())
-    lora_inject(graph, ["body.0"], rank=2, alpha=2, seed=7, train_a=True)
+    lora_inject(graph, ["body.0"], LoraScaling(2, 2), seed=7, train_a=True)
     assert [(slot.name, slot.role, slot.tensor_id) for slot in graph.slots] == [
         ("lora_A.body.0", "trainable", A_TENSOR_IDS),
         ("lora_B.body.0", "trainable", 0),

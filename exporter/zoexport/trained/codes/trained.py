@@ -37,9 +37,7 @@ def of_adapters(config: Any, targets: list[str]) -> Insertion:
 
     inject = Pass(
         "lora_linears",
-        lambda graph: lora_linears(
-            graph, targets, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed
-        ),
+        lambda graph: lora_linears(graph, targets, config.scaling, seed=config.seed),
         "finds weights by the model's names, which stages rename",
     )
     matrices = [f"{module}.{half}" for module in targets for half in HALVES]

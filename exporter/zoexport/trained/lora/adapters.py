@@ -29,7 +29,7 @@ def settings_of(bundle: Bundle) -> AdapterSettings:
 
 
 def add_to_weights(model: torch.nn.Module, slots: Slots, settings: AdapterSettings) -> None:
-    """W + (A B)^T alpha / rank for the weight W (outputs, inputs) of every adapted layer."""
+    """W + (A B)^T times its scale for the weight W (outputs, inputs) of every adapted layer."""
     import numpy as np
     import torch
 
@@ -37,4 +37,4 @@ def add_to_weights(model: torch.nn.Module, slots: Slots, settings: AdapterSettin
         a, b = (np.asarray(slots[f"lora_{half}.{module}"], np.float32) for half in "AB")
         added = torch.from_numpy(np.ascontiguousarray((a @ b).T))
         layer: Any = model.get_submodule(module)
-        layer.weight.data.add_(added, alpha=settings.alpha / settings.rank)
+        layer.weight.data.add_(added, alpha=settings.scaling.scale_of(module))

@@ -25,8 +25,7 @@ def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
         lambda graph: lora_inject(
             graph,
             targets,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
+            config.scaling,
             seed=config.seed,
             train_a=config.first_order,
         ),

@@ -1,0 +1,51 @@
+"""Adapters whose layers are scaled differently, in formats that have one number for all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from zoexport.adapters.files import Array
+from zoexport.adapters.formats import Slots
+from zoexport.core.errors import ConfigError
+
+
+def one_scale(numbers: Mapping[str, float], kind: str, what: str) -> tuple[float, dict[str, float]]:
+    """The number that a file has for all layers, and what each layer's B is multiplied by to make up for it.
+
+    That is a power of two, from 1 on, so that a float32 loses nothing.
+
+    Args:
+        numbers: of each module, what the file should say. kind: the format's name. what: what the number is.
+
+    Raises:
+        ConfigError: the layers' numbers differ by more than powers of two.
+    """
+    least = min(numbers.values())
+    factors = {module: number / least for module, number in numbers.items()}
+    for module, factor in factors.items():
+        if math.frexp(factor)[0] != 0.5:
+            other = next(m for m, number in numbers.items() if number == least)
+            raise ConfigError(
+                f"adapter format {kind!r}",
+                found=f"{what} {least:g} of {other} and {numbers[module]:g} of {module}",
+                expected="one for all layers, or powers of two of it, as the file has one number",
+                fix="Use --format peft or merged.",
+            )
+    return least, factors
+
+
+def scaled(slots: Slots, factors: Mapping[str, float]) -> dict[str, Array]:
+    """The slots with the second matrix of each module multiplied by its factor, a power of two; float32."""
+    found = {name: np.asarray(values, np.float32) for name, values in slots.items()}
+    for module, factor in factors.items():
+        if factor != 1:
+            found[f"lora_B.{module}"] = found[f"lora_B.{module}"] * np.float32(factor)
+    return found
+
+
+def inverse(factors: Mapping[str, float]) -> dict[str, float]:
+    """What takes the factors back."""
+    return {module: 1 / factor for module, factor in factors.items()}
