@@ -13,6 +13,8 @@ namespace rng {
 inline constexpr const char* kSpecId = "zoexport-philox4x32-10/1";
 // Stochastic rounding of tensor t draws from tensor id t | kRounding: independent of t's noise.
 inline constexpr uint32_t kRounding = 0x80000000u;
+// Which inputs of an adapter are left out is drawn from tensor id b | kDropout, where b is its second matrix's.
+inline constexpr uint32_t kDropout = 0x60000000u;
 // The tensor id of the shuffle.
 inline constexpr uint32_t kShuffle = 0xFFFFFFFFu;
 
@@ -117,6 +119,19 @@ inline void signs(const Stream& stream, uint64_t start, size_t count, float* out
     for (size_t i = 0; i < kBlocks; ++i) {
       for (size_t j = 0; j < 4; ++j) {
         values[4 * i + j] = (word.w[j][i] >> 31) != 0 ? -1.0f : 1.0f;
+      }
+    }
+  });
+}
+
+// What dropout multiplies by: 0 where the element's word is below `threshold`, else `scale`. start + count <= 2^34.
+inline void kept(const Stream& stream, uint64_t start, size_t count, uint32_t threshold, float scale, float* out) {
+  fill(stream, start, count, out, [=](const Stream& s, uint32_t first, float* values) {
+    Words word;
+    philox(s, first, word);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      for (size_t j = 0; j < 4; ++j) {
+        values[4 * i + j] = word.w[j][i] < threshold ? 0.0f : scale;
       }
     }
   });

@@ -54,6 +54,7 @@ def test_every_exported_name_is_there() -> None:
             {"use_rslora": True, "rank_pattern": {"q": 2}, "alpha_pattern": {"v": 3}},
             {"lora.rslora": "on", "lora.rank_pattern": {"q": 2}, "lora.alpha_pattern": {"v": 3}},
         ),
+        ({"lora_dropout": 0.1}, {"lora.dropout": 0.1}),
         ({"target_modules": "all-linear"}, {"lora.targets": "all-linear"}),
         ({"target_modules": ["v_proj", "q_proj"]}, {"lora.targets": "q_proj,v_proj"}),
         ({"layers_to_transform": [3, 4], "target_modules": ["q"]}, {"lora.layers": "last:2"}),
@@ -73,7 +74,6 @@ def test_a_lora_config_becomes_settings(given: dict[str, Any], settings: dict[st
     [
         ({"use_dora": True}, "use_dora=True"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save=\['lm_head'\]"),
-        ({"lora_dropout": 0.1}, "lora_dropout=0.1"),
         ({"use_dora": True, "bias": "all"}, "bias='all', use_dora=True"),
         ({"init_lora_weights": "gaussian"}, "init_lora_weights='gaussian'"),
         ({"exclude_modules": ["v_proj"]}, "exclude_modules="),

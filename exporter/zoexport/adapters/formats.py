@@ -30,6 +30,7 @@ class AdapterSettings:
         heads: of its attention, those of queries and those of keys; None where nobody says.
         llama_cpp: what llama.cpp calls the layers, as the bundle's manifest has it; None of older bundles.
         rslora, rank_pattern, alpha_pattern: as of ``LoraScaling``.
+        dropout: share of the inputs that were left out while it was trained.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class AdapterSettings:
     rslora: bool = False
     rank_pattern: Mapping[str, int] = dataclasses.field(default_factory=dict)
     alpha_pattern: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    dropout: float = 0.0
 
     @property
     def scaling(self) -> LoraScaling:

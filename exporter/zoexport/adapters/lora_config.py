@@ -14,6 +14,7 @@ _TAKEN = {
     "use_rslora",
     "rank_pattern",
     "alpha_pattern",
+    "lora_dropout",
     "target_modules",
     "layers_to_transform",
 }
@@ -66,6 +67,8 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
             fix="Leave these fields out.",
         )
     settings: dict[str, Any] = {"lora.rank": lora.r, "lora.alpha": float(lora.lora_alpha)}
+    if lora.lora_dropout:
+        settings["lora.dropout"] = lora.lora_dropout
     if lora.use_rslora:
         settings["lora.rslora"] = "on"
     for key in ("rank_pattern", "alpha_pattern"):

@@ -77,7 +77,7 @@ class MlxFormat:
         config = {
             "fine_tune_type": "lora",
             "lora_parameters": {
-                "dropout": 0.0,
+                "dropout": settings.dropout,
                 "keys": keys,
                 "rank": rank,
                 "scale": scale,

@@ -55,7 +55,7 @@ def _description(settings: AdapterSettings) -> str:
         "layers_pattern": None,
         "layers_to_transform": None,
         "lora_alpha": _number(settings.alpha),
-        "lora_dropout": 0.0,
+        "lora_dropout": settings.dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": settings.rank,
@@ -111,6 +111,7 @@ def write_peft_config(folder: Path, slots: Sequence[Slot], config: Any, loaded: 
             rslora=scaling.rslora,
             rank_pattern=patterns_of(ranks, scaling.rank),
             alpha_pattern=patterns_of(alphas, scaling.alpha),
+            dropout=config.lora_dropout,
         ),
     )
 
@@ -150,6 +151,7 @@ def read_settings(folder: Path) -> AdapterSettings:
             rslora=bool(content.get("use_rslora", False)),
             rank_pattern=ranks,
             alpha_pattern=_patterns(content, "alpha_pattern", float),
+            dropout=float(content.get("lora_dropout") or 0.0),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(

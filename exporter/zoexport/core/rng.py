@@ -14,6 +14,8 @@ SPEC_ID = "zoexport-philox4x32-10/1"
 
 #: Stochastic rounding of tensor t draws from tensor id ``t | ROUNDING``, so that it is independent of t's noise.
 ROUNDING = 0x80000000
+#: Which inputs of an adapter are left out is drawn from tensor id ``b | DROPOUT``, where b is its second matrix's.
+DROPOUT = 0x60000000
 #: The tensor id of the shuffle; slots use ids below ``SHUFFLE - ROUNDING``.
 SHUFFLE = 0xFFFFFFFF
 

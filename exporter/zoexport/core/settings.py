@@ -159,12 +159,37 @@ class LoraSettings(TrainingSettings):
         above=0,
         help="other alphas by module, as PEFT's alpha_pattern",
     )
+    lora_dropout: float = setting(
+        0.0,
+        key="lora.dropout",
+        at_least=0,
+        below=1,
+        help="share of an adapter's inputs that a step leaves out, at random",
+    )
     lora_targets: str = setting(
         "attention",
         key="lora.targets",
         help="layers to adapt: attention (query and value), all-linear, or names",
     )
     lora_layers: str = setting("all", key="lora.layers", help="all, or last:K decoder layers")
+
+    @property
+    def needs(self) -> dict[Feature, str]:
+        """Dropout beside what all methods ask for."""
+        drops = {Feature.DROPOUT: "setting lora.dropout"} if self.lora_dropout else {}
+        return {**super().needs, **drops}
+
+    def problems(self) -> list[Problem]:
+        """Dropout where nothing is differentiated, or where there are no adapters."""
+        if not self.lora_dropout or (self.first_order and self.trained == "lora"):
+            return []
+        reason = (
+            "losses that a zeroth-order method subtracts differ by a perturbation, which dropout would hide"
+            if self.trained == "lora"
+            else "the method trains no adapters of floats"
+        )
+        where = f"setting lora.dropout={self.lora_dropout:g}"
+        return [Problem(where, reason, "Leave lora.dropout out, or train with method mebp.")]
 
     @property
     def scaling(self) -> LoraScaling:

@@ -43,6 +43,7 @@ class Stages:
         slots: the values of the state slots by name.
         length: which programs, of ``graph.lengths``.
         scalars: what programs read that is no tensor of the model, by role (epsilon, seed, step).
+        dropout: by slot of an adapter's second matrix, what its inputs are multiplied by; of the others, ones.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Stages:
         slots: Mapping[str, torch.Tensor],
         length: int,
         scalars: Mapping[str, torch.Tensor] | None = None,
+        dropout: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.graph = graph
+        self.dropout = dropout or {}
         self.scalars = scalars or {}
         self.values = {**graph.weights, **slots}
         self.programs = {
@@ -140,6 +143,9 @@ class Stages:
                 values.append(self.values[bound])
             elif value.role == "tokens":
                 values.append(self.tokens)
+            elif value.role == "dropout":
+                slot = stage.bind[value.name.removeprefix("dropout.")]
+                values.append(self.dropout.get(slot, torch.ones(value.sizes())))
             else:
                 values.append(
                     self.scalars[value.role] if value.role in self.scalars else next(rest)

@@ -26,7 +26,7 @@ from zoexport.ir.shapes import record_shapes
 
 _ABOVE_AXES = 11
 """Numbers of axes and parts stand among a graph's numbers too."""
-_FOLLOWING = ("tokens", "activation", "logits", "table", "cache_rows")
+_FOLLOWING = ("tokens", "activation", "logits", "table", "cache_rows", "dropout")
 """Roles of values whose sizes are rows and tokens."""
 _STEPS = {False: (32, 2), True: (16, 8)}
 """By whether lengths are close: tokens of the shortest rows that programs are made for, and parts of each doubling."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from zoexport.core import rng
 from zoexport.core.encoders import model_inputs
 from zoexport.core.settings import LoraSettings
 
@@ -18,19 +21,51 @@ Added = Mapping[str, Callable[[Tensor], Tensor]]
 """By module, what is added to its output as a function of its input."""
 
 
-def low_rank(a: Tensor, b: Tensor, scaling: float) -> Callable[[Tensor], Tensor]:
-    """What LoRA adds: scaling * x A B, with A (in, rank) and B (rank, out)."""
-    return lambda x: scaling * (x @ a @ b)
+@dataclasses.dataclass(frozen=True)
+class Dropped:
+    """What of adapters' inputs a step leaves out in an example (docs/rng.md, "Dropout").
+
+    Attributes:
+        share: p, of the inputs. seed: of the run. step: counts from 0. example: its number in the step.
+    """
+
+    share: float
+    seed: int
+    step: int
+    example: int
+
+    def factors(self, number: int, like: Tensor) -> Tensor:
+        """0 or 1 / (1 - p) for each element of the input of an adapter, whose second matrix has this tensor id."""
+        words = rng.words(self.seed, rng.DROPOUT | number, self.example, self.step, like.numel())
+        kept = torch.from_numpy(words >= int(self.share * 2**32)).view_as(like)
+        scale = torch.tensor(1 / (1 - self.share), dtype=torch.float32)
+        return kept * scale.to(like.dtype)
 
 
-def lora(slots: Mapping[str, Tensor], config: LoraSettings) -> Added:
-    """The adapter of every layer that has an ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out)."""
+def low_rank(
+    a: Tensor, b: Tensor, scaling: float, drop: Callable[[Tensor], Tensor] | None = None
+) -> Callable[[Tensor], Tensor]:
+    """What LoRA adds: scaling * x A B, with A (in, rank), B (rank, out) and x times what ``drop`` makes of it."""
+    return lambda x: scaling * ((x if drop is None else x * drop(x)) @ a @ b)
+
+
+def lora(
+    slots: Mapping[str, Tensor], config: LoraSettings, dropped: Dropped | None = None
+) -> Added:
+    """The adapter of every layer that has an ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out).
+
+    Args:
+        slots: in the order of their tensor ids. dropped: of a step that trains; None where nothing is left out.
+    """
     modules = [name.removeprefix(LORA_B) for name in slots if name.startswith(LORA_B)]
     return {
         module: low_rank(
-            slots[f"lora_A.{module}"], slots[f"{LORA_B}{module}"], config.scaling.scale_of(module)
+            slots[f"lora_A.{module}"],
+            slots[f"{LORA_B}{module}"],
+            config.scaling.scale_of(module),
+            None if dropped is None else functools.partial(dropped.factors, number),
         )
-        for module in modules
+        for number, module in enumerate(modules)
     }
 
 

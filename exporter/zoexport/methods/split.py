@@ -69,7 +69,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
             "check_stages", check_stages, "runs programs at the captured length", reads_values=True
         ),
     ]
-    order += insertion.families
+    order += [*insertion.families, *insertion.training]
     order += _quantized(config, insertion)
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
     if config.first_order:

@@ -142,6 +142,7 @@ class _Parts:
         scratch = activations
         anonymous = {"programs": self.programs(), "kernels": self.kernels()}
         anonymous["label rows"] = (1 + first_order) * _FLOAT * self._head_elements()
+        anonymous["dropout"] = self._dropout()
         mapped = {"weights": weights, "adapter file": self.adapter, "activations": activations}
         if any(found.copies_weights for found in self.footprints.values()):
             anonymous["weights"] = weights
@@ -203,6 +204,16 @@ class _Parts:
     def _head_elements(self) -> int:
         head = self.graph.programs[self._program(self.stages[-1].forward)]
         return sum(_product(value.shape) for value in head.inputs if value.role == "activation")
+
+    def _dropout(self) -> int:
+        """Bytes of what adapters' inputs are multiplied by: an array for each name that programs call it."""
+        arrays: dict[str, int] = {}
+        for program in self.graph.programs.values():
+            for value in program.inputs:
+                if value.role == "dropout":
+                    size = _FLOAT * _product(value.shape)
+                    arrays[value.name] = max(arrays.get(value.name, 0), size)
+        return sum(arrays.values())
 
     def _region(self) -> int:
         """Bytes of what passes from one stage to the next, at most."""

@@ -27,12 +27,14 @@ class Insertion:
     Attributes:
         captured: over the captured program, whose weights have the model's names.
         families: over each family of programs once, before its weights are quantized.
+        training: the same, of programs that train alone.
         quantized: the same, after they are.
         int8: names of weights that are int8 whatever the others are (``passes.quantize_stages``).
     """
 
     captured: tuple[Pass, ...] = ()
     families: tuple[Pass, ...] = ()
+    training: tuple[Pass, ...] = ()
     quantized: tuple[Pass, ...] = ()
     int8: tuple[str, ...] = ()
 

@@ -116,7 +116,7 @@ class Packer {
   Packer(const CallLimits& limits, std::vector<Call>& calls) : limits_(limits), calls_(calls) {}
 
   // False where the calls take more memory than there is; bytes() is then what they asked for.
-  bool place(const Row& row) {
+  bool place(const Row& row, uint32_t example) {
     const size_t wanted = row.entries.size();
     // A row is split over calls only where no call could hold its entries.
     if (calls_.empty() || used_ == limits_.rows || (wanted > room() && (wanted <= limits_.max_labels || room() == 0))) {
@@ -129,7 +129,7 @@ class Packer {
         return false;
       }
       const size_t part = std::min(wanted - done, room());
-      append(row, done, part);
+      append(row, example, done, part);
       done += part;
     }
     return true;
@@ -189,7 +189,7 @@ class Packer {
     return true;
   }
 
-  void append(const Row& row, size_t first, size_t count) {
+  void append(const Row& row, uint32_t example, size_t first, size_t count) {
     Call& call = calls_.back();
     const size_t begin = size_t{used_} * limits_.seq_len;
     std::copy_n(row.tokens, row.length, call.tokens.begin() + static_cast<std::ptrdiff_t>(begin));
@@ -199,6 +199,7 @@ class Packer {
       call.label_tokens.push_back(row.entries[i].token);
       call.owners.push_back(row.entries[i].owner);
     }
+    call.examples.push_back(example);
     ++used_;
   }
 
@@ -230,7 +231,7 @@ Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t c
       layout.labels.push_back(static_cast<uint32_t>(labels));
     }
     for (const Row& row : rows.rows()) {
-      if (!packer.place(row)) {
+      if (!packer.place(row, static_cast<uint32_t>(i))) {
         return Failure{ZO_INVALID_ARGUMENT, "a batch of " + std::to_string(count) + " examples",
                        "rows that take " + bytes_text(packer.bytes()),
                        "at most the " + bytes_text(machine_memory()) + " of this machine's memory",

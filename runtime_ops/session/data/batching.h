@@ -27,7 +27,8 @@ struct Call {
   std::vector<int64_t> tokens;           // rows * length, padded with the limits' pad_token, or 0
   std::vector<int64_t> label_positions;  // row * length + position
   std::vector<int64_t> label_tokens;
-  std::vector<uint32_t> owners;  // entry -> candidate of the layout
+  std::vector<uint32_t> owners;    // entry -> candidate of the layout
+  std::vector<uint32_t> examples;  // row -> example of the layout; rows beyond are filling
 };
 
 // A batch of examples as calls, and what is needed to reduce their outputs to losses.

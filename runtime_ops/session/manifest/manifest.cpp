@@ -212,6 +212,12 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   const JsonNode settings = root.member("settings");
   manifest.settings = read_settings(settings);
+  if (settings.has("lora.dropout")) {
+    manifest.dropout = settings.member("lora.dropout").number();
+    if (!(manifest.dropout >= 0 && manifest.dropout < 1)) {
+      settings.member("lora.dropout").problem("a number from 0 to below 1");
+    }
+  }
   if (settings.has("optimizer")) {
     manifest.optimizer = settings.member("optimizer").text();
     if (manifest.optimizer != "adamw" && manifest.optimizer != "sgd") {

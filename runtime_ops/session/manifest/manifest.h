@@ -140,6 +140,7 @@ struct Manifest {
   int64_t vocab_size = 0;                 // 0 where the manifest does not say
   std::optional<LlamaCppSpec> llama_cpp;  // absent of older bundles, and of those that train no adapter
   RunSettings settings;
+  double dropout = 0;  // share of adapters' inputs that a step leaves out; of programs that take it
   std::vector<ProgramSpec> programs;
   std::vector<SlotSpec> slots;
   std::vector<std::string> required_ops;

@@ -14,12 +14,12 @@ namespace {
 constexpr uint64_t kMostScratch = uint64_t{1} << 46;
 constexpr uint64_t kPadding = 64;  // of each tensor there
 
-// Of the noise that programs are given: one array for each name.
+// Of the noise and the dropout that programs are given: one array for each name.
 uint64_t noise_bytes(const Manifest& manifest) {
   std::map<std::string, uint64_t> arrays;
   for (const ProgramSpec& program : manifest.programs) {
     for (const ValueSpec& value : program.inputs) {
-      if (is_noise(value)) {
+      if (is_noise(value) || is_dropout(value)) {
         arrays[value.name] = std::max(arrays[value.name], value_bytes(value));
       }
     }

@@ -23,6 +23,12 @@ bool is_noise(const ValueSpec& value) { return value.role == "noise" || value.ro
 
 std::string noise_slot(const ValueSpec& value) { return value.name.substr(value.role.size() + 1); }
 
+bool is_dropout(const ValueSpec& value) { return value.role == "dropout"; }
+
+std::string dropout_slot(const ValueSpec& value) {
+  return value.name.size() > value.role.size() ? value.name.substr(value.role.size() + 1) : "";
+}
+
 bool fits_noise(const Manifest& manifest, const ValueSpec& value) {
   if (value.name.compare(0, value.role.size() + 1, value.role + ".") != 0 || value.shape.empty()) {
     return false;

@@ -22,4 +22,9 @@ std::string noise_slot(const ValueSpec& value);
 // Whether it is named after a slot of floats and float32 (queries, *SLOT), or (1, *SLOT) where a call perturbs one copy.
 bool fits_noise(const Manifest& manifest, const ValueSpec& value);
 
+// Whether a value is what the inputs of an adapter are multiplied by, and of which: "dropout.lora_B.q_proj" is that of the second
+// matrix lora_B.q_proj, by its name in the program.
+bool is_dropout(const ValueSpec& value);
+std::string dropout_slot(const ValueSpec& value);
+
 }  // namespace zoexport

@@ -38,7 +38,7 @@ class ProgramCheck {
         problems_(problems) {}
 
   void run() {
-    if (roles() && rows() && labels() && activations() && bound() && perturbs()) {
+    if (roles() && rows() && labels() && activations() && bound() && perturbs() && drops()) {
       if (backward_) {
         gradients();
       } else if (whole_ && pass_ == Pass::kForward) {
@@ -57,6 +57,9 @@ class ProgramCheck {
     std::set<std::string> inputs = {"weight", "state"};
     std::set<std::string> outputs;
     inputs.insert(first_ ? "tokens" : "activation");
+    if (!head_ && !whole_) {
+      inputs.insert("dropout");
+    }
     if (!head_ && manifest_.pad_token) {
       inputs.insert("tokens");  // that tell padding
     }
@@ -235,6 +238,30 @@ class ProgramCheck {
     if (program_.input("epsilon") == nullptr || !has) {
       return fail("the trainable slot " + *wanted.begin() + " without what perturbs it",
                   "the roles epsilon, and seed and step, or noise of each trainable slot that it reads");
+    }
+    return true;
+  }
+
+  // What adapters' inputs are multiplied by has their size, in every row and place.
+  bool drops() {
+    for (const ValueSpec& value : program_.inputs) {
+      if (!is_dropout(value)) {
+        continue;
+      }
+      const auto named = [&](const std::string& prefix) -> const SlotSpec* {
+        ValueSpec matrix;
+        matrix.name = prefix + dropout_slot(value).substr(std::min(dropout_slot(value).size(), prefix.size()));
+        return slot(matrix);
+      };
+      const SlotSpec* first = named("lora_A.");
+      const SlotSpec* second = named("lora_B.");
+      const bool fits = first != nullptr && second != nullptr && first->shape.size() == 2 &&
+                        value.name == value.role + ".lora_B." + dropout_slot(value).substr(7) &&
+                        value.has_shape({manifest_.rows, program_.length, first->shape[0]});
+      if (!fits) {
+        return fail("the input " + value.name + " of another name or shape",
+                    "dropout.lora_B.MODULE, (rows, length, inputs of the module)");
+      }
     }
     return true;
   }

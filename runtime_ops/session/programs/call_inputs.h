@@ -22,6 +22,7 @@ struct CallScalars {
   float learning_rate = 0;
   float epsilon = 0;
   const std::vector<float>* gradients = nullptr;  // one for each query; null: zeros, nothing is pending
+  bool drops = false;                             // whether adapters leave out inputs, by the seed and the step
 };
 
 // The values of a slot that a call reads, in the slot's dtype.
@@ -43,6 +44,26 @@ class NoiseInputs {
     std::optional<std::tuple<uint64_t, uint32_t, uint32_t>> of;
     std::vector<float> values;
   };
+  std::map<std::string, Made> made_;  // by the value's name
+};
+
+// What adapters' inputs are multiplied by (docs/rng.md, "Dropout"), made anew for each call of a program.
+class DropoutInputs {
+ public:
+  explicit DropoutInputs(double share);
+
+  // Of the input `value`, (rows, length, in), for the adapter of which `slot` is the second matrix: ones where the scalars drop
+  // nothing, and in rows beyond those of which `examples` says whose they are. Valid until the value is asked for again.
+  const float* values(const ValueSpec& value, const SlotSpec& slot, const CallScalars* scalars,
+                      const std::vector<uint32_t>* examples);
+
+ private:
+  struct Made {
+    bool ones = false;
+    std::vector<float> values;
+  };
+  uint32_t threshold_;
+  float scale_;
   std::map<std::string, Made> made_;  // by the value's name
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "session/manifest/roles.h"
+
 namespace zoexport {
 
 Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights,
@@ -13,6 +15,7 @@ Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs,
       weights_(weights),
       folder_(folder),
       scratch_(folder),
+      dropout_(manifest.dropout),
       nothing_pending_(manifest.queries(), 0.0f),
       update_(manifest.whole() ? nullptr : manifest.program("update")) {
   for (const StageSpec& stage : manifest.stages) {
@@ -98,6 +101,10 @@ const void* Stages::input(size_t stage, const ValueSpec& value, const StageValue
   }
   if (is_noise(value)) {
     return noise_.values(value, slots_.spec(slots_.find(noise_slot(value))), *values.scalars);
+  }
+  if (is_dropout(value)) {
+    return dropout_.values(value, slots_.spec(slot_of_[stage].at(dropout_slot(value))), values.scalars,
+                           values.examples);
   }
   if (role == "projected_gradients") {
     const std::vector<float>* gradients = values.scalars->gradients;

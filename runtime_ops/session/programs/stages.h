@@ -19,8 +19,9 @@ namespace zoexport {
 // What one run of a stage reads and writes; what its program has no role for stays null. Activations and their gradients
 // are float32 and lie one after another, each at a multiple of Scratch::kAlignment bytes.
 struct StageValues {
-  const CallScalars* scalars = nullptr;  // of programs that perturb
-  const int64_t* tokens = nullptr;       // (rows, length)
+  const CallScalars* scalars = nullptr;             // of programs that perturb, or of adapters that leave out inputs
+  const std::vector<uint32_t>* examples = nullptr;  // of the call's rows
+  const int64_t* tokens = nullptr;                  // (rows, length)
   const uint8_t* activations = nullptr;
   const uint8_t* output_gradients = nullptr;
   size_t entries = 0;                        // of labels, where a program takes any number
@@ -82,6 +83,7 @@ class Stages {
   const std::string& folder_;
   Scratch scratch_;
   NoiseInputs noise_;
+  DropoutInputs dropout_;
   const std::vector<float> nothing_pending_;  // zeros, one for each query
   const ProgramSpec* update_;
   std::vector<std::map<std::string, size_t>> slot_of_;  // by stage, and of `update_`: local name -> slot

@@ -39,6 +39,10 @@ class FirstOrderTrainer : public Trainer {
     ZO_TRY(sums_.begin());
     const StateValues state = [&](size_t slot) { return slots.current(slot); };
     const bool choices = input.run.loss == ZO_LOSS_CHOICES;
+    CallScalars scalars;
+    scalars.seed = input.run.seed;
+    scalars.step = input.step;
+    scalars.drops = true;
     CandidateScores scores(layout);
     StepOutput output;
     const auto reduce = [&] {
@@ -49,7 +53,7 @@ class FirstOrderTrainer : public Trainer {
     if (choices) {
       // An entry's weight depends on the scores of all of its example's candidates.
       for (const Call& call : layout.calls) {
-        ZO_TRY(scorer_.run(call, {}, slots, state, /*next=*/false));
+        ZO_TRY(scorer_.run(call, scalars, slots, state, /*next=*/false));
         scores.add(call, scorer_.logprobs(0));
       }
       if (!reduce()) {
@@ -84,8 +88,8 @@ class FirstOrderTrainer : public Trainer {
           update(settings, slot, slots);
         }
       };
-      const Status done = gradient_->run(call, entry_weights.data(), input.run.checkpoint_every, state, logprobs.data(),
-                                         scored, finished);
+      const Status done = gradient_->run(call, scalars, entry_weights.data(), input.run.checkpoint_every, state,
+                                         logprobs.data(), scored, finished);
       if (!finite) {
         return output;
       }

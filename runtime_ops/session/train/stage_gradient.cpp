@@ -79,9 +79,11 @@ Result<StageGradient> StageGradient::create(Stages& stages, GradientSums& sums) 
   return gradient;
 }
 
-Status StageGradient::forward(size_t stage, const Call& call, const StateValues& state, const uint8_t* in,
-                              uint8_t* out) {
+Status StageGradient::forward(size_t stage, const Call& call, const CallScalars& scalars, const StateValues& state,
+                              const uint8_t* in, uint8_t* out) {
   StageValues values;
+  values.scalars = &scalars;
+  values.examples = &call.examples;
   values.tokens = call.tokens.data();
   values.activations = in;
   values.next_activations = out;
@@ -95,8 +97,8 @@ void StageGradient::finish(size_t stage, const std::function<void(size_t)>& fini
   }
 }
 
-Status StageGradient::run(const Call& call, const float* weights, uint32_t every, const StateValues& state,
-                          float* logprobs, const std::function<Status()>& scored,
+Status StageGradient::run(const Call& call, const CallScalars& scalars, const float* weights, uint32_t every,
+                          const StateValues& state, float* logprobs, const std::function<Status()>& scored,
                           const std::function<void(size_t)>& finished) {
   const size_t head = stages_.head();
   const Plan plan(head, lowest_, every, stages_.activation_bytes(call.length));
@@ -104,7 +106,7 @@ Status StageGradient::run(const Call& call, const float* weights, uint32_t every
   ZO_TRY(scratch.reserve(plan.total()));
   uint8_t* const data = scratch.data();
   for (size_t stage = 0; stage < head; ++stage) {
-    ZO_TRY(forward(stage, call, state, data + plan.place(stage), data + plan.place(stage + 1)));
+    ZO_TRY(forward(stage, call, scalars, state, data + plan.place(stage), data + plan.place(stage + 1)));
   }
   const auto state_gradient = [&](size_t slot) { return sums_.target(slot); };
   ZO_TRY(head_.gradient(call, reinterpret_cast<const float*>(data + plan.place(head)), weights, state, logprobs,
@@ -116,9 +118,11 @@ Status StageGradient::run(const Call& call, const float* weights, uint32_t every
     // The forward pass left the activations of the last group; those of the others are made when the first is needed.
     const bool enters_group = stage > 0 && stage + 1 < head && stage + 1 == plan.start(stage + 1);
     for (size_t k = start; enters_group && k < stage; ++k) {
-      ZO_TRY(forward(k, call, state, data + plan.place(k), data + plan.place(k + 1)));
+      ZO_TRY(forward(k, call, scalars, state, data + plan.place(k), data + plan.place(k + 1)));
     }
     StageValues values;
+    values.scalars = &scalars;
+    values.examples = &call.examples;
     values.tokens = call.tokens.data();
     values.activations = data + plan.place(stage);
     values.output_gradients = data + plan.turn(stage + 1);

@@ -47,6 +47,7 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   };
   StageValues values;
   values.scalars = &scalars;
+  values.examples = &call.examples;
   values.tokens = call.tokens.data();
   if (stacked()) {
     repeated_.clear();

@@ -27,6 +27,7 @@ ZEROTH_ORDER = {
     "lora.rslora": "off",
     "lora.rank_pattern": {},
     "lora.alpha_pattern": {},
+    "lora.dropout": 0.0,
     "lora.targets": "attention",
     "lora.layers": "all",
     "queries": 4,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoexport.methods.adapted import AdaptedModel, Added, lora
+from zoexport.methods.adapted import AdaptedModel, Added, Dropped, lora
 from zoexport.methods.mebp.config import MebpConfig
 
 
@@ -34,6 +34,7 @@ class FirstOrderReference:
             name: value.detach().to(torch.float64, copy=True).requires_grad_()
             for name, value in slots.items()
         }
+        self.step_number = 0
         values = list(self.slots.values())
         options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
         self.optimizer: torch.optim.Optimizer = (
@@ -60,8 +61,8 @@ class FirstOrderReference:
         before = self.values()
         self.optimizer.zero_grad()
         losses = []
-        for example in batch:
-            loss = self.loss(example)
+        for number, example in enumerate(batch):
+            loss = self.loss(example, self._dropped(number))
             (loss / len(batch)).backward()
             losses.append(float(loss.detach()))
         gradients = {name: _gradient(value).clone() for name, value in self.slots.items()}
@@ -72,6 +73,7 @@ class FirstOrderReference:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
+        self.step_number += 1
         return {
             "losses": [sum(losses) / len(losses)],
             "gradients": gradients,
@@ -93,13 +95,17 @@ class FirstOrderReference:
         """A copy of every slot: no update is ever pending."""
         return self.values()
 
-    def loss(self, example: Any) -> Tensor:
+    def loss(self, example: Any, dropped: Dropped | None = None) -> Tensor:
         """The loss of one example, float64."""
-        return self.adapted.loss(example, self.config.loss, self.added())
+        return self.adapted.loss(example, self.config.loss, self.added(dropped))
 
-    def added(self) -> Added:
+    def added(self, dropped: Dropped | None = None) -> Added:
         """The adapter of every layer."""
-        return lora(self.slots, self.config)
+        return lora(self.slots, self.config, dropped)
+
+    def _dropped(self, example: int) -> Dropped | None:
+        share = self.config.lora_dropout
+        return Dropped(share, self.config.seed, self.step_number, example) if share else None
 
 
 def _gradient(value: Tensor) -> Tensor:

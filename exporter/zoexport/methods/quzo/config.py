@@ -93,7 +93,7 @@ class QuzoConfig(LoraSettings):
 
     def problems(self) -> list[Problem]:
         """Combinations that do not belong together."""
-        found = []
+        found = super().problems()
         most = _MOST_EPS[self.perturbation_bits]
         if not self.eps <= most:
             found.append(

@@ -62,7 +62,7 @@ class SpzoConfig(LoraSettings):
 
     def problems(self) -> list[Problem]:
         """Values of another form, and weights that cannot be trained."""
-        found = []
+        found = super().problems()
         if not _SPLIT.fullmatch(self.split):
             found.append(
                 Problem(

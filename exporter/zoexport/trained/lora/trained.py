@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
     """Adapters beside the linear layers ``targets``; first-order methods train the first matrix too."""
+    from zoexport.passes.drop_inputs import drop_inputs
     from zoexport.passes.lora_inject import lora_inject
 
     inject = Pass(
@@ -31,7 +32,8 @@ def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
         ),
         "adapters are found by weight name, so before weights are quantized and before stages rename them",
     )
-    return Insertion(captured=(inject,))
+    drop = Pass("drop_inputs", drop_inputs, "once for a family, which training alone passes")
+    return Insertion(captured=(inject,), training=(drop,) if config.lora_dropout else ())
 
 
 def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
