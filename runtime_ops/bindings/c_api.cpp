@@ -399,8 +399,7 @@ zo_status zo_session_evaluated(zo_session* session, uint32_t index, zo_evaluated
     ZO_REQUIRE(evaluated);
     const std::vector<zoexport::Evaluated>& made = impl.evaluated();
     if (index >= made.size()) {
-      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(made.size()),
-                     "Stop at the last evaluation."};
+      return beyond_evaluations(index, made.size());
     }
     const zo_evaluated found = to_c(made[index], impl.best() == &made[index]);
     return write_struct(found, sizeof(zo_evaluated), "zo_evaluated", evaluated);

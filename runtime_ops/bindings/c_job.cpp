@@ -23,6 +23,9 @@ struct zo_job {
 
 namespace {
 
+// The sizes of the first structs of these kinds.
+constexpr size_t kFirstRequest = offsetof(zo_job_request, eval_every), kFirstView = offsetof(zo_job_view, evaluations);
+
 // An absolute path as the job keeps it: where the process is may be another place when it goes on.
 std::string absolute(const char* path) { return std::filesystem::absolute(path).lexically_normal().string(); }
 
@@ -105,7 +108,7 @@ zo_status zo_job_start(zo_job* job, const zo_job_request* request, int32_t answe
     ZO_REQUIRE(job);
     ZO_REQUIRE(request);
     zo_job_request given;
-    ZO_TRY(read_struct(*request, sizeof(zo_job_request), "zo_job_request", given));
+    ZO_TRY(read_struct(*request, kFirstRequest, "zo_job_request", given));
     ZO_TRY(check_path(given.bundle, "bundle"));
     ZO_TRY(check_path(given.data, "data"));
     if (answer < ZO_JOB_ASK || answer > ZO_JOB_ANEW) {
@@ -119,6 +122,13 @@ zo_status zo_job_start(zo_job* job, const zo_job_request* request, int32_t answe
       return Failure{ZO_INVALID_ARGUMENT, "lr", std::to_string(given.lr), "a number above 0, or 0 for the bundle's",
                      "Correct the learning rate."};
     }
+    if (given.keep < ZO_KEEP_DEFAULT || given.keep > ZO_KEEP_BEST) {
+      return Failure{ZO_INVALID_ARGUMENT, "keep", std::to_string(given.keep), "one of ZO_KEEP_*", "Pass one of them."};
+    }
+    if (given.held_out == nullptr && (given.eval_every != 0 || given.patience != 0 || given.keep != ZO_KEEP_DEFAULT)) {
+      return Failure{ZO_INVALID_ARGUMENT, "eval_every, patience or keep", "no held_out",
+                     "held-out examples to evaluate on", "Pass some, or leave these at 0."};
+    }
     zoexport::JobRecord asked;
     asked.bundle = absolute(given.bundle);
     asked.data = absolute(given.data);
@@ -126,6 +136,9 @@ zo_status zo_job_start(zo_job* job, const zo_job_request* request, int32_t answe
     asked.steps = given.steps;
     asked.lr = given.lr;
     asked.evaluate = given.evaluate != 0;
+    asked.eval_every = given.eval_every;
+    asked.patience = given.patience;
+    asked.keep = given.keep;
     return job->impl.start(asked, answer, options);
   });
 }
@@ -174,7 +187,7 @@ zo_status zo_job_view_of(zo_job* job, zo_job_view* view, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(job);
     ZO_REQUIRE(view);
-    return write_struct(job->impl.view(), sizeof(zo_job_view), "zo_job_view", view);
+    return write_struct(job->impl.view(), kFirstView, "zo_job_view", view);
   });
 }
 
@@ -189,6 +202,18 @@ zo_status zo_job_losses(zo_job* job, zo_loss_point* points, size_t* count, zo_er
     }
     *count = found.size();
     return {};
+  });
+}
+
+zo_status zo_job_evaluated(zo_job* job, uint32_t index, zo_evaluated* evaluated, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(job);
+    ZO_REQUIRE(evaluated);
+    const std::vector<zo_evaluated> found = job->impl.evaluations();
+    if (index >= found.size()) {
+      return beyond_evaluations(index, found.size());
+    }
+    return write_struct(found[index], sizeof(zo_evaluated), "zo_evaluated", evaluated);
   });
 }
 
@@ -207,10 +232,18 @@ zo_status zo_job_requested(zo_job* job, zo_job_request* request, zo_error* error
     ZO_REQUIRE(request);
     job->requested = job->impl.record().value_or(zoexport::JobRecord());
     const zoexport::JobRecord& found = job->requested;
-    const zo_job_request filled = {
-        0,       found.evaluate ? 1 : 0, found.bundle.c_str(), found.data.c_str(), found.held_out.c_str(), found.steps,
-        found.lr};
-    return write_struct(filled, sizeof(zo_job_request), "zo_job_request", request);
+    const zo_job_request filled = {0,
+                                   found.evaluate ? 1 : 0,
+                                   found.bundle.c_str(),
+                                   found.data.c_str(),
+                                   found.held_out.c_str(),
+                                   found.steps,
+                                   found.lr,
+                                   found.eval_every,
+                                   found.patience,
+                                   found.keep,
+                                   0};
+    return write_struct(filled, kFirstRequest, "zo_job_request", request);
   });
 }
 

@@ -65,6 +65,11 @@ inline Failure null_argument(const char* name) {
     return null_argument(#pointer); \
   }
 
+inline Failure beyond_evaluations(uint32_t index, size_t count) {
+  return {ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(count),
+          "Stop at the last evaluation."};
+}
+
 // A path that a message can name.
 inline Status check_path(const char* path, const char* name) {
   if (path == nullptr) {

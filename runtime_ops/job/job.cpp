@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "job/calls.h"
 #include "job/conditions.h"
 #include "session/storage/files.h"
 
@@ -20,14 +21,6 @@ using nlohmann::json;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kNewestStep = 0.1;  // of the smoothed time of a step
 constexpr char kLeaving[] = ".leaving";
-
-// A verb of the C ABI as a Status.
-template <typename Verb, typename... Arguments>
-Status call(Verb verb, Arguments... arguments) {
-  zo_error error;
-  const zo_status status = verb(arguments..., &error);
-  return status == ZO_OK ? Status() : Status(Failure{status, error.where, error.found, error.expected, error.fix});
-}
 
 Result<SessionHandle> open_session(const std::string& bundle, const zo_open_options* options) {
   zo_session* session = nullptr;
@@ -43,8 +36,8 @@ struct Data {
 
 // The examples of a job's files for a session's run; the tokenizer is closed again, as it takes memory. `on_part` is told of
 // each file's bytes.
-Result<Data> read_data(const JobRecord& job, bool held_out, zo_session* session, const zo_open_options* options,
-                       zo_on_part on_part, void* user) {
+Result<Data> read_data(const JobRecord& job, zo_session* session, const zo_open_options* options, zo_on_part on_part,
+                       void* user) {
   zo_run run = sized<zo_run>();
   ZO_TRY(call(zo_session_run, session, &run));
   zo_tokenizer* opened = nullptr;
@@ -53,7 +46,7 @@ Result<Data> read_data(const JobRecord& job, bool held_out, zo_session* session,
   Data data{DatasetHandle(zo_dataset_new()), nullptr, sized<zo_read_report>()};
   ZO_TRY(call(zo_dataset_read, data.train.get(), tokenizer.get(), job.data.c_str(), run.loss, on_part, user,
               &data.report));
-  if (held_out && !job.held_out.empty()) {
+  if (!job.held_out.empty()) {
     data.held_out.reset(zo_dataset_new());
     zo_read_report ignored = sized<zo_read_report>();
     ZO_TRY(call(zo_dataset_read, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), run.loss, on_part, user,
@@ -67,6 +60,13 @@ zo_job_view empty_view() {
   view.loss = view.seconds_left = view.celsius = view.part = kNaN;
   view.before = view.after = sized<zo_evaluation>();
   return view;
+}
+
+void show_evaluation(const std::optional<zo_evaluation>& found, int32_t& there, zo_evaluation& shown) {
+  if (found) {
+    there = 1;
+    shown = *found;
+  }
 }
 
 // What is said of a call that cannot be made while the job runs.
@@ -104,7 +104,10 @@ Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
   if (record_) {
     show_record();
     const auto state = described(this->state());
-    view_.step = state.ok() ? (*state).value("steps", uint64_t{0}) : 0;
+    if (state.ok()) {
+      view_.step = (*state).value("steps", uint64_t{0});
+      held_out_ = record_->held_out.empty() ? HeldOut() : HeldOut(*state);
+    }
   }
 }
 
@@ -137,6 +140,7 @@ bool Job::end() {
   if (cancelled_) {
     record_.reset();
     view_ = empty_view();
+    held_out_ = HeldOut();
   }
   return cancelled_;
 }
@@ -149,10 +153,8 @@ Status Job::take_up(const JobRecord& asked, int32_t answer, const zo_open_option
   record.bundle_id = info.bundle_id;
   const JobHost nobody{};
   Part part{this, &nobody};
-  ZO_ASSIGN(data, read_data(asked, true, session.get(), options, Part::read, &part));
-  char digest[65];
-  ZO_TRY(call(zo_dataset_digest, data.train.get(), static_cast<char*>(digest)));
-  ZO_ASSIGN(asks, question(record, session.get(), digest));
+  ZO_ASSIGN(data, read_data(asked, session.get(), options, Part::read, &part));
+  ZO_ASSIGN(asks, question(record, session.get(), data.train.get(), data.held_out.get()));
   if (asks && (answer == ZO_JOB_ASK || (answer == ZO_JOB_CONTINUE && asks->nothing_left))) {
     return asks->message;
   }
@@ -169,8 +171,8 @@ Status Job::take_up(const JobRecord& asked, int32_t answer, const zo_open_option
   return {};
 }
 
-Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_session* session,
-                                                   const char* digest) const {
+Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_session* session, const zo_dataset* data,
+                                                   const zo_dataset* held_out) const {
   const std::string folder = state_of_job(folder_, asked.bundle_id);
   if (!exists(join(folder, "state.json"))) {
     return std::optional<Question>();
@@ -179,25 +181,36 @@ Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_se
   const uint64_t steps = state.value("steps", uint64_t{0});
   zo_run run = sized<zo_run>();
   ZO_TRY(call(zo_session_run, session, &run));
-  const json data = state.value("data", json()), settings = state.value("settings", json());
-  const bool other_data = data.is_object() && data.value("sha256", std::string()) != digest;
+  ZO_ASSIGN(digest, digest_of(data));
+  const json known = state.value("data", json()), settings = state.value("settings", json());
+  const bool other_data = known.is_object() && known.value("sha256", std::string()) != digest;
+  const HeldOut before(state);
+  ZO_ASSIGN(now, before.with(asked, held_out));
   const double rate = settings.is_object() ? settings.value("lr", run.lr) : run.lr;
   const bool other_rate = asked.lr != 0 && asked.lr != rate;
-  const bool nothing_left = steps >= asked.steps;
-  if (steps == 0 || !(other_data || other_rate || nothing_left)) {
+  const bool other_held_out = before.is_other(now);
+  const bool all_taken = steps >= asked.steps, nothing_left = all_taken || now.ended();
+  if (steps == 0 || !(other_data || other_held_out || other_rate || nothing_left)) {
     return std::optional<Question>();
   }
   Failure message{ZO_QUESTION, "what was trained before", std::to_string(steps) + " steps", "",
-                  nothing_left ? "Ask for more steps, or begin anew, which forgets them."
-                               : "Go on from there, or begin anew, which forgets them."};
+                  all_taken      ? "Ask for more steps, or begin anew, which forgets them."
+                  : nothing_left ? "Ask for more patience, or begin anew, which forgets them."
+                                 : "Go on from there, or begin anew, which forgets them."};
   if (other_data) {
-    message.found += " on " + std::to_string(data.value("examples", uint64_t{0})) + " other examples";
+    message.found += " on " + std::to_string(known.value("examples", uint64_t{0})) + " other examples";
     message.expected = "steps on these examples";
+  } else if (other_held_out) {
+    message.found += " with " + before.told(now);
+    message.expected = "steps with " + now.told(now);
   } else if (other_rate) {
     message.found += " with lr " + json(rate).dump();
     message.expected = "steps with lr " + json(asked.lr).dump();
-  } else {
+  } else if (all_taken) {
     message.expected = "fewer than the " + std::to_string(asked.steps) + " that are asked for";
+  } else {
+    message.found += ", the last evaluations of which had no lower loss";
+    message.expected = "a run that its patience has not ended";
   }
   return std::optional<Question>({std::move(message), nothing_left});
 }
@@ -231,17 +244,23 @@ Status Job::run_to_end(const JobHost& host, const zo_open_options* options) {
     return opened.failure().code == ZO_CANCELLED && !may_go_on(host) ? Status() : Status(opened.failure());
   }
   ZO_TRY(attach(*opened));
-  ZO_ASSIGN(before, evaluate(*opened, host, &JobRecord::before));
-  if (!before) {
-    return {};
+  // A run with held-out examples finds what is asked for while it trains, unless its first steps were taken without them.
+  const bool meanwhile = opened->held_out != nullptr;
+  if (!meanwhile || (view().step > 0 && !held_out_.untrained())) {
+    ZO_ASSIGN(before, evaluate(*opened, host, &JobRecord::before));
+    if (!before) {
+      return {};
+    }
   }
   ZO_ASSIGN(whole, train(*opened, host));
   if (!whole) {
     return {};
   }
-  ZO_ASSIGN(after, evaluate(*opened, host, &JobRecord::after));
-  if (!after) {
-    return {};
+  if (!meanwhile) {
+    ZO_ASSIGN(after, evaluate(*opened, host, &JobRecord::after));
+    if (!after) {
+      return {};
+    }
   }
   ZO_TRY(keep([](JobRecord& record) { record.done = true; }));
   show(host, ZO_JOB_DONE);
@@ -257,7 +276,7 @@ Result<Job::Opened> Job::open(const JobHost& host, const zo_open_options* option
                    "bundle " + record_->bundle_id + ", as when the run was started", "Start it again."};
   }
   Part part{this, &host};
-  ZO_ASSIGN(data, read_data(*record_, record_->evaluate, session.get(), options, Part::read, &part));
+  ZO_ASSIGN(data, read_data(*record_, session.get(), options, Part::read, &part));
   const std::lock_guard<std::mutex> lock(mutex_);
   view_.examples = data.report.examples;
   view_.shortened = data.report.shortened;
@@ -285,8 +304,11 @@ Status Job::attach(const Opened& opened) {
     ZO_TRY(call(zo_session_record, session, i, &record, static_cast<float*>(nullptr)));
     history.add(i + 1, static_cast<double>(record.loss));
   }
+  ZO_ASSIGN(found, described(state()));
+  ZO_ASSIGN(held_out, HeldOut(found).with(*record_, opened.held_out.get()));
   const std::lock_guard<std::mutex> lock(mutex_);
   history_ = std::move(history);
+  held_out_ = std::move(held_out);
   view_.step = info.steps;
   view_.loss = info.steps > 0 ? static_cast<double>(record.loss) : kNaN;
   return {};
@@ -339,21 +361,31 @@ void Job::show_part(const JobHost& host, uint64_t done, uint64_t total) {
 }
 
 Result<bool> Job::train(const Opened& opened, const JobHost& host) {
-  struct Run {
-    Job* job;
-    const JobHost* host;
-  } run{this, &host};
-  const zo_on_progress on_progress = [](void* user, const zo_progress* progress) -> int32_t {
-    const auto* of = static_cast<Run*>(user);
+  Part run{this, &host};
+  zo_train_options options = sized<zo_train_options>();
+  options.total_steps = record_->steps;
+  options.held_out = opened.held_out.get();
+  options.every = record_->eval_every;
+  options.patience = record_->patience;
+  options.keep = record_->keep;
+  options.user = &run;
+  options.on_progress = [](void* user, const zo_progress* progress) -> int32_t {
+    const auto* of = static_cast<Part*>(user);
     return of->job->taken(*progress, *of->host) ? 0 : 1;
+  };
+  options.on_part = Part::evaluated;
+  options.on_evaluated = [](void* user, const zo_evaluated* found) -> int32_t {
+    const auto* of = static_cast<Part*>(user);
+    return of->job->evaluated(*found, *of->host) ? 0 : 1;
   };
   for (;;) {
     if (!may_go_on(host)) {
       return false;
     }
     show(host, ZO_JOB_TRAINING);
-    const Status status = call(zo_session_train, opened.session.get(), opened.data.get(), record_->steps, on_progress,
-                               static_cast<void*>(&run));
+    const Status status =
+        call(zo_session_train_with, opened.session.get(), static_cast<const zo_dataset*>(opened.data.get()),
+             static_cast<const zo_train_options*>(&options));
     if (status.ok()) {
       return true;
     }
@@ -361,6 +393,16 @@ Result<bool> Job::train(const Opened& opened, const JobHost& host) {
       return status.failure();
     }
   }
+}
+
+bool Job::evaluated(const zo_evaluated& found, const JobHost& host) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    held_out_.add(found);
+  }
+  show(host, ZO_JOB_TRAINING);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return stop_ == ZO_WAIT_NONE;
 }
 
 bool Job::taken(const zo_progress& progress, const JobHost& host) {
@@ -441,6 +483,7 @@ void Job::show_record() {
   view_.steps = record_->steps;
   problem_ = kNone;
   history_ = LossHistory();
+  held_out_ = HeldOut();
 }
 
 template <typename Change>
@@ -468,6 +511,7 @@ Status Job::cancel() {
   }
   record_.reset();
   view_ = empty_view();
+  held_out_ = HeldOut();
   problem_ = kNone;
   return remove_job(folder_);
 }
@@ -501,15 +545,24 @@ Status Job::discard_state(const std::string& bundle_id) {
 zo_job_view Job::view() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   zo_job_view view = view_;
-  if (record_ && record_->before) {
-    view.has_before = 1;
-    view.before = *record_->before;
+  view.evaluations = static_cast<uint32_t>(held_out_.made().size());
+  if (const zo_evaluated* const best = held_out_.best(); best != nullptr) {
+    view.has_best = 1;
+    view.best_step = best->step;
   }
-  if (record_ && record_->after) {
-    view.has_after = 1;
-    view.after = *record_->after;
+  if (!record_ || !record_->evaluate) {
+    return view;
+  }
+  show_evaluation(record_->before ? record_->before : held_out_.untrained(), view.has_before, view.before);
+  if (record_->after || record_->done) {
+    show_evaluation(record_->after ? record_->after : held_out_.kept(), view.has_after, view.after);
   }
   return view;
+}
+
+std::vector<zo_evaluated> Job::evaluations() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return held_out_.made();
 }
 
 std::vector<zo_loss_point> Job::losses() const {

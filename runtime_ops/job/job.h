@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/handles.h"
+#include "job/held_out.h"
 #include "job/job_record.h"
 #include "job/loss_history.h"
 #include "session/result.h"
@@ -38,6 +39,7 @@ class Job {
   void pause(int32_t reason);
   zo_job_view view() const;
   std::vector<zo_loss_point> losses() const;
+  std::vector<zo_evaluated> evaluations() const;
   Failure problem() const;
   std::optional<JobRecord> record() const;
   Result<SessionHandle> session(const zo_open_options* options) const;
@@ -47,7 +49,7 @@ class Job {
   struct Opened {
     SessionHandle session;
     DatasetHandle data;
-    DatasetHandle held_out;
+    DatasetHandle held_out;  // null: of no file
   };
   // What the person has to be asked about the state of a bundle.
   struct Question {
@@ -55,7 +57,7 @@ class Job {
     bool nothing_left;  // all the steps were taken
   };
 
-  // What a zo_on_part of the session gets, and two of them.
+  // What the session's callbacks get, and two that are zo_on_part.
   struct Part {
     Job* job;
     const JobHost* host;
@@ -74,16 +76,19 @@ class Job {
   Result<Opened> open(const JobHost& host, const zo_open_options* options);
   // Attaches the state with the request's settings; the losses that it has are in the history.
   Status attach(const Opened& opened);
-  // Whether all steps were taken, and it was not ended before.
+  // Whether the run came to its end, and was not ended before.
   Result<bool> train(const Opened& opened, const JobHost& host);
-  // Keeps what an evaluation found in `found`, where one is asked for and was not made yet; false: it was ended before.
+  // Keeps what an evaluation finds in `found`, where one is asked for and was not made yet; false: it was ended before.
   Result<bool> evaluate(const Opened& opened, const JobHost& host, std::optional<zo_evaluation> JobRecord::* found);
+  // What the run finds on held-out examples while it trains: whether it goes on.
+  bool evaluated(const zo_evaluated& found, const JobHost& host);
   // Looks at the device, and waits as long as something is in the way that passes. True: the run goes on. False: it ends.
   bool may_go_on(const JobHost& host);
   // After a step: whether the next one may follow at once.
   bool taken(const zo_progress& progress, const JobHost& host);
   zo_conditions look(const JobHost& host);
-  Result<std::optional<Question>> question(const JobRecord& asked, zo_session* session, const char* digest) const;
+  Result<std::optional<Question>> question(const JobRecord& asked, zo_session* session, const zo_dataset* data,
+                                           const zo_dataset* held_out) const;
   Status discard_state(const std::string& bundle_id);
   void show_part(const JobHost& host, uint64_t done, uint64_t total);
   void show(const JobHost& host, int32_t phase, int32_t reason = ZO_WAIT_NONE, Failure problem = kNone);
@@ -102,6 +107,7 @@ class Job {
   zo_job_view view_;
   Failure problem_ = kNone;
   LossHistory history_;
+  HeldOut held_out_;
   bool running_ = false;
   bool cancelled_ = false;       // nobody goes on with the run that runs
   int32_t stop_ = ZO_WAIT_NONE;  // why it is to end

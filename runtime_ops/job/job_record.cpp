@@ -43,6 +43,10 @@ double number(const JsonNode& node) {
   return node.is_null() ? std::numeric_limits<double>::quiet_NaN() : node.number();
 }
 
+int64_t number_in(const JsonNode& root, const char* key, int64_t most) {
+  return root.has(key) ? root.member(key).integer(0, most) : 0;
+}
+
 std::optional<zo_evaluation> decoded(const JsonNode& root, const char* key) {
   if (!root.has(key)) {
     return std::nullopt;
@@ -63,6 +67,9 @@ Status write_job(const std::string& folder, const JobRecord& record) {
                    {"steps", record.steps},
                    {"lr", record.lr},
                    {"evaluate", record.evaluate},
+                   {"eval_every", record.eval_every},
+                   {"patience", record.patience},
+                   {"keep", record.keep},
                    {"change", record.change},
                    {"bundle_id", record.bundle_id},
                    {"done", record.done}};
@@ -98,6 +105,10 @@ Result<std::optional<JobRecord>> read_job(const std::string& folder) {
   record.steps = static_cast<uint64_t>(root.member("steps").integer(1, INT64_MAX));
   record.lr = root.member("lr").number();
   record.evaluate = root.member("evaluate").boolean();
+  // Not there at first.
+  record.eval_every = static_cast<uint32_t>(number_in(root, "eval_every", UINT32_MAX));
+  record.patience = static_cast<uint32_t>(number_in(root, "patience", UINT32_MAX));
+  record.keep = static_cast<int32_t>(number_in(root, "keep", ZO_KEEP_BEST));
   record.change = root.member("change").boolean();
   record.bundle_id = root.member("bundle_id").text();
   record.done = root.member("done").boolean();

@@ -12,10 +12,14 @@ namespace zoexport {
 struct JobRecord {
   std::string bundle;
   std::string data;
-  std::string held_out;  // empty: data
+  std::string held_out;  // empty: none; then evaluations before and after are on data
   uint64_t steps = 0;
   double lr = 0;  // 0: that of the run, or of the bundle
   bool evaluate = false;
+  // As zo_train_options has them.
+  uint32_t eval_every = 0;
+  uint32_t patience = 0;
+  int32_t keep = ZO_KEEP_DEFAULT;
   bool change = false;    // the person wants the state to go on with what is asked for
   std::string bundle_id;  // which names the state's folder
   bool done = false;

@@ -47,7 +47,10 @@ class LifeTest(private val case: File, private val output: File) {
         }
         assertFailsWith<ZoException.Bundle> { model.importBundle(case.resolve("plain.zobundle"), "life.zobundle") }
         model.importBundle(case.resolve("life.zobundle"), "life.zobundle")
-        model.choose(data = case.resolve("life.jsonl"), steps = (expected["steps"] as Double).toLong())
+        model.choose(
+            data = case.resolve("life.jsonl"), steps = (expected["steps"] as Double).toLong(),
+            heldOut = case.resolve("held-out.jsonl"),
+        )
         model.start()
         work!!.join()
     }
@@ -68,6 +71,9 @@ class LifeTest(private val case: File, private val output: File) {
         assertEquals(Phase.DONE, view.phase, model.screen.problem)
         same(expected["before"], view.before)
         same(expected["after"], view.after)
+        assertEquals((expected["best"] as Double).toLong(), view.bestStep)
+        assertEquals(view.bestStep, model.screen.evaluations.single { it.isBest }.step)
+        assertEquals(case.resolve("held-out.jsonl"), model.screen.heldOut)
         val prompt = expected["prompt"] as String
         val tokens = expected["tokens"].int()
         for (which in listOf("trained", "untrained")) {
@@ -103,7 +109,7 @@ class LifeTest(private val case: File, private val output: File) {
         val expected = Json.parse(case.resolve("expected.json").readText())
         newModel(case.resolve("life.pub").readLines())
         model.importBundle(case.resolve("prompts.zobundle"), "prompts.zobundle")
-        model.choose(data = case.resolve("life.jsonl"), steps = 1)
+        model.choose(data = case.resolve("life.jsonl"), steps = 1, heldOut = null)
         model.start(Answer.ANEW)
         work!!.join()
         repeat(2) {

@@ -24,15 +24,21 @@ DATA: list[dict[str, Any]] = [
     for number in range(3)
     for word in (" great", " bad")
 ]
+#: Of the other answers: the more certain, the worse, from some step on.
+HELD_OUT: list[dict[str, Any]] = [
+    {"prompt": f"The play number {number} was", "completion": word, "choices": [" great", " bad"]}
+    for number, word in enumerate((" great", " bad", " bad"))
+]
 
 
 def make_case(folder: Path) -> Path:
     """Write the case into ``folder``, and give it.
 
     ``life.zobundle`` is signed by the key of ``life.pub``, ``plain.zobundle`` by none, ``prompts.zobundle`` is
-    signed and its model has no chat template; ``life.jsonl`` is the data. ``expected.json`` has what the command line
-    says: ``before`` and ``after`` training ``state`` (loss and accuracy), ``trained`` and ``untrained`` (texts), and
-    the ``answers`` to ``questions`` in turn, of both. ``peft`` and ``adapter.gguf`` are the adapter.
+    signed and its model has no chat template; ``life.jsonl`` is the data, ``held-out.jsonl`` what is held out of it.
+    ``expected.json`` has what the command line says: ``before`` and ``after`` training ``state`` (loss and accuracy of
+    what is held out, after of the best step), ``best`` (that step), ``trained`` and ``untrained`` (texts), and the
+    ``answers`` to ``questions`` in turn, of both. ``peft`` and ``adapter.gguf`` are the adapter of the best step.
     """
     folder.mkdir(parents=True)
     keys = make_keys(folder / "keys")
@@ -53,11 +59,15 @@ def make_case(folder: Path) -> Path:
     pack(prompts, folder / "prompts.zobundle", force=False, progress=lambda *_: None)
     data = folder / "life.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in DATA))
+    held_out = folder / "held-out.jsonl"
+    held_out.write_text("".join(json.dumps(record) + "\n" for record in HELD_OUT))
     state = ("--state", folder / "state")
     expected: dict[str, Any] = {"steps": STEPS, "prompt": PROMPT, "tokens": TOKENS}
-    expected["before"] = verb("eval", bundle, "--data", data)
-    verb("train", bundle, "--data", data, *state, "--steps", STEPS)
-    expected["after"] = verb("eval", bundle, "--data", data, *state)
+    expected["before"] = verb("eval", bundle, "--data", held_out)
+    validation = ("--eval-data", held_out)
+    trained = verb("train", bundle, "--data", data, *state, "--steps", STEPS, *validation)
+    expected["best"] = trained["best_step"]
+    expected["after"] = verb("eval", bundle, "--data", held_out, *state)
     ask = ("generate", bundle, "--prompt", PROMPT, "--max-tokens", TOKENS)
     # Half a character at the end would be another one with the tokens that follow.
     expected["untrained"] = verb(*ask)["text"].rstrip("\N{REPLACEMENT CHARACTER}")
@@ -97,7 +107,7 @@ def check(case: Path, output: Path) -> None:
     A run that was paused has snapshots that an undisturbed one has not: the log tells all steps, the adapter their end.
     """
     for name in (
-        *("state/trajectory.log", "adapter.gguf"),
+        *("state/trajectory.log", "state/evaluations.json", "adapter.gguf"),
         *("peft/adapter_config.json", "peft/adapter_model.safetensors"),
     ):
         assert (output / name).read_bytes() == (case / name).read_bytes(), name

@@ -130,6 +130,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_job_discard": (_HANDLE,),
     "zo_job_view_of": (_HANDLE, POINTER(structs.JobView)),
     "zo_job_losses": (_HANDLE, POINTER(structs.LossPoint), POINTER(c_size_t)),
+    "zo_job_evaluated": (_HANDLE, c_uint32, POINTER(structs.Evaluated)),
     "zo_job_requested": (_HANDLE, POINTER(structs.JobRequest)),
     "zo_job_session": (_HANDLE, POINTER(structs.OpenOptions), POINTER(c_void_p)),
 }

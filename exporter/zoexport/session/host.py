@@ -28,6 +28,7 @@ from zoexport.session.support import (
     bring_backends,
     evaluated_of,
     evaluation_of,
+    evaluations,
     info_of,
     keys_of,
     open_options,
@@ -260,13 +261,7 @@ class Session(Handle):
     @property
     def evaluations(self) -> list[StepEvaluation]:
         """What the run found on its held-out examples so far, by steps."""
-        found: list[StepEvaluation] = []
-        one = structs.sized(structs.Evaluated)
-        with contextlib.suppress(ConfigError):  # beyond the last
-            while True:
-                abi.call("zo_session_evaluated", self.handle, len(found), ctypes.byref(one))
-                found.append(evaluated_of(one))
-        return found
+        return evaluations("zo_session_evaluated", self.handle)
 
     def cancel(self) -> None:
         """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled.

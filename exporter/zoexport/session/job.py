@@ -14,13 +14,23 @@ from zoexport.core.errors import DataError, ZoExportError
 from zoexport.session import abi, structs
 from zoexport.session.handles import Handle
 from zoexport.session.host import Session
-from zoexport.session.support import evaluation_of, interrupts, keys_of, known, open_options
-from zoexport.session.types import Engine, EngineCallback, Evaluation
+from zoexport.session.support import (
+    at_least,
+    evaluation_of,
+    evaluations,
+    interrupts,
+    keys_of,
+    known,
+    open_options,
+    position,
+)
+from zoexport.session.types import Engine, EngineCallback, Evaluation, StepEvaluation
 
 Answer = Literal["ask", "continue", "anew"]
 Phase = Literal[
     "idle", "preparing", "evaluating", "training", "waiting", "paused", "failed", "done"
 ]
+Keep = Literal["last", "best"]
 Reason = Literal["none", "asked", "heat", "battery", "disk", "memory", "background"]
 # In the order of the ABI's numbers.
 ANSWERS: tuple[Answer, ...] = ("ask", "continue", "anew")
@@ -33,6 +43,9 @@ REASONS: tuple[Reason, ...] = (
     *("disk", "memory", "background"),
 )
 
+_KEEPS: tuple[Keep | None, ...] = (None, "last", "best")
+"""As ``structs.KEEPS``."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -42,8 +55,9 @@ class Request:
         bundle: its folder. data: examples, as ``zoexport train --data`` takes them.
         steps: in total, those of an earlier run of the same state included.
         lr: None: that of the run, or of the bundle.
-        held_out: examples to evaluate on; None: ``data``.
-        evaluate: before the first step and after the last.
+        held_out: examples to evaluate on, also while it trains; None: ``data``, and not meanwhile.
+        evaluate: before the first step, and of what is kept of the run.
+        eval_every, patience, keep: of held-out examples, as :class:`zoexport.session.Validation` has them.
     """
 
     bundle: Path
@@ -52,6 +66,9 @@ class Request:
     lr: float | None = None
     held_out: Path | None = None
     evaluate: bool = False
+    eval_every: int | None = None
+    patience: int | None = None
+    keep: Keep | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +109,7 @@ class View:
         reason: why it waits or is paused. seconds_left: of the steps that are left.
         anonymous_bytes: the most that was seen during a step.
         part: of the examples that are read or evaluated on, 0 to 1.
+        best_step: that of the lowest loss on held-out examples (:attr:`Job.evaluations`).
     """
 
     phase: Phase
@@ -107,6 +125,7 @@ class View:
     before: Evaluation | None
     after: Evaluation | None
     part: float | None
+    best_step: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,8 +177,8 @@ def write_typed(path: Path, examples: Sequence[Typed], *, append: bool = False) 
 class Job(Handle):
     """A job in a folder of its own. Use it in a ``with`` statement.
 
-    :meth:`pause`, :meth:`cancel`, :attr:`view`, :attr:`losses` and :attr:`problem` may be used from any thread, and
-    from within what :meth:`run` calls.
+    :meth:`pause`, :meth:`cancel`, :attr:`view`, :attr:`losses`, :attr:`evaluations` and :attr:`problem` may be used
+    from any thread, and from within what :meth:`run` calls.
     """
 
     def __init__(
@@ -206,6 +225,9 @@ class Job(Handle):
             None if request.held_out is None else abi.path_bytes(request.held_out),
             request.steps,
             request.lr or 0,
+            0 if request.eval_every is None else at_least(1, "eval_every", request.eval_every),
+            0 if request.patience is None else at_least(1, "patience", request.patience),
+            position("keep", request.keep or "default", structs.KEEPS),
         )
         abi.call(
             *("zo_job_start", self.handle, ctypes.byref(given), ANSWERS.index(answer)),
@@ -294,6 +316,7 @@ class Job(Handle):
             before=evaluation_of(found.before) if found.has_before else None,
             after=evaluation_of(found.after) if found.has_after else None,
             part=known(found.part),
+            best_step=found.best_step if found.has_best else None,
         )
 
     @property
@@ -304,6 +327,11 @@ class Job(Handle):
         points = (structs.LossPoint * room)()
         abi.call("zo_job_losses", self.handle, points, ctypes.byref(count))
         return [(point.step, point.loss) for point in points[: count.value]]
+
+    @property
+    def evaluations(self) -> list[StepEvaluation]:
+        """What the run found on its held-out examples so far, by steps."""
+        return evaluations("zo_job_evaluated", self.handle)
 
     @property
     def problem(self) -> ZoExportError | None:
@@ -326,6 +354,9 @@ class Job(Handle):
             lr=found.lr or None,
             held_out=Path(os.fsdecode(found.held_out)) if found.held_out else None,
             evaluate=bool(found.evaluate),
+            eval_every=found.eval_every or None,
+            patience=found.patience or None,
+            keep=_KEEPS[found.keep],
         )
 
     def session(self) -> Session:

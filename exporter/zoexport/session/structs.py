@@ -422,6 +422,10 @@ class JobRequest(Structure):
         ("held_out", c_char_p),
         ("steps", c_uint64),
         ("lr", c_double),
+        ("eval_every", c_uint32),
+        ("patience", c_uint32),
+        ("keep", c_int32),
+        ("reserved", c_uint32),
     )
 
 
@@ -463,6 +467,9 @@ class JobView(Structure):
         ("before", Evaluation),
         ("after", Evaluation),
         ("part", c_double),
+        ("evaluations", c_uint32),
+        ("has_best", c_uint32),
+        ("best_step", c_uint64),
     )
 
 

@@ -90,6 +90,17 @@ def evaluated_of(found: structs.Evaluated) -> StepEvaluation:
     )
 
 
+def evaluations(function: str, handle: int) -> list[StepEvaluation]:
+    """All evaluations that a function of the library tells of, one a call."""
+    found: list[StepEvaluation] = []
+    one = structs.sized(structs.Evaluated)
+    with contextlib.suppress(ConfigError):  # beyond the last
+        while True:
+            abi.call(function, handle, len(found), ctypes.byref(one))
+            found.append(evaluated_of(one))
+    return found
+
+
 def evaluation_of(result: structs.Evaluation) -> Evaluation:
     """What the library says of an evaluation, as Python sees it."""
     return Evaluation(result.loss, known(result.accuracy), result.token_accuracy, result.examples)

@@ -62,9 +62,12 @@ final class AppModel {
 
     func finished() async { await model.finished() }
 
-    func choose(bundle: String, data: String, steps: UInt64, lr: Double?) {
+    func choose(bundle: String, data: String, steps: UInt64, lr: Double?, heldOut: String?) {
         let folder = places.bundles.appendingPathComponent(bundle, isDirectory: true)
-        model.choose(JobRequest(bundle: folder, data: places.data.appendingPathComponent(data), steps: steps, lr: lr))
+        model.choose(JobRequest(
+            bundle: folder, data: places.data.appendingPathComponent(data), steps: steps, lr: lr,
+            heldOut: heldOut.map { places.data.appendingPathComponent($0) }
+        ))
     }
 
     /// Lists what can be chosen.

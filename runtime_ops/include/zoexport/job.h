@@ -1,11 +1,11 @@
 /* zoexport job: one fine-tuning with a person around it, behind the C ABI of session.h, whose conventions hold here too.
  *
  * An app says which bundle, which examples and how many steps. The job keeps that in its folder, asks before it mixes
- * runs, evaluates before and after, waits while the device is hot, low on power or full, saves and ends where memory is
+ * runs, evaluates before, meanwhile and after, waits while the device is hot, low on power or full, saves and ends where memory is
  * short or the app says so, and goes on in another process. docs/hosts.md describes it.
  *
- * Threads: zo_job_pause, zo_job_view_of, zo_job_losses and zo_job_problem may be called from any thread, also while another call
- * runs, and from within its callbacks; the others one at a time. A job must not be closed while a call runs.
+ * Threads: zo_job_pause, zo_job_view_of, zo_job_losses, zo_job_evaluated and zo_job_problem may be called from any thread, also
+ * while another call runs, and from within its callbacks; the others one at a time. A job must not be closed while a call runs.
  */
 #ifndef ZOEXPORT_JOB_H_
 #define ZOEXPORT_JOB_H_
@@ -76,15 +76,21 @@ ZO_API void zo_job_close(zo_job* job);
 /* What is to be trained. Paths within the job's folder are kept as such: it may move. */
 typedef struct zo_job_request {
   uint32_t struct_size;
-  int32_t evaluate;     /* non-zero: loss and accuracy before the first step and after the last */
-  const char* bundle;   /* the bundle's folder */
-  const char* data;     /* examples, as zo_dataset_read takes them */
-  const char* held_out; /* likewise, to evaluate on; NULL: `data` */
-  uint64_t steps;       /* in total, those of an earlier run of the same state included */
-  double lr;            /* 0: that of the run, or of the bundle */
+  int32_t evaluate;   /* non-zero: loss and accuracy before the first step, and of what is kept of the run */
+  const char* bundle; /* the bundle's folder */
+  const char* data;   /* examples, as zo_dataset_read takes them */
+  const char*
+      held_out; /* likewise, to evaluate on, also while it trains (zo_session_train_with); NULL: `data`, and not meanwhile */
+  uint64_t steps; /* in total, those of an earlier run of the same state included */
+  double lr;      /* 0: that of the run, or of the bundle */
+  /* What follows was not there at first, and goes with held_out alone: as zo_train_options has them. */
+  uint32_t eval_every;
+  uint32_t patience;
+  int32_t keep;
+  uint32_t reserved; /* 0 */
 } zo_job_request;
 
-/* Where the bundle's state has steps of other examples or another rate, or all the steps that are asked for: */
+/* Where the bundle's state has steps of other examples, held-out ones or another rate, or has come to its end: */
 enum {
   ZO_JOB_ASK = 0,      /* refuse with ZO_QUESTION, whose message says what the state has */
   ZO_JOB_CONTINUE = 1, /* go on from there with what is asked for now; the state keeps what changed */
@@ -162,6 +168,10 @@ typedef struct zo_job_view {
   zo_evaluation before;     /* where has_before is non-zero */
   zo_evaluation after;      /* where has_after is non-zero */
   double part;              /* of the examples that are read or evaluated on, 0 to 1; NaN: not known, or neither */
+  /* What follows was not there at first. */
+  uint32_t evaluations; /* of held-out examples while it trained (zo_job_evaluated) */
+  uint32_t has_best;
+  uint64_t best_step; /* that of the lowest loss of them, where has_best is non-zero */
 } zo_job_view;
 
 ZO_API zo_status zo_job_view_of(zo_job* job, zo_job_view* view, zo_error* error);
@@ -176,13 +186,16 @@ typedef struct zo_loss_point {
  * becomes their number: more than there was room for means that none was written. */
 ZO_API zo_status zo_job_losses(zo_job* job, zo_loss_point* points, size_t* count, zo_error* error);
 
+/* What the run found on its held-out examples, as zo_session_evaluated has it. */
+ZO_API zo_status zo_job_evaluated(zo_job* job, uint32_t index, zo_evaluated* evaluated, zo_error* error);
+
 /* Why the job failed, waits or is paused, as a message for the person; `code` is ZO_OK where there is nothing to say. */
 ZO_API void zo_job_problem(zo_job* job, zo_error* problem);
 
 /* The request. Strings belong to the job, until the next call of zo_job_start, _cancel or _discard; empty: none. */
 ZO_API zo_status zo_job_requested(zo_job* job, zo_job_request* request, zo_error* error);
 
-/* Opens the request's bundle with what was trained so far, to generate, evaluate or export; also while the job runs. The host
+/* Opens the request's bundle with what was trained so far, the best evaluation's values where the run keeps those, to generate, evaluate or export; also while the job runs. The host
  * closes it. */
 ZO_API zo_status zo_job_session(zo_job* job, const zo_open_options* options, zo_session** session, zo_error* error);
 

@@ -29,6 +29,7 @@ Result<nlohmann::json> describe_state(const std::string& path) {
     evaluations.erase("crc32");
     evaluations.erase("schema_version");
     const Evaluated* const best = found.best();
+    evaluations["ended"] = found.ended();
     evaluations["best_step"] = best == nullptr ? nlohmann::json() : nlohmann::json(best->step);
   }
   const auto of_run = [&](const char* key, nlohmann::json otherwise) {

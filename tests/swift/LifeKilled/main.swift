@@ -25,7 +25,10 @@ let bundle = try places.importBundle(folder.appendingPathComponent("life.zobundl
 let job = try TrainingJob(folder: places.root)
 let packed = places.cache.appendingPathComponent("packed").path
 let data = folder.appendingPathComponent("life.jsonl")
-let request = JobRequest(bundle: bundle, data: data, steps: UInt64(CommandLine.arguments[3])!)
+let request = JobRequest(
+    bundle: bundle, data: data, steps: UInt64(CommandLine.arguments[3])!,
+    heldOut: folder.appendingPathComponent("held-out.jsonl")
+)
 try job.start(request, answer: .ask, engine: nil, cache: packed, trustedKeys: keys)
 let looks = Looks()
 try job.run(

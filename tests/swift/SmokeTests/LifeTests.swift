@@ -17,6 +17,7 @@ final class LifeTests: XCTestCase {
         let prompt: String
         let before: Evaluated
         let after: Evaluated
+        let best: UInt64
         let trained: String
         let untrained: String
         let tokens: UInt32
@@ -109,6 +110,8 @@ final class LifeTests: XCTestCase {
         XCTAssertEqual(view.before?.loss, expected.before.loss)
         XCTAssertEqual(view.after?.loss, expected.after.loss)
         XCTAssertEqual(view.after?.accuracy, expected.after.accuracy)
+        XCTAssertEqual(view.bestStep, expected.best)
+        XCTAssertEqual(model.screen.evaluations.filter(\.isBest).map(\.step), [expected.best])
         for trained in [true, false] {
             let text = try await model.withSession { session in
                 var options = GenerateOptions()

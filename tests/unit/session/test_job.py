@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import threading
@@ -23,7 +24,7 @@ from zoexport.core.errors import (
     StateError,
     ZoExportError,
 )
-from zoexport.session import Dataset, Session, Tensor
+from zoexport.session import Dataset, Session, Tensor, Validation
 from zoexport.session.job import Conditions, Job, Limits, Request, View
 from zoexport.session.tokenizer import Tokenizer
 
@@ -160,14 +161,178 @@ def test_a_whole_job_evaluates_trains_and_is_found_done(app: App, tmp_path: Path
     assert log(app.state()) == whole(app, tmp_path / "other", lr=0.02)
 
 
-def test_held_out_examples_are_those_that_are_evaluated(app: App) -> None:
-    held_out = app.examples("held", [" a", " b"])
-    with held_out.open("a") as file:
-        file.write(json.dumps({"prompt": "x", "completion": " a", "choices": [" a", " b"]}) + "\n")
+def held_out(app: App, name: str = "held") -> Path:
+    """Five examples, whose loss depends on the step in no order."""
+    path = app.examples(name, [" a", " b"])
+    with path.open("a") as file:
+        file.write(json.dumps({"prompt": name, "completion": " a", "choices": [" a", " b"]}) + "\n")
+    return path
+
+
+def validated(app: App, folder: Path, held: Path, *, steps: int = STEPS, **options: Any) -> bytes:
+    """evaluations.json of a session that trains without a job."""
+    with (
+        Session.open(app.bundle, engine=app.engine) as session,
+        Tokenizer.open(app.bundle) as tokenizer,
+        Dataset() as dataset,
+        Dataset() as held_out,
+    ):
+        dataset.read(app.data, tokenizer, loss=session.run.loss)
+        held_out.read(held, tokenizer, loss=session.run.loss)
+        session.attach(folder)
+        session.train(dataset, steps, validation=Validation(held_out, **options))
+    return (folder / "evaluations.json").read_bytes()
+
+
+def test_held_out_examples_are_evaluated_before_meanwhile_and_after(
+    app: App, tmp_path: Path
+) -> None:
+    held = held_out(app)
+    calls = 0
+
+    def counted(*given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        engine(*given)
+
+    engine, app.engine = app.engine, counted  # type: ignore[assignment]
     with app.job() as job:
-        job.start(app.request(steps=2, evaluate=True, held_out=held_out))
+        job.start(app.request(evaluate=True, held_out=held, eval_every=7))
+        phases = app.run(job)
+        # What takes less than a twentieth of a second may be shown or not, but for the first.
+        assert phases[:3] == ["preparing", "training", "evaluating"]
+        assert set(phases[3:-1]) <= {"training", "evaluating"} and phases[-1] == "done"
+        found, view = job.evaluations, job.view
+        assert [one.step for one in found] == [0, 7, 14, 21, 28, 30]
+        best = min(found[1:], key=lambda one: one.loss)
+        assert [one.step for one in found if one.best] == [best.step] == [view.best_step]
+        # Before is what the bundle says, after what the adapter says that is shared: the best.
+        for told, one in ((view.before, found[0]), (view.after, best)):
+            assert told is not None and told.examples == 5
+            assert (told.loss, told.accuracy) == (one.loss, one.accuracy)
+        with job.session() as session:
+            assert session.info.steps == best.step
+    with app.job() as again:
+        shown = again.view
+        assert again.evaluations == found and shown.best_step == best.step
+        assert (shown.before, shown.after) == (view.before, view.after)
+    whole = calls
+    calls = 0
+    expected = validated(app, tmp_path / "other", held, every=7)
+    assert (app.state() / "evaluations.json").read_bytes() == expected
+    assert log(app.state()) == log(tmp_path / "other")
+    assert calls == whole  # nothing was evaluated twice
+
+
+@pytest.mark.parametrize("where", ["training", "evaluating"])
+def test_paused_a_run_with_held_out_examples_goes_on_as_the_same(
+    app: App, tmp_path: Path, where: str
+) -> None:
+    held = held_out(app)
+    asked = app.request(
+        evaluate=True, held_out=held, eval_every=4, patience=100, keep="last", steps=STEPS
+    )
+    with app.job() as job:
+        job.start(asked)
+
+        def on_view(view: View) -> None:
+            if view.phase == where and view.step == (8 if where == "training" else 0):
+                job.pause()
+
+        assert app.run(job, on_view)[-1] == "paused"
+        steps = [one.step for one in job.evaluations]
+        assert steps == ([0, 4] if where == "training" else [0])
+        assert job.view.step == (8 if where == "training" else 0)
+    with app.job() as again:
+        # A state without a step is not kept.
+        kept = steps if where == "training" else []
+        assert again.requested == asked and [one.step for one in again.evaluations] == kept
+        assert app.run(again)[-1] == "done"
+        view = again.view
+        assert view.before is not None and view.after is not None
+        assert view.after.loss == again.evaluations[-1].loss  # keep last
+        with again.session() as session:
+            assert session.info.steps == STEPS
+    expected = validated(app, tmp_path / "other", held, every=4, patience=100, keep="last")
+    assert (app.state() / "evaluations.json").read_bytes() == expected
+    assert log(app.state()) == log(tmp_path / "other")
+
+
+def test_patience_ends_a_run_and_going_on_is_a_question(app: App) -> None:
+    held = held_out(app)
+
+    def on_view(view: View) -> None:
+        app.engine.worse = 0.001 * view.step
+
+    asked = {"evaluate": True, "held_out": held, "eval_every": 3, "patience": 2}
+    with app.job() as job:
+        job.start(app.request(**asked))
+        assert app.run(job, on_view)[-1] == "done"
+        assert (job.view.step, job.view.steps, job.view.best_step) == (9, STEPS, 3)
+        with pytest.raises(QuestionError, match="Ask for more patience"):
+            job.start(app.request(**asked))
+        with pytest.raises(QuestionError, match="Ask for more patience"):
+            job.start(app.request(**{**asked, "steps": 2 * STEPS}), "continue")
+        more = app.request(**{**asked, "patience": 3})
+        with pytest.raises(QuestionError, match=r"5 held-out .* patience 2, .* patience 3"):
+            job.start(more)
+        job.start(more, "continue")
+        assert app.run(job, on_view)[-1] == "done"
+        assert (job.view.step, job.view.best_step) == (12, 3)
+
+
+def test_other_held_out_examples_with_an_old_state_are_a_question(app: App) -> None:
+    held, other = held_out(app), held_out(app, "other")
+    with app.job() as job:
+        job.start(app.request(steps=4, evaluate=True, held_out=held, eval_every=2))
         app.run(job)
-        assert job.view.after is not None and job.view.after.examples == 5
+        before = job.evaluations
+        longer = app.request(steps=6, evaluate=True, held_out=held)
+        job.start(longer)  # the same run, longer: what is not asked for is as it was
+        assert app.run(job)[-1] == "done"
+        assert [one.step for one in job.evaluations] == [0, 2, 4, 6]
+        assert job.evaluations[:2] == [
+            dataclasses.replace(one, best=job.evaluations[number].best)
+            for number, one in enumerate(before[:2])
+        ]
+        with pytest.raises(QuestionError, match="5 other held-out examples every 2 steps"):
+            job.start(app.request(steps=9, held_out=other))
+        with pytest.raises(QuestionError, match="steps with no held-out examples"):
+            job.start(app.request(steps=9))
+        job.start(app.request(steps=9, evaluate=True, held_out=other, eval_every=4), "continue")
+        assert app.run(job)[-1] == "done"
+        # Losses on other examples cannot be compared: those before are forgotten.
+        assert [one.step for one in job.evaluations] == [8, 9]
+        assert job.view.before is not None and job.view.after is not None
+
+
+def test_a_run_that_began_without_held_out_examples_takes_some(app: App) -> None:
+    with app.job() as job:
+        job.start(app.request(steps=5))
+        app.run(job)
+        assert (job.evaluations, job.view.best_step, job.view.before) == ([], None, None)
+        job.start(app.request(steps=9, evaluate=True, held_out=held_out(app), eval_every=2))
+        assert app.run(job)[-1] == "done"
+        assert [one.step for one in job.evaluations] == [6, 8, 9]
+        assert job.view.before is not None and job.view.before.examples == 5
+
+
+def test_a_wait_during_an_evaluation_makes_nothing_twice(app: App) -> None:
+    app.now = Conditions(celsius=30.0)
+    hot = iter([50.0, 50.0])
+
+    def on_view(view: View) -> None:
+        if view.phase == "evaluating" and view.step == 0:
+            app.now = Conditions(celsius=next(hot, 30.0))
+        elif view.phase == "waiting":
+            app.now = Conditions(celsius=30.0)
+
+    with app.job() as job:
+        job.start(app.request(steps=6, held_out=held_out(app), eval_every=2))
+        phases = app.run(job, on_view)
+        assert "waiting" in phases and phases[-1] == "done"
+        assert [one.step for one in job.evaluations] == [0, 2, 4, 6]
+        assert job.view.before is None and job.view.after is None  # nobody asked
 
 
 def test_paused_it_goes_on_in_another_process_with_the_same_bytes(app: App, tmp_path: Path) -> None:
@@ -446,7 +611,14 @@ def test_what_cannot_be_used_changes_nothing(app: App) -> None:
             job.start(app.request(data=bad))
         with pytest.raises(ZoExportError, match="nothing"):
             job.start(app.request(bundle=app.folder / "nothing"))
-        for wrong in ({"steps": 0}, {"lr": float("nan")}, {"lr": -1.0}):
+        wrongs = (
+            {"steps": 0},
+            {"lr": float("nan")},
+            {"lr": -1.0},
+            {"patience": 2},
+            {"keep": "best"},
+        )
+        for wrong in (*wrongs, {"held_out": held_out(app), "keep": "first"}):
             with pytest.raises(ConfigError):
                 job.start(app.request(**wrong))  # type: ignore[arg-type]
         assert job.view.phase == "idle"

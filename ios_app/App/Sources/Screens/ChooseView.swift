@@ -9,6 +9,7 @@ struct ChooseView: View {
     @Environment(AppModel.self) private var model
     @State private var bundle: String?
     @State private var data: String?
+    @State private var heldOut: String?
     @State private var steps = 100
     @State private var rate: Double?
     @State private var picked = Picked.bundle
@@ -31,6 +32,10 @@ struct ChooseView: View {
                     Text("None").tag(String?.none)
                     ForEach(model.dataFiles, id: \.self) { Text($0).tag(String?.some($0)) }
                 }
+                Picker("Held out, to choose the best step by", selection: $heldOut) {
+                    Text("None").tag(String?.none)
+                    ForEach(model.dataFiles, id: \.self) { Text($0).tag(String?.some($0)) }
+                }
                 Button("Copy a JSON Lines file into the app") { pick(.data) }
                 Button("Type examples") { isTyping = true }
                 Button("Delete examples and training", role: .destructive) { isDeleting = true }
@@ -45,7 +50,9 @@ struct ChooseView: View {
                     .keyboardType(.decimalPad)
             }
             Button("Choose") {
-                if let bundle, let data { model.choose(bundle: bundle, data: data, steps: UInt64(steps), lr: rate) }
+                if let bundle, let data {
+                    model.choose(bundle: bundle, data: data, steps: UInt64(steps), lr: rate, heldOut: heldOut)
+                }
             }
             .disabled(bundle == nil || data == nil || model.screen.isActive)
         }

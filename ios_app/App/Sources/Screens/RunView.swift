@@ -28,10 +28,16 @@ struct RunView: View {
                 }
             }
             Section("Loss") {
-                Chart(screen.losses, id: \.step) { point in
-                    LineMark(x: .value("Step", point.step), y: .value("Loss", point.loss))
+                Chart {
+                    ForEach(screen.losses, id: \.step) {
+                        LineMark(x: .value("Step", $0.step), y: .value("Loss", $0.loss))
+                    }
+                    ForEach(screen.evaluations, id: \.step) {
+                        PointMark(x: .value("Step", $0.step), y: .value("Held out", $0.loss))
+                    }
                 }
                 .frame(height: 200)
+                if let best = view.bestStep { LabeledContent("Best step", value: best.formatted()) }
                 if let before = view.before { LabeledContent("Before", value: before.title) }
                 if let after = view.after { LabeledContent("After", value: after.title) }
                 if view.anonymousBytes > 0 { LabeledContent("Memory", value: Int64(view.anonymousBytes).formatted(.byteCount(style: .memory))) }

@@ -47,16 +47,32 @@ public struct JobRequest: Equatable, Sendable {
     public var steps: UInt64
     /// nil: that of the run, or of the bundle.
     public var lr: Double?
-    /// Before the first step and after the last.
+    /// Before the first step, and of what is kept of the run.
     public var evaluates: Bool
+    /// Examples to evaluate on, also while it trains; nil: `data`, and not meanwhile.
+    public var heldOut: URL?
+    /// Of `heldOut`: steps from one evaluation to the next; nil: as the run has it, or a tenth of all.
+    public var evalEvery: UInt32?
+    /// Likewise: evaluations in a row without a lower loss, after which training ends; nil: as the run has it, or never.
+    public var patience: UInt32?
+    /// Likewise: whose values `TrainingJob.session` gives; nil: as the run has it, or the best.
+    public var keep: Keep?
 
-    public init(bundle: URL, data: URL, steps: UInt64, lr: Double? = nil, evaluates: Bool = true) {
+    public init(
+        bundle: URL, data: URL, steps: UInt64, lr: Double? = nil, evaluates: Bool = true, heldOut: URL? = nil
+    ) {
         self.bundle = bundle
         self.data = data
         self.steps = steps
         self.lr = lr
         self.evaluates = evaluates
+        self.heldOut = heldOut
     }
+}
+
+/// The last step's values, or those of the evaluation with the lowest loss.
+public enum Keep: Int32, Sendable {
+    case last = 1, best
 }
 
 /// What is meant where the bundle's state has steps of other examples or another rate.
@@ -86,6 +102,8 @@ public struct JobView: Sendable {
     public let anonymousBytes: UInt64
     public let before: Evaluation?
     public let after: Evaluation?
+    /// That of the lowest loss on held-out examples (`TrainingJob.evaluations`).
+    public let bestStep: UInt64?
 
     init(_ view: zo_job_view) {
         func known(_ value: Double) -> Double? { value.isNaN ? nil : value }
@@ -100,6 +118,7 @@ public struct JobView: Sendable {
         anonymousBytes = view.anonymous_bytes
         before = view.has_before != 0 ? Evaluation(view.before) : nil
         after = view.has_after != 0 ? Evaluation(view.after) : nil
+        bestStep = view.has_best != 0 ? view.best_step : nil
     }
 }
 
@@ -145,6 +164,18 @@ public final class TrainingJob: Sendable {
         }
     }
 
+    /// What the run found on its held-out examples so far, by steps.
+    public var evaluations: [StepEvaluation] {
+        get throws {
+            try beside { job in
+                var found: [StepEvaluation] = []
+                var one = sized(zo_evaluated())
+                while zo_job_evaluated(job, UInt32(found.count), &one, nil) == ZO_OK { found.append(StepEvaluation(one)) }
+                return found
+            }
+        }
+    }
+
     /// Why the job failed, waits or is paused.
     public var problem: ZoError? {
         var problem = zo_error()
@@ -158,12 +189,18 @@ public final class TrainingJob: Sendable {
             try beside { job in
                 var found = sized(zo_job_request())
                 try verb { zo_job_requested(job, &found, $0) }
-                let bundle = String(cString: found.bundle)
-                return bundle.isEmpty ? nil : JobRequest(
+                let bundle = String(cString: found.bundle), heldOut = String(cString: found.held_out)
+                guard !bundle.isEmpty else { return nil }
+                var request = JobRequest(
                     bundle: URL(fileURLWithPath: bundle, isDirectory: true),
                     data: URL(fileURLWithPath: String(cString: found.data)), steps: found.steps,
-                    lr: found.lr == 0 ? nil : found.lr, evaluates: found.evaluate != 0
+                    lr: found.lr == 0 ? nil : found.lr, evaluates: found.evaluate != 0,
+                    heldOut: heldOut.isEmpty ? nil : URL(fileURLWithPath: heldOut)
                 )
+                request.evalEvery = found.eval_every == 0 ? nil : found.eval_every
+                request.patience = found.patience == 0 ? nil : found.patience
+                request.keep = Keep(rawValue: found.keep)
+                return request
             }
         }
     }
@@ -175,18 +212,22 @@ public final class TrainingJob: Sendable {
         _ request: JobRequest, answer: Answer = .ask, engine: (any Engine)? = nil, cache: String? = nil,
         trustedKeys: [String]? = nil
     ) throws {
-        let bundle = try checked(request.bundle.path, "bundle"), data = try checked(request.data.path, "data")
+        let paths = CTexts([
+            try checked(request.bundle.path, "bundle"), try checked(request.data.path, "data"),
+            try checked(request.heldOut?.path ?? "", "heldOut"),
+        ])
         let options = try OpenOptions(engine: engine, cache: cache, trustedKeys: trustedKeys)
-        try handle.call { job in
-            try bundle.withCString { bundle in
-                try data.withCString { data in
-                    var given = zo_job_request(
-                        struct_size: UInt32(MemoryLayout<zo_job_request>.size), evaluate: request.evaluates ? 1 : 0,
-                        bundle: bundle, data: data, held_out: nil, steps: request.steps, lr: request.lr ?? 0
-                    )
-                    try options.withC { options in
-                        try verb { zo_job_start(job, &given, answer.rawValue, options, $0) }
-                    }
+        try withExtendedLifetime(paths) {
+            var given = sized(zo_job_request())
+            given.evaluate = request.evaluates ? 1 : 0
+            (given.bundle, given.data) = (paths.pointers[0], paths.pointers[1])
+            given.held_out = request.heldOut == nil ? nil : paths.pointers[2]
+            (given.steps, given.lr) = (request.steps, request.lr ?? 0)
+            (given.eval_every, given.patience) = (request.evalEvery ?? 0, request.patience ?? 0)
+            given.keep = request.keep?.rawValue ?? 0
+            try handle.call { job in
+                try options.withC { options in
+                    try verb { zo_job_start(job, &given, answer.rawValue, options, $0) }
                 }
             }
         }

@@ -179,6 +179,26 @@ public struct Evaluation: Sendable {
     }
 }
 
+/// An evaluation of held-out examples.
+public struct StepEvaluation: Equatable, Sendable {
+    /// Steps that were taken before.
+    public let step: UInt64
+    public let loss: Double
+    /// nil where no example has choices.
+    public let accuracy: Double?
+    public let tokenAccuracy: Double
+    /// Its loss is the lowest of the run so far, step 0 apart.
+    public let isBest: Bool
+
+    init(_ evaluated: zo_evaluated) {
+        step = evaluated.step
+        loss = evaluated.loss
+        accuracy = evaluated.accuracy.isNaN ? nil : evaluated.accuracy
+        tokenAccuracy = evaluated.token_accuracy
+        isBest = evaluated.best != 0
+    }
+}
+
 /// A record of the trajectory log.
 public struct TrajectoryRecord: Sendable {
     public let step: UInt64

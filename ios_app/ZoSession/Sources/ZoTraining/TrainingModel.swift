@@ -13,6 +13,7 @@ public struct Exchange: Identifiable, Equatable, Sendable {
 public struct TrainingScreen: Sendable {
     public internal(set) var view: JobView
     public internal(set) var losses: [LossPoint] = []
+    public internal(set) var evaluations: [StepEvaluation] = []
     public internal(set) var request: JobRequest?
     /// Why the job failed, waits or is paused, or why a start was refused.
     public internal(set) var problem: ZoError?
@@ -73,7 +74,7 @@ public final class TrainingModel {
     public init(_ environment: Environment) throws {
         self.environment = environment
         job = try TrainingJob(folder: environment.places.root)
-        screen = TrainingScreen(view: try job.view, request: try job.request)
+        screen = TrainingScreen(view: try job.view, evaluations: try job.evaluations, request: try job.request)
     }
 
     /// Chooses what is to be trained; nothing while a run is under way.
@@ -226,6 +227,7 @@ public final class TrainingModel {
         var shown = screen
         shown.view = view
         shown.losses = (try? job.losses) ?? []
+        shown.evaluations = (try? job.evaluations) ?? []
         shown.problem = job.problem
         if let request = try? job.request { shown.request = request }
         screen = shown

@@ -82,7 +82,7 @@ ZO_NATIVE(void, TrainingJob, nativeClose)(JNIEnv*, jclass, jlong job) { zo_job_c
 
 ZO_NATIVE(void, TrainingJob, nativeStart)
 (JNIEnv* env, jclass, jlong job, jstring bundle, jstring data, jstring held_out, jlong steps, jdouble lr,
- jboolean evaluate, jint answer, jstring cache, jstring trusted_keys) {
+ jboolean evaluate, jint eval_every, jint patience, jint keep, jint answer, jstring cache, jstring trusted_keys) {
   guarded(env, [&] {
     const OpenOptions options(env, cache, trusted_keys);
     const std::string folder = to_utf8(env, bundle), file = to_utf8(env, data);
@@ -93,7 +93,11 @@ ZO_NATIVE(void, TrainingJob, nativeStart)
                                     file.c_str(),
                                     other.c_str(),
                                     static_cast<uint64_t>(steps),
-                                    lr};
+                                    lr,
+                                    static_cast<uint32_t>(eval_every),
+                                    static_cast<uint32_t>(patience),
+                                    keep,
+                                    0};
     call(env, zo_job_start, job_of(job), &request, static_cast<int32_t>(answer), options.get());
   });
 }
@@ -129,11 +133,11 @@ ZO_NATIVE(jobject, TrainingJob, nativeView)(JNIEnv* env, jclass, jlong job) {
   return guarded(env, [&]() -> jobject {
     auto view = sized<zo_job_view>();
     call(env, zo_job_view_of, job_of(job), &view);
-    return make(env, "JobView", "(IIJJJJDDDJLzoexport/session/Evaluation;Lzoexport/session/Evaluation;)V",
+    return make(env, "JobView", "(IIJJJJDDDJLzoexport/session/Evaluation;Lzoexport/session/Evaluation;J)V",
                 static_cast<jint>(view.phase), static_cast<jint>(view.reason), bits(view.step), bits(view.steps),
                 bits(view.examples), bits(view.shortened), view.loss, view.seconds_left, view.celsius,
                 bits(view.anonymous_bytes), to_object(env, view.has_before, view.before),
-                to_object(env, view.has_after, view.after));
+                to_object(env, view.has_after, view.after), view.has_best != 0 ? bits(view.best_step) : jlong{-1});
   });
 }
 
@@ -157,6 +161,18 @@ ZO_NATIVE(jdoubleArray, TrainingJob, nativeLosses)(JNIEnv* env, jclass, jlong jo
   });
 }
 
+// Null beyond the last.
+ZO_NATIVE(jobject, TrainingJob, nativeEvaluated)(JNIEnv* env, jclass, jlong job, jint index) {
+  return guarded(env, [&]() -> jobject {
+    auto found = sized<zo_evaluated>();
+    zo_error error;
+    return zo_job_evaluated(job_of(job), static_cast<uint32_t>(index), &found, &error) != ZO_OK
+               ? nullptr
+               : make(env, "StepEvaluation", "(JDDDZ)V", bits(found.step), found.loss, found.accuracy,
+                      found.token_accuracy, static_cast<jboolean>(found.best != 0));
+  });
+}
+
 ZO_NATIVE(jobject, TrainingJob, nativeProblem)(JNIEnv* env, jclass, jlong job) {
   return guarded(env, [&]() -> jobject {
     zo_error problem;
@@ -171,9 +187,10 @@ ZO_NATIVE(jobject, TrainingJob, nativeRequest)(JNIEnv* env, jclass, jlong job) {
     call(env, zo_job_requested, job_of(job), &found);
     return found.bundle[0] == '\0'
                ? nullptr
-               : make(env, "JobRequest", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;JDZ)V",
+               : make(env, "JobRequest", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;JDZIII)V",
                       to_string(env, found.bundle), to_string(env, found.data), to_string(env, found.held_out),
-                      bits(found.steps), found.lr, static_cast<jboolean>(found.evaluate != 0));
+                      bits(found.steps), found.lr, static_cast<jboolean>(found.evaluate != 0),
+                      static_cast<jint>(found.eval_every), static_cast<jint>(found.patience), found.keep);
   });
 }
 

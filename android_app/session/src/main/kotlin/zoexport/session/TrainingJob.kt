@@ -30,8 +30,12 @@ class Conditions(
  * @property data examples as JSON Lines (docs/cli.md).
  * @property steps in total, those of an earlier run of the same state included.
  * @property lr null: that of the run, or of the bundle.
- * @property heldOut examples to evaluate on; null: [data].
- * @property evaluate before the first step and after the last.
+ * @property heldOut examples to evaluate on, also while it trains; null: [data], and not meanwhile.
+ * @property evaluate before the first step, and of what is kept of the run.
+ * @property evalEvery of [heldOut]: steps from one evaluation to the next; null: as the run has it, or a tenth of all.
+ * @property patience likewise: evaluations in a row without a lower loss, after which training ends; null: as the run has it,
+ *   or never.
+ * @property keep likewise: whose values [TrainingJob.session] gives; null: as the run has it, or the best.
  */
 data class JobRequest(
     val bundle: File,
@@ -40,11 +44,21 @@ data class JobRequest(
     val lr: Double? = null,
     val heldOut: File? = null,
     val evaluate: Boolean = true,
+    val evalEvery: Int? = null,
+    val patience: Int? = null,
+    val keep: Keep? = null,
 ) {
-    internal constructor(bundle: String, data: String, heldOut: String, steps: Long, lr: Double, evaluate: Boolean) : this(
+    internal constructor(
+        bundle: String, data: String, heldOut: String, steps: Long, lr: Double, evaluate: Boolean, evalEvery: Int,
+        patience: Int, keep: Int,
+    ) : this(
         File(bundle), File(data), steps, lr.takeIf { it != 0.0 }, heldOut.takeIf { it.isNotEmpty() }?.let(::File), evaluate,
+        evalEvery.takeIf { it != 0 }, patience.takeIf { it != 0 }, Keep.entries.getOrNull(keep - 1),
     )
 }
+
+/** The last step's values, or those of the evaluation with the lowest loss; in the order of the ABI's numbers, from 1. */
+enum class Keep { LAST, BEST }
 
 /** What is meant where the bundle's state has steps of other examples or another rate; in the order of the ABI's numbers. */
 enum class Answer { ASK, CONTINUE, ANEW }
@@ -69,7 +83,10 @@ class JobView internal constructor(
     val anonymousBytes: Long,
     val before: Evaluation?,
     val after: Evaluation?,
+    bestStep: Long,
 ) {
+    /** That of the lowest loss on held-out examples ([TrainingJob.evaluations]). */
+    val bestStep: Long? = bestStep.takeIf { it >= 0 }
     val phase: Phase = Phase.entries[phase]
     val reason: Reason = Reason.entries[reason]
     val loss: Double? = loss.known()
@@ -116,6 +133,11 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
     val losses: List<LossPoint>
         get() = handle.beside(::nativeLosses)?.toList().orEmpty().chunked(2) { (step, loss) -> LossPoint(step.toLong(), loss) }
 
+    /** What the run found on its held-out examples so far, by steps. */
+    val evaluations: List<StepEvaluation>
+        get() = generateSequence(0) { it + 1 }.map { index -> handle.beside { nativeEvaluated(it, index) } }
+            .takeWhile { it != null }.filterNotNull().toList()
+
     /**
      * Checks and keeps a request, for [run]; bundle and examples are read. On failure the job is as it was.
      *
@@ -125,7 +147,8 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
         nativeStart(
             it, request.bundle.path.checked("bundle"), request.data.path.checked("data"),
             request.heldOut?.path?.checked("heldOut"), request.steps.notNegative("steps"), request.lr ?: 0.0,
-            request.evaluate, answer.ordinal, cache, keys,
+            request.evaluate, counted(request.evalEvery, "evalEvery"), counted(request.patience, "patience"),
+            request.keep?.ordinal?.plus(1) ?: 0, answer.ordinal, cache, keys,
         )
     }
 
@@ -189,6 +212,8 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
             )
         }
 
+        private fun counted(value: Int?, where: String): Int = (value ?: 0).toLong().notNegative(where).toInt()
+
         @JvmStatic private external fun nativeOpen(folder: String): Long
         @JvmStatic private external fun nativeClose(job: Long)
         @JvmStatic private external fun nativePause(job: Long, reason: Int)
@@ -196,6 +221,7 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
         @JvmStatic private external fun nativeDiscard(job: Long)
         @JvmStatic private external fun nativeView(job: Long): JobView
         @JvmStatic private external fun nativeLosses(job: Long): DoubleArray
+        @JvmStatic private external fun nativeEvaluated(job: Long, index: Int): StepEvaluation?
         @JvmStatic private external fun nativeProblem(job: Long): ZoException?
         @JvmStatic private external fun nativeRequest(job: Long): JobRequest?
         @JvmStatic private external fun nativeSession(job: Long, cache: String?, keys: String?): Long
@@ -203,7 +229,7 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
         @JvmStatic
         private external fun nativeStart(
             job: Long, bundle: String, data: String, heldOut: String?, steps: Long, lr: Double, evaluate: Boolean,
-            answer: Int, cache: String?, keys: String?,
+            evalEvery: Int, patience: Int, keep: Int, answer: Int, cache: String?, keys: String?,
         )
 
         @JvmStatic

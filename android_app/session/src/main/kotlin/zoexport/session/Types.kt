@@ -144,6 +144,17 @@ class Evaluation internal constructor(
     val accuracy: Double? = accuracy.takeUnless { it.isNaN() }
 }
 
+/** An evaluation of held-out examples after [step] steps; [isBest]: its loss is the lowest of the run so far, step 0 apart. */
+class StepEvaluation internal constructor(
+    val step: Long,
+    val loss: Double,
+    accuracy: Double,
+    val tokenAccuracy: Double,
+    val isBest: Boolean,
+) {
+    val accuracy: Double? = accuracy.takeUnless { it.isNaN() }
+}
+
 /** A record of the trajectory log. */
 class TrajectoryRecord internal constructor(
     val step: Long,

@@ -14,6 +14,7 @@ import zoexport.session.OnUnpacked
 import zoexport.session.PackedBundle
 import zoexport.session.Phase
 import zoexport.session.Reason
+import zoexport.session.StepEvaluation
 import zoexport.session.TrainingJob
 import zoexport.session.TrainingSession
 import zoexport.session.Typed
@@ -32,10 +33,12 @@ interface Launcher {
 class Screen(
     val bundle: File?,
     val data: File?,
+    val heldOut: File?,
     val steps: Long,
     val lr: Double?,
     val view: JobView,
     val losses: List<LossPoint>,
+    val evaluations: List<StepEvaluation>,
     /** Why the job failed, waits or is paused, or why a start was refused. */
     val problem: String?,
     /** What a start asked: it is to be called again with an answer. */
@@ -77,6 +80,7 @@ class TrainingModel(
     @Volatile private var wanted: JobRequest? = null
     @Volatile private var bundle: File? = job.request?.bundle
     @Volatile private var data: File? = job.request?.data
+    @Volatile private var heldOut: File? = job.request?.heldOut
     @Volatile private var steps: Long = job.request?.steps ?: 100
     @Volatile private var lr: Double? = job.request?.lr
     @Volatile private var refused: ZoException? = null
@@ -86,8 +90,8 @@ class TrainingModel(
             val problem = refused ?: job.problem
             val question = problem as? ZoException.Question
             return Screen(
-                bundle, data, steps, lr, checkNotNull(job.view), job.losses, problem?.message.takeIf { question == null },
-                question?.message,
+                bundle, data, heldOut, steps, lr, checkNotNull(job.view), job.losses, job.evaluations,
+                problem?.message.takeIf { question == null }, question?.message,
             )
         }
 
@@ -97,9 +101,17 @@ class TrainingModel(
         return AutoCloseable { listeners.remove(listener) }
     }
 
-    fun choose(bundle: File? = this.bundle, data: File? = this.data, steps: Long = this.steps, lr: Double? = this.lr) {
+    /** @param heldOut examples to evaluate on while it trains: the best evaluation's values are those that are shared. */
+    fun choose(
+        bundle: File? = this.bundle,
+        data: File? = this.data,
+        steps: Long = this.steps,
+        lr: Double? = this.lr,
+        heldOut: File? = this.heldOut,
+    ) {
         this.bundle = bundle
         this.data = data
+        this.heldOut = heldOut
         this.steps = steps
         this.lr = lr
         refused = null
@@ -168,7 +180,7 @@ class TrainingModel(
         if (!screen.canStart) return
         refused = null
         try {
-            job.start(JobRequest(checkNotNull(bundle), checkNotNull(data), steps, lr), answer)
+            job.start(JobRequest(checkNotNull(bundle), checkNotNull(data), steps, lr, heldOut), answer)
             talk = emptyList()
             launcher.launch(whenCharging)
         } catch (error: ZoException) {
@@ -200,6 +212,7 @@ class TrainingModel(
         if (screen.isActive) return
         job.discard()
         data = null
+        heldOut = null
         talk = emptyList()
         typed.delete()
         tell()

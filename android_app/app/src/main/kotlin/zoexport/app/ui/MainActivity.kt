@@ -42,6 +42,7 @@ class MainActivity : Activity() {
     private val column by lazy { LinearLayout(this).apply { orientation = LinearLayout.VERTICAL } }
     private val bundles by lazy { Spinner(this).apply { contentDescription = getString(R.string.bundle) } }
     private val data by lazy { label("") }
+    private val heldOut by lazy { label("") }
     private val prompt by lazy { field(R.string.prompt) }
     private val completion by lazy { field(R.string.completion) }
     private val system by lazy { field(R.string.system) }
@@ -57,6 +58,7 @@ class MainActivity : Activity() {
     private val whenActive = ArrayList<View>()
     private val whenPaused = ArrayList<View>()
     private val whenTyped = ArrayList<View>()
+    private val whenHeldOut = ArrayList<View>()
 
     override fun onCreate(saved: Bundle?) {
         super.onCreate(saved)
@@ -67,6 +69,9 @@ class MainActivity : Activity() {
         button(R.string.bundle_import, whenIdle) { pick(BUNDLE) }
         section(R.string.data, label(getString(R.string.data_note)), data)
         button(R.string.data_choose, whenIdle) { pick(DATA) }
+        column.addView(heldOut)
+        button(R.string.held_out_choose, whenIdle) { pick(HELD_OUT) }
+        button(R.string.held_out_leave, whenHeldOut) { model.choose(heldOut = null) }
         section(R.string.typed_title, prompt, completion)
         button(R.string.add, whenIdle) { typed { first, second -> model.type(Typed(first, second)) } }
         section(R.string.chat_title, system, turns)
@@ -120,14 +125,15 @@ class MainActivity : Activity() {
     override fun onActivityResult(request: Int, result: Int, given: Intent?) {
         val picked = given?.data
         if (result != RESULT_OK || picked == null) return
-        if (request == DATA) take(picked) else import(picked)
+        if (request == BUNDLE) import(picked) else take(picked, isHeldOut = request == HELD_OUT)
     }
 
     private fun show() {
         val screen = model.screen
         data.text = screen.data?.name ?: getString(R.string.data_missing)
         state.text = listOfNotNull(title(screen.view), screen.problem).joinToString("\n")
-        chart.points = screen.losses
+        heldOut.text = getString(R.string.held_out, screen.heldOut?.name ?: getString(R.string.data_missing))
+        chart.show(screen.losses, screen.evaluations)
         details.text = numbers(screen.view)
         turns.text = model.typedTurns.joinToString("\n") { "${it.role}: ${it.content}" }
         if (!asking) show(model.talk)
@@ -135,6 +141,7 @@ class MainActivity : Activity() {
         whenIdle.forEach { it.isEnabled = !screen.isActive }
         whenActive.forEach { it.visibility = if (screen.isActive) View.VISIBLE else View.GONE }
         whenTyped.forEach { it.visibility = if (model.typedTurns.isNotEmpty() && !screen.isActive) View.VISIBLE else View.GONE }
+        whenHeldOut.forEach { it.visibility = if (screen.heldOut != null && !screen.isActive) View.VISIBLE else View.GONE }
         whenPaused.forEach { it.visibility = if (screen.canResume) View.VISIBLE else View.GONE }
         if (screen.question != asked) {
             asked = screen.question
@@ -185,11 +192,11 @@ class MainActivity : Activity() {
     }
 
     /** The document is copied: a run outlives the permission to read it. */
-    private fun take(document: Uri) = thread {
-        val copy = File(filesDir, "data.jsonl")
+    private fun take(document: Uri, isHeldOut: Boolean) = thread {
+        val copy = File(filesDir, if (isHeldOut) "held-out.jsonl" else "data.jsonl")
         guarded {
             contentResolver.openInputStream(document)?.use { input -> copy.outputStream().use { input.copyTo(it) } }
-            model.choose(data = copy)
+            if (isHeldOut) model.choose(heldOut = copy) else model.choose(data = copy)
         }
     }
 
@@ -297,6 +304,7 @@ class MainActivity : Activity() {
     private companion object {
         const val DATA = 1
         const val BUNDLE = 2
+        const val HELD_OUT = 3
         const val MARGIN = 32
     }
 }

@@ -38,6 +38,7 @@ fun Context.numbers(view: JobView): String = listOfNotNull(
     view.shortened.takeIf { it > 0 }?.let { getString(R.string.shortened, it, view.examples) },
     view.before?.let { getString(R.string.before, told(it)) },
     view.after?.let { getString(R.string.after, told(it)) },
+    view.bestStep?.let { getString(R.string.best_step, it) },
 ).joinToString("\n")
 
 private fun Context.told(evaluation: Evaluation): String = evaluation.accuracy
