@@ -66,7 +66,7 @@ def compile(
         method, target: see ``zoexport methods`` and ``zoexport targets``; the method defaults by target.
         output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
         lora: rank, alpha, target modules and last layers of the adapters.
-        recipe: a YAML file of settings, over which ``lora`` and ``settings`` win.
+        recipe: a recipe's name or a YAML file: a method, and settings over which ``lora`` and ``settings`` win.
         calibration: rows on which a target that quantizes activations measures their ranges.
         allow_fallback: accept matrix products that the target's accelerator does not take.
         force: replace a bundle that is already there.
@@ -78,8 +78,10 @@ def compile(
         ZoExportError: one clear error; nothing is written.
     """
     from zoexport.build import compile_bundle, default_method
+    from zoexport.core.recipes import read_recipe
     from zoexport.methods import methods
 
+    method = read_recipe(recipe).chosen(method)
     config = methods.get(method or default_method(target)).config
     chosen = {**(by_key or {}), **_by_key(config, settings)}
     source = _source(model, tokenizer)
@@ -93,7 +95,7 @@ def compile(
             target=target,
             output=None if output is None else Path(output),
             settings=chosen,
-            recipe=None if recipe is None else Path(recipe),
+            recipe=recipe,
             force=force,
             allow_fallback=allow_fallback,
             calibration=rows,

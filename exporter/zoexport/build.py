@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport import __version__
 from zoexport.core import manifest, rng, tolerances
-from zoexport.core.config import as_dict, parse, read_recipe
+from zoexport.core.config import as_dict, parse
 from zoexport.core.encoders import check_encoder
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
+from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.sizes import attention_heads
 from zoexport.core.types import (
@@ -86,6 +87,14 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
     return Plan(chosen_method, chosen_target, config)
 
 
+def with_recipe(
+    method: str | None, target: str, settings: Mapping[str, Any], recipe: StrPath | None
+) -> Plan:
+    """:func:`plan` with a recipe's method, and its settings where none of ``settings`` says otherwise."""
+    read = read_recipe(recipe)
+    return plan(read.chosen(method), target, {**read.settings, **settings})
+
+
 def compile_bundle(
     model: str | ModelSource,
     *,
@@ -93,7 +102,7 @@ def compile_bundle(
     target: str,
     output: Path | None,
     settings: Mapping[str, Any],
-    recipe: Path | None,
+    recipe: StrPath | None,
     force: bool,
     allow_fallback: bool = False,
     calibration: Path | None = None,
@@ -107,7 +116,7 @@ def compile_bundle(
         method, target: names of the registries; the method defaults by target.
         output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
         settings: of ``--set``; they win over the recipe's.
-        recipe: a YAML file of settings.
+        recipe: a YAML file of settings, or a recipe's name (``core.recipes``).
         force: replace a bundle that is already there.
         allow_fallback: accept matrix products that the target's accelerator does not take.
         calibration: JSON Lines on whose rows a target that quantizes activations measures their ranges.
@@ -121,7 +130,7 @@ def compile_bundle(
         ZoExportError: one clear error; nothing is written.
     """
     start = time.monotonic()
-    planned = plan(method, target, {**(read_recipe(recipe) if recipe else {}), **settings})
+    planned = with_recipe(method, target, settings, recipe)
     own = planned.target.programs_config(planned.config) is planned.config
     if calibration is not None and own and not planned.config.rounds_inputs:
         raise ConfigError(

@@ -14,14 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.config import read_recipe
 from zoexport.core.errors import ZoExportError
+from zoexport.core.recipes import read_recipe
 from zoexport.data.samples import sentences
 from zoexport.report import loss_curve, table
 
 MODEL = "smollm2-135m"
-METHOD = "mebp"
-RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-mebp-int4.yaml"
+RECIPE = "smollm2-135m-mebp"
 STEPS = 60
 PARITY_STEPS = 2
 QUESTIONS = (
@@ -110,13 +109,13 @@ def compile_once(bundle: Path, state: Path) -> None:
     """Compile, unless an intact bundle of the recipe is there; a state of a former bundle goes with it."""
     if bundle.exists():
         found = json.loads(command("inspect", bundle).stdout)
-        settings = found.get("settings", {})
-        same = found.get("method") == METHOD
-        if same and all(settings.get(key) == value for key, value in read_recipe(RECIPE).items()):
+        settings, recipe = found.get("settings", {}), read_recipe(RECIPE)
+        same = found.get("method") == recipe.method
+        if same and all(settings.get(key) == value for key, value in recipe.settings.items()):
             say(f"The bundle in {bundle} is intact: not compiled again")
             return
-    say(f"Compile {MODEL} for android-cpu ({RECIPE.name})")
-    arguments = ("--target", "android-cpu", "--method", METHOD, "--recipe", RECIPE)
+    say(f"Compile {MODEL} for android-cpu (recipe {RECIPE})")
+    arguments = ("--target", "android-cpu", "--recipe", RECIPE)
     verb("compile", MODEL, *arguments, "-o", bundle, "--force")
     if state.exists():
         shutil.rmtree(state)

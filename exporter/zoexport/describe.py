@@ -9,6 +9,7 @@ from typing import Any
 
 from zoexport.core import manifest
 from zoexport.core.errors import StateError
+from zoexport.core.recipes import comment, known, read_recipe
 
 
 def describe_bundle(bundle: Path) -> dict[str, Any]:
@@ -140,6 +141,16 @@ def list_methods() -> list[dict[str, Any]]:
             for key, (field, info) in fields(method.config).items()
         ]
         found.append({"name": name, "summary": method.summary, "settings": settings})
+    return found
+
+
+def list_recipes() -> list[dict[str, Any]]:
+    """The recipes that have names: for what each is, how it is used, and what it sets."""
+    found = []
+    for name, path in known().items():
+        recipe, (summary, command) = read_recipe(path), comment(path)
+        about = {"name": name, "method": recipe.method, "summary": summary, "command": command}
+        found.append({**about, "settings": dict(recipe.settings), "file": str(path)})
     return found
 
 

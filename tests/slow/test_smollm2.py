@@ -17,7 +17,7 @@ from zoexport.data import tokenize_file
 from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
-RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-prge-int4.yaml"
+RECIPE = "smollm2-135m-prge"
 
 
 @pytest.fixture(scope="module")

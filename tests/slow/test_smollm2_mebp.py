@@ -13,7 +13,7 @@ from tests.support.verbs import verb
 from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
-RECIPE = Path(__file__).parents[2] / "graphs" / "recipes" / "smollm2-mebp-int4.yaml"
+RECIPE = "smollm2-135m-mebp"
 ALL_LINEAR = ("--set", "lora.targets=all-linear")
 
 

@@ -39,7 +39,7 @@ def compile_verb(
     target: str,
     method: str | None,
     output: Path | None,
-    recipe: Path | None,
+    recipe: str | None,
     assignments: tuple[str, ...],
     force: bool,
     allow_fallback: bool,

@@ -1,4 +1,4 @@
-"""``zoexport inspect``, ``doctor``, ``methods`` and ``targets``: what there is to know."""
+"""``zoexport inspect``, ``doctor``, ``methods``, ``recipes`` and ``targets``: what there is to know."""
 
 from __future__ import annotations
 
@@ -201,6 +201,18 @@ def methods(as_json: bool) -> None:
             ]
         )
     emit({"methods": found}, lines, as_json=as_json)
+
+
+@click.command()
+@options.common
+def recipes(as_json: bool) -> None:
+    """List the recipes that --recipe takes by name."""
+    from zoexport.describe import list_recipes
+
+    with output_of_libraries():
+        found = list_recipes()
+    rows = [(one["name"], one["summary"]) for one in found]
+    emit({"recipes": found}, table(rows, indent=""), as_json=as_json)
 
 
 @click.command()

@@ -26,7 +26,7 @@ from zoexport.cli.device import device
 from zoexport.cli.federate import federate
 from zoexport.cli.generate import generate
 from zoexport.cli.groups import Verbs
-from zoexport.cli.info import doctor, inspect, methods, targets
+from zoexport.cli.info import doctor, inspect, methods, recipes, targets
 from zoexport.cli.pack import pack, unpack
 from zoexport.cli.parity import parity
 from zoexport.cli.plan import plan
@@ -72,6 +72,7 @@ for verb in (
     inspect,
     doctor,
     methods,
+    recipes,
     targets,
 ):
     cli.add_command(verb)

@@ -67,9 +67,11 @@ def method_and_target(function: F) -> F:
 
 def recipe(function: F) -> F:
     """``--recipe``."""
-    return click.option("--recipe", type=PATH, help="A YAML file of settings; --set wins over it.")(
-        function
-    )
+    return click.option(
+        "--recipe",
+        metavar="NAME|FILE",
+        help="Method and settings by name (see 'zoexport recipes') or of a YAML file; --set wins.",
+    )(function)
 
 
 def settings(function: F) -> F:

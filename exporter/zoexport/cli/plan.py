@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -38,7 +37,7 @@ def plan(
     model: str,
     target: str,
     method: str | None,
-    recipe: Path | None,
+    recipe: str | None,
     assignments: tuple[str, ...],
     budget_mb: float | None,
     process: str,

@@ -12,7 +12,6 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zoexport.core.errors import ConfigError, nearest
@@ -107,33 +106,6 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
             )
         values[key.strip()] = value.strip()
     return values
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The settings of a YAML recipe: a mapping of the keys of ``--set``.
-
-    Raises:
-        ConfigError: the file is missing or is not such a mapping.
-    """
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"recipe {path}",
-            found=str(error).splitlines()[0],
-            expected="a readable YAML file",
-            fix="Check the path and the file.",
-        ) from error
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ConfigError(
-            f"recipe {path}",
-            found=f"a YAML {type(content).__name__}",
-            expected="a mapping of settings, such as 'lora.rank: 8'",
-            fix="Write one 'key: value' a line.",
-        )
-    return content
 
 
 def parse(config: type[C], values: Mapping[str, Any], *, runtime_only: bool = False) -> C:

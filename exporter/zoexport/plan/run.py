@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from zoexport import build
-from zoexport.core.config import as_dict, read_recipe
+from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError
+from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.types import Progress, TrainingGraph
 from zoexport.plan.advice import advice
 from zoexport.plan.compiling import compiling
@@ -24,7 +24,7 @@ def plan_training(
     method: str | None,
     target: str,
     settings: Mapping[str, str],
-    recipe: Path | None = None,
+    recipe: StrPath | None = None,
     budget_mb: float | None = None,
     process: str = "train",
     threads: int = 4,
@@ -55,8 +55,8 @@ def plan_training(
             expected="megabytes above 0",
             fix="Give the memory that training may take, such as --budget-mb 200.",
         )
-    given = {**(read_recipe(recipe) if recipe else {}), **settings}
-    planned = build.plan(method, target, given)
+    given = {**read_recipe(recipe).settings, **settings}
+    planned = build.with_recipe(method, target, settings, recipe)
     planner = _Planner(model, planned, threads, labels, progress)
     graph = planner.graph(planned)
     found = planner.estimate(planned, graph)

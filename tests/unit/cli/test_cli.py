@@ -49,6 +49,7 @@ VERBS = [
     ["sign"],
     ["doctor"],
     ["methods"],
+    ["recipes"],
     ["targets"],
 ]
 
@@ -100,7 +101,7 @@ def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixtur
     text = capfd.readouterr().out
     assert "--json" in text
     assert "--debug" in text
-    if verb[0] not in ("doctor", "methods", "targets"):
+    if verb[0] not in ("doctor", "methods", "recipes", "targets"):
         assert f"  zoexport {' '.join(verb)} " in text, "an example"
 
 
@@ -190,6 +191,7 @@ def test_the_process_that_trains_loads_no_torch() -> None:
         (["compile", "m", "--target", "host", "--set", "lora.rank"], 2, ["no key=value"]),
         (["compile", "m", "--target", "host", "--set", "lora.rank=0"], 2, ["'0'", "at least 1"]),
         (["compile", "m", "--target", "host", "--recipe", "none.yaml"], 2, ["recipe none.yaml"]),
+        (["compile", "m", "--target", "host", "--recipe", "any-megp"], 2, ["Did you mean 'any-mebp'?"]),
         (["inspect", "nowhere"], 1, ["bundle nowhere", "no such folder"]),
         (["eval", "nowhere", "--data", "d"], 1, ["bundle nowhere"]),
         (["parity", "nowhere"], 1, ["bundle nowhere"]),

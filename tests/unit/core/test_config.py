@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from zoexport.build import plan
-from zoexport.core.config import as_dict, parse, parse_assignments, read_recipe
+from zoexport.core.config import as_dict, parse, parse_assignments
 from zoexport.core.errors import ConfigError
 from zoexport.methods import methods
 from zoexport.methods.prge.config import PrgeConfig
@@ -170,18 +169,6 @@ def test_assignments() -> None:
     assert parse_assignments(["a=1", "b.c = x=y "]) == {"a": "1", "b.c": "x=y"}
     with pytest.raises(ConfigError, match="no key=value"):
         parse_assignments(["lora.rank"])
-
-
-def test_recipes(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("lora.rank: 8\nweights: fp32\n")
-    assert read_recipe(recipe) == {"lora.rank": 8, "weights": "fp32"}
-    for content in ("- a\n- b\n", "a: [1\n", "1: 2\n"):
-        recipe.write_text(content)
-        with pytest.raises(ConfigError, match=r"recipe\.yaml"):
-            read_recipe(recipe)
-    with pytest.raises(ConfigError, match=r"missing\.yaml"):
-        read_recipe(tmp_path / "missing.yaml")
 
 
 @pytest.mark.parametrize(
