@@ -51,6 +51,7 @@ def compile(
     lora: LoraConfig | None = None,
     recipe: StrPath | None = None,
     calibration: Data | None = None,
+    adapter: StrPath | None = None,
     allow_fallback: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -68,6 +69,7 @@ def compile(
         lora: rank, alpha, target modules and last layers of the adapters.
         recipe: a recipe's name or a YAML file: a method, and settings over which ``lora`` and ``settings`` win.
         calibration: rows on which a target that quantizes activations measures their ranges.
+        adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
         allow_fallback: accept matrix products that the target's accelerator does not take.
         force: replace a bundle that is already there.
         progress: called with the name of each phase, and how far it is where that is known.
@@ -85,6 +87,13 @@ def compile(
     config = methods.get(method or default_method(target)).config
     chosen = {**(by_key or {}), **_by_key(config, settings)}
     source = _source(model, tokenizer)
+    if lora is not None and adapter is not None:
+        raise ConfigError(
+            "lora",
+            found="a LoraConfig beside an adapter to start from",
+            expected="one of them",
+            fix="Leave it out: the adapter has its own.",
+        )
     if lora is not None:
         chosen |= _adapters(lora, source, config, chosen)
     with contextlib.ExitStack() as stack:
@@ -99,6 +108,7 @@ def compile(
             force=force,
             allow_fallback=allow_fallback,
             calibration=rows,
+            adapter=None if adapter is None else Path(adapter),
             progress=progress or _silent,
         )
     with trusts.required(()):  # what was made here is not signed yet

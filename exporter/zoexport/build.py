@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 INITIAL_STATE = "adapter.safetensors"
 WEIGHTS = "weights.safetensors"
+_ADAPTER_FORMAT = "peft"
 _DEFAULT_METHODS = {"android-npu": "prge"}
 _PREFERRED = ("mebp", "prge")
 _TOOLS = ("torch", "executorch", "transformers")
@@ -88,11 +89,40 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
 
 
 def with_recipe(
-    method: str | None, target: str, settings: Mapping[str, Any], recipe: StrPath | None
+    method: str | None,
+    target: str,
+    settings: Mapping[str, Any],
+    recipe: StrPath | None,
+    adapter: Path | None = None,
 ) -> Plan:
-    """:func:`plan` with a recipe's method, and its settings where none of ``settings`` says otherwise."""
+    """:func:`plan` with a recipe's method, and its settings where none of ``settings`` says otherwise.
+
+    Args:
+        method, target, settings, recipe: see :func:`compile_bundle`.
+        adapter: PEFT's, whose rank, alpha and layers go before the recipe's.
+
+    Raises:
+        ConfigError: as :func:`plan`; or ``settings`` contradict the adapter, or the method cannot start from one.
+        StateError: the adapter is none of PEFT's.
+    """
     read = read_recipe(recipe)
-    return plan(read.chosen(method), target, {**read.settings, **settings})
+    method, given = read.chosen(method), {**read.settings, **settings}
+    if adapter is None:
+        return plan(method, target, given)
+    from zoexport.adapters.start import check_start, start_settings
+
+    chosen = methods.get(method or default_method(target))
+    kind = kind_of(parse(chosen.config, given))
+    if _ADAPTER_FORMAT not in kind.readable:
+        raise ConfigError(
+            f"adapter {adapter}",
+            found=f"method {chosen.name} with these settings, which trains {kind.words}",
+            expected="a method that trains adapters of numbers, such as mebp or prge",
+            fix="Leave --adapter out, or choose another method.",
+        )
+    own = start_settings(adapter)
+    check_start(adapter, own, settings)
+    return plan(method, target, {**given, **own})
 
 
 def compile_bundle(
@@ -106,6 +136,7 @@ def compile_bundle(
     force: bool,
     allow_fallback: bool = False,
     calibration: Path | None = None,
+    adapter: Path | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Compile a model into a bundle.
@@ -120,6 +151,7 @@ def compile_bundle(
         force: replace a bundle that is already there.
         allow_fallback: accept matrix products that the target's accelerator does not take.
         calibration: JSON Lines on whose rows a target that quantizes activations measures their ranges.
+        adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
         progress: called with the name of each phase.
 
     Returns:
@@ -130,7 +162,7 @@ def compile_bundle(
         ZoExportError: one clear error; nothing is written.
     """
     start = time.monotonic()
-    planned = with_recipe(method, target, settings, recipe)
+    planned = with_recipe(method, target, settings, recipe, adapter)
     own = planned.target.programs_config(planned.config) is planned.config
     if calibration is not None and own and not planned.config.rounds_inputs:
         raise ConfigError(
@@ -152,7 +184,9 @@ def compile_bundle(
         loaded = models.load(source, lazy=planned.config.staged)
         if mask is not None:
             check_mask(mask, loaded)
-        content = _fill(folder, planned, loaded, mask, allow_fallback, calibration, progress)
+        content = _fill(
+            folder, planned, loaded, mask, allow_fallback, calibration, adapter, progress
+        )
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
         written = manifest.write(folder, content, files)
@@ -285,6 +319,7 @@ def _fill(
     mask: Mask | None,
     allow_fallback: bool,
     calibration: Path | None,
+    adapter: Path | None,
     progress: Progress,
 ) -> dict[str, Any]:
     from safetensors.torch import save_file
@@ -302,6 +337,10 @@ def _fill(
     graph = training_graph(
         planned, loaded.model, progress, source=loaded.weights, chosen=chosen, activations=formats
     )
+    if adapter is not None:
+        from zoexport.adapters.start import start_values
+
+        graph.initial |= start_values(adapter, {slot.name: slot.shape for slot in graph.slots})
     if graph.chosen is not None:
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:

@@ -12,7 +12,7 @@ from zoexport.session import OnText, Sampling
 
 HELP = """\
 /adapter        the adapters, and which one answers
-/adapter off    answer with the model as it was compiled
+/adapter off    answer with the model without any adapter
 /adapter on     answer with what answered before
 /adapter NAME   answer with this adapter
 /reset          forget the conversation
@@ -81,7 +81,7 @@ class Chat:
             made = self._generator.generate(
                 Prompt(messages=turns),
                 adapter=named,
-                untrained=self.adapter is None,
+                off=self.adapter is None,
                 keep=True,
                 on_text=on_text,
                 **self._options,
@@ -143,8 +143,8 @@ class Chat:
                 fix=f"Name one of them.{nearest(name, self.names)}",
             )
         if not self.names:
-            return "There is no adapter: the model answers as it was compiled."
-        answering = self.adapter or "none, the model as it was compiled"
+            return "There is no adapter: the model answers without."
+        answering = self.adapter or "none, the model without any adapter"
         return f"Answering: {answering}. Adapters: {', '.join(self.names)}."
 
 

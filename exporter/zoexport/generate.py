@@ -6,6 +6,7 @@ Text is the session's own (docs/text.md): a process that generates loads none of
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from zoexport.session.handles import Closing
 
 _MEGABYTE = 1e6
 _ASSISTANT = "assistant"
+_NONE = "(none)"
+"""What the adapter that adds nothing is called."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Generator(Closing):
     @property
     def adapters(self) -> tuple[str, ...]:
         """The names of the loaded adapters."""
-        return self.session.adapters
+        return tuple(name for name in self.session.adapters if name != _NONE)
 
     def generate(
         self,
@@ -114,6 +117,7 @@ class Generator(Closing):
         *,
         adapter: str | None = None,
         untrained: bool = False,
+        off: bool = False,
         max_tokens: int = 128,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
@@ -126,7 +130,8 @@ class Generator(Closing):
         Args:
             prompt: a text, or a conversation.
             adapter: the name of a loaded one, in place of what the state has trained.
-            untrained: with the bundle as it was compiled.
+            untrained: with the bundle as it was compiled, so with an adapter that it started from.
+            off: without any adapter, that one neither.
             max_tokens, stop, sampling, keep, sliding, on_text: see :meth:`zoexport.session.Session.generate`.
 
         Raises:
@@ -136,8 +141,7 @@ class Generator(Closing):
         made = self.session.generate(
             () if given.messages else given.text,
             messages=given.messages,
-            adapter=adapter,
-            untrained=untrained,
+            **(self._without() if off else {"adapter": adapter, "untrained": untrained}),
             max_tokens=max_tokens,
             stop=stop,
             sampling=sampling,
@@ -146,6 +150,16 @@ class Generator(Closing):
             on_text=on_text,
         )
         return _result(made)
+
+    def _without(self) -> dict[str, Any]:
+        """How a session generates without any adapter."""
+        halves = [slot for slot in self.session.slots() if slot.name.startswith("lora_B.")]
+        if not halves:
+            return {"untrained": True}
+        if _NONE not in self.session.adapters:
+            for slot in halves:
+                self.session.write_adapter(_NONE, slot.name, bytes(4 * math.prod(slot.shape)))
+        return {"adapter": _NONE}
 
     def close(self) -> None:
         """Close the bundle."""

@@ -22,6 +22,8 @@ from zoexport.core.types import Slot
 
 _CAUSAL = "CAUSAL_LM"
 _N = TypeVar("_N", int, float)
+WEIGHTS = "adapter_model.safetensors"
+"""The file with the matrices."""
 
 
 class PeftFormat:
@@ -127,13 +129,16 @@ def target_modules(model: Any, modules: Sequence[str]) -> list[str]:
     return names if matched == set(modules) else list(modules)
 
 
-def read_settings(folder: Path) -> AdapterSettings:
+def read_settings(folder: Path, known: Mapping[str, Any] | None = None) -> AdapterSettings:
     """The settings of a bundle's (or an adapter's) ``adapter_config.json``.
+
+    Args:
+        folder: of the file. known: members that count in place of the file's.
 
     Raises:
         StateError: the file is missing or is no LoRA description.
     """
-    content = read_config(folder, "PEFT", "adapter_model.safetensors")
+    content = {**read_config(folder, "PEFT", WEIGHTS), **(known or {})}
     try:
         rank, targets = int(content["r"]), content["target_modules"]
         ranks = _patterns(content, "rank_pattern", int)

@@ -33,6 +33,11 @@ from zoexport.cli.progress import Phases
     type=options.PATH,
     help="JSON Lines whose rows show the ranges of quantized activations (android-npu, activation_bits=8).",
 )
+@click.option(
+    "--adapter",
+    type=options.PATH,
+    help="Start from this adapter of PEFT's; its rank, alpha and layers count.",
+)
 @options.common
 def compile_verb(
     model: str,
@@ -44,6 +49,7 @@ def compile_verb(
     force: bool,
     allow_fallback: bool,
     calibration: Path | None,
+    adapter: Path | None,
     as_json: bool,
 ) -> None:
     """Compile MODEL into a bundle.
@@ -71,6 +77,7 @@ def compile_verb(
             force=force,
             allow_fallback=allow_fallback,
             calibration=calibration,
+            adapter=adapter,
             progress=phases,
         )
     assert bundle.compiled is not None

@@ -1,0 +1,120 @@
+"""A PEFT adapter that a bundle starts with: the settings that it stands for, and its matrices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.adapters.files import read_config
+from zoexport.adapters.formats import slot_modules
+from zoexport.adapters.peft import WEIGHTS, PeftFormat, read_settings
+from zoexport.core import tensor_file
+from zoexport.core.errors import ConfigError, StateError, first_line
+
+if TYPE_CHECKING:
+    import torch
+
+_RANK, _ALPHA, _TARGETS, _LAYERS = "lora.rank", "lora.alpha", "lora.targets", "lora.layers"
+_MODULE = re.compile(r"base_model\.model\.(.+)\.lora_A\.weight")
+
+
+def start_settings(adapter: Path) -> dict[str, Any]:
+    """The settings of a bundle that has an adapter's layers, rank and alpha.
+
+    Layers are the names of its description, or where that does not list them, or not all of them, the paths that its
+    file has.
+
+    Args:
+        adapter: the folder that PEFT wrote.
+
+    Raises:
+        StateError: the folder is none of PEFT's, or is damaged.
+    """
+    content = read_config(adapter, "PEFT", WEIGHTS)
+    targets = content.get("target_modules")
+    chosen = [content.get(key) for key in ("layers_to_transform", "exclude_modules")]
+    if not isinstance(targets, list) or any(chosen) or 0 in chosen:
+        content = {**content, "target_modules": _modules(adapter / WEIGHTS)}
+    found = read_settings(adapter, content)
+    return {
+        _RANK: found.rank,
+        _ALPHA: found.alpha,
+        _TARGETS: ",".join(sorted(found.target_modules)),
+        _LAYERS: "all",
+    }
+
+
+def check_start(adapter: Path, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse settings that say something else than an adapter.
+
+    Args:
+        adapter: for the message. own: of :func:`start_settings`. given: the user's, as text or typed.
+
+    Raises:
+        ConfigError: some do; it names all of them.
+    """
+    other = [key for key in own if key in given and not _same(key, own[key], given[key])]
+    if other:
+        raise ConfigError(
+            "settings " + ", ".join(f"{key}={given[key]}" for key in other),
+            found=f"an adapter to start from, {adapter}, with "
+            + ", ".join(f"{key}={own[key]}" for key in other),
+            expected="the adapter's",
+            fix="Leave them out: they are taken from the adapter.",
+        )
+
+
+def start_values(
+    adapter: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, torch.Tensor]:
+    """The adapter's matrices.
+
+    Args:
+        adapter: the folder that PEFT wrote.
+        shapes: of every slot of the graph, ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out).
+
+    Returns:
+        Each slot's values, float32.
+
+    Raises:
+        StateError: it has other layers or shapes, is damaged, or is more than two matrices a layer.
+    """
+    import torch
+
+    modules = slot_modules(shapes)
+    settings = read_settings(adapter, {"target_modules": modules})
+    read = PeftFormat().read(adapter, shapes, settings)
+    return {name: torch.from_numpy(values) for name, values in read.items()}
+
+
+def _same(key: str, own: Any, given: Any) -> bool:
+    if key == _TARGETS:
+        return _names(own) == _names(str(given))
+    if key == _LAYERS:
+        return bool(own == given)
+    return float(own) == float(given)
+
+
+def _names(targets: str) -> set[str]:
+    return {name.strip() for name in targets.split(",")}
+
+
+def _modules(file: Path) -> list[str]:
+    """The paths of the adapted layers, of the names in a file of weights."""
+    import safetensors
+
+    try:
+        tensor_file.check(file)
+        with safetensors.safe_open(str(file), framework="numpy") as opened:
+            names: Iterable[str] = opened.keys()
+            found = [match[1] for name in names if (match := _MODULE.fullmatch(name))]
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise StateError(
+            f"{file}",
+            found=f"a file that cannot be read ({first_line(error)})",
+            expected="the weights of an adapter of PEFT",
+            fix="Save the adapter again, with safetensors.",
+        ) from error
+    return sorted(found)
