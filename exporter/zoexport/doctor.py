@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,10 @@ from zoexport import __version__
 from zoexport.fetch import cache_dir
 
 _LOW_DISK_BYTES = 5e9
-_SETUP = "Run 'make setup'."
+_SETUP_COMMAND = "make setup"
+_SETUP = f"Run '{_SETUP_COMMAND}'."
+_EXTRA = re.compile(r"zoexport\[([\w-]+)\]")
+"""Of an advice to install an extra."""
 #: Packages by what needs them; the optional ones name their extra.
 _PACKAGES = {
     "torch": "",
@@ -61,9 +66,21 @@ def examine() -> dict[str, Any]:
         *_places(),
     ]
     return {
+        "command": _command(checks),
         "ok": all(check.status != "missing" for check in checks),
         "checks": [dataclasses.asdict(check) for check in checks],
     }
+
+
+def _command(checks: list[Check]) -> str | None:
+    """The one command that gets what training needs; where all of that is there, what else there is to install."""
+    if any(check.fix == _SETUP for check in checks):
+        return _SETUP_COMMAND
+    wrong = [check.fix for check in checks if check.status != "ok"]
+    extras = sorted({name for fix in wrong for name in _EXTRA.findall(fix)})
+    if not extras:
+        return None
+    return f"{shlex.quote(sys.executable)} -m pip install 'zoexport[{','.join(extras)}]'"
 
 
 def _python() -> Check:

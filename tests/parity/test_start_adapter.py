@@ -84,9 +84,7 @@ def test_the_loss_is_pefts(
     assert bundle.settings["lora.rank"] == given["r"]
     with Session.open(bundle.path) as session:
         assert our_loss(session) == pytest.approx(expected, abs=2e-5)
-    found = parity(
-        bundle.path, steps=3, model=None, dump=None, progress=lambda *_: None
-    )
+    found = parity(bundle.path, steps=3, model=None, dump=None, progress=lambda *_: None)
     assert found["passed"], found
     # What leaves at once is what came.
     bundle.export_adapter(tmp_path / "again")

@@ -66,9 +66,7 @@ def check_start(adapter: Path, own: Mapping[str, Any], given: Mapping[str, Any])
         )
 
 
-def start_values(
-    adapter: Path, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, torch.Tensor]:
+def start_values(adapter: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
     """The adapter's matrices.
 
     Args:

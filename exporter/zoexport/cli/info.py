@@ -160,8 +160,9 @@ def _inspect_bundle(bundle: Path, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--fix", is_flag=True, help="Print the one command that installs what is missing.")
 @options.common
-def doctor(as_json: bool) -> int:
+def doctor(fix: bool, as_json: bool) -> int:
     """Say what this installation can do, what is missing, and how to get it.
 
     The exit code is 1 when something that training needs is missing.
@@ -170,6 +171,13 @@ def doctor(as_json: bool) -> int:
 
     with output_of_libraries():
         result = examine()
+    if fix:
+        emit(
+            result,
+            [result["command"] or "# nothing is missing that a command installs"],
+            as_json=as_json,
+        )
+        return 0 if result["ok"] else 1
     rows = [(check["status"], check["name"], check["found"]) for check in result["checks"]]
     lines = table(rows, indent="")
     lines += [

@@ -20,6 +20,7 @@ from zoexport.cli.adapter import adapter
 from zoexport.cli.bench import bench
 from zoexport.cli.chat import chat
 from zoexport.cli.compile import compile_verb
+from zoexport.cli.completion import VARIABLE, answered, completion
 from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
 from zoexport.cli.data import data
 from zoexport.cli.device import device
@@ -71,6 +72,7 @@ for verb in (
     unpack,
     inspect,
     doctor,
+    completion,
     methods,
     recipes,
     targets,
@@ -80,7 +82,8 @@ for verb in (
 
 def main() -> None:
     """The console script."""
-    sys.exit(run(sys.argv[1:]))
+    instruction = os.environ.get(VARIABLE)
+    sys.exit(answered(cli, instruction) if instruction else run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -90,6 +93,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if not arguments:
+        return _say_next()
     as_json = "--json" in arguments
     debug = "--debug" in arguments
     restore = signal.getsignal(signal.SIGTERM)
@@ -116,6 +121,17 @@ def _run(arguments: Sequence[str]) -> int:
     finally:
         signal.signal(signal.SIGTERM, restore)
         logging.disable(silent)
+
+
+def _say_next() -> int:
+    """``zoexport`` alone: what to do next."""
+    from pathlib import Path
+
+    from zoexport.next_step import next_step
+
+    ours = f"zoexport {__version__}: a language model that fine-tunes itself on a phone."
+    print("\n".join([ours, *next_step(Path.cwd()), "'zoexport --help' lists all verbs."]))
+    return 0
 
 
 def _exit_code(returned: object) -> int:

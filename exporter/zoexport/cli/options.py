@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from zoexport.cli import completion
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: A path as given; whether it exists is for the function that opens it to say, in its own words.
@@ -58,10 +60,15 @@ def trust(function: F) -> F:
 def method_and_target(function: F) -> F:
     """``--target`` and ``--method``, by name."""
     function = click.option(
-        "--method", help="How it trains; see 'zoexport methods'. Default: by target."
+        "--method",
+        help="How it trains; see 'zoexport methods'. Default: by target.",
+        shell_complete=completion.named(completion.methods),
     )(function)
     return click.option(
-        "--target", required=True, help="Where it will run; see 'zoexport targets'."
+        "--target",
+        required=True,
+        help="Where it will run; see 'zoexport targets'.",
+        shell_complete=completion.named(completion.targets),
     )(function)
 
 
@@ -71,6 +78,7 @@ def recipe(function: F) -> F:
         "--recipe",
         metavar="NAME|FILE",
         help="Method and settings by name (see 'zoexport recipes') or of a YAML file; --set wins.",
+        shell_complete=completion.named(completion.recipes),
     )(function)
 
 
@@ -82,6 +90,7 @@ def settings(function: F) -> F:
         metavar="KEY=VALUE",
         multiple=True,
         help="A setting, such as lora.rank=8; may be repeated.",
+        shell_complete=completion.named(completion.settings),
     )(function)
 
 
@@ -89,7 +98,14 @@ def data(
     *others: str, required: bool = True, text: str = 'Examples (docs/cli.md, "Data").'
 ) -> Callable[[F], F]:
     """``--data``, ``--columns`` and ``--template`` as one :class:`DataSource`; ``others`` are read likewise."""
-    return source(click.option("--data", metavar="SOURCE", required=required, help=text), *others)
+    option = click.option(
+        "--data",
+        metavar="SOURCE",
+        required=required,
+        help=text,
+        shell_complete=completion.files,
+    )
+    return source(option, *others)
 
 
 def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
@@ -157,6 +173,7 @@ def validation(function: F) -> F:
         click.option(
             "--eval-data",
             metavar="SOURCE",
+            shell_complete=completion.files,
             help="Held-out examples: evaluated on before, meanwhile and after.",
         ),
         click.option(

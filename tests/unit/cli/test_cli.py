@@ -48,6 +48,7 @@ VERBS = [
     ["inspect"],
     ["sign"],
     ["doctor"],
+    ["completion"],
     ["methods"],
     ["recipes"],
     ["targets"],
@@ -99,8 +100,9 @@ def test_help_lists_every_verb(capfd: pytest.CaptureFixture[str]) -> None:
 def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert run([*verb, "--help"]) == 0
     text = capfd.readouterr().out
-    assert "--json" in text
-    assert "--debug" in text
+    if verb != ["completion"]:  # a script, which no program reads
+        assert "--json" in text
+        assert "--debug" in text
     if verb[0] not in ("doctor", "methods", "recipes", "targets"):
         assert f"  zoexport {' '.join(verb)} " in text, "an example"
 
@@ -191,7 +193,11 @@ def test_the_process_that_trains_loads_no_torch() -> None:
         (["compile", "m", "--target", "host", "--set", "lora.rank"], 2, ["no key=value"]),
         (["compile", "m", "--target", "host", "--set", "lora.rank=0"], 2, ["'0'", "at least 1"]),
         (["compile", "m", "--target", "host", "--recipe", "none.yaml"], 2, ["recipe none.yaml"]),
-        (["compile", "m", "--target", "host", "--recipe", "any-megp"], 2, ["Did you mean 'any-mebp'?"]),
+        (
+            ["compile", "m", "--target", "host", "--recipe", "any-megp"],
+            2,
+            ["Did you mean 'any-mebp'?"],
+        ),
         (["inspect", "nowhere"], 1, ["bundle nowhere", "no such folder"]),
         (["eval", "nowhere", "--data", "d"], 1, ["bundle nowhere"]),
         (["parity", "nowhere"], 1, ["bundle nowhere"]),
@@ -215,13 +221,10 @@ def test_a_failure_is_one_message_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("arguments", "known"), [([], "compile"), (["adapter"], "export")])
-def test_a_group_without_a_verb_names_its_verbs(
-    arguments: list[str], known: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    message = failure(capfd, arguments, 2)
+def test_a_group_without_a_verb_names_its_verbs(capfd: pytest.CaptureFixture[str]) -> None:
+    message = failure(capfd, ["adapter"], 2)
     assert "no verb" in message
-    assert known in message
+    assert "export" in message
 
 
 def test_several_bad_settings_are_reported_together(capfd: pytest.CaptureFixture[str]) -> None:
