@@ -26,7 +26,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench bench-mebp bench-generate bench-mlx report-convergence report-masks report-learning \
+.PHONY: help setup site demo bench bench-mebp bench-generate bench-mlx report-convergence report-masks report-learning \
   report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
@@ -35,6 +35,9 @@ help: ## Show this list
 
 setup: build/.installed ## Install everything into .venv and build the C++ runtime
 	@echo "Ready: $(BIN)/zoexport"
+
+site: setup ## Build the site into build/site; every link and name in it must lead somewhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
 	$(BIN)/python -m zoexport.demo demo

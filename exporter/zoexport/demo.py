@@ -60,7 +60,7 @@ def main() -> None:
 def run(folder: Path, steps: int) -> None:
     """The whole round: compile, evaluate, train, evaluate, compare, export, draw."""
     bundle, state = folder / "bundle", folder / "state"
-    adapter, curve = folder / "adapter", folder / "loss.png"
+    adapter, curve = folder / "adapter", folder / "demo.png"
     say("Sentences: 'film review sentence' It was -> great | terrible")
     data = sentences()
     compile_once(bundle, state)
@@ -83,6 +83,7 @@ def run(folder: Path, steps: int) -> None:
         trained["losses"],
         title=f"{MODEL}, MeBP int4: loss of each step",
         evaluations={0: before["loss"], trained["steps"]: after["loss"]},
+        answers=list(zip(QUESTIONS, *texts, strict=True)),
     )
     rows = [
         ("loss", before["loss"], after["loss"]),

@@ -10,6 +10,9 @@ from typing import Any
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_file
 
+_LONGEST_ANSWER = 64
+"""Characters of a line beside a curve."""
+
 
 def smoothed(losses: Sequence[float], span: int) -> list[float]:
     """An exponential moving average that is not drawn towards zero at its start.
@@ -38,8 +41,9 @@ def loss_curve(
     title: str,
     evaluations: Mapping[int, float] | None = None,
     span: int | None = None,
+    answers: Sequence[tuple[str, str, str]] = (),
 ) -> None:
-    """Draw the loss of a run as a PNG file.
+    """Draw the loss of a run as a PNG file, and beside it what the model answers.
 
     Args:
         path: the file; whole or absent.
@@ -47,6 +51,7 @@ def loss_curve(
         title: of the picture.
         evaluations: losses of ``eval`` by the number of steps done before it (0: as compiled).
         span: of the smoothed curve; a tenth of the run where None.
+        answers: of prompts: each, and what followed it before and after the run.
 
     Raises:
         ConfigError: there is nothing to draw, matplotlib is not installed, or the place cannot be written.
@@ -59,8 +64,8 @@ def loss_curve(
             expected="a run of at least one step",
             fix="Train first.",
         )
-    figure = new_figure(path, 8, 4.5)
-    axes = figure.add_subplot()
+    figure = new_figure(path, 12 if answers else 8, 4.5)
+    axes = figure.add_subplot(1, 2 if answers else 1, 1)
     steps = range(1, len(losses) + 1)
     if losses:
         axes.plot(steps, losses, color="tab:blue", alpha=0.3, linewidth=1, label="each step")
@@ -74,7 +79,38 @@ def loss_curve(
     axes.set_ylabel("loss")
     axes.grid(alpha=0.3)
     axes.legend()
+    if answers:
+        _write_answers(figure.add_subplot(1, 2, 2), answers)
     save_png(figure, path)
+
+
+def _write_answers(axes: Any, answers: Sequence[tuple[str, str, str]]) -> None:
+    """Prompts, each with what followed it before and after, from the top down."""
+    axes.set_axis_off()
+    axes.set_title("the same prompts, before and after")
+    for number, (prompt, before, after) in enumerate(answers):
+        top = 0.96 - number / len(answers)
+        lines = (
+            (prompt, "black", "bold"),
+            (f"before: {before}", "dimgray", "normal"),
+            (f"after: {after}", "tab:blue", "normal"),
+        )
+        for place, (line, color, weight) in enumerate(lines):
+            axes.text(
+                0.0,
+                top - 0.075 * place,
+                # A dollar sign begins a formula otherwise.
+                shortened(line, _LONGEST_ANSWER).replace("$", r"\$"),
+                color=color,
+                weight=weight,
+                va="top",
+                transform=axes.transAxes,
+            )
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def check_can_draw(path: Path) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.support.hosts import BUILD, needed
-from tests.support.hosts import run as run_tool
 from tests.unit.session.test_validation import Run
 from tests.unit.watching.test_reports import train
 from zoexport.cli.main import run as run_verb
@@ -20,35 +16,8 @@ from zoexport.session import Validation
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
-HERE = Path(__file__).parent
-FOLDER = BUILD / "browser"
-AXE = FOLDER / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = os.environ.get("ZOEXPORT_REPORT_PICTURES")
 """A folder for what docs/images has of the page: ZOEXPORT_REPORT_PICTURES=docs/images renews it."""
-
-
-@pytest.fixture(scope="session")
-def axe() -> str:
-    """The script of package-lock.json; npm compares its hash."""
-    lock, wanted = FOLDER / "package-lock.json", HERE / "package-lock.json"
-    if not AXE.is_file() or lock.read_bytes() != wanted.read_bytes():
-        npm = needed("npm", "npm (Debian, Ubuntu: apt-get install npm), for axe-core")
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        shutil.copy(HERE / "package.json", FOLDER)
-        shutil.copy(wanted, lock)
-        run_tool(npm, "ci", "--no-audit", "--no-fund", cwd=FOLDER)
-    return AXE.read_text("utf-8")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    chromium = needed("chromium", "Chromium (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=str(chromium), args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,20 @@ def _share_of(pixels: np.ndarray[Any, Any], red: int, green: int, blue: int) -> 
     return float((distance < 30).mean())
 
 
+def test_answers_are_beside_the_curve(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+    sizes, inks = [], []
+    for number, count in enumerate((0, 1, 3)):
+        path = tmp_path / f"{number}.png"
+        answers = [("A prompt of $5 " * 9, "before it", "after it")] * count
+        loss_curve(path, [2.0, 1.0, 0.5], title="a run", answers=answers)
+        pixels = _pixels(path)
+        sizes.append(pixels.shape[:2])
+        inks.append(int((pixels[:, 600:, :3].min(axis=-1) < 0.5).sum()))
+    assert sizes == [(450, 800), (450, 1200), (450, 1200)]
+    assert inks[2] > 2 * inks[1] > 0
+
+
 def test_picture_has_both_curves_and_the_evaluations(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
     losses = [2.0 + math.sin(step) / 2 - step / 100 for step in range(100)]
