@@ -121,7 +121,7 @@ def with_recipe(
             fix="Leave --adapter out, or choose another method.",
         )
     own = start_settings(adapter)
-    check_start(adapter, own, settings)
+    check_start(adapter, own, settings, chosen.config)
     return plan(method, target, {**given, **own})
 
 

@@ -33,6 +33,17 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {},
     ),
     ("gpt2", "mebp", {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}, {}),
+    (
+        "llama_tied",
+        "mebp",
+        {
+            **PLAIN,
+            "use_rslora": True,
+            "rank_pattern": {"v_proj": 3},
+            "alpha_pattern": {"down_proj": 11},
+        },
+        {},
+    ),
     ("qwen2", "spzo", {"r": 4, "target_modules": r".*\.(q|up)_proj"}, {}),
 ]
 

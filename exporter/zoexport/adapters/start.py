@@ -11,17 +11,18 @@ from zoexport.adapters.files import read_config
 from zoexport.adapters.formats import slot_modules
 from zoexport.adapters.peft import WEIGHTS, PeftFormat, read_settings
 from zoexport.core import tensor_file
+from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError, StateError, first_line
 
 if TYPE_CHECKING:
     import torch
 
-_RANK, _ALPHA, _TARGETS, _LAYERS = "lora.rank", "lora.alpha", "lora.targets", "lora.layers"
+_TARGETS = "lora.targets"
 _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_A\.weight")
 
 
 def start_settings(adapter: Path) -> dict[str, Any]:
-    """The settings of a bundle that has an adapter's layers, rank and alpha.
+    """The settings of a bundle that has an adapter's layers, ranks and alphas.
 
     Layers are the names of its description, or where that does not list them, or not all of them, the paths that its
     file has.
@@ -39,23 +40,30 @@ def start_settings(adapter: Path) -> dict[str, Any]:
         content = {**content, "target_modules": _modules(adapter / WEIGHTS)}
     found = read_settings(adapter, content)
     return {
-        _RANK: found.rank,
-        _ALPHA: found.alpha,
+        "lora.rank": found.rank,
+        "lora.alpha": found.alpha,
+        "lora.rslora": "on" if found.rslora else "off",
+        "lora.rank_pattern": dict(found.rank_pattern),
+        "lora.alpha_pattern": dict(found.alpha_pattern),
         _TARGETS: ",".join(sorted(found.target_modules)),
-        _LAYERS: "all",
+        "lora.layers": "all",
     }
 
 
-def check_start(adapter: Path, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def check_start(
+    adapter: Path, own: Mapping[str, Any], given: Mapping[str, Any], config: type[Any]
+) -> None:
     """Refuse settings that say something else than an adapter.
 
     Args:
         adapter: for the message. own: of :func:`start_settings`. given: the user's, as text or typed.
+        config: the method's, which reads them.
 
     Raises:
-        ConfigError: some do; it names all of them.
+        ConfigError: some do; it names all of them. Or one has an impossible value.
     """
-    other = [key for key in own if key in given and not _same(key, own[key], given[key])]
+    asked = as_dict(parse(config, {key: given[key] for key in own if key in given}))
+    other = [key for key in own if key in given and not _same(key, own[key], asked[key])]
     if other:
         raise ConfigError(
             "settings " + ", ".join(f"{key}={given[key]}" for key in other),
@@ -88,11 +96,7 @@ def start_values(adapter: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[s
 
 
 def _same(key: str, own: Any, given: Any) -> bool:
-    if key == _TARGETS:
-        return _names(own) == _names(str(given))
-    if key == _LAYERS:
-        return bool(own == given)
-    return float(own) == float(given)
+    return bool(_names(own) == _names(given) if key == _TARGETS else own == given)
 
 
 def _names(targets: str) -> set[str]:
