@@ -40,7 +40,6 @@ def _examples(count: int = 6) -> Dataset:
         ("qwen2", "ios-mlx", {}),
         pytest.param("gemma3", "host", {"checkpoint_every": 2}, marks=pytest.mark.slow),
         pytest.param("opt", "android-cpu", {"weights": "int8"}, marks=pytest.mark.slow),
-        pytest.param("llama", "android-gpu", {}, marks=pytest.mark.skip("compiled only")),
     ],
 )
 def test_parity_with_the_same_masks(

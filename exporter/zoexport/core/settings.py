@@ -189,7 +189,7 @@ class LoraSettings(TrainingSettings):
             else "the method trains no adapters of floats"
         )
         where = f"setting lora.dropout={self.lora_dropout:g}"
-        return [Problem(where, reason, "Leave lora.dropout out, or train with method mebp.")]
+        return [Problem(where, reason, "Leave lora.dropout out, or train by backpropagation.")]
 
     @property
     def scaling(self) -> LoraScaling:

@@ -88,14 +88,16 @@ Status check_scaling(const PeftScaling& found, const PeftScaling& own, const std
     ZO_ASSIGN(own_scale, own.scale_of(module));
     const auto own_rank = static_cast<double>(slot.shape[1]);
     const bool plain = found.uniform() && own.uniform();
-    ZO_TRY(check_number(rank, own_rank, where + (plain ? ", 'r'" : ", the rank of " + module),
+    const std::string of_rank = plain ? ", 'r'" : ", the rank of " + module;
+    ZO_TRY(check_number(rank, own_rank, where + of_rank,
                         plain ? "Compile the model with --set lora.rank=" + decimal(rank) + "."
                               : "Compile the model with the adapter's lora.rank and lora.rank_pattern."));
     if (plain && found.rslora() == own.rslora()) {
       ZO_TRY(check_number(found.alpha(), own.alpha(), where + ", 'lora_alpha'",
                           "Compile the model with --set lora.alpha=" + decimal(found.alpha()) + "."));
     }
-    ZO_TRY(check_number(scale, own_scale, where + ", the scale of " + module,
+    const std::string of_scale = ", the scale of " + module;
+    ZO_TRY(check_number(scale, own_scale, where + of_scale,
                         "Compile the model with the adapter's lora.alpha, lora.alpha_pattern and lora.rslora."));
   }
   return {};

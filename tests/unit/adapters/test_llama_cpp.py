@@ -264,7 +264,7 @@ def test_ranks_and_scales_by_module(tmp_path: Path) -> None:
     again = GGUF.read(tmp_path / "adapter.gguf", _shapes(slots), made)
     assert all(np.array_equal(again[name], values) for name, values in slots.items())
     other = dataclasses.replace(made, rslora=False)
-    with pytest.raises(StateError, match=r"alpha: found 6; expected 3.*lora\.alpha=12"):
+    with pytest.raises(StateError, match=r"alpha: found 6\.0; expected 3.*lora\.alpha=12"):
         GGUF.read(tmp_path / "adapter.gguf", _shapes(slots), other)
     other = dataclasses.replace(made, rank_pattern={"v_proj": 1, "gate_proj": 3})
     with pytest.raises(

@@ -129,11 +129,11 @@ def test_a_wish_to_stop_leaves_nothing(packed: Path, tmp_path: Path) -> None:
 
 
 def test_what_an_ended_process_left_is_removed(packed: Path, bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "out.unpacking" / "half").mkdir(parents=True)
-    (tmp_path / "out.unpacking" / "manifest.json").write_text("{")
+    (tmp_path / ".out.unpacking" / "half").mkdir(parents=True)
+    (tmp_path / ".out.unpacking" / "manifest.json").write_text("{")
     unpack(packed, tmp_path / "out", force=False, progress=quiet)
     assert contents(tmp_path / "out") == contents(bundle)
-    assert not (tmp_path / "out.unpacking").exists()
+    assert not (tmp_path / ".out.unpacking").exists()
 
 
 def rewritten(packed: Path, change: Callable[[dict[str, bytes]], Any], kind: int = 0) -> None:
