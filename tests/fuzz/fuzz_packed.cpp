@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   folder.write("file", fuzz::text(data, size));
   const std::string target = folder.file("bundle");
   const Status unpacked = unpack_bundle(folder.file("file"), target, {});
-  MUST(exists(target) == unpacked.ok() && !exists(target + ".unpacking"));
+  MUST(exists(target) == unpacked.ok() && !exists(folder.file(".bundle.unpacking")));
   if (unpacked.ok()) {
     auto opened = open_bundle(target);
     MUST(opened.ok());
