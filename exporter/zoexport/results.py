@@ -29,8 +29,8 @@ class Trained(_Result):
         state: the state's folder.
         packed_problem: why packed weights are not kept in a file; empty where they are.
         examples: in the data. shortened: those of them longer than a row.
-        evaluations: of the held-out examples, each with step, loss, accuracy and token_accuracy. best_step: the steps
-            of the one with the lowest loss; None without evaluations after steps.
+        evaluations: of the held-out examples, each with step, loss, accuracy, token_accuracy and margin. best_step:
+            the steps of the one with the lowest loss; None without evaluations after steps.
     """
 
     steps: int
@@ -51,8 +51,10 @@ class Evaluated(_Result):
     """An evaluation.
 
     Attributes:
-        loss: mean over the examples. accuracy: share whose right choice is the likeliest; None without choices.
+        loss: mean over the examples. accuracy: share whose right choice is the likeliest, or whose chosen answer is
+            preferred; None without choices.
         token_accuracy: share of labels that are the likeliest token.
+        margin: mean of by how much the chosen answer is preferred (docs/preferences.md); None but for pairs' losses.
         examples: in the data. shortened: those of them longer than a row.
         exact_match, f1: of greedy answers, by SQuAD's rules, 0 to 1; None where they were not asked for.
     """
@@ -60,6 +62,7 @@ class Evaluated(_Result):
     loss: float
     accuracy: float | None
     token_accuracy: float
+    margin: float | None
     examples: int
     shortened: int
     exact_match: float | None = None

@@ -25,6 +25,8 @@ from zoexport.session.examples import read_examples
 from zoexport.watching.reports import Reports, reports
 
 _MEGABYTE = 1e6
+_OF_LOSSES = ("loss", "dpo.beta", "orpo.beta")
+"""Settings that an evaluation depends on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,14 @@ def train(
         watched.begin(session, manifest["settings"])
         phase("training", None)
         with run.stopping_on_sigterm():
-            session.train(dataset, steps, on_progress=run, validation=validation)
+            session.train(
+                dataset,
+                steps,
+                on_progress=run,
+                validation=validation,
+                # Of held-out examples, and of what the reference model scores.
+                on_part=lambda done, total: phase("evaluating", done / total),
+            )
         info = session.info
         losses = [session.record(step).loss for step in range(info.steps)]
         evaluations = session.evaluations
@@ -149,7 +158,6 @@ def _validation(
             held_out.patience,
             held_out.keep,
             on_evaluated=found,
-            on_part=lambda done, total: phase("evaluating", done / total),
         )
 
 
@@ -168,7 +176,7 @@ def evaluate(
         bundle: the bundle's folder.
         data: examples as JSON Lines.
         state: the state's folder; its pending update is applied to what is evaluated.
-        settings: only ``loss``.
+        settings: only ``loss``, ``dpo.beta`` and ``orpo.beta``.
         phase: called with what is being done.
         last: the values of the last step, also where the run keeps its best.
 
@@ -180,11 +188,11 @@ def evaluate(
     """
     manifest = manifests.read(bundle)
     for key in settings:
-        if key != "loss":
+        if key not in _OF_LOSSES:
             raise ConfigError(
                 f"setting {key!r}",
                 found="a setting that evaluation does not use",
-                expected="loss",
+                expected=" or ".join(_OF_LOSSES),
                 fix="Leave it out, or give it to 'zoexport train'.",
             )
     chosen = runtime_settings(manifest, settings)
@@ -200,6 +208,7 @@ def evaluate(
         "loss": found.loss,
         "accuracy": found.accuracy,
         "token_accuracy": found.token_accuracy,
+        "margin": found.margin,
         **counts,
     }
 

@@ -26,10 +26,11 @@ namespace {
 
 // The first zo_run of this ABI version ended before this field.
 constexpr size_t kFirstRun = offsetof(zo_run, momentum);
-// Likewise the first zo_open_options, zo_slot_info and zo_attach_options.
+// Likewise the first zo_open_options, zo_slot_info, zo_attach_options and zo_evaluation.
 constexpr size_t kFirstOpenOptions = offsetof(zo_open_options, cache);
 constexpr size_t kFirstSlotInfo = offsetof(zo_slot_info, dtype);
 constexpr size_t kFirstAttachOptions = offsetof(zo_attach_options, last);
+constexpr size_t kFirstEvaluation = offsetof(zo_evaluation, margin);
 
 // `before` gives what an older caller's shorter struct lacks.
 zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& before) {
@@ -51,8 +52,12 @@ zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& bef
   if (run.struct_size >= offsetof(zo_run, reserved_too)) {
     settings.difference = run.difference;
   }
-  if (run.struct_size >= sizeof(zo_run)) {
+  if (run.struct_size >= offsetof(zo_run, reserved_three)) {
     settings.warmup = run.warmup;
+  }
+  if (run.struct_size >= sizeof(zo_run)) {
+    settings.dpo_beta = run.dpo_beta;
+    settings.orpo_beta = run.orpo_beta;
   }
   return settings;
 }
@@ -75,7 +80,8 @@ zo_evaluated to_c(const zoexport::Evaluated& evaluated, bool best) {
           evaluated.step,
           evaluated.found.loss,
           evaluated.found.accuracy,
-          evaluated.found.token_accuracy};
+          evaluated.found.token_accuracy,
+          evaluated.found.margin};
 }
 
 zo_status read_slot(zo_session* session, const char* name, int32_t which, SlotForm form, void* values, size_t count,
@@ -274,7 +280,10 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
                           0,
                           settings.difference,
                           0,
-                          settings.warmup};
+                          settings.warmup,
+                          0,
+                          settings.dpo_beta,
+                          settings.orpo_beta};
     return write_struct(found, kFirstRun, "zo_run", run);
   });
 }
@@ -389,7 +398,7 @@ zo_status zo_session_train_with(zo_session* session, const zo_dataset* dataset, 
       const bool stop = given.on_evaluated != nullptr && given.on_evaluated(given.user, &told) != 0;
       return !stop && !session->cancelled;
     };
-    validation.part = parts_of(session, given.on_part, given.user);
+    chosen.part = parts_of(session, given.on_part, given.user);
     return impl.train(dataset->impl, chosen);
   });
 }
@@ -413,7 +422,7 @@ zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo
     ZO_REQUIRE(evaluation);
     session->cancelled = false;
     ZO_ASSIGN(result, impl.evaluate(dataset->impl, parts_of(session, on_part, user)));
-    return write_struct(result, sizeof(zo_evaluation), "zo_evaluation", evaluation);
+    return write_struct(result, kFirstEvaluation, "zo_evaluation", evaluation);
   });
 }
 

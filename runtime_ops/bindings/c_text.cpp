@@ -152,13 +152,12 @@ zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const ch
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(tokenizer);
     ZO_TRY(check_path(path, "path"));
-    if (loss != ZO_LOSS_FULL && loss != ZO_LOSS_CHOICES) {
-      return zoexport::Failure{ZO_INVALID_ARGUMENT, "loss", std::to_string(loss), "ZO_LOSS_FULL or ZO_LOSS_CHOICES",
+    if (!zoexport::is_loss(loss)) {
+      return zoexport::Failure{ZO_INVALID_ARGUMENT, "loss", std::to_string(loss), "one of ZO_LOSS_*",
                                "Pass one of them."};
     }
     const zoexport::Manifest& manifest = tokenizer->manifest;
-    const zoexport::ReadOptions options{manifest.seq_len, manifest.vocab_size, manifest.pad_token.has_value(),
-                                        loss == ZO_LOSS_CHOICES};
+    const zoexport::ReadOptions options{manifest.seq_len, manifest.vocab_size, manifest.pad_token.has_value(), loss};
     const zoexport::TextSpec spec = manifest.text.value_or(zoexport::TextSpec());
     zoexport::Dataset grown = dataset->impl;
     ZO_ASSIGN(read, zoexport::read_examples(path, tokenizer->impl, spec, options, grown, Parts(on_part, user)));

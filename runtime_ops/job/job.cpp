@@ -411,8 +411,10 @@ bool Job::taken(const zo_progress& progress, const JobHost& host) {
     const std::lock_guard<std::mutex> lock(mutex_);
     step_seconds_ =
         step_seconds_ == 0 ? progress.seconds : step_seconds_ + kNewestStep * (progress.seconds - step_seconds_);
+    view_.phase = ZO_JOB_TRAINING;  // again, after what a reference model scored
     view_.step = progress.step;
     view_.loss = progress.loss;
+    view_.part = kNaN;
     view_.seconds_left = step_seconds_ * static_cast<double>(progress.total - progress.step);
     view_.anonymous_bytes = std::max(view_.anonymous_bytes, progress.anonymous_bytes);
     history_.add(progress.step, progress.loss);

@@ -63,7 +63,7 @@ class Job {
     const JobHost* host;
     // Asks only whether somebody wants it to end.
     static int32_t read(void* user, uint64_t done, uint64_t total);
-    // Looks at the device too, and waits.
+    // Looks at the device too, and waits. Also of what the reference model scores, before the first step.
     static int32_t evaluated(void* user, uint64_t done, uint64_t total);
   };
 

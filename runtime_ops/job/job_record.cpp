@@ -36,6 +36,7 @@ json encoded(const zo_evaluation& evaluation) {
   return {{"loss", number(evaluation.loss)},
           {"accuracy", number(evaluation.accuracy)},
           {"token_accuracy", number(evaluation.token_accuracy)},
+          {"margin", number(evaluation.margin)},
           {"examples", evaluation.examples}};
 }
 
@@ -54,7 +55,9 @@ std::optional<zo_evaluation> decoded(const JsonNode& root, const char* key) {
   const JsonNode node = root.member(key);
   return zo_evaluation{sizeof(zo_evaluation), number(node.member("loss")), number(node.member("accuracy")),
                        number(node.member("token_accuracy")),
-                       static_cast<uint64_t>(node.member("examples").integer(0, INT64_MAX))};
+                       static_cast<uint64_t>(node.member("examples").integer(0, INT64_MAX)),
+                       // Earlier jobs have none.
+                       node.has("margin") ? node.member("margin").number() : std::numeric_limits<double>::quiet_NaN()};
 }
 
 }  // namespace

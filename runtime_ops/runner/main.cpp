@@ -100,6 +100,8 @@ zo_status begin_run(const Options& options, zo_session* session, zo_error& error
   run.schedule = options.schedule.value_or(run.schedule);
   run.warmup = options.warmup.value_or(run.warmup);
   run.loss = options.loss.value_or(run.loss);
+  run.dpo_beta = options.dpo_beta.value_or(run.dpo_beta);
+  run.orpo_beta = options.orpo_beta.value_or(run.orpo_beta);
   run.difference = options.difference.value_or(run.difference);
   return zo_session_configure(session, &run, &error);
 }
@@ -198,7 +200,8 @@ void add_evaluations(zo_session* session, json& out) {
     out["evaluations"].push_back({{"step", one.step},
                                   {"loss", number(one.loss)},
                                   {"accuracy", number(one.accuracy)},
-                                  {"token_accuracy", number(one.token_accuracy)}});
+                                  {"token_accuracy", number(one.token_accuracy)},
+                                  {"margin", number(one.margin)}});
     if (one.best != 0) {
       out["best_step"] = one.step;
     }
@@ -254,6 +257,7 @@ zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error
   out.update(json{{"loss", number(result.loss)},
                   {"accuracy", number(result.accuracy)},
                   {"token_accuracy", number(result.token_accuracy)},
+                  {"margin", number(result.margin)},
                   {"examples", result.examples}});
   return status;
 }

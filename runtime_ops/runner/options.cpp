@@ -143,7 +143,9 @@ const std::map<std::string, Setter>& setters() {
       {"--format", word("--format", &Options::format, format_from_text, "peft or gguf")},
       {"--outtype", word("--outtype", &Options::outtype, outtype_from_text, "f32, f16 or q8_0")},
       {"--schedule", word("--schedule", &Options::schedule, schedule_from_text, "constant, linear or cosine")},
-      {"--loss", word("--loss", &Options::loss, loss_from_text, "full or choices")},
+      {"--loss", word("--loss", &Options::loss, loss_from_text, kLosses)},
+      {"--dpo-beta", number("--dpo-beta", &Options::dpo_beta)},
+      {"--orpo-beta", number("--orpo-beta", &Options::orpo_beta)},
       {"--difference", word("--difference", &Options::difference, difference_from_text, "central or forward")},
       {"--prompt", prompt},
       {"--adapter", path(&Options::adapter)},
@@ -217,13 +219,14 @@ const char* const kUsage =
     "Trains, evaluates, asks or describes a zoexport bundle, writes its adapter, or makes its folder of a packed file. "
     "--data is JSON Lines of texts, "
     "prompts with completions,\n"
-    "choices or conversations; --examples is tokenized, one JSON object a line.\n"
+    "choices, conversations or pairs of answers; --examples is tokenized, one JSON object a line.\n"
     "Of generate, --data is JSON Lines of {\"prompt\"} or {\"messages\"}, and each result one line of JSON.\n"
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
     "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
-    "  --schedule constant|linear|cosine  --warmup N  --loss full|choices\n"
+    "  --schedule constant|linear|cosine  --warmup N\n"
+    "  --loss full|choices|dpo|orpo --dpo-beta X --orpo-beta X     the last two losses are of pairs of answers\n"
     "  --difference central|forward     the same, of a zeroth-order method\n"
     "  --eval-data FILE | --eval-examples FILE  of train: held-out examples to evaluate on meanwhile\n"
     "  --eval-every N --patience N --keep best|last     steps between evaluations (a tenth of all); evaluations "

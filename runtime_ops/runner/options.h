@@ -45,6 +45,8 @@ struct Options {
   std::optional<int32_t> schedule;
   std::optional<uint32_t> warmup;
   std::optional<int32_t> loss;
+  std::optional<double> dpo_beta;
+  std::optional<double> orpo_beta;
   std::optional<int32_t> difference;
   // Of generate.
   std::optional<std::string> prompt;

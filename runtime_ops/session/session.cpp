@@ -140,8 +140,13 @@ Status Session::check_settings(const RunSettings& run) const {
   if (run.schedule < ZO_SCHEDULE_CONSTANT || run.schedule > ZO_SCHEDULE_COSINE) {
     return argument("lr_schedule", std::to_string(run.schedule), "constant, linear or cosine", "Pass one of them.");
   }
-  if (run.loss != ZO_LOSS_FULL && run.loss != ZO_LOSS_CHOICES) {
-    return argument("loss", std::to_string(run.loss), "full or choices", "Pass one of them.");
+  if (!is_loss(run.loss)) {
+    return argument("loss", std::to_string(run.loss), kLosses, "Pass one of them.");
+  }
+  if (!positive(run.dpo_beta) || !positive(run.orpo_beta)) {
+    return argument(positive(run.dpo_beta) ? "orpo.beta" : "dpo.beta",
+                    decimal(positive(run.dpo_beta) ? run.orpo_beta : run.dpo_beta),
+                    "a number above 0, in the range of float32", "Pass another one.");
   }
   if (run.difference != ZO_DIFFERENCE_CENTRAL && run.difference != ZO_DIFFERENCE_FORWARD) {
     return argument("difference", std::to_string(run.difference), "central or forward", "Pass one of them.");

@@ -52,13 +52,13 @@ struct Validation {
   std::optional<bool> keep_best;
   // Told of each evaluation, and whether it is the best so far; false ends the run.
   std::function<bool(const Evaluated& evaluated, bool best)> on_evaluated;
-  GoOn part;  // of the examples of one
 };
 
 struct TrainOptions {
   uint64_t total_steps = 0;
   std::function<bool(const zo_progress&)> go_on;  // after every step; false ends the run
   Validation validation;
+  GoOn part;  // of the examples of an evaluation, or of those that the reference model scores
 };
 
 // What is to be generated, and with what. The prompt is one of `options.prompt`, `text` and `messages`.
@@ -144,6 +144,7 @@ class Session {
 
  private:
   static constexpr size_t kMostInHeap = size_t{8} << 20;
+  static constexpr size_t kEvaluationGroup = 64;  // examples laid out at a time: full calls, and little memory
 
   Session(Folder bundle, Manifest manifest, bool skip_hashes)
       : manifest_(std::move(manifest)), files_(std::move(bundle), manifest_, skip_hashes) {}
@@ -159,7 +160,7 @@ class Session {
   // What a run evaluates from now on, none where nothing is; or why not.
   Result<std::optional<Evaluations>> asked_validation(const Validation& asked, uint64_t total_steps) const;
   // Evaluates where the steps so far ask for it and that was not done; false: the host wants the run to end.
-  Result<bool> validate(const Validation& validation, uint64_t total_steps);
+  Result<bool> validate(const Validation& validation, uint64_t total_steps, const GoOn& part);
   // Saves a run that the host wants to end; the failure that says so.
   Status stopped(uint64_t total_steps);
   // Configures what the state says of its run.
@@ -171,9 +172,22 @@ class Session {
   Status begin_run(uint64_t total_steps, const Dataset* dataset);
   // Likewise refuses others, where no step is to be taken.
   Status check_run(const Dataset& dataset) const;
-  Status check_dataset(const Dataset& dataset, bool needs_choices) const;
+  // Whether the bundle and the configured loss can use these examples.
+  Status check_dataset(const Dataset& dataset) const;
   // The slots with the pending update applied: between steps their next values are free to hold them.
   Result<StateValues> finished();
+  // The slots as the bundle has them.
+  StateValues untrained() const;
+  // Scores under the bundle's own values, of each candidate of these examples.
+  Result<std::vector<double>> score_reference(const Dataset& dataset, const uint64_t* indices, size_t count,
+                                              const GoOn& go_on);
+  // The same from scores that are known of the whole dataset, where they are; none where the loss has no reference model.
+  Result<std::vector<double>> reference_of(const Dataset& dataset, const uint64_t* indices, size_t count,
+                                           const ReferenceScores* known, const GoOn& go_on);
+  // Those of these examples; null where they are not known.
+  const ReferenceScores* find_reference(const RunData& data) const;
+  // Sees to it that the scores which the loss needs of whole datasets are known, and kept in the state.
+  Status know_reference(const std::vector<const Dataset*>& datasets, const GoOn& go_on);
   // Why the bundle cannot generate.
   Status check_generates() const;
   // Opened when it is first needed.
@@ -193,7 +207,9 @@ class Session {
   Result<std::vector<uint8_t>> slot_bytes(size_t slot, SlotForm form, const void* values) const;
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
-  Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr);
+  // `reference` (may be null) is what is known of the dataset.
+  Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr,
+                               const ReferenceScores* reference);
   Status check_writable() const;
   // A state that can be trained, room for the slots' copies, and the initial values on disk: what a step begins with.
   Status prepare_step();
@@ -253,6 +269,7 @@ class Session {
   std::optional<StateFolder> state_;
   std::optional<RunRecord> recorded_;  // what the state has of its run
   std::optional<Evaluations> evaluations_;
+  std::vector<ReferenceScores> references_;  // of the examples that the run trains and evaluates on
   bool changes_settings_ = false;
   std::vector<Record> records_;
   uint64_t applied_ = 0;              // updates that are in the slots' current values

@@ -65,6 +65,10 @@ Status Session::read_prompt(GenerateRequest& request) {
   return {};
 }
 
+StateValues Session::untrained() const {
+  return [this](size_t slot) { return slots_->bundled(slot); };
+}
+
 Result<StateValues> Session::values_of(const GenerateRequest& request) {
   if (request.adapter) {
     ZO_ASSIGN(place, find_adapter(*request.adapter));
@@ -72,7 +76,7 @@ Result<StateValues> Session::values_of(const GenerateRequest& request) {
     return StateValues([named](size_t slot) { return named->value(slot); });
   }
   if (request.untrained) {
-    return StateValues([this](size_t slot) { return slots_->bundled(slot); });
+    return untrained();
   }
   return finished();
 }

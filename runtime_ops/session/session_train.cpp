@@ -14,8 +14,7 @@
 namespace zoexport {
 namespace {
 
-constexpr size_t kEvaluationGroup = 64;  // examples laid out at a time: full calls, and little memory
-constexpr uint64_t kEvaluations = 10;    // of a run, where nobody says how many
+constexpr uint64_t kEvaluations = 10;  // of a run, where nobody says how many
 constexpr double kPi = 3.14159265358979323846;
 
 double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
@@ -35,6 +34,10 @@ double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
   }
 }
 
+Failure not_evaluated() {
+  return {ZO_CANCELLED, "the evaluation", "a request to stop", "all examples to be evaluated", "Evaluate again."};
+}
+
 Failure refused(const Record& record, const std::string& found, const std::string& expected) {
   return {ZO_INVALID_ARGUMENT, "record " + std::to_string(record.step), found, expected,
           "Pass the records that a session of this bundle made, in order and unchanged."};
@@ -44,7 +47,7 @@ Failure refused(const Record& record, const std::string& found, const std::strin
 
 // --- Steps, training and evaluation -------------------------------------------------------------------------------------
 
-Status Session::check_dataset(const Dataset& dataset, bool needs_choices) const {
+Status Session::check_dataset(const Dataset& dataset) const {
   const std::string fix = "Tokenize the data for this bundle.";
   if (dataset.size() == 0) {
     return Failure{ZO_DATA_ERROR, "examples", "none", "at least one", "Add examples."};
@@ -60,11 +63,19 @@ Status Session::check_dataset(const Dataset& dataset, bool needs_choices) const 
     return Failure{ZO_DATA_ERROR, "examples", "token " + std::to_string(dataset.largest_token()),
                    "tokens below vocab_size = " + std::to_string(manifest_.vocab_size), fix};
   }
-  for (size_t i = 0; needs_choices && i < dataset.size(); ++i) {
-    if (dataset.candidates(i) < 2) {
-      return Failure{ZO_DATA_ERROR, "example " + std::to_string(i), "no choices",
-                     "at least two candidates, since loss is choices", "Add choices to it, or use loss=full."};
+  for (size_t i = 0; compares(run_.loss) && i < dataset.size(); ++i) {
+    const size_t candidates = dataset.candidates(i);
+    if (of_pairs(run_.loss) ? candidates == 2 : candidates > 1) {
+      continue;
     }
+    const std::string where = "example " + std::to_string(i);
+    if (of_pairs(run_.loss)) {
+      return Failure{
+          ZO_DATA_ERROR, where, std::to_string(candidates) + (candidates == 1 ? " candidate" : " candidates"),
+          "two, the chosen and the rejected answer, since the loss is one of pairs", "Give pairs, or use loss=full."};
+    }
+    return Failure{ZO_DATA_ERROR, where, "no choices", "at least two candidates, since loss is choices",
+                   "Add choices to it, or use loss=full."};
   }
   return {};
 }
@@ -100,11 +111,14 @@ Status Session::prepare_step() {
   return write_initial_if_changed();
 }
 
-Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr) {
+Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr,
+                                      const ReferenceScores* reference) {
   ZO_TRY(prepare_step());
   const auto start = std::chrono::steady_clock::now();
   const auto number = static_cast<uint32_t>(records_.size());
-  ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), run_.loss == ZO_LOSS_CHOICES, trainer_->limits()));
+  ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), compares(run_.loss), trainer_->limits()));
+  ZO_ASSIGN(scores, reference_of(dataset, indices.data(), indices.size(), reference, {}));
+  layout.reference = std::move(scores);
   const StepInput input{run_, number, static_cast<float>(lr), pending()};
   StepReport report;
   ZO_ASSIGN(output, trainer_->step(input, layout, *slots_));
@@ -164,7 +178,7 @@ Result<StepReport> Session::step(const Dataset& dataset, const uint64_t* indices
 }
 
 Result<StepReport> Session::step_on(const Dataset& dataset, const uint64_t* indices, size_t count) {
-  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  ZO_TRY(check_dataset(dataset));
   const std::vector<uint64_t> chosen(indices, indices + count);
   for (uint64_t index : chosen) {
     if (index >= dataset.size()) {
@@ -177,7 +191,7 @@ Result<StepReport> Session::step_on(const Dataset& dataset, const uint64_t* indi
   }
   // The host chooses the examples of each step: no set of them is the run's.
   ZO_TRY(begin_run(run_.total_steps, nullptr));
-  return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.total_steps));
+  return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.total_steps), nullptr);
 }
 
 uint64_t Session::steps_of_a_snapshot() const {
@@ -201,7 +215,7 @@ Result<std::optional<Evaluations>> Session::asked_validation(const Validation& a
     }
     return std::optional<Evaluations>();
   }
-  ZO_TRY(check_dataset(*asked.held_out, run_.loss == ZO_LOSS_CHOICES));
+  ZO_TRY(check_dataset(*asked.held_out));
   Evaluations now;
   now.settings = begun ? evaluations_->settings : ValidationSettings{0, 0, true};
   now.settings.every = asked.every > 0 ? asked.every : now.settings.every;
@@ -220,13 +234,13 @@ Result<std::optional<Evaluations>> Session::asked_validation(const Validation& a
   return std::optional<Evaluations>(std::move(now));
 }
 
-Result<bool> Session::validate(const Validation& validation, uint64_t total_steps) {
+Result<bool> Session::validate(const Validation& validation, uint64_t total_steps, const GoOn& part) {
   const uint64_t step = records_.size();
   evaluations_->cut(step);  // a run that diverged may have gone back
   if (evaluations_->has(step) || (step % evaluations_->settings.every != 0 && step != total_steps)) {
     return true;
   }
-  const auto found = evaluate(*validation.held_out, validation.part);
+  const auto found = evaluate(*validation.held_out, part);
   if (!found.ok()) {
     return found.failure().code == ZO_CANCELLED ? Result<bool>(false) : Result<bool>(found.failure());
   }
@@ -259,7 +273,7 @@ Status Session::train(const Dataset& dataset, const TrainOptions& options) {
 Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
   const uint64_t total_steps = options.total_steps;
   const bool validates = options.validation.held_out != nullptr;
-  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  ZO_TRY(check_dataset(dataset));
   // The manifest's own settings were configured by nobody.
   ZO_TRY(check_batch(run_, manifest_.seq_len));
   ZO_ASSIGN(validation, asked_validation(options.validation, total_steps));
@@ -271,11 +285,23 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
   if (validation) {
     evaluations_ = std::move(validation);
   }
+  std::vector<const Dataset*> scored;
+  if (steps) {
+    scored.push_back(&dataset);
+  }
+  if (validates) {
+    scored.push_back(options.validation.held_out);
+  }
+  if (const Status known = know_reference(scored, options.part); !known.ok()) {
+    return known.failure().code == ZO_CANCELLED ? stopped(total_steps) : known;
+  }
+  const ReferenceScores* const reference =
+      references_.empty() ? nullptr : find_reference({dataset.digest(), dataset.size()});
   const uint64_t every = steps_of_a_snapshot();
   AnonymousPeak anonymous;
   for (;;) {
     if (validates) {
-      ZO_ASSIGN(goes_on, validate(options.validation, total_steps));
+      ZO_ASSIGN(goes_on, validate(options.validation, total_steps, options.part));
       if (!goes_on) {
         return stopped(total_steps);
       }
@@ -285,7 +311,8 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
       break;
     }
     const uint64_t number = records_.size();
-    const auto report = take_step(dataset, batch(number, dataset.size()), scheduled(run_, number, total_steps));
+    const auto report =
+        take_step(dataset, batch(number, dataset.size()), scheduled(run_, number, total_steps), reference);
     if (!report.ok()) {
       return report.failure();
     }
@@ -302,6 +329,93 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
   return state_ && steps ? save() : Status();
 }
 
+// --- The scores of the reference model (docs/preferences.md) --------------------------------------------------------------
+
+const ReferenceScores* Session::find_reference(const RunData& data) const {
+  const auto found = std::find_if(references_.begin(), references_.end(),
+                                  [&](const ReferenceScores& one) { return one.data == data; });
+  return found == references_.end() ? nullptr : &*found;
+}
+
+Result<std::vector<double>> Session::score_reference(const Dataset& dataset, const uint64_t* indices, size_t count,
+                                                     const GoOn& go_on) {
+  const StateValues bundled = untrained();
+  std::vector<double> scores;
+  for (size_t begin = 0; begin < count; begin += kEvaluationGroup) {
+    const size_t part = std::min(kEvaluationGroup, count - begin);
+    ZO_ASSIGN(layout, lay_out(dataset, indices + begin, part, /*all_candidates=*/true, evaluator_->limits()));
+    CandidateScores found(layout);
+    for (size_t done = 0; done < layout.calls.size(); ++done) {
+      if (go_on && !go_on(begin + part * done / layout.calls.size(), count)) {
+        return not_evaluated();
+      }
+      CallScalars scalars;
+      scalars.seed = run_.seed;
+      ZO_TRY(evaluator_->run(layout.calls[done], scalars, *slots_, bundled, /*next=*/false));
+      found.add(layout.calls[done], evaluator_->logprobs(0));
+    }
+    for (size_t i = 0; i < layout.examples.size(); ++i) {
+      const auto first = found.sums().begin() + layout.examples[i].first;
+      if (!std::all_of(first, first + layout.examples[i].count, [](double score) { return std::isfinite(score); })) {
+        return Failure{ZO_DATA_ERROR, "example " + std::to_string(indices[begin + i]),
+                       "a score of the reference model that is not finite", "finite log-probabilities of both answers",
+                       "Remove the example, or use loss=orpo, which has no reference model."};
+      }
+    }
+    scores.insert(scores.end(), found.sums().begin(), found.sums().end());
+  }
+  return scores;
+}
+
+Result<std::vector<double>> Session::reference_of(const Dataset& dataset, const uint64_t* indices, size_t count,
+                                                  const ReferenceScores* known, const GoOn& go_on) {
+  if (run_.loss != ZO_LOSS_DPO) {
+    return std::vector<double>();
+  }
+  if (known == nullptr) {
+    return score_reference(dataset, indices, count, go_on);
+  }
+  std::vector<double> scores;
+  for (size_t i = 0; i < count; ++i) {
+    scores.insert(scores.end(), {known->scores[2 * indices[i]], known->scores[2 * indices[i] + 1]});
+  }
+  return scores;
+}
+
+Status Session::know_reference(const std::vector<const Dataset*>& datasets, const GoOn& go_on) {
+  if (run_.loss != ZO_LOSS_DPO) {
+    references_.clear();
+    return {};
+  }
+  if (references_.empty() && state_ && exists(state_->reference_path())) {
+    ZO_ASSIGN(read, read_reference(state_->reference_path(), manifest_.bundle_id));
+    references_ = std::move(read);
+  }
+  std::vector<RunData> needed;
+  for (const Dataset* dataset : datasets) {
+    needed.push_back({dataset->digest(), dataset->size()});
+  }
+  // Those of examples that the run had before would only be carried along.
+  references_.erase(std::remove_if(references_.begin(), references_.end(),
+                                   [&](const ReferenceScores& one) {
+                                     return std::find(needed.begin(), needed.end(), one.data) == needed.end();
+                                   }),
+                    references_.end());
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    if (find_reference(needed[i]) != nullptr) {
+      continue;
+    }
+    std::vector<uint64_t> all(datasets[i]->size());
+    std::iota(all.begin(), all.end(), 0);
+    ZO_ASSIGN(scores, score_reference(*datasets[i], all.data(), all.size(), go_on));
+    references_.push_back({needed[i], std::move(scores)});
+    if (state_) {
+      ZO_TRY(state_->write_reference(references_));
+    }
+  }
+  return {};
+}
+
 Result<StateValues> Session::finished() {
   const Record* record = pending();
   for (size_t i = 0; record != nullptr && i < slots_->size(); ++i) {
@@ -316,15 +430,21 @@ Result<StateValues> Session::finished() {
 }
 
 Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_on) {
-  ZO_TRY(check_dataset(dataset, run_.loss == ZO_LOSS_CHOICES));
+  ZO_TRY(check_dataset(dataset));
   ZO_ASSIGN(state, finished());
-  double loss = 0;
+  const ReferenceScores* const known =
+      references_.empty() ? nullptr : find_reference({dataset.digest(), dataset.size()});
+  const Objective objective = run_.objective();
+  double loss = 0, margin = 0;
   uint64_t with_choices = 0, right = 0, labels = 0, argmax = 0;
   std::vector<uint64_t> indices(dataset.size());
   std::iota(indices.begin(), indices.end(), 0);
   for (size_t begin = 0; begin < indices.size(); begin += kEvaluationGroup) {
     const size_t count = std::min(kEvaluationGroup, indices.size() - begin);
     ZO_ASSIGN(layout, lay_out(dataset, &indices[begin], count, /*all_candidates=*/true, evaluator_->limits()));
+    const auto still = [&](uint64_t, uint64_t) { return !go_on || go_on(begin, indices.size()); };
+    ZO_ASSIGN(reference, reference_of(dataset, &indices[begin], count, known, still));
+    layout.reference = std::move(reference);
     std::vector<bool> is_right(layout.labels.size(), false);
     for (const Layout::Example& example : layout.examples) {
       is_right[example.first + example.target] = true;
@@ -332,8 +452,7 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_o
     CandidateScores scores(layout);
     for (size_t done = 0; done < layout.calls.size(); ++done) {
       if (go_on && !go_on(begin + count * done / layout.calls.size(), indices.size())) {
-        return Failure{ZO_CANCELLED, "the evaluation", "a request to stop", "all examples to be evaluated",
-                       "Evaluate again."};
+        return not_evaluated();
       }
       const Call& call = layout.calls[done];
       CallScalars scalars;
@@ -348,10 +467,11 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_o
       }
     }
     for (size_t i = 0; i < layout.examples.size(); ++i) {
-      loss += scores.loss(i, run_.loss);
+      loss += scores.loss(i, objective);
+      margin += of_pairs(run_.loss) ? scores.margin(i, objective) : 0;
       if (layout.examples[i].count > 1) {
         ++with_choices;
-        right += scores.right(i) ? 1 : 0;
+        right += scores.right(i, objective) ? 1 : 0;
       }
     }
   }
@@ -360,6 +480,7 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_o
   result.loss = loss / static_cast<double>(dataset.size());
   result.accuracy = with_choices == 0 ? std::nan("") : static_cast<double>(right) / static_cast<double>(with_choices);
   result.token_accuracy = static_cast<double>(argmax) / static_cast<double>(labels);
+  result.margin = of_pairs(run_.loss) ? margin / static_cast<double>(dataset.size()) : std::nan("");
   return result;
 }
 

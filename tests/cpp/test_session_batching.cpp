@@ -254,25 +254,30 @@ void test_rows_beyond_memory() {
 
 // The derivative by an entry's log-probability is what a small change of one changes.
 void test_weights() {
-  Dataset dataset;
-  add(dataset, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}, {{7}, {7}}}, 1);
-  add(dataset, {{{4, 4}, {1, 2}}, {{9}, {9}}}, 0);
+  Dataset choices, pairs;
+  add(choices, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}, {{7}, {7}}}, 1);
+  add(choices, {{{4, 4}, {1, 2}}, {{9}, {9}}}, 0);
+  add(pairs, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}}, 1);
+  add(pairs, {{{4, 4}, {1, 2}}, {{9}, {9}}}, 0);
   const uint64_t indices[2] = {0, 1};
-  for (const int32_t kind : {ZO_LOSS_FULL, ZO_LOSS_CHOICES}) {
-    const Layout layout = laid_out(dataset, indices, 2, kind == ZO_LOSS_CHOICES, {8, 2, 2, 16, 1});
+  for (const int32_t kind : {ZO_LOSS_FULL, ZO_LOSS_CHOICES, ZO_LOSS_DPO, ZO_LOSS_ORPO}) {
+    const Dataset& dataset = of_pairs(kind) ? pairs : choices;
+    Layout layout = laid_out(dataset, indices, 2, compares(kind), {8, 2, 2, 16, 1});
+    layout.reference = {-1.25, -3.5, -0.5, -2};
     const Call& call = layout.calls[0];
+    const Objective run{kind, 0.7};
     const auto loss = [&](size_t changed, float by) {
       std::vector<float> logprobs;
       for (size_t i = 0; i < call.owners.size(); ++i) {
-        logprobs.push_back(-0.5f * static_cast<float>(i) + (i == changed ? by : 0.0f));
+        logprobs.push_back(-0.5f * static_cast<float>(i + 1) + (i == changed ? by : 0.0f));
       }
       CandidateScores scores(layout);
       scores.add(call, logprobs.data());
-      return std::pair(scores.mean_loss(kind), scores.weights(kind));
+      return std::pair(scores.mean_loss(run), scores.weights(run));
     };
     const std::vector<double> weights = loss(call.owners.size(), 0).second;
     for (size_t i = 0; i < call.owners.size(); ++i) {
-      const double slope = (loss(i, 0.0625f).first - loss(i, -0.0625f).first) / 0.125;
+      const double slope = (loss(i, 0.015625f).first - loss(i, -0.015625f).first) / 0.03125;
       CHECK(std::fabs(slope - weights[call.owners[i]]) < 1e-3);
     }
   }
@@ -297,11 +302,47 @@ void test_losses() {
     }
     scores.add(call, values.data());
   }
-  CHECK(near(scores.loss(0, ZO_LOSS_FULL), 0.5) && near(scores.loss(1, ZO_LOSS_FULL), 3.25 / 2));
-  CHECK(near(scores.mean_loss(ZO_LOSS_FULL), (0.5 + 3.25 / 2) / 2));
+  const Objective full{ZO_LOSS_FULL}, choices{ZO_LOSS_CHOICES};
+  CHECK(near(scores.loss(0, full), 0.5) && near(scores.loss(1, full), 3.25 / 2));
+  CHECK(near(scores.mean_loss(full), (0.5 + 3.25 / 2) / 2));
   const double expected = std::log(std::exp(-3.0) + std::exp(-0.5) + std::exp(-4.0)) + 0.5;
-  CHECK(near(scores.loss(0, ZO_LOSS_CHOICES), expected) && scores.loss(1, ZO_LOSS_CHOICES) == 0);
-  CHECK(scores.right(0) && scores.right(1));
+  CHECK(near(scores.loss(0, choices), expected) && scores.loss(1, choices) == 0);
+  CHECK(scores.right(0, choices) && scores.right(1, choices));
+}
+
+// A chosen answer of two tokens and a rejected one of one, the second being the target of the first example.
+void test_losses_of_pairs() {
+  Dataset dataset;
+  add(dataset, {{{1}, {2}}, {{3, 4}, {4, 5}}}, 1);
+  const uint64_t index = 0;
+  Layout layout = laid_out(dataset, &index, 1, true, {2, 2, 2, 3, 1});
+  layout.reference = {-2, -7};
+  const auto scored = [&](float rejected, float first, float second) {
+    CandidateScores scores(layout);
+    const float logprobs[3] = {rejected, first, second};
+    scores.add(layout.calls[0], logprobs);
+    return scores;
+  };
+  const CandidateScores scores = scored(-3, -1, -4);
+  const Objective dpo{ZO_LOSS_DPO, 0.5}, orpo{ZO_LOSS_ORPO, 0.5};
+  // Log-ratios of 2 and -1.
+  CHECK(near(scores.loss(0, dpo), std::log(1 + std::exp(-1.5))) && near(scores.margin(0, dpo), 1.5));
+  CHECK(scores.right(0, dpo) && !scored(-1, -3, -4).right(0, dpo));
+  // Means of -2.5 and -3.
+  const double odds[2] = {std::exp(-2.5) / (1 - std::exp(-2.5)), std::exp(-3.0) / (1 - std::exp(-3.0))};
+  CHECK(near(scores.loss(0, orpo), 2.5 + 0.5 * std::log(1 + odds[1] / odds[0])));
+  CHECK(near(scores.margin(0, orpo), 0.25) && scores.right(0, orpo));
+  // No difference is no preference.
+  CHECK(!scored(-2, -3, -4).right(0, dpo) && near(scored(-2, -3, -4).loss(0, dpo), std::log(2.0)));
+  // Answers that are certain, or hopeless, have finite losses and gradients.
+  for (const CandidateScores& extreme :
+       {scored(0, 0, 0), scored(-2000, 0, 0), scored(0, -2000, -2000), scored(-2000, -2000, -2000)}) {
+    for (const Objective& run : {dpo, orpo}) {
+      const std::vector<double> weights = extreme.weights(run);
+      CHECK(std::isfinite(extreme.loss(0, run)) && std::isfinite(weights[0]) && std::isfinite(weights[1]));
+      CHECK(weights[0] >= 0 && weights[1] <= 0);
+    }
+  }
 }
 
 void test_losses_far_from_zero() {
@@ -312,7 +353,8 @@ void test_losses_far_from_zero() {
   CandidateScores scores(layout);
   const float logprobs[2] = {-2000.0f, -1000.0f};
   scores.add(layout.calls[0], logprobs);
-  CHECK(near(scores.loss(0, ZO_LOSS_CHOICES), 1000.0) && !scores.right(0));
+  const Objective choices{ZO_LOSS_CHOICES};
+  CHECK(near(scores.loss(0, choices), 1000.0) && !scores.right(0, choices));
 }
 
 // The steps that are kept of a run with these losses, if it is stopped; each update is to lower the loss by `promised`.
@@ -371,6 +413,7 @@ int main() {
   test_rows_beyond_memory();
   test_losses();
   test_weights();
+  test_losses_of_pairs();
   test_losses_far_from_zero();
   test_losses_that_diverge();
   test_updates_that_promise_too_much();

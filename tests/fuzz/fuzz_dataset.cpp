@@ -45,6 +45,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::vector<float> logprobs(call.label_tokens.size(), -1.5f);
     scores.add(call, logprobs.data());
   }
-  (void)scores.mean_loss(kind & 32 ? ZO_LOSS_FULL : ZO_LOSS_CHOICES);
+  (void)scores.mean_loss({kind & 32 ? ZO_LOSS_FULL : ZO_LOSS_CHOICES, 0});
   return 0;
 }

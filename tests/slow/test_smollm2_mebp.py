@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 RECIPE = "smollm2-135m-mebp"
+PAIRS = 120
+"""Of each set: as many are enough, and are scored in seconds."""
 ALL_LINEAR = ("--set", "lora.targets=all-linear")
 
 
@@ -58,3 +61,33 @@ def test_memory_is_that_of_one_layer(all_linear: Path, folder: Path) -> None:
     trained = verb("train", all_linear, "--data", text, "--state", folder / "long", "--steps", 3)
     assert trained["shortened"] == 1
     assert trained["peak_anonymous_mb"] <= 90
+
+
+def test_pairs_raise_the_margin_of_held_out_ones(
+    folder: Path, samples: Samples, held_out: Path
+) -> None:
+    """The sentences' right words as chosen answers, the others as rejected ones."""
+    paths = []
+    for path in (samples.train, held_out):
+        examples = [json.loads(line) for line in path.read_text("utf-8").splitlines()][:PAIRS]
+        paths.append(folder / f"pairs-{path.name}")
+        paths[-1].write_text("".join(json.dumps(_pair(example)) + "\n" for example in examples))
+    bundle, _ = compiled("--target", "android-cpu", "--recipe", RECIPE, "--set", "batch=4")
+    found = {}
+    for loss in ("dpo", "orpo"):
+        state = folder / loss
+        chosen = ("--set", f"loss={loss}", "--set", "lr=1e-3")
+        run = ("--data", paths[0], "--eval-data", paths[1], "--state", state)
+        trained = verb("train", bundle, *run, "--steps", 40, "--eval-every", 40, *chosen)
+        found[loss] = trained["evaluations"]
+    before, after = found["dpo"]
+    assert (before["margin"], before["accuracy"]) == (0.0, 0.0)
+    assert after["margin"] > 0.1 and after["accuracy"] > 0.6 and after["loss"] < before["loss"]
+    before, after = found["orpo"]
+    assert after["margin"] > before["margin"] and after["accuracy"] > before["accuracy"]
+
+
+def _pair(example: dict[str, Any]) -> dict[str, str]:
+    chosen = example["completion"]
+    (rejected,) = (choice for choice in example["choices"] if choice != chosen)
+    return {"prompt": example["prompt"], "chosen": chosen, "rejected": rejected}

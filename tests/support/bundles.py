@@ -304,6 +304,21 @@ def choice_examples(count: int = 6) -> list[tuple[list[Candidate], int]]:
     return examples
 
 
+def pair_examples(count: int = 6) -> list[tuple[list[Candidate], int]]:
+    """Pairs of answers of unequal lengths to one prompt, the chosen one at either place."""
+    words = np.random.default_rng(8)
+    examples = []
+    for _ in range(count):
+        prompt = words.integers(0, VOCAB, size=int(words.integers(1, 5))).tolist()
+        candidates: list[Candidate] = []
+        for length in words.permutation([1, 2, 3])[:2]:
+            completion = words.integers(0, VOCAB, size=int(length)).tolist()
+            labels = [NO_LABEL] * (len(prompt) - 1) + completion + [NO_LABEL]
+            candidates.append((prompt + completion, labels))
+        examples.append((candidates, int(words.integers(0, 2))))
+    return examples
+
+
 def score(model: LinearModel, candidate: Candidate, b: Floats, a: Floats) -> tuple[float, int, int]:
     """The candidate's summed log-probability, its label entries, and how many are the argmax."""
     tokens, labels = candidate
@@ -318,24 +333,41 @@ def evaluate(
     examples: Sequence[tuple[list[Candidate], int]],
     b: Floats,
     loss: str = "full",
+    beta: float = 0.1,
 ) -> dict[str, float | None]:
-    """The numbers of ``eval``, straight from their definitions."""
-    a = initial_values()[FROZEN]
-    losses, right, with_choices, labels, argmax = [], 0, 0, 0, 0
+    """The numbers of ``eval``, straight from their definitions; ``beta`` is that of a loss of pairs."""
+    initial = initial_values()
+    a = initial[FROZEN]
+    losses, margins, right, with_choices, labels, argmax = [], [], 0, 0, 0, 0
     for candidates, target in examples:
         scores = [score(model, candidate, b, a) for candidate in candidates]
         sums = [total for total, _, _ in scores]
+        preferred = int(np.argmax(sums)) == target
         if loss == "full":
             losses.append(-sums[target] / scores[target][1])
-        else:
+        elif loss == "choices":
             losses.append(float(np.log(np.sum(np.exp(sums))) - sums[target]))
+        elif loss == "dpo":
+            known = [score(model, candidate, initial[SLOT], a)[0] for candidate in candidates]
+            ratios = [now - before for now, before in zip(sums, known, strict=True)]
+            margins.append(beta * (ratios[target] - ratios[1 - target]))
+            losses.append(float(np.log1p(np.exp(-margins[-1]))))
+            preferred = margins[-1] > 0
+        else:
+            means = [total / count for total, count, _ in scores]
+            odds = [np.exp(mean) / (1 - np.exp(mean)) for mean in means]
+            ratio = odds[target] / odds[1 - target]
+            losses.append(float(-means[target] + beta * np.log1p(1 / ratio)))
+            margins.append(beta * (means[target] - means[1 - target]))
+            preferred = margins[-1] > 0
         if len(candidates) > 1:
             with_choices += 1
-            right += int(np.argmax(sums)) == target
+            right += preferred
         labels += scores[target][1]
         argmax += scores[target][2]
     return {
         "loss": float(np.mean(losses)),
         "accuracy": right / with_choices if with_choices else None,
         "token_accuracy": argmax / labels,
+        "margin": float(np.mean(margins)) if margins else None,
     }

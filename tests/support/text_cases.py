@@ -35,6 +35,12 @@ MIXED: list[dict[str, Any]] = [
         "completion": " travel through the mountains and learn what matters to them",
     },
     {"prompt": _PROMPT, "completion": " great"},
+    {"prompt": _PROMPT, "chosen": " great", "rejected": " terrible, dull and slow"},
+    {
+        "prompt": [{"role": "user", "content": "How was it?"}],
+        "chosen": [{"role": "assistant", "content": "Warm, and funny."}],
+        "rejected": [{"role": "assistant", "content": "Slow."}],
+    },
     {
         "messages": [
             {"role": "user", "content": "How was it?"},

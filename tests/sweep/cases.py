@@ -169,7 +169,9 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
     found = {
         "seq_len": draw(st.sampled_from([8, 2, 3, 5, 6, 12, 16, 17, 24, 33])),
         "batch": draw(st.sampled_from([1, 2, 3, 4, 5, 11])),
-        "loss": draw(st.sampled_from([None, None, "choices"])),
+        "loss": draw(
+            st.sampled_from([None, None, None, None, "choices", "choices", "dpo", "orpo"])
+        ),
         "accumulate": draw(st.sampled_from([None, None, 2])),
         **draw(_OWN[method]),
         **draw(_PRECISION.get(target, _none())),

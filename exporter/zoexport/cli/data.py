@@ -30,10 +30,10 @@ def data() -> None:
 @options.trust
 @click.option(
     "--loss",
-    type=click.Choice(["full", "choices"]),
+    type=click.Choice(["full", "choices", "dpo", "orpo"]),
     default="full",
     show_default=True,
-    help="choices: every example must have some.",
+    help="Every example must have what it compares: choices, or a pair of answers.",
 )
 @click.option(
     "--limit",

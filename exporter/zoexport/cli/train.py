@@ -160,8 +160,8 @@ def evaluate(
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
-    --set takes loss=full or loss=choices. With --generate also exact_match and f1 of greedy answers; answers end at an
-    end token, before --stop, or after --max-tokens.
+    --set takes loss (full, choices, dpo or orpo), dpo.beta and orpo.beta. With --generate also exact_match and f1 of
+    greedy answers; answers end at an end token, before --stop, or after --max-tokens.
 
     \b
     zoexport eval model.bundle --data test.jsonl
@@ -189,6 +189,8 @@ def evaluate(
     if result["accuracy"] is not None:
         rows.append(("accuracy", f"{result['accuracy']:.1%}"))
     rows.append(("token accuracy", f"{result['token_accuracy']:.1%}"))
+    if result["margin"] is not None:
+        rows.append(("margin", f"{result['margin']:.4f}"))
     if generate:
         rows += [("exact match", f"{result['exact_match']:.1%}"), ("F1", f"{result['f1']:.1%}")]
     if result["shortened"]:

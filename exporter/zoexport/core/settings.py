@@ -52,9 +52,23 @@ class TrainingSettings(abc.ABC):
     )
     loss: str = setting(
         "full",
-        choices=("full", "choices"),
+        choices=("full", "choices", "dpo", "orpo"),
         runtime=True,
-        help="over the whole vocabulary, or over an example's choices",
+        help="over the whole vocabulary, an example's choices, or pairs of a chosen and a rejected answer",
+    )
+    dpo_beta: float = setting(
+        0.1,
+        key="dpo.beta",
+        above=0,
+        runtime=True,
+        help="of loss=dpo: how much the log-ratio to the model without what is trained counts",
+    )
+    orpo_beta: float = setting(
+        0.1,
+        key="orpo.beta",
+        above=0,
+        runtime=True,
+        help="of loss=orpo: weight of the odds ratio beside the chosen answer's own loss",
     )
     seed: int = setting(0, at_least=0, runtime=True, help="of adapters, noise and batches")
     generate: str = setting(

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def check(
     Args:
         bundle: whose tokenizer and ``seq_len`` are meant.
         source: what is read.
-        loss: ``choices`` where every example must have some.
+        loss: of the run; every example must have what it compares.
         limit: places of problems and of shortened examples that are listed, at most.
 
     Returns:
@@ -165,25 +165,44 @@ def _count_empty(line: bytes, found: _Found) -> None:
     except ValueError:
         return
     if isinstance(content, dict):
-        found.empty += any(content.get(key) == "" for key in ("text", "completion"))
+        found.empty += any(
+            content.get(key) == "" for key in ("text", "completion", "chosen", "rejected")
+        )
 
 
 def _count(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()[:16]
     found.duplicates += digest in found.seen
     found.seen.add(digest)
-    if "messages" in content:
+    if "chosen" in content:
+        _count_pair(content, tokenizer, found)
+    elif "messages" in content:
         found.shapes["messages"] += 1
-        turns = [(turn["role"], turn["content"]) for turn in content["messages"]]
-        found.lengths.append(
-            len(tokenizer.encode(tokenizer.chat(turns, reply=False), special=False))
-        )
+        found.lengths.append(_length(content["messages"], tokenizer))
     elif "text" in content:
         found.shapes["text"] += 1
         found.empty += not content["text"].strip()
         found.lengths.append(len(tokenizer.encode(content["text"])))
     else:
         _count_completion(content, tokenizer, found)
+
+
+def _length(messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer) -> int:
+    turns = [(turn["role"], turn["content"]) for turn in messages]
+    return len(tokenizer.encode(tokenizer.chat(turns, reply=False), special=False))
+
+
+def _count_pair(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:
+    found.shapes["preference"] += 1
+    answers = content["chosen"], content["rejected"]
+    if isinstance(answers[0], list):
+        prompt = content.get("prompt", [])
+        found.lengths.append(max(_length([*prompt, *one], tokenizer) for one in answers))
+        return
+    texts = (content["prompt"], *answers)
+    found.empty += not all(text.strip() for text in texts)
+    longest = max(len(tokenizer.encode(one, special=False)) for one in answers)
+    found.lengths.append(len(tokenizer.encode(content["prompt"])) + longest)
 
 
 def _count_completion(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:

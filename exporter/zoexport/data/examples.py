@@ -4,6 +4,7 @@
 * ``prompt`` and ``completion``: tokenized separately (special tokens as configured for the prompt, none for the
   completion) and joined; the completion's tokens are predicted.
 * ``messages``: the chat template; the last assistant turn's tokens are predicted.
+* ``prompt``, ``chosen`` and ``rejected``: as choices of which the first is right; of messages, two conversations.
 
 Nothing precedes the first token of a sequence, so it never is a label. A text longer than the sequence length is cut
 at its end. Otherwise tokens are dropped from the prompt's start: of an example with choices as many as its longest
@@ -179,11 +180,16 @@ def tokenize_records(
             else:
                 candidates, shortened = _after_prompts(record, sequences, seq_len)
             if len({tuple(completion) for _, completion in sequences}) < len(sequences):
+                what = "choices"
+                if isinstance(record, ChatRecord) or (
+                    isinstance(record, CompletionRecord) and record.pair
+                ):
+                    what = "answers"
                 raise DataError(
                     record.where,
-                    found="choices that the tokenizer turns into the same tokens",
-                    expected="choices that differ in their tokens",
-                    fix="Choose other words for the choices.",
+                    found=f"{what} that the tokenizer turns into the same tokens",
+                    expected=f"{what} that differ in their tokens",
+                    fix=f"Choose other words for the {what}.",
                 )
             yield Example(candidates, target), shortened
 
@@ -207,11 +213,8 @@ def _encode(chunk: list[Record], tokenizer: Any) -> Iterator[list[_Split]]:
         dict.fromkeys(c for r in chunk if isinstance(r, CompletionRecord) for c in r.completions)
     )
     tokens_of = dict(zip(completions, encode(completions, special=False), strict=True))
-    chats = iter(
-        chat.tokenize(
-            tokenizer, [chat.render(tokenizer, r) for r in chunk if isinstance(r, ChatRecord)]
-        )
-    )
+    conversations = [one for r in chunk if isinstance(r, ChatRecord) for one in _conversations(r)]
+    chats = iter(chat.tokenize(tokenizer, [chat.render(tokenizer, one) for one in conversations]))
     for record in chunk:
         if isinstance(record, TextRecord):
             yield [([], next(texts))]
@@ -219,8 +222,15 @@ def _encode(chunk: list[Record], tokenizer: Any) -> Iterator[list[_Split]]:
             prompt = next(prompts)
             yield [(prompt, tokens_of[completion]) for completion in record.completions]
         else:
-            tokens, start = next(chats)
-            yield [(tokens[:start], tokens[start:])]
+            parts = itertools.islice(chats, len(_conversations(record)))
+            yield [(tokens[:start], tokens[start:]) for tokens, start in parts]
+
+
+def _conversations(record: ChatRecord) -> list[ChatRecord]:
+    """The one that is learned, and of a pair the rejected one."""
+    if record.rejected is None:
+        return [record]
+    return [record, dataclasses.replace(record, messages=record.rejected)]
 
 
 def check_vocabulary(

@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 from zoexport.core import outside
 from zoexport.core.errors import DataError
 
-SHAPES = '{"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"} or {"messages"}'
+SHAPES = (
+    '{"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"}, '
+    '{"prompt", "chosen", "rejected"} or {"messages"}'
+)
 T = TypeVar("T")
-_KNOWN = ("text", "prompt", "completion", "choices", "messages")
+_KNOWN = ("text", "prompt", "completion", "choices", "messages", "chosen", "rejected")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,20 +34,27 @@ class CompletionRecord:
     Attributes:
         completions: at least one, all different.
         target: index of the right one.
+        pair: whether they are a chosen and a rejected answer.
     """
 
     where: str
     prompt: str
     completions: tuple[str, ...]
     target: int
+    pair: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatRecord:
-    """A conversation whose last turn is the assistant's and is what is learned."""
+    """A conversation whose last turn is the assistant's and is what is learned.
+
+    Attributes:
+        rejected: of a pair, the conversation with the other last turn.
+    """
 
     where: str
     messages: tuple[dict[str, Any], ...]
+    rejected: tuple[dict[str, Any], ...] | None = None
 
 
 Record = TextRecord | CompletionRecord | ChatRecord
@@ -148,11 +158,14 @@ def record_of(content: dict[str, Any], where: str) -> Record:
         DataError: it is of no known shape, or its values are of other types.
     """
     _refuse_misspelled(content, where)
+    pair = "chosen" in content or "rejected" in content
+    prompt = ("prompt" in content and not pair) or "completion" in content or "choices" in content
     shapes = [
         name
         for name, is_there in (
             ("text", "text" in content),
-            ("prompt", "prompt" in content or "completion" in content or "choices" in content),
+            ("prompt", prompt),
+            ("pair", pair),
             ("messages", "messages" in content),
         )
         if is_there
@@ -168,8 +181,10 @@ def record_of(content: dict[str, Any], where: str) -> Record:
     if shapes == ["text"]:
         return TextRecord(where, text_of(content, "text", where))
     if shapes == ["messages"]:
-        return ChatRecord(where, _messages(content, where))
-    return _completion(content, where)
+        turns = turns_of(content, where)
+        _check_answer(turns, where)
+        return ChatRecord(where, turns)
+    return _pair(content, where) if pair else _completion(content, where)
 
 
 def _refuse_misspelled(content: dict[str, Any], where: str) -> None:
@@ -233,8 +248,63 @@ def _completion(content: dict[str, Any], where: str) -> CompletionRecord:
     return CompletionRecord(where, prompt, tuple(choices), choices.index(completion))
 
 
-def _messages(content: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
-    messages = turns_of(content, where)
+def _pair(content: dict[str, Any], where: str) -> Record:
+    for key in ("chosen", "rejected"):
+        if key not in content:
+            raise DataError(
+                where,
+                found=f"no {key!r}",
+                expected=f"the keys {SHAPES}",
+                fix=f"Add {key!r}.",
+            )
+    if isinstance(content["chosen"], list) and isinstance(content["rejected"], list):
+        return _chat_pair(content, where)
+    prompt, chosen, rejected = (
+        text_of(content, key, where) for key in ("prompt", "chosen", "rejected")
+    )
+    if not (chosen and rejected):
+        raise DataError(
+            where,
+            found=f"an empty {'rejected' if chosen else 'chosen'!r}",
+            expected="text to be compared",
+            fix="Give the answer, or remove the line.",
+        )
+    if chosen == rejected:
+        raise _same_answers(where)
+    return CompletionRecord(where, prompt, (chosen, rejected), 0, pair=True)
+
+
+def _chat_pair(content: dict[str, Any], where: str) -> ChatRecord:
+    """A pair of conversations: what ``chosen`` and ``rejected`` have behind the prompt's turns."""
+    prompt = turns_of(content, where, "prompt") if "prompt" in content else ()
+    conversations = []
+    for key in ("chosen", "rejected"):
+        conversations.append((*prompt, *turns_of(content, where, key)))
+        _check_answer(conversations[-1], f"{where}, {key}")
+    chosen, rejected = conversations
+    said = [[(turn["role"], turn["content"]) for turn in turns] for turns in conversations]
+    if said[0] == said[1]:
+        raise _same_answers(where)
+    if said[0][:-1] != said[1][:-1]:
+        raise DataError(
+            where,
+            found="conversations that differ before their last turn",
+            expected="two answers to the same turns",
+            fix='Give the turns before the answers as "prompt".',
+        )
+    return ChatRecord(where, chosen, rejected)
+
+
+def _same_answers(where: str) -> DataError:
+    return DataError(
+        where,
+        found="a chosen and a rejected answer that are the same",
+        expected="two different answers",
+        fix="Remove the line: nothing is preferred in it.",
+    )
+
+
+def _check_answer(messages: tuple[dict[str, Any], ...], where: str) -> None:
     last = messages[-1]
     if last["role"] != "assistant":
         raise DataError(
@@ -250,25 +320,27 @@ def _messages(content: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]
             expected="text to be learned",
             fix="Give the assistant's answer, or remove the line.",
         )
-    return messages
 
 
-def turns_of(content: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
-    """The turns of an object with ``messages``, whoever has the last one.
+def turns_of(
+    content: dict[str, Any], where: str, key: str = "messages"
+) -> tuple[dict[str, Any], ...]:
+    """The turns of an object with ``messages``, or another key for them, whoever has the last one.
 
     Raises:
         DataError: it has none, or they are of other types.
     """
-    messages = content.get("messages")
+    messages = content.get(key)
     if not isinstance(messages, list) or not messages:
+        more = ", as the answers are lists" if key == "prompt" else " that ends with the assistant"
         raise DataError(
             where,
-            found=f"'messages' that is {'empty' if messages == [] else _kind(messages)}",
-            expected='a list of {"role", "content"} that ends with the assistant',
+            found=f"{key!r} that is {'empty' if messages == [] else _kind(messages)}",
+            expected='a list of {"role", "content"}' + more,
             fix="Write the conversation's turns in order.",
         )
     for index, message in enumerate(messages):
-        place = f"{where}, message {index}"
+        place = f"{where}{'' if key == 'messages' else f', {key}'}, message {index}"
         if not isinstance(message, dict):
             raise DataError(
                 place,

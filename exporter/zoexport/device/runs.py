@@ -62,6 +62,8 @@ OPTIONS = {
     "clip": "--clip",
     "checkpoint_every": "--checkpoint-every",
     "loss": "--loss",
+    "dpo.beta": "--dpo-beta",
+    "orpo.beta": "--orpo-beta",
     "difference": "--difference",
 }
 """Settings of a run, as the runner's options."""

@@ -46,6 +46,14 @@ def terms_of(
             expected="0: a round's steps have one rate",
             fix="Leave it out.",
         )
+    for key in ("dpo.beta", "orpo.beta"):
+        if key in settings:
+            raise ConfigError(
+                f"setting {key!r}",
+                found=str(settings[key]),
+                expected="the bundle's own, which every client has",
+                fix="Leave it out, or compile the bundle with it.",
+            )
     given = runtime_settings(manifest, settings)
     with Session.open(bundle, engine=no_programs) as session:
         models.trained_slots(session)

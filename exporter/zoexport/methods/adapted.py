@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zoexport.core import rng
 from zoexport.core.encoders import model_inputs
-from zoexport.core.settings import LoraSettings
+from zoexport.core.settings import LoraSettings, TrainingSettings
 
 LORA_B = "lora_B."
 """Begins the names of adapters' second matrices."""
@@ -81,15 +81,44 @@ class AdaptedModel:
         self.model = model
         self.run = run or model
 
-    def loss(self, example: Any, kind: str, added: Added) -> Tensor:
+    def loss(
+        self,
+        example: Any,
+        config: TrainingSettings,
+        added: Added,
+        reference: Sequence[Tensor] = (),
+    ) -> Tensor:
         """The loss of one example (``candidates`` and ``target``), float64.
 
         ``full``: minus the mean over the right candidate's labels. ``choices``: the cross-entropy over the candidates.
+        Of pairs, in which the target is the chosen answer, ``dpo`` is equation 7 of Rafailov et al., "Direct Preference
+        Optimization" (2023), and ``orpo`` equations 6 and 7 of Hong et al., "ORPO: Monolithic Preference Optimization
+        without Reference Model" (2024), whose lambda is ``orpo.beta``.
+
+        Args:
+            reference: of ``dpo``, the candidates' :meth:`scores` under the reference model.
         """
-        if kind == "full":
-            return -self.label_logprobs(example.candidates[example.target], added).mean()
-        scores = [self.label_logprobs(one, added).sum() for one in example.candidates]
-        return -torch.log_softmax(torch.stack(scores), 0)[example.target]
+        right = example.target
+        if config.loss == "full":
+            return -self.label_logprobs(example.candidates[right], added).mean()
+        if config.loss == "choices":
+            return -torch.log_softmax(torch.stack(self.scores(example, added)), 0)[right]
+        wrong = 1 - right
+        if config.loss == "dpo":
+            ratios = [
+                now - before
+                for now, before in zip(self.scores(example, added), reference, strict=True)
+            ]
+            return -nn.functional.logsigmoid(config.dpo_beta * (ratios[right] - ratios[wrong]))
+        means = [self.label_logprobs(one, added).mean() for one in example.candidates]
+        odds = [mean - torch.log(-torch.expm1(mean)) for mean in means]
+        return -means[right] - config.orpo_beta * nn.functional.logsigmoid(
+            odds[right] - odds[wrong]
+        )
+
+    def scores(self, example: Any, added: Added) -> list[Tensor]:
+        """The sum of the log-probabilities of each candidate's labels, float64."""
+        return [self.label_logprobs(one, added).sum() for one in example.candidates]
 
     def label_logprobs(self, candidate: Any, added: Added) -> Tensor:
         """Log-probability of each label of a candidate, float64 (labels,)."""

@@ -34,6 +34,7 @@ class ZerothOrderReference(abc.ABC):
         self.adapted = AdaptedModel(model)
         self.config = config
         self.masters = {name: value.clone() for name, value in masters.items()}
+        self.initial = self.values() if config.loss == "dpo" else {}
         self.step_number = 0
         self.pending: tuple[list[float], float] | None = None
 
@@ -118,9 +119,22 @@ class ZerothOrderReference(abc.ABC):
 
     def loss(self, batch: Sequence[Any], values: Mapping[str, Tensor]) -> float:
         """The mean loss of a batch under these values of the masters."""
-        added = self.added(values)
         with torch.no_grad():
+            reference = self.reference(batch)
+            added = self.added(values)
             losses = [
-                float(self.adapted.loss(example, self.config.loss, added)) for example in batch
+                float(self.adapted.loss(example, self.config, added, known))
+                for example, known in zip(batch, reference, strict=True)
             ]
         return sum(losses) / len(batch)
+
+    def reference(self, batch: Sequence[Any]) -> list[list[Tensor]]:
+        """Scores of each example under the initial values, where the loss needs them."""
+        if self.config.loss != "dpo":
+            return [[] for _ in batch]
+        masters, self.masters = self.masters, self.initial
+        try:
+            added = self.added(self.masters)
+            return [self.adapted.scores(example, added) for example in batch]
+        finally:
+            self.masters = masters

@@ -21,7 +21,7 @@ def make_batch(
     In even steps the first fills the sequence and has labels at its first and last position. All others are shorter,
     each of its own length, some positions without a label, so that in odd steps no row fills the sequence and the
     session may give the program shorter rows. With loss=choices an example has two or three candidates, each with
-    a few labels.
+    a few labels; with a loss of pairs it has two.
 
     Args:
         settings: ``seq_len``, ``batch``, ``accumulate`` and ``loss`` of the bundle.
@@ -41,7 +41,7 @@ def make_batch(
 def _example(settings: dict[str, Any], vocabulary: int, step: int, number: int) -> Example:
     seq_len = settings["seq_len"]
     words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * seq_len + 8).astype(np.uint64)
-    count = 1 if settings["loss"] == "full" else 2 + int(words[0] % 2)
+    count = {"full": 1, "choices": 2 + int(words[0] % 2)}.get(settings["loss"], 2)
     full = number == 0 and step % 2 == 0
     candidates = []
     for candidate in range(count):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from zoexport.core import tolerances
+from zoexport.core.settings import TrainingSettings
 from zoexport.methods.adapted import AdaptedModel, Added
 
 _aten = torch.ops.aten
@@ -49,11 +50,17 @@ class MeasuredModel(AdaptedModel):
         self.arithmetic = arithmetic
         self.losses: list[tuple[float, float]] = []
 
-    def loss(self, example: Any, kind: str, added: Added) -> Tensor:
+    def loss(
+        self,
+        example: Any,
+        config: TrainingSettings,
+        added: Added,
+        reference: Sequence[Tensor] = (),
+    ) -> Tensor:
         """The loss of one example, see :class:`AdaptedModel`."""
-        found = super().loss(example, kind, added)
+        found = super().loss(example, config, added, reference)
         with computing(self.arithmetic):
-            again = super().loss(example, kind, added)
+            again = super().loss(example, config, added, reference)
         self.losses.append((float(found), float(again)))
         return found
 

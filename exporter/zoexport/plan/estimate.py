@@ -243,7 +243,7 @@ class _Parts:
     def _scored(self, stage: int) -> int:
         """How often a stage is run for losses alone, in one call of the step."""
         if self.step is None:
-            return 1 if self.settings["loss"] == "choices" else 0
+            return 0 if self.settings["loss"] == "full" else 1
         return self.step.runs(stage) // self.graph.copies
 
     def _step(self, first_order: bool, inside: int) -> tuple[int, int]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from zoexport.core.errors import DataError
 from zoexport.session import abi, structs
 from zoexport.session.handles import Handle
-from zoexport.session.support import stoppable
-from zoexport.session.types import Candidate, OnPart
+from zoexport.session.support import position, stoppable
+from zoexport.session.types import LOSSES, Candidate, OnPart
 
 if TYPE_CHECKING:
     from zoexport.session.tokenizer import Tokenizer
@@ -71,9 +71,9 @@ class Dataset(Handle):
         """Append the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for a bundle.
 
         Args:
-            path: JSON Lines of texts, prompts and completions, choices or conversations.
+            path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
             tokenizer: the bundle's.
-            loss: ``choices`` where every example must have some.
+            loss: of the run; every example must have what it compares: choices, or of ``dpo`` and ``orpo`` a pair.
             on_part: told how many of the file's bytes are done, some twenty times a second.
 
         Returns:
@@ -87,7 +87,7 @@ class Dataset(Handle):
         with stoppable() as callback:
             abi.call(
                 *("zo_dataset_read", self.handle, tokenizer.handle, abi.path_bytes(path)),
-                *(int(loss == "choices"), callback(structs.ON_PART, on_part), None),
+                *(position("loss", loss, LOSSES), callback(structs.ON_PART, on_part), None),
                 ctypes.byref(report),
             )
         return int(report.shortened)

@@ -42,7 +42,7 @@ def read_examples(
 
     Args:
         bundle: its folder. data: JSON Lines (docs/cli.md, "Data").
-        loss: ``choices`` where every example must have some.
+        loss: of the run; every example must have what it compares.
         progress: called with the share of the file that is read.
 
     Returns:

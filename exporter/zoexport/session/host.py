@@ -178,14 +178,17 @@ class Session(Handle):
     def configure(self, **changes: Any) -> Run:
         """Change fields of :class:`Run`, which are settings of ``train --set``, and return the run.
 
+        Names are those of the fields, or the settings' own (``dpo.beta``).
+
         Raises:
             ConfigError: an unknown field or an impossible value.
             StateError: another seed than the state's. That other settings are not the run's is said by the next step.
         """
         known = [field.name for field in dataclasses.fields(Run)]
-        for name in changes:
+        fields = {name.replace(".", "_"): value for name, value in changes.items()}
+        for name in fields:
             position("setting", name, known)
-        chosen = dataclasses.replace(self.run, **changes)
+        chosen = dataclasses.replace(self.run, **fields)
         abi.call("zo_session_configure", self.handle, ctypes.byref(run_struct(chosen)))
         return self.run
 
@@ -222,10 +225,15 @@ class Session(Handle):
         on_progress: OnProgress | None = None,
         *,
         validation: Validation | None = None,
+        on_part: OnPart | None = None,
     ) -> None:
         """Train until the run has ``steps`` steps in total, or its validation's patience is over, and save.
 
         Ctrl-C ends the run after the current step, with the state saved; a second one ends the process.
+
+        Args:
+            on_part: told how many of the examples are done of an evaluation, and of what the reference model scores
+                for ``loss=dpo`` before the first step.
 
         Raises:
             Cancelled: Ctrl-C, or a callback returned True.
@@ -246,6 +254,7 @@ class Session(Handle):
                 total_steps=steps,
                 on_progress=callback(structs.ON_PROGRESS, told),
                 on_evaluated=callback(structs.ON_EVALUATED, found),
+                on_part=callback(structs.ON_PART, on_part),
             )
             if validation is not None:
                 for name in ("every", "patience"):
@@ -253,7 +262,6 @@ class Session(Handle):
                     setattr(options, name, 0 if value is None else at_least(1, name, value))
                 options.keep = position("keep", validation.keep or "default", structs.KEEPS)
                 options.held_out = validation.dataset.handle
-                options.on_part = callback(structs.ON_PART, validation.on_part)
             self._invoke(
                 "zo_session_train_with", self.handle, dataset.handle, ctypes.byref(options)
             )

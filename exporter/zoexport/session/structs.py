@@ -169,6 +169,9 @@ class Run(Structure):
         ("difference", c_int32),
         ("reserved_too", c_uint32),
         ("warmup", c_uint32),
+        ("reserved_three", c_uint32),
+        ("dpo_beta", c_double),
+        ("orpo_beta", c_double),
     )
 
 
@@ -222,6 +225,7 @@ class Evaluation(Structure):
         ("accuracy", c_double),
         ("token_accuracy", c_double),
         ("examples", c_uint64),
+        ("margin", c_double),
     )
 
 
@@ -501,6 +505,7 @@ class Evaluated(Structure):
         ("loss", c_double),
         ("accuracy", c_double),
         ("token_accuracy", c_double),
+        ("margin", c_double),
     )
 
 

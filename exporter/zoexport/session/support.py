@@ -86,7 +86,12 @@ def known(value: float) -> float | None:
 def evaluated_of(found: structs.Evaluated) -> StepEvaluation:
     """An evaluation of held-out examples, as Python sees it."""
     return StepEvaluation(
-        *(found.step, found.loss, known(found.accuracy), found.token_accuracy, bool(found.best))
+        found.step,
+        found.loss,
+        known(found.accuracy),
+        found.token_accuracy,
+        known(found.margin),
+        bool(found.best),
     )
 
 
@@ -103,7 +108,13 @@ def evaluations(function: str, handle: int) -> list[StepEvaluation]:
 
 def evaluation_of(result: structs.Evaluation) -> Evaluation:
     """What the library says of an evaluation, as Python sees it."""
-    return Evaluation(result.loss, known(result.accuracy), result.token_accuracy, result.examples)
+    return Evaluation(
+        result.loss,
+        known(result.accuracy),
+        result.token_accuracy,
+        known(result.margin),
+        result.examples,
+    )
 
 
 _QNN = "QnnBackend"
@@ -175,6 +186,8 @@ def run_of(run: structs.Run) -> Run:
         checkpoint_every=run.checkpoint_every,
         difference=DIFFERENCES[run.difference],
         warmup=run.warmup,
+        dpo_beta=run.dpo_beta,
+        orpo_beta=run.orpo_beta,
     )
 
 
@@ -204,6 +217,9 @@ def run_struct(run: Run) -> structs.Run:
         position("setting 'difference'", run.difference, DIFFERENCES),
         0,
         run.warmup,
+        0,
+        run.dpo_beta,
+        run.orpo_beta,
     )
 
 

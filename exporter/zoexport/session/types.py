@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from zoexport.session.dataset import Dataset
 
 Schedule = Literal["constant", "linear", "cosine"]
-Loss = Literal["full", "choices"]
+Loss = Literal["full", "choices", "dpo", "orpo"]
 Difference = Literal["central", "forward"]
 #: ``tokens`` and ``labels`` of one candidate; ``labels[t]`` follows ``tokens[t]``, or is -100.
 Candidate = tuple[Sequence[int], Sequence[int]]
 
 SCHEDULES: tuple[Schedule, ...] = ("constant", "linear", "cosine")
-LOSSES: tuple[Loss, ...] = ("full", "choices")
+LOSSES: tuple[Loss, ...] = ("full", "choices", "dpo", "orpo")
 DIFFERENCES: tuple[Difference, ...] = ("central", "forward")
 
 
@@ -69,7 +69,8 @@ class Run:
 
     What follows it is of first-order methods: ``clip`` is the largest norm of an update's gradient (0: any),
     ``checkpoint_every`` the stages from one kept activation to the next. ``difference`` is of zeroth-order ones:
-    forward where one copy goes through the model at a time (mezo).
+    forward where one copy goes through the model at a time (mezo). ``dpo_beta`` and ``orpo_beta`` are of one loss each
+    (docs/preferences.md).
     """
 
     lr: float
@@ -86,6 +87,8 @@ class Run:
     checkpoint_every: int = 1
     difference: Difference = "central"
     warmup: int = 0
+    dpo_beta: float = 0.1
+    orpo_beta: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +122,15 @@ class StepProgress:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The keys of ``eval --json``; ``accuracy`` is None where no example has choices."""
+    """The keys of ``eval --json``.
+
+    ``accuracy`` is None where no example has choices, ``margin`` but for the losses of pairs.
+    """
 
     loss: float
     accuracy: float | None
     token_accuracy: float
+    margin: float | None
     examples: int
 
 
@@ -132,7 +139,8 @@ class StepEvaluation:
     """An entry of ``evaluations`` in ``train --json``.
 
     Attributes:
-        step: steps that were taken before. accuracy: None where no example has choices.
+        step: steps that were taken before. accuracy: None where no example has choices. margin: None but for the
+            losses of pairs.
         best: whether its loss is the lowest of the run so far, step 0 apart.
     """
 
@@ -140,6 +148,7 @@ class StepEvaluation:
     loss: float
     accuracy: float | None
     token_accuracy: float
+    margin: float | None
     best: bool
 
 
@@ -152,7 +161,6 @@ class Validation:
         patience: evaluations in a row without a lower loss, after which training ends; of a new run never.
         keep: whose values who reads the state gets: of a new run the ``best`` evaluation's, else the ``last`` step's.
         on_evaluated: called after each evaluation; True stops the run after saving.
-        on_part: told how many of the examples of an evaluation are done.
     """
 
     dataset: Dataset
@@ -160,7 +168,6 @@ class Validation:
     patience: int | None = None
     keep: Literal["last", "best"] | None = None
     on_evaluated: Callable[[StepEvaluation], bool | None] | None = None
-    on_part: OnPart | None = None
 
 
 @dataclasses.dataclass(frozen=True)

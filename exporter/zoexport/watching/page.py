@@ -202,6 +202,8 @@ def _held_out(runs: Sequence[Run], letters: Sequence[str]) -> _Section | None:
     }
     charts = [("held", "Held-out loss", "loss", losses)]
     charts.append(("accuracy", "Held-out accuracy", "accuracy", accuracies))
+    margins = {n: _of(run.evaluations, "margin") for n, run in enumerate(runs)}
+    charts.append(("margin", "Held-out margin of pairs", "margin", margins))
     section = _curves(
         "Held-out examples",
         ["The diamond marks the evaluation with the lowest loss."],
@@ -376,7 +378,9 @@ def _planned(
 
 
 def _of(evaluations: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    return [(float(one["step"]), float(one[key])) for one in evaluations if one[key] is not None]
+    return [
+        (float(one["step"]), float(one[key])) for one in evaluations if one.get(key) is not None
+    ]
 
 
 def _number(value: float | None) -> str:

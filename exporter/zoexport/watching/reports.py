@@ -21,7 +21,7 @@ Row = dict[str, Any]
 """``kind`` (``step`` or ``evaluation``), ``step``, and figures; None where one is not known."""
 
 STEP_FIGURES = ("loss", "lr", "seconds", "anonymous_mb")
-EVALUATION_FIGURES = ("loss", "accuracy", "token_accuracy")
+EVALUATION_FIGURES = ("loss", "accuracy", "token_accuracy", "margin")
 _EXACT = 1e-6
 """Relative: losses in the state are float32."""
 

@@ -218,7 +218,8 @@ ZO_API zo_status zo_session_attach_with(zo_session* session, const char* folder,
 ZO_API zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_error* error);
 
 enum { ZO_SCHEDULE_CONSTANT = 0, ZO_SCHEDULE_LINEAR = 1, ZO_SCHEDULE_COSINE = 2 };
-enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1 };
+/* The last two are of pairs of a chosen and a rejected answer (docs/preferences.md). */
+enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1, ZO_LOSS_DPO = 2, ZO_LOSS_ORPO = 3 };
 /* What a projected gradient is: (l(w + eps z) - l(w - eps z)) / (2 eps), or (l(w + eps z) - l(w)) / eps. */
 enum { ZO_DIFFERENCE_CENTRAL = 0, ZO_DIFFERENCE_FORWARD = 1 };
 
@@ -237,10 +238,13 @@ typedef struct zo_run {
   double weight_decay;
   double clip;               /* the largest norm of an update's gradient; 0: any */
   uint32_t checkpoint_every; /* stages from one kept activation to the next */
-  uint32_t reserved;     /* what follows was not there at first; ignored, so that older hosts' padding is no value */
-  int32_t difference;    /* of zeroth-order methods; forward where one copy goes through the model at a time */
-  uint32_t reserved_too; /* likewise */
-  uint32_t warmup;       /* steps over which the rate rises to lr; the schedule begins after them */
+  uint32_t reserved;       /* what follows was not there at first; ignored, so that older hosts' padding is no value */
+  int32_t difference;      /* of zeroth-order methods; forward where one copy goes through the model at a time */
+  uint32_t reserved_too;   /* likewise */
+  uint32_t warmup;         /* steps over which the rate rises to lr; the schedule begins after them */
+  uint32_t reserved_three; /* likewise */
+  double dpo_beta;         /* of ZO_LOSS_DPO: how much a log-ratio to the reference model counts */
+  double orpo_beta;        /* of ZO_LOSS_ORPO: the weight of the odds ratio beside the chosen answer's own loss */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and with a state its seed and, if it is
@@ -315,7 +319,8 @@ typedef int32_t (*zo_on_progress)(void* user, const zo_progress* progress);
 
 /* Trains until the state has `total_steps` steps, then saves. `on_progress` may be NULL. Settings on which steps depend
  * (`total_steps` with a schedule that is not constant among them) and the examples, by their digest, are kept in the state: a
- * run that has begun is refused with others, unless the state was attached with change_settings. */
+ * run that has begun is refused with others, unless the state was attached with change_settings. With ZO_LOSS_DPO the scores of
+ * the reference model, the bundle's own values, are computed before the first step, and kept in the state. */
 ZO_API zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
                                   zo_on_progress on_progress, void* user, zo_error* error);
 
@@ -327,6 +332,7 @@ typedef struct zo_evaluated {
   double loss;
   double accuracy; /* NaN where no example has choices */
   double token_accuracy;
+  double margin; /* NaN but for the losses of pairs */
 } zo_evaluated;
 
 /* Called after every evaluation of held-out examples; a non-zero answer stops the run after saving. */
@@ -344,7 +350,9 @@ typedef struct zo_train_options {
   const zo_dataset* held_out; /* NULL: nothing is evaluated, and the three before are of no effect */
   zo_on_progress on_progress;
   zo_on_evaluated on_evaluated;
-  zo_on_part on_part; /* of the examples of an evaluation; these three may be NULL */
+  zo_on_part
+      on_part; /* of the examples of an evaluation, and of those that the reference model scores for ZO_LOSS_DPO before
+                         the first step; these three may be NULL */
   void* user;
 } zo_train_options;
 
@@ -368,6 +376,7 @@ typedef struct zo_evaluation {
   double accuracy; /* NaN where no example has choices */
   double token_accuracy;
   uint64_t examples;
+  double margin; /* of the losses of pairs: the mean of by how much the chosen answer is preferred; NaN for others */
 } zo_evaluation;
 
 /* Evaluates the master weights, the pending update applied, with the configured loss. Changes no state. `on_part` is told of
@@ -621,9 +630,10 @@ typedef struct zo_read_report {
   uint64_t shortened; /* of them, those that did not fit the bundle's seq_len */
 } zo_read_report;
 
-/* Appends the examples of a data file as people write them (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices
- * or conversations, tokenized and shortened for the bundle. `loss`: with ZO_LOSS_CHOICES an example without choices is a
- * failure. `on_part` is told of the file's bytes; it and `report` may be NULL. On failure nothing is appended. */
+/* Appends the examples of a data file as people write them (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices,
+ * conversations or pairs of answers, tokenized and shortened for the bundle. `loss`: with ZO_LOSS_CHOICES an example without
+ * choices is a failure, with ZO_LOSS_DPO and ZO_LOSS_ORPO one that is no pair. `on_part` is told of the file's bytes; it and
+ * `report` may be NULL. On failure nothing is appended. */
 ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
                                  zo_on_part on_part, void* user, zo_read_report* report, zo_error* error);
 

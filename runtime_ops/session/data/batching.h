@@ -40,6 +40,8 @@ struct Layout {
   };
   std::vector<Example> examples;
   std::vector<uint32_t> labels;  // label entries of each candidate
+  // Of each candidate, the sum of its entries' log-probabilities under the reference model; empty where no loss needs it.
+  std::vector<double> reference;
   std::vector<Call> calls;
 };
 

@@ -1,14 +1,16 @@
-// From label log-probabilities to losses (docs/session.md).
+// From label log-probabilities to losses (docs/session.md, docs/preferences.md).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "session/data/batching.h"
+#include "session/losses.h"
 
 namespace zoexport {
 
-// The log-probabilities of one copy of the model, summed by candidate.
+// The log-probabilities of one copy of the model, summed by candidate. Losses of pairs need
+// examples of two candidates, and ZO_LOSS_DPO the layout's reference.
 class CandidateScores {
  public:
   explicit CandidateScores(const Layout& layout) : layout_(layout), sums_(layout.labels.size(), 0.0) {}
@@ -16,17 +18,37 @@ class CandidateScores {
   // Adds one call's label_logprobs of this copy: a value for each of the call's entries, in order.
   void add(const Call& call, const float* logprobs);
 
+  // By candidate of the layout.
+  const std::vector<double>& sums() const { return sums_; }
   // The loss of example `index` of the layout.
-  double loss(size_t index, int32_t kind) const;
+  double loss(size_t index, const Objective& objective) const {
+    return loss(layout_.examples[index], objective, nullptr);
+  }
   // The mean over the layout's examples.
-  double mean_loss(int32_t kind) const;
+  double mean_loss(const Objective& objective) const;
   // By candidate: the derivative of mean_loss() by the log-probability of each of its entries. Those of the full loss do
   // not depend on the scores.
-  std::vector<double> weights(int32_t kind) const;
-  // Whether the right candidate of an example has the highest score (the first of equal ones counts).
-  bool right(size_t index) const;
+  std::vector<double> weights(const Objective& objective) const;
+  // By how much the right candidate of a pair is preferred.
+  double margin(size_t index, const Objective& objective) const;
+  // Whether the right candidate of an example has the highest score (the first of equal ones counts), or is preferred.
+  bool right(size_t index, const Objective& objective) const;
 
  private:
+  // The two candidates of a pair, by their numbers in the layout.
+  struct Pair {
+    uint32_t chosen;
+    uint32_t rejected;
+  };
+  static Pair pair_of(const Layout::Example& example);
+  // The derivative of an example's loss by each entry of its candidates goes to `slopes`, which may be null.
+  double loss(const Layout::Example& example, const Objective& objective, double* slopes) const;
+  double choices(const Layout::Example& example, double* slopes) const;
+  double dpo(const Layout::Example& example, double beta, double* slopes) const;
+  double orpo(const Layout::Example& example, double beta, double* slopes) const;
+  // The mean log-probability of a candidate's entries.
+  double mean(uint32_t candidate) const { return sums_[candidate] / layout_.labels[candidate]; }
+
   const Layout& layout_;
   std::vector<double> sums_;
 };

@@ -12,10 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kShapes =
-    R"({"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"} or {"messages"})";
+const std::string kShapes = R"({"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"}, )"
+                            R"({"prompt", "chosen", "rejected"} or {"messages"})";
 const std::string kPrompts = R"({"prompt"} or {"messages"})";
-constexpr std::array kKnown = {"text", "prompt", "completion", "choices", "messages"};
+constexpr std::array kKnown = {"text", "prompt", "completion", "choices", "messages", "chosen", "rejected"};
 constexpr double kAlike = 0.8;  // of keys, as Python's difflib has it
 constexpr size_t kLongestShown = 200;
 
@@ -130,22 +130,26 @@ Result<Record> completion_record(const json& content, const std::string& where) 
     return unusable(where, "an empty 'completion'", "text to be learned", "Give the completion, or remove the line.");
   }
   if (!content.contains("choices")) {
-    return Record(CompletionRecord{prompt, {completion}, 0});
+    return Record(CompletionRecord{prompt, {completion}, 0, false});
   }
   ZO_ASSIGN(choices, choices_of(content.at("choices"), completion, where));
   const auto target = std::find(choices.begin(), choices.end(), completion) - choices.begin();
-  return Record(CompletionRecord{prompt, std::move(choices), static_cast<size_t>(target)});
+  return Record(CompletionRecord{prompt, std::move(choices), static_cast<size_t>(target), false});
 }
 
-Result<std::vector<Message>> turns_of(const json& messages, const std::string& where) {
+// The messages under a key.
+Result<std::vector<Message>> turns_of(const json& messages, const char* key, const std::string& where) {
   if (!messages.is_array() || messages.empty()) {
-    return unusable(where, "'messages' that is " + (messages.is_array() ? "empty" : kind(messages)),
-                    R"(a list of {"role", "content"} that ends with the assistant)",
+    const bool answered = std::string(key) != "prompt";
+    return unusable(where, quoted(key) + " that is " + (messages.is_array() ? "empty" : kind(messages)),
+                    std::string(R"(a list of {"role", "content"})") +
+                        (answered ? " that ends with the assistant" : ", as the answers are lists"),
                     "Write the conversation's turns in order.");
   }
   std::vector<Message> turns;
   for (const json& message : messages) {
-    const std::string place = where + ", message " + std::to_string(turns.size());
+    const std::string list = std::string(key) == "messages" ? "" : ", " + std::string(key);
+    const std::string place = where + list + ", message " + std::to_string(turns.size());
     if (!message.is_object()) {
       return unusable(place, "a JSON " + kind(message), R"(an object {"role", "content"})",
                       "Write each turn as an object.");
@@ -157,8 +161,7 @@ Result<std::vector<Message>> turns_of(const json& messages, const std::string& w
   return turns;
 }
 
-Result<Record> chat_record(const json& content, const std::string& where) {
-  ZO_ASSIGN(turns, turns_of(content.at("messages"), where));
+Status check_answer(const std::vector<Message>& turns, const std::string& where) {
   const Message& last = turns.back();
   if (last.role != "assistant") {
     return unusable(where, "a last message from " + quoted(last.role),
@@ -169,7 +172,66 @@ Result<Record> chat_record(const json& content, const std::string& where) {
     return unusable(where, "an empty last message", "text to be learned",
                     "Give the assistant's answer, or remove the line.");
   }
-  return Record(ChatRecord{std::move(turns)});
+  return {};
+}
+
+Result<Record> chat_record(const json& content, const std::string& where) {
+  ZO_ASSIGN(turns, turns_of(content.at("messages"), "messages", where));
+  ZO_TRY(check_answer(turns, where));
+  return Record(ChatRecord{std::move(turns), std::nullopt});
+}
+
+Failure same_answers(const std::string& where) {
+  return unusable(where, "a chosen and a rejected answer that are the same", "two different answers",
+                  "Remove the line: nothing is preferred in it.");
+}
+
+// A pair of conversations: what "chosen" and "rejected" have behind the prompt's turns, where there are some.
+Result<Record> chat_pair(const json& content, const std::string& where) {
+  std::array<std::vector<Message>, 2> turns;
+  if (content.contains("prompt")) {
+    ZO_ASSIGN(prompt, turns_of(content.at("prompt"), "prompt", where));
+    turns.fill(prompt);
+  }
+  for (size_t answer = 0; answer < turns.size(); ++answer) {
+    const char* const key = answer == 0 ? "chosen" : "rejected";
+    ZO_ASSIGN(given, turns_of(content.at(key), key, where));
+    turns[answer].insert(turns[answer].end(), given.begin(), given.end());
+    ZO_TRY(check_answer(turns[answer], where + ", " + key));
+  }
+  const auto same = [](const Message& a, const Message& b) { return a.role == b.role && a.content == b.content; };
+  const auto [chosen, rejected] =
+      std::mismatch(turns[0].begin(), turns[0].end(), turns[1].begin(), turns[1].end(), same);
+  if (chosen == turns[0].end() && rejected == turns[1].end()) {
+    return same_answers(where);
+  }
+  if (turns[0].end() - chosen != 1 || turns[1].end() - rejected != 1) {
+    return unusable(where, "conversations that differ before their last turn", "two answers to the same turns",
+                    "Give the turns before the answers as \"prompt\".");
+  }
+  return Record(ChatRecord{std::move(turns[0]), std::move(turns[1])});
+}
+
+Result<Record> pair_record(const json& content, const std::string& where) {
+  for (const char* key : {"chosen", "rejected"}) {
+    if (!content.contains(key)) {
+      return unusable(where, "no " + quoted(key), "the keys " + kShapes, "Add " + quoted(key) + ".");
+    }
+  }
+  if (content.at("chosen").is_array() && content.at("rejected").is_array()) {
+    return chat_pair(content, where);
+  }
+  ZO_ASSIGN(prompt, text_of(content, "prompt", where));
+  ZO_ASSIGN(chosen, text_of(content, "chosen", where));
+  ZO_ASSIGN(rejected, text_of(content, "rejected", where));
+  if (chosen.empty() || rejected.empty()) {
+    return unusable(where, chosen.empty() ? "an empty 'chosen'" : "an empty 'rejected'", "text to be compared",
+                    "Give the answer, or remove the line.");
+  }
+  if (chosen == rejected) {
+    return same_answers(where);
+  }
+  return Record(CompletionRecord{std::move(prompt), {std::move(chosen), std::move(rejected)}, 0, true});
 }
 
 Result<json> object_of(const std::string& line, const std::string& where, const std::string& shapes) {
@@ -186,8 +248,10 @@ Result<Record> parse_record(const std::string& line, const std::string& where) {
   ZO_ASSIGN(content, object_of(line, where, kShapes));
   ZO_TRY(refuse_misspelled(content, where));
   const bool text = content.contains("text"), messages = content.contains("messages");
-  const bool completion = content.contains("prompt") || content.contains("completion") || content.contains("choices");
-  if (int{text} + int{messages} + int{completion} != 1) {
+  const bool pair = content.contains("chosen") || content.contains("rejected");
+  const bool completion =
+      (content.contains("prompt") && !pair) || content.contains("completion") || content.contains("choices");
+  if (int{text} + int{messages} + int{completion} + int{pair} != 1) {
     std::string keys;
     for (const auto& entry : content.items()) {
       keys += (keys.empty() ? "" : ", ") + quoted(entry.key());
@@ -200,7 +264,9 @@ Result<Record> parse_record(const std::string& line, const std::string& where) {
     ZO_ASSIGN(given, text_of(content, "text", where));
     return Record(TextRecord{std::move(given)});
   }
-  return messages ? chat_record(content, where) : completion_record(content, where);
+  return messages ? chat_record(content, where)
+         : pair   ? pair_record(content, where)
+                  : completion_record(content, where);
 }
 
 Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
@@ -215,7 +281,7 @@ Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
     ZO_ASSIGN(given, text_of(content, "prompt", where));
     return Prompt{std::move(given), {}};
   }
-  ZO_ASSIGN(turns, turns_of(content.at("messages"), where));
+  ZO_ASSIGN(turns, turns_of(content.at("messages"), "messages", where));
   if (turns.back().role == "assistant") {
     turns.pop_back();
   }

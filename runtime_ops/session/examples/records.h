@@ -2,6 +2,7 @@
 // and messages of examples are those of exporter/zoexport/data/records.py.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,10 +20,13 @@ struct CompletionRecord {
   std::string prompt;
   std::vector<std::string> completions;  // all different, several where they are compared
   size_t target = 0;                     // the right one
+  bool pair = false;                     // of a chosen and a rejected answer, in this order
 };
 
+// Conversations of which the last turn is the assistant's, and is learned; of a pair two, which differ in that turn alone.
 struct ChatRecord {
-  std::vector<Message> messages;  // of which the last is the assistant's, and is learned
+  std::vector<Message> messages;
+  std::optional<std::vector<Message>> rejected;
 };
 
 using Record = std::variant<TextRecord, CompletionRecord, ChatRecord>;

@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "session/losses.h"
+
 namespace zoexport {
 namespace {
 
@@ -96,10 +98,7 @@ class Reader {
   Result<Made> example(const std::string& line, const std::string& where) {
     ZO_ASSIGN(record, parse_record(line, where));
     const auto* completion = std::get_if<CompletionRecord>(&record);
-    if (options_.choices && (completion == nullptr || completion->completions.size() < 2)) {
-      return unusable(where, "no 'choices'", "'choices' in every example, since the loss is over an example's choices",
-                      "Add 'choices' to the example, or train with loss=full.");
-    }
+    ZO_TRY(check_compared(record, where));
     if (options_.masked) {
       ZO_TRY(check_masked(completion, where));
     }
@@ -111,14 +110,37 @@ class Reader {
       different.insert(one.completion);
     }
     if (different.size() < sequences.size()) {
-      return unusable(where, "choices that the tokenizer turns into the same tokens",
-                      "choices that differ in their tokens", "Choose other words for the choices.");
+      const std::string what = is_pair(record) ? "answers" : "choices";
+      return unusable(where, what + " that the tokenizer turns into the same tokens",
+                      what + " that differ in their tokens", "Choose other words for the " + what + ".");
     }
     made.target = completion == nullptr ? 0 : completion->target;
     return made;
   }
 
  private:
+  static bool is_pair(const Record& record) {
+    const auto* completion = std::get_if<CompletionRecord>(&record);
+    const auto* chat = std::get_if<ChatRecord>(&record);
+    return (completion != nullptr && completion->pair) || (chat != nullptr && chat->rejected);
+  }
+
+  // Whether the example has what the loss compares. Two choices are a pair too.
+  Status check_compared(const Record& record, const std::string& where) const {
+    const auto* completion = std::get_if<CompletionRecord>(&record);
+    const size_t compared = is_pair(record) ? 2 : completion != nullptr ? completion->completions.size() : 1;
+    if (of_pairs(options_.loss) && compared != 2) {
+      return unusable(where, "no 'chosen' and 'rejected'",
+                      "both in every example, since the loss is of pairs of answers",
+                      "Add them to the example, or train with loss=full.");
+    }
+    if (options_.loss == ZO_LOSS_CHOICES && compared < 2) {
+      return unusable(where, "no 'choices'", "'choices' in every example, since the loss is over an example's choices",
+                      "Add 'choices' to the example, or train with loss=full.");
+    }
+    return {};
+  }
+
   Result<Tokens> encode(const std::string& text, bool special, const std::string& where) const {
     auto tokens = tokenizer_.encode(text, special);
     return tokens.ok() ? std::move(tokens) : Result<Tokens>(at(where, tokens.failure()));
@@ -150,21 +172,26 @@ class Reader {
         sequences.push_back({prompt, std::move(tokens)});
       }
     } else {
-      ZO_ASSIGN(turns, conversation(std::get<ChatRecord>(record), where));
+      const auto& chat = std::get<ChatRecord>(record);
+      ZO_ASSIGN(turns, conversation(chat.messages, where));
       sequences.push_back(std::move(turns));
+      if (chat.rejected) {
+        ZO_ASSIGN(rejected, conversation(*chat.rejected, where));
+        sequences.push_back(std::move(rejected));
+      }
     }
     return sequences;
   }
 
   // The template writes the special tokens itself. A token that reaches across the begin of the last turn belongs to the turn:
   // it holds characters that must be learned.
-  Result<Sequence> conversation(const ChatRecord& record, const std::string& where) const {
+  Result<Sequence> conversation(const std::vector<Message>& messages, const std::string& where) const {
     const std::time_t now = std::time(nullptr);
-    const auto text = chat_text(spec_, record.messages, /*reply=*/false, now);
+    const auto text = chat_text(spec_, messages, /*reply=*/false, now);
     if (!text.ok()) {
       return at(where, text.failure());
     }
-    const std::vector<Message> before(record.messages.begin(), record.messages.end() - 1);
+    const std::vector<Message> before(messages.begin(), messages.end() - 1);
     const auto prompt =
         before.empty() ? Result<std::string>(std::string()) : chat_text(spec_, before, /*reply=*/true, now);
     ZO_ASSIGN(whole, encode(*text, /*special=*/false, where));

@@ -17,8 +17,8 @@ namespace zoexport {
 struct ReadOptions {
   size_t seq_len = 0;
   int64_t vocab_size = 0;
-  bool masked = false;   // of an encoder: prompts with a mask
-  bool choices = false;  // every example must have some
+  bool masked = false;          // of an encoder: prompts with a mask
+  int32_t loss = ZO_LOSS_FULL;  // every example must have what it compares
 };
 
 struct ReadReport {
@@ -32,7 +32,8 @@ struct ReadReport {
 //   text                 every token but the first is predicted; what does not fit is cut off its end
 //   prompt, completion   tokenized apart and joined; the completion is predicted, each of the choices after the same part of
 //                        the prompt, of which what does not fit is cut off its begin
-//   messages             as the model's chat template writes them; the last turn is predicted
+//   prompt, chosen, rejected   likewise, the two answers being choices of which the first is right
+//   messages             as the model's chat template writes them; the last turn is predicted, of a pair both last turns
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
                                  const ReadOptions& options, Dataset& dataset, const GoOn& go_on);
 

@@ -99,9 +99,11 @@ RunSettings read_settings(const JsonNode& node) {
   if (node.has("loss")) {
     settings.loss = loss_from_text(node.member("loss").text());
     if (settings.loss < 0) {
-      node.member("loss").problem("full or choices");
+      node.member("loss").problem(kLosses);
     }
   }
+  settings.dpo_beta = positive("dpo.beta", settings.dpo_beta);
+  settings.orpo_beta = positive("orpo.beta", settings.orpo_beta);
   if (node.has("difference")) {
     settings.difference = difference_from_text(node.member("difference").text());
     if (settings.difference < 0) {

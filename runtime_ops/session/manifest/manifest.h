@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "session/losses.h"
 #include "session/manifest/llama_cpp.h"
 #include "session/manifest/signature.h"
 #include "session/manifest/step_plan.h"
@@ -115,6 +116,8 @@ struct RunSettings {
   int32_t schedule = ZO_SCHEDULE_CONSTANT;
   uint32_t warmup = 0;  // steps over which the rate rises
   int32_t loss = ZO_LOSS_FULL;
+  double dpo_beta = 0.1;  // each of one loss of pairs
+  double orpo_beta = 0.1;
   uint32_t batch = 1;
   uint32_t accumulate = 1;
   uint64_t total_steps = 0;
@@ -125,6 +128,8 @@ struct RunSettings {
   uint32_t checkpoint_every = 1;
   // Of zeroth-order methods.
   int32_t difference = ZO_DIFFERENCE_CENTRAL;
+
+  Objective objective() const { return {loss, loss == ZO_LOSS_DPO ? dpo_beta : orpo_beta}; }
 };
 
 struct Manifest {
@@ -172,16 +177,12 @@ struct Manifest {
   const ProgramSpec* program(const std::string& name) const;
 };
 
-// "constant", "linear", "cosine" and "full", "choices" as the numbers of session.h, and so
-// "central" and "forward"; -1 for another word.
+// Words of settings as the numbers of session.h; -1 for another word.
 inline int32_t schedule_from_text(const std::string& text) {
   return text == "constant" ? ZO_SCHEDULE_CONSTANT
          : text == "linear" ? ZO_SCHEDULE_LINEAR
          : text == "cosine" ? ZO_SCHEDULE_COSINE
                             : -1;
-}
-inline int32_t loss_from_text(const std::string& text) {
-  return text == "full" ? ZO_LOSS_FULL : text == "choices" ? ZO_LOSS_CHOICES : -1;
 }
 inline int32_t difference_from_text(const std::string& text) {
   return text == "central" ? ZO_DIFFERENCE_CENTRAL : text == "forward" ? ZO_DIFFERENCE_FORWARD : -1;

@@ -75,7 +75,8 @@ json encode_evaluations(const Evaluations& evaluations) {
     document["evaluations"].push_back({{"step", one.step},
                                        {"loss", number(one.found.loss)},
                                        {"accuracy", number(one.found.accuracy)},
-                                       {"token_accuracy", number(one.found.token_accuracy)}});
+                                       {"token_accuracy", number(one.found.token_accuracy)},
+                                       {"margin", number(one.found.margin)}});
   }
   return sealed(std::move(document));
 }
@@ -96,6 +97,7 @@ Result<Evaluations> read_evaluations(const std::string& path) {
     made.found.loss = number_of(one, "loss");
     made.found.accuracy = number_of(one, "accuracy");
     made.found.token_accuracy = number_of(one, "token_accuracy");
+    made.found.margin = number_of(one, "margin");
     made.found.examples = found.data.examples;
     if (!found.made.empty() && made.step <= found.made.back().step) {
       one.member("step").problem("more steps than those of the evaluation before");

@@ -13,10 +13,12 @@ using nlohmann::json;
 constexpr int64_t kRunSchema = 1;
 const char* const kData = "data";
 const char* const kTotalSteps = "total_steps";
+const char* const kDpoBeta = "dpo.beta";
+const char* const kOrpoBeta = "orpo.beta";
 const char* const kFix = "Restore it from a copy; without it the run goes on with the settings that are asked for.";
 
 const char* const kSchedules[] = {"constant", "linear", "cosine"};
-const char* const kLosses[] = {"full", "choices"};
+const char* const kLossWords[] = {"full", "choices", "dpo", "orpo"};
 const char* const kDifferences[] = {"central", "forward"};
 
 std::string text_of(const json& value) {
@@ -65,10 +67,15 @@ class Reader {
 
 json settings_of_run(const RunSettings& run, bool first_order) {
   json settings = {{"lr", run.lr},         {"lr_schedule", kSchedules[run.schedule]},
-                   {"warmup", run.warmup}, {"loss", kLosses[run.loss]},
+                   {"warmup", run.warmup}, {"loss", kLossWords[run.loss]},
                    {"batch", run.batch},   {"accumulate", run.accumulate}};
   if (run.schedule != ZO_SCHEDULE_CONSTANT) {
     settings[kTotalSteps] = run.total_steps;
+  }
+  if (run.loss == ZO_LOSS_DPO) {
+    settings[kDpoBeta] = run.dpo_beta;
+  } else if (run.loss == ZO_LOSS_ORPO) {
+    settings[kOrpoBeta] = run.orpo_beta;
   }
   if (first_order) {
     settings.update({{"momentum", run.momentum}, {"weight_decay", run.weight_decay}, {"clip", run.clip}});
@@ -87,12 +94,14 @@ Status take_settings(const RunRecord& record, const std::string& path, RunSettin
   reader.number("momentum", taken.momentum);
   reader.number("weight_decay", taken.weight_decay);
   reader.number("clip", taken.clip);
+  reader.number(kDpoBeta, taken.dpo_beta);
+  reader.number(kOrpoBeta, taken.orpo_beta);
   reader.count("warmup", taken.warmup, 0);
   reader.count("batch", taken.batch, 1);
   reader.count("accumulate", taken.accumulate, 1);
   reader.count(kTotalSteps, taken.total_steps, 0);
   reader.word("lr_schedule", taken.schedule, schedule_from_text, "constant, linear or cosine");
-  reader.word("loss", taken.loss, loss_from_text, "full or choices");
+  reader.word("loss", taken.loss, loss_from_text, kLosses);
   reader.word("difference", taken.difference, difference_from_text, "central or forward");
   ZO_TRY(problems.status());
   run = taken;

@@ -23,6 +23,8 @@ struct RunChange {
 struct RunData {
   std::string sha256;  // Dataset::digest()
   uint64_t examples = 0;
+
+  bool operator==(const RunData& other) const { return sha256 == other.sha256 && examples == other.examples; }
 };
 
 struct RunRecord {

@@ -66,8 +66,8 @@ bool is_leftover(const std::string& name) {
            std::all_of(scratch->begin(), scratch->end(), [](unsigned char c) { return std::isalnum(c) != 0; });
   }
   return *written == "state.json" || *written == "run.json" || *written == "evaluations.json" ||
-         *written == "trajectory.log" || *written == "initial.safetensors" || number_in(*written, kPrefix, kSuffix) ||
-         number_in(*written, std::string("trajectory.log") + kDamaged, "");
+         *written == "reference.json" || *written == "trajectory.log" || *written == "initial.safetensors" ||
+         number_in(*written, kPrefix, kSuffix) || number_in(*written, std::string("trajectory.log") + kDamaged, "");
 }
 
 bool is_of(const std::string& snapshot, const std::string& bundle_id) {
@@ -363,6 +363,16 @@ Status StateFolder::write_evaluations(const Evaluations& evaluations) {
   const std::string text = encode_evaluations(evaluations).dump(1, ' ', true) + "\n";
   return write_file(evaluations_path(path_),
                     [&](int descriptor) { return write_all(descriptor, text.data(), text.size()); });
+}
+
+Status StateFolder::write_reference(const std::vector<ReferenceScores>& scores) {
+  const std::string text = encode_reference(bundle_id_, scores).dump() + "\n";
+  ZO_TRY(write_file(reference_path(), [&](int descriptor) { return write_all(descriptor, text.data(), text.size()); }));
+  if (made_) {
+    made_->wanted = true;
+    made_.reset();
+  }
+  return {};
 }
 
 void StateFolder::remove_leftovers() const {

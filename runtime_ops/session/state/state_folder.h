@@ -9,6 +9,7 @@
 
 #include "session/manifest/manifest.h"
 #include "session/state/evaluations.h"
+#include "session/state/reference_scores.h"
 #include "session/state/run_record.h"
 #include "session/storage/files.h"
 #include "session/storage/safetensors.h"
@@ -63,6 +64,7 @@ class StateFolder {
   std::string initial_path() const { return zoexport::initial_path(path_); }
   std::string work_path() const { return join(path_, "work.bin"); }
   std::string run_path() const { return zoexport::run_path(path_); }
+  std::string reference_path() const { return join(path_, "reference.json"); }
 
   // Whether a state that was made here, and has no steps yet, stays.
   void want(bool wanted);
@@ -84,6 +86,8 @@ class StateFolder {
   Status write_initial(const std::vector<TensorToWrite>& tensors);
   Status write_run(const RunRecord& run);
   Status write_evaluations(const Evaluations& evaluations);
+  // A state that was made for them stays.
+  Status write_reference(const std::vector<ReferenceScores>& scores);
 
  private:
   // A state that is being made: what is removed again where it comes to nothing.

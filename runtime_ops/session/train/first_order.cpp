@@ -38,7 +38,8 @@ class FirstOrderTrainer : public Trainer {
     not_finite_.clear();
     ZO_TRY(sums_.begin());
     const StateValues state = [&](size_t slot) { return slots.current(slot); };
-    const bool choices = input.run.loss == ZO_LOSS_CHOICES;
+    const Objective objective = input.run.objective();
+    const bool compared = compares(objective.loss);
     CallScalars scalars;
     scalars.seed = input.run.seed;
     scalars.step = input.step;
@@ -46,11 +47,11 @@ class FirstOrderTrainer : public Trainer {
     CandidateScores scores(layout);
     StepOutput output;
     const auto reduce = [&] {
-      output.loss = scores.mean_loss(input.run.loss);
+      output.loss = scores.mean_loss(objective);
       output.losses = {output.loss};
       return std::isfinite(static_cast<float>(output.loss));  // as the record has it
     };
-    if (choices) {
+    if (compared) {
       // An entry's weight depends on the scores of all of its example's candidates.
       for (const Call& call : layout.calls) {
         ZO_TRY(scorer_.run(call, scalars, slots, state, /*next=*/false));
@@ -60,7 +61,7 @@ class FirstOrderTrainer : public Trainer {
         return output;
       }
     }
-    const std::vector<double> weights = scores.weights(input.run.loss);
+    const std::vector<double> weights = scores.weights(objective);
     UpdateSettings settings;
     settings.lr = input.lr;
     settings.momentum = input.run.momentum;
@@ -77,7 +78,7 @@ class FirstOrderTrainer : public Trainer {
       std::vector<float> logprobs(call.owners.size());
       bool finite = true;
       const auto scored = [&]() -> Status {
-        if (!choices) {
+        if (!compared) {
           scores.add(call, logprobs.data());
           finite = !last || reduce();
         }

@@ -50,7 +50,7 @@ class ZerothOrderTrainer : public Trainer {
     }
     StepOutput output;
     for (const CandidateScores& probe : scores) {
-      output.losses.push_back(probe.mean_loss(input.run.loss));
+      output.losses.push_back(probe.mean_loss(input.run.objective()));
     }
     // The programs perturb by the float32 value.
     output.gradients = plan_.slopes(output.losses, static_cast<float>(input.run.eps));

@@ -112,7 +112,7 @@ def test_held_out_examples(folder: Path, tmp_path: Path, capfd: pytest.CaptureFi
     settings = ("--set", "lr=0.05", "--set", "loss=choices")
     found = train(0, 30, "--eval-data", held_out, "--eval-every", 3, "--patience", 2, *settings)
     evaluations = found["evaluations"]
-    assert set(evaluations[0]) == {"step", "loss", "accuracy", "token_accuracy"}
+    assert set(evaluations[0]) == {"step", "loss", "accuracy", "token_accuracy", "margin"}
     assert [one["step"] for one in evaluations] == list(range(0, found["steps"] + 1, 3))
     best = min(evaluations[1:], key=lambda one: one["loss"])
     assert found["best_step"] == best["step"] < found["steps"] < 30

@@ -38,6 +38,8 @@ ZEROTH_ORDER = {
     "lr_schedule": "constant",
     "warmup": 0,
     "loss": "full",
+    "dpo.beta": 0.1,
+    "orpo.beta": 0.1,
     "seed": 0,
     "generate": "on",
     "generate.context": 1024,

@@ -106,6 +106,32 @@ def test_choices_are_asked_for(
     assert [one["where"] for one in found["problems"]] == [f"{data}:1"]
 
 
+def test_pairs_are_asked_for_and_counted(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [
+        {"prompt": "It was", "chosen": "b", "rejected": "great, and more than that"},
+        {"prompt": "It was", "chosen": "b", "rejected": " "},
+    ]
+    data = write(tmp_path / "a.jsonl", *pairs, {"text": "It was great"}, GOOD[3])
+    found = check(capfd, 0, data, "--bundle", bundle)
+    assert found["shapes"] == {"preference": 2, "text": 1, "choices": 1}
+    assert (found["empty"], found["labels"]) == (1, {"b": 1})
+    with Tokenizer.open(bundle) as tokenizer:
+        longest = len(tokenizer.encode("It was")) + len(
+            tokenizer.encode(pairs[0]["rejected"], special=False)
+        )
+    assert found["tokens"]["longest"] == longest
+    found = check(capfd, 1, data, "--bundle", bundle, "--loss", "dpo")
+    assert [one["where"] for one in found["problems"]] == [f"{data}:3", f"{data}:4"]
+    assert found["shapes"] == {"preference": 2}
+    table = tmp_path / "a.csv"
+    table.write_text("question,good,bad,n\nIt was,b,c,1\nIt was,4,5,2\n")
+    columns = "prompt=question,chosen=good,rejected=bad"
+    found = check(capfd, 0, table, "--bundle", bundle, "--columns", columns, "--loss", "orpo")
+    assert found["shapes"] == {"preference": 2}
+
+
 def test_many_labels_are_no_classes(
     bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import logsigmoid
 
 from tests.support import bundles, split_bundles
 from tests.support.sessions import make_dataset
@@ -30,26 +31,49 @@ def parameters(**which: bool) -> tuple[dict[str, torch.Tensor], list[torch.Tenso
     return state, trained
 
 
+def scores(
+    state: dict[str, torch.Tensor], candidates: Sequence[bundles.Candidate]
+) -> list[tuple[torch.Tensor, int]]:
+    """The sum of the log-probabilities of each candidate's labels, and how many they are."""
+    sums = []
+    for tokens, labels in candidates:
+        at = [t for t, label in enumerate(labels) if label != bundles.NO_LABEL]
+        found = split_bundles.logprobs(
+            state,
+            torch.tensor([tokens]),
+            torch.tensor(at),
+            torch.tensor([labels[t] for t in at]),
+        )
+        sums.append((found.sum(), len(at)))
+    return sums
+
+
 def expected_loss(
-    state: dict[str, torch.Tensor], chosen: Sequence[Example], kind: str
+    state: dict[str, torch.Tensor],
+    chosen: Sequence[Example],
+    kind: str,
+    beta: float = 0.1,
+    reference: dict[str, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """The loss of docs/session.md, one candidate at a time."""
+    """The loss of docs/session.md, one candidate at a time; of pairs as trl writes it."""
     losses = []
     for candidates, target in chosen:
-        sums = []
-        for tokens, labels in candidates:
-            at = [t for t, label in enumerate(labels) if label != bundles.NO_LABEL]
-            found = split_bundles.logprobs(
-                state,
-                torch.tensor([tokens]),
-                torch.tensor(at),
-                torch.tensor([labels[t] for t in at]),
-            )
-            sums.append((found.sum(), len(at)))
+        sums = scores(state, candidates)
         if kind == "full":
             losses.append(-sums[target][0] / sums[target][1])
-        else:
+        elif kind == "choices":
             losses.append(-torch.log_softmax(torch.stack([s for s, _ in sums]), 0)[target])
+        elif kind == "dpo":
+            before = scores(reference or parameters()[0], candidates)
+            policy = sums[target][0] - sums[1 - target][0]
+            known = before[target][0] - before[1 - target][0]
+            losses.append(-logsigmoid(beta * (policy - known.detach())))
+        else:
+            mean, other = (sums[i][0] / sums[i][1] for i in (target, 1 - target))
+            log_odds = (mean - other) - (
+                torch.log1p(-torch.exp(mean)) - torch.log1p(-torch.exp(other))
+            )
+            losses.append(-mean - beta * logsigmoid(log_odds))
     return torch.stack(losses).mean()
 
 
@@ -77,8 +101,10 @@ def check_run(
         for number, indices in enumerate(steps):
             report = session.step(dataset, indices)
             torch_optimizer.zero_grad()
+            kind = settings.get("loss", "full")
+            beta = settings.get(f"{kind}_beta", 0.1)
             loss = expected_loss(
-                state, [examples[i] for i in indices], settings.get("loss", "full")
+                state, [examples[i] for i in indices], kind, beta, parameters(**which)[0]
             )
             loss.backward()
             assert report.loss == pytest.approx(float(loss.detach()), rel=2e-5, abs=1e-6)
@@ -104,6 +130,7 @@ def check_run(
 
 TEXT = bundles.text_examples()
 CHOICES = bundles.choice_examples()
+PAIRS = bundles.pair_examples()
 STEPS = [[0, 1], [2, 3, 4, 5, 6], [1, 1, 6], [3]]
 
 
@@ -123,11 +150,14 @@ def test_checkpoints_do_not_change_the_gradient(
         {"clip": 0.05},
         {"loss": "choices"},
         {"loss": "choices", "clip": 0.5, "checkpoint_every": 2},
+        {"loss": "dpo"},
+        {"loss": "dpo", "dpo_beta": 2.5, "clip": 0.5, "checkpoint_every": 2},
+        {"loss": "orpo", "orpo_beta": 0.75},
     ],
 )
 def test_adamw_is_torchs(tmp_path: Path, settings: dict[str, Any]) -> None:
     path = split_bundles.write_bundle(tmp_path / "bundle", rows=3, label_rows=2)
-    examples = CHOICES if settings.get("loss") else TEXT
+    examples = {"full": TEXT, "choices": CHOICES}.get(settings.get("loss", "full"), PAIRS)
     steps = [[0, 1], [2, 3, 4, 5], [1, 1, 5], [3]]
     check_run(path, examples, steps, settings, "adamw")
 
@@ -171,12 +201,13 @@ def test_backward_goes_to_the_first_trained_stage(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("loss", ["full", "choices"])
+@pytest.mark.parametrize("loss", ["full", "choices", "dpo", "orpo"])
 def test_accumulation_is_a_larger_batch(tmp_path: Path, loss: str) -> None:
     path = split_bundles.write_bundle(tmp_path / "bundle")
+    examples = CHOICES if loss in ("full", "choices") else PAIRS
     found = []
     for batch, accumulate in ((1, 6), (6, 1)):
-        with make_dataset(CHOICES) as dataset, Session.open(path, engine=SplitModel()) as session:
+        with make_dataset(examples) as dataset, Session.open(path, engine=SplitModel()) as session:
             session.configure(batch=batch, accumulate=accumulate, loss=loss)
             session.train(dataset, 4)
             found.append([session.record(i) for i in range(4)])

@@ -14,7 +14,7 @@ import pytest
 from tests.support import bundles, split_bundles, tokenizers
 from tests.support.chat_templates import TEMPLATES, chatting
 from tests.support.tiny_models import CHAT_TEMPLATE, masking_tokenizer
-from zoexport.core.errors import Cancelled, DataError
+from zoexport.core.errors import Cancelled, ConfigError, DataError
 from zoexport.data import tokenize_file, write_examples
 from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.session import Dataset
@@ -70,12 +70,14 @@ def random_line(generator: random.Random) -> dict[str, Any]:
     def text() -> str:
         return tokenizers.random_text(generator)[: generator.choice((6, 60, 400))] or "a"
 
-    kind = generator.randrange(3)
+    kind = generator.randrange(4)
     if kind == 0:
         return {"text": f"It was {text()}", "source": "anything"}
     choices = list(dict.fromkeys([" great", " terrible", f" so {text()}"]))
     if kind == 1:
         return {"prompt": text(), "completion": f" {text()}"}
+    if kind == 3:
+        return {"prompt": text(), "chosen": f" so {text()}", "rejected": f" not {text()}"}
     return {"prompt": text(), "completion": generator.choice(choices), "choices": choices}
 
 
@@ -107,6 +109,12 @@ def test_conversations(tmp_path: Path, template: str) -> None:
             }
         )
         lines[-1]["messages"][-1]["content"] += "."
+        if generator.random() < 0.3:
+            (turns, last) = (lines[-1]["messages"][:-1], lines[-1]["messages"][-1])
+            other = {**last, "content": f"{last['content']} {words[0]}"}
+            prompt = {"prompt": turns} if generator.random() < 0.5 else {}
+            before = [] if prompt else turns
+            lines[-1] = {**prompt, "chosen": [*before, last], "rejected": [*before, other]}
     assert same(tmp_path, write(tmp_path, lines), 60) > 5
 
 
@@ -119,9 +127,14 @@ def test_masks(tmp_path: Path) -> None:
         for more in ({}, {"choices": choices})
     ]
     lines.append({"prompt": "It was <mask>", "completion": "great"})
+    lines.append({"prompt": PROMPT, "chosen": choices[1], "rejected": choices[0]})
     assert same(tmp_path, write(tmp_path, lines), 20, masked=True) > 0
 
 
+ASKED, ANSWER, OTHER = (
+    {"role": role, "content": text}
+    for role, text in (("user", "How?"), ("assistant", "So."), ("assistant", "No."))
+)
 REFUSED: list[tuple[object, str, str]] = [
     ("[1]", "a JSON list", "an object"),
     ('"text"', "a JSON string", "an object"),
@@ -141,6 +154,22 @@ REFUSED: list[tuple[object, str, str]] = [
     ({"messages": [{"role": "user"}]}, "no 'content'", 'both "role" and "content"'),
     ({"messages": [{"role": "user", "content": "a"}]}, "a last message from 'user'", "assistant"),
     ({"messages": [{"role": "assistant", "content": " \n"}]}, "an empty last message", "learned"),
+    ({"prompt": "a", "chosen": "b"}, "no 'rejected'", "the keys"),
+    ({"chosen": "b", "rejected": "c"}, "no 'prompt'", "the keys"),
+    ({"prompt": "a", "completion": "b", "chosen": "b"}, "the keys ", "exactly one"),
+    ({"prompt": "a", "chosen": "", "rejected": "b"}, "an empty 'chosen'", "compared"),
+    ({"prompt": "a", "chosen": "b", "rejected": ""}, "an empty 'rejected'", "compared"),
+    ({"prompt": "a", "chosen": "b", "rejected": "b"}, "a chosen and a rejected", "different"),
+    ({"prompt": "a", "chosen": "b", "rejected": 3}, "'rejected' that is number", "text"),
+    ({"prompt": "a", "choosen": "b", "rejected": "c"}, "the key 'choosen'", "'chosen'"),
+    ({"prompt": "a", "chosen": [ANSWER], "rejected": [OTHER]}, "'prompt' that is string", "lists"),
+    ({"prompt": [], "chosen": [ANSWER], "rejected": [OTHER]}, "'prompt' that is empty", "lists"),
+    ({"chosen": [], "rejected": [OTHER]}, "'chosen' that is empty", "ends with the assistant"),
+    ({"chosen": [ANSWER], "rejected": [3]}, "a JSON number", '"role", "content"'),
+    ({"chosen": [ANSWER], "rejected": [ASKED]}, "a last message from 'user'", "assistant"),
+    ({"chosen": [ANSWER], "rejected": [ANSWER]}, "a chosen and a rejected", "different"),
+    ({"chosen": [ASKED, ANSWER], "rejected": [OTHER]}, "conversations that differ", "same turns"),
+    ({"chosen": [ANSWER], "rejected": "b"}, "no 'prompt'", "the keys"),
     ({"text": ""}, "0 tokens, none of which", "at least one token"),
     ({"text": "a"}, "1 tokens, none of which", "at least one token"),
 ]
@@ -183,7 +212,19 @@ def test_lines_that_are_no_json_and_files_that_are_none(tmp_path: Path) -> None:
             dataset.read(tmp_path / "none.jsonl", tokenizer)
         with pytest.raises(DataError, match="no 'choices'"):
             dataset.read(write(tmp_path, [{"text": "It was great"}]), tokenizer, loss="choices")
+        three = {"prompt": "a", "completion": "b", "choices": ["b", "c", "d"]}
+        for line in ({"text": "It was great"}, three):
+            for loss in ("dpo", "orpo"):
+                with pytest.raises(DataError, match="no 'chosen' and 'rejected'"):
+                    dataset.read(write(tmp_path, [line]), tokenizer, loss=loss)
+        with pytest.raises(ConfigError, match="loss: found 'hinge'"):
+            dataset.read(tmp_path / "data.jsonl", tokenizer, loss="hinge")
         assert len(dataset) == 0
+        pair = {"prompt": "a", "chosen": "b", "rejected": "c"}
+        two = {"prompt": "a", "completion": "c", "choices": ["b", "c"]}
+        for loss in ("full", "choices", "dpo", "orpo"):
+            dataset.read(write(tmp_path, [pair, two]), tokenizer, loss=loss)
+        assert len(dataset) == 8
 
 
 def test_reading_can_be_ended_and_then_nothing_is_appended(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ import pytest
 from tests.support import bundles, split_bundles
 from tests.support.split_bundles import SplitModel
 from zoexport.core.errors import Cancelled, ConfigError, DivergedError, StateError
-from zoexport.session import Dataset, Session, StepEvaluation, Validation, describe_state
+from zoexport.session import (
+    Dataset,
+    OnPart,
+    Session,
+    StepEvaluation,
+    Validation,
+    describe_state,
+)
 
 STEPS = 30
 
@@ -53,6 +60,7 @@ class Run:
         stop_at: int | None = None,
         held_out: bool = True,
         change_settings: bool = False,
+        on_part: OnPart | None = None,
         **options: Any,
     ) -> list[StepEvaluation]:
         with (
@@ -66,6 +74,7 @@ class Run:
                 steps,
                 lambda now: now.step == stop_at,
                 validation=Validation(test, **options) if held_out else None,
+                on_part=on_part,
             )
             return session.evaluations
 

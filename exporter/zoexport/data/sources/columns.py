@@ -9,7 +9,7 @@ from zoexport.core.errors import ConfigError, DataError, nearest
 from zoexport.data.sources.readers import parsed_cell
 
 _LISTS = ("choices", "messages", "answers")
-_TEXTS = ("text", "prompt", "completion")
+_TEXTS = ("text", "prompt", "completion", "chosen", "rejected")
 
 
 def parse_columns(text: str) -> dict[str, str]:

@@ -35,6 +35,7 @@ class FirstOrderReference:
             for name, value in slots.items()
         }
         self.step_number = 0
+        self.initial = self.values() if config.loss == "dpo" else {}
         values = list(self.slots.values())
         options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
         self.optimizer: torch.optim.Optimizer = (
@@ -97,7 +98,11 @@ class FirstOrderReference:
 
     def loss(self, example: Any, dropped: Dropped | None = None) -> Tensor:
         """The loss of one example, float64."""
-        return self.adapted.loss(example, self.config.loss, self.added(dropped))
+        reference: list[Tensor] = []
+        if self.config.loss == "dpo":
+            with torch.no_grad():
+                reference = self.adapted.scores(example, lora(self.initial, self.config))
+        return self.adapted.loss(example, self.config, self.added(dropped), reference)
 
     def added(self, dropped: Dropped | None = None) -> Added:
         """The adapter of every layer."""

@@ -71,7 +71,7 @@ public final class Dataset: Sendable {
     /// Appends the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for `bundle`, whose tokenizer is
     /// open only meanwhile. On failure nothing is appended.
     ///
-    /// - Parameter loss: `choices` where every example must have choices.
+    /// - Parameter loss: of the run: every example must have what it compares, with `choices` choices, with `dpo` and `orpo` a pair.
     /// - Returns: how many were shortened to the bundle's rows.
     /// - Throws: `ZoError` of kind `data`: the file, or a line of it, cannot be used; of kind `bundle`: no tokenizer.
     @discardableResult

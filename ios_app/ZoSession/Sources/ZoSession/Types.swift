@@ -71,7 +71,7 @@ public enum Schedule: Int32, Sendable {
 
 /// What is minimized.
 public enum Loss: Int32, Sendable {
-    case full, choices
+    case full, choices, dpo, orpo
 }
 
 /// How a run trains.
@@ -96,6 +96,10 @@ public struct Run: Equatable, Sendable {
     public var difference: Int32
     /// Steps over which the rate rises.
     public var warmup: UInt32
+    /// Of the loss `dpo`: how much a log-ratio to the reference model counts.
+    public var dpoBeta: Double
+    /// Of the loss `orpo`: the weight of the odds ratio.
+    public var orpoBeta: Double
 
     init(_ run: zo_run) {
         schedule = Schedule(rawValue: run.schedule)!
@@ -112,6 +116,8 @@ public struct Run: Equatable, Sendable {
         checkpointEvery = run.checkpoint_every
         difference = run.difference
         warmup = run.warmup
+        dpoBeta = run.dpo_beta
+        orpoBeta = run.orpo_beta
     }
 
     var c: zo_run {
@@ -119,7 +125,8 @@ public struct Run: Equatable, Sendable {
             struct_size: UInt32(MemoryLayout<zo_run>.size), schedule: schedule.rawValue, loss: loss.rawValue,
             batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps,
             momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery,
-            reserved: 0, difference: difference, reserved_too: 0, warmup: warmup
+            reserved: 0, difference: difference, reserved_too: 0, warmup: warmup, reserved_three: 0, dpo_beta: dpoBeta,
+            orpo_beta: orpoBeta
         )
     }
 }
@@ -170,12 +177,15 @@ public struct Evaluation: Sendable {
     public let accuracy: Double?
     public let tokenAccuracy: Double
     public let examples: UInt64
+    /// The mean of by how much the chosen answer is preferred; nil but for the losses of pairs.
+    public let margin: Double?
 
     init(_ evaluation: zo_evaluation) {
         loss = evaluation.loss
         accuracy = evaluation.accuracy.isNaN ? nil : evaluation.accuracy
         tokenAccuracy = evaluation.token_accuracy
         examples = evaluation.examples
+        margin = evaluation.margin.isNaN ? nil : evaluation.margin
     }
 }
 

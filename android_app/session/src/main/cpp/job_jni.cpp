@@ -63,8 +63,8 @@ void changed(void* user) {
 
 jobject to_object(JNIEnv* env, int32_t there, const zo_evaluation& found) {
   return there == 0 ? nullptr
-                    : make(env, "Evaluation", "(DDDJ)V", found.loss, found.accuracy, found.token_accuracy,
-                           bits(found.examples));
+                    : make(env, "Evaluation", "(DDDJD)V", found.loss, found.accuracy, found.token_accuracy,
+                           bits(found.examples), found.margin);
 }
 
 }  // namespace

@@ -104,17 +104,17 @@ ZO_NATIVE(jobject, TrainingSession, nativeRun)(JNIEnv* env, jclass, jlong sessio
   return guarded(env, [&]() -> jobject {
     auto run = sized<zo_run>();
     call(env, zo_session_run, session_of(session), &run);
-    return make(env, "Run", "(IIIIDDJJDDDIII)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
+    return make(env, "Run", "(IIIIDDJJDDDIIIDD)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
                 bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps),
                 run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every), static_cast<jint>(run.difference),
-                bits(run.warmup));
+                bits(run.warmup), run.dpo_beta, run.orpo_beta);
   });
 }
 
 ZO_NATIVE(void, TrainingSession, nativeConfigure)
 (JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
  jlong seed, jlong total_steps, jdouble momentum, jdouble weight_decay, jdouble clip, jint checkpoint_every,
- jint difference, jint warmup) {
+ jint difference, jint warmup, jdouble dpo_beta, jdouble orpo_beta) {
   guarded(env, [&] {
     auto run = sized<zo_run>();
     run.schedule = schedule;
@@ -131,6 +131,8 @@ ZO_NATIVE(void, TrainingSession, nativeConfigure)
     run.checkpoint_every = static_cast<uint32_t>(checkpoint_every);
     run.difference = difference;
     run.warmup = static_cast<uint32_t>(warmup);
+    run.dpo_beta = dpo_beta;
+    run.orpo_beta = orpo_beta;
     call(env, zo_session_configure, session_of(session), &run);
   });
 }
@@ -234,7 +236,8 @@ ZO_NATIVE(jobject, TrainingSession, nativeEvaluate)(JNIEnv* env, jclass, jlong s
   return guarded(env, [&]() -> jobject {
     auto found = sized<zo_evaluation>();
     call(env, zo_session_evaluate, session_of(session), dataset_of(dataset), nullptr, nullptr, &found);
-    return make(env, "Evaluation", "(DDDJ)V", found.loss, found.accuracy, found.token_accuracy, bits(found.examples));
+    return make(env, "Evaluation", "(DDDJD)V", found.loss, found.accuracy, found.token_accuracy, bits(found.examples),
+                found.margin);
   });
 }
 

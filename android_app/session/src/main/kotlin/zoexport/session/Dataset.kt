@@ -47,7 +47,8 @@ class Dataset : AutoCloseable {
      * Appends the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for [bundle], whose
      * tokenizer is open only meanwhile. On failure nothing is appended.
      *
-     * @param loss [Loss.CHOICES] where every example must have choices.
+     * @param loss of the run: every example must have what it compares, with [Loss.CHOICES] choices, with [Loss.DPO] and
+     *   [Loss.ORPO] a pair.
      * @param trustedKeys as [TrainingSession.open] takes them.
      * @return how many were shortened to the bundle's rows.
      * @throws ZoException.Data the file, or a line of it, cannot be used.

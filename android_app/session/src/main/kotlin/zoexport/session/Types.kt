@@ -59,14 +59,15 @@ enum class Outtype { F32, F16, Q8_0 }
 enum class Schedule { CONSTANT, LINEAR, COSINE }
 
 /** What is minimized; in the order of the ABI's numbers. */
-enum class Loss { FULL, CHOICES }
+enum class Loss { FULL, CHOICES, DPO, ORPO }
 
 /** The losses that a projected gradient is the difference of; in the order of the ABI's numbers. */
 enum class Difference { CENTRAL, FORWARD }
 
 /**
  * How a run trains. [warmup] is the steps over which the rate rises. [totalSteps] is the schedule's length for [TrainingSession.step]. [momentum], [weightDecay], [clip]
- * (0: none) and [checkpointEvery] are of first-order methods, [difference] is of zeroth-order ones.
+ * (0: none) and [checkpointEvery] are of first-order methods, [difference] is of zeroth-order ones. [dpoBeta] and [orpoBeta]
+ * are of a loss of pairs each.
  */
 data class Run(
     val schedule: Schedule,
@@ -83,6 +84,8 @@ data class Run(
     val checkpointEvery: Int,
     val difference: Difference,
     val warmup: Int,
+    val dpoBeta: Double,
+    val orpoBeta: Double,
 ) {
     internal constructor(
         schedule: Int,
@@ -99,9 +102,11 @@ data class Run(
         checkpointEvery: Int,
         difference: Int,
         warmup: Int,
+        dpoBeta: Double,
+        orpoBeta: Double,
     ) : this(
         Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps, momentum,
-        weightDecay, clip, checkpointEvery, Difference.entries[difference], warmup,
+        weightDecay, clip, checkpointEvery, Difference.entries[difference], warmup, dpoBeta, orpoBeta,
     )
 }
 
@@ -134,14 +139,18 @@ fun interface OnProgress {
     fun onProgress(progress: StepProgress): Boolean
 }
 
-/** [accuracy] is null where no example has choices. */
+/** [accuracy] is null where no example has choices, [margin] but for the losses of pairs. */
 class Evaluation internal constructor(
     val loss: Double,
     accuracy: Double,
     val tokenAccuracy: Double,
     val examples: Long,
+    margin: Double,
 ) {
     val accuracy: Double? = accuracy.takeUnless { it.isNaN() }
+
+    /** The mean of by how much the chosen answer is preferred. */
+    val margin: Double? = margin.takeUnless { it.isNaN() }
 }
 
 /** An evaluation of held-out examples after [step] steps; [isBest]: its loss is the lowest of the run so far, step 0 apart. */
