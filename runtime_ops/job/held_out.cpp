@@ -30,7 +30,7 @@ HeldOut::HeldOut(const json& state) {
   for (const json& one : validation["evaluations"]) {
     made_.push_back({sizeof(zo_evaluated), one["step"] == validation["best_step"] ? 1u : 0u,
                      one["step"].get<uint64_t>(), number(one["loss"]), number(one["accuracy"]),
-                     number(one["token_accuracy"])});
+                     number(one["token_accuracy"]), number(one["margin"])});
   }
 }
 
@@ -88,9 +88,10 @@ const zo_evaluated* HeldOut::best() const {
 }
 
 std::optional<zo_evaluation> HeldOut::evaluation(const zo_evaluated* one) const {
-  return one == nullptr ? std::nullopt
-                        : std::optional<zo_evaluation>(
-                              {sizeof(zo_evaluation), one->loss, one->accuracy, one->token_accuracy, examples_});
+  if (one == nullptr) {
+    return std::nullopt;
+  }
+  return zo_evaluation{sizeof(zo_evaluation), one->loss, one->accuracy, one->token_accuracy, examples_, one->margin};
 }
 
 std::optional<zo_evaluation> HeldOut::untrained() const {

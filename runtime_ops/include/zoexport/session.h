@@ -350,10 +350,9 @@ typedef struct zo_train_options {
   const zo_dataset* held_out; /* NULL: nothing is evaluated, and the three before are of no effect */
   zo_on_progress on_progress;
   zo_on_evaluated on_evaluated;
-  zo_on_part
-      on_part; /* of the examples of an evaluation, and of those that the reference model scores for ZO_LOSS_DPO before
-                         the first step; these three may be NULL */
-  void* user;
+  /* Of the examples of an evaluation, and of those that the reference model scores for ZO_LOSS_DPO before the first step. */
+  zo_on_part on_part;
+  void* user; /* the three callbacks may be NULL */
 } zo_train_options;
 
 /* zo_session_train that evaluates before the first step, every so many steps and after the last. The state keeps what it found
