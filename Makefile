@@ -26,7 +26,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup site demo bench bench-mebp bench-generate bench-mlx report-convergence report-masks report-learning \
+.PHONY: help setup site demo bench bench-mebp bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
@@ -67,6 +67,9 @@ report-learning: setup ## Train SensZOQ, P-RGE and QuZO on sentences; renew docs
 	$(BIN)/python -m research.learning.measure senszoq docs/senszoq.md --mask build/smollm2.mask
 	$(BIN)/python -m research.learning.measure quzo-int8 docs/quzo.md
 	$(BIN)/python -m research.learning.measure quzo-int4 docs/quzo.md
+
+bench-packing: setup ## Measure rows and time a token with and without packing and renew docs/packing.md (ten minutes)
+	$(BIN)/python -m research.packing.measure docs/packing.md
 
 report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/integers.md (five minutes)
 	$(BIN)/python -m research.activations.measure docs/integers.md

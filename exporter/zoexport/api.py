@@ -259,7 +259,7 @@ class Bundle:
             generate: also generate an answer to each prompt, and compare it with the right ones by SQuAD's rules.
             max_tokens, stop: of answers; see :meth:`generate`.
             progress: called with what is being done.
-            by_key, settings: only ``loss``, ``dpo.beta`` and ``orpo.beta``.
+            by_key, settings: only those of the loss, and ``pack``.
             last: the values of the last step, also where the run keeps its best.
 
         Raises:

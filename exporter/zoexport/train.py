@@ -21,11 +21,11 @@ from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Progress
 from zoexport.session import Session, StepEvaluation, Validation, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
-from zoexport.session.examples import read_examples
+from zoexport.session.examples import read_examples, reading
 from zoexport.watching.reports import Reports, reports
 
 _MEGABYTE = 1e6
-_OF_LOSSES = ("loss", "dpo.beta", "orpo.beta")
+_OF_EVALUATIONS = ("loss", "choices", "dpo.beta", "orpo.beta", "pack")
 """Settings that an evaluation depends on."""
 
 
@@ -84,14 +84,14 @@ def train(
     """
     manifest = manifests.read(bundle)
     chosen = runtime_settings(manifest, settings)
-    loss = chosen.get("loss", loss_of_run(state, manifest))
+    reads = reading({**settings_of_run(state, manifest), **chosen})
     watched = reports(report_to, state)
     run = _Run(progress, watched)
     with (
         contextlib.closing(watched),
         Session.open(bundle) as session,
-        read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts),
-        _validation(bundle, held_out, loss, phase, evaluated, watched) as validation,
+        read_examples(bundle, data, **reads, progress=phase) as (dataset, counts),
+        _validation(bundle, held_out, reads, phase, evaluated, watched) as validation,
     ):
         # Only now: data that cannot be used must not leave a state behind.
         session.attach(
@@ -136,7 +136,7 @@ def train(
 def _validation(
     bundle: Path,
     held_out: HeldOut | None,
-    loss: str,
+    reads: dict[str, str],
     phase: Progress,
     evaluated: Callable[[StepEvaluation], None] | None,
     watched: Reports,
@@ -151,7 +151,7 @@ def _validation(
         if evaluated is not None:
             evaluated(evaluation)
 
-    with read_examples(bundle, held_out.data, loss=loss, progress=phase) as (dataset, _):
+    with read_examples(bundle, held_out.data, **reads, progress=phase) as (dataset, _):
         yield Validation(
             dataset,
             held_out.every,
@@ -176,7 +176,7 @@ def evaluate(
         bundle: the bundle's folder.
         data: examples as JSON Lines.
         state: the state's folder; its pending update is applied to what is evaluated.
-        settings: only ``loss``, ``dpo.beta`` and ``orpo.beta``.
+        settings: only those of the loss, and ``pack``.
         phase: called with what is being done.
         last: the values of the last step, also where the run keeps its best.
 
@@ -188,20 +188,20 @@ def evaluate(
     """
     manifest = manifests.read(bundle)
     for key in settings:
-        if key not in _OF_LOSSES:
+        if key not in _OF_EVALUATIONS:
             raise ConfigError(
                 f"setting {key!r}",
                 found="a setting that evaluation does not use",
-                expected=" or ".join(_OF_LOSSES),
+                expected=" or ".join(_OF_EVALUATIONS),
                 fix="Leave it out, or give it to 'zoexport train'.",
             )
     chosen = runtime_settings(manifest, settings)
-    loss = chosen.get("loss", manifest["settings"]["loss"])
+    reads = reading({**manifest["settings"], **chosen})
     with Session.open(bundle) as session:
         if state is not None:
             session.attach(state, read_only=True, last=last)
         session.configure(**chosen)
-        with read_examples(bundle, data, loss=loss, progress=phase) as (dataset, counts):
+        with read_examples(bundle, data, **reads, progress=phase) as (dataset, counts):
             phase("evaluating", None)
             found = session.evaluate(dataset, lambda done, total: phase("evaluating", done / total))
     return {
@@ -213,14 +213,14 @@ def evaluate(
     }
 
 
-def loss_of_run(state: Path, manifest: Mapping[str, Any]) -> str:
-    """The loss that a state goes on with: that of its run, or of the bundle."""
+def settings_of_run(state: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a state goes on with: those of its run, before those of the bundle."""
     settings = manifest["settings"]
     with contextlib.suppress(StateError):  # attaching says what is wrong with the state
         found = describe_state(state)
         if found["steps"] > 0 and found["settings"] is not None:
-            settings = found["settings"]
-    return str(settings["loss"])
+            settings = {**settings, **found["settings"]}
+    return dict(settings)
 
 
 def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

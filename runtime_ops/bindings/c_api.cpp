@@ -55,9 +55,13 @@ zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& bef
   if (run.struct_size >= offsetof(zo_run, reserved_three)) {
     settings.warmup = run.warmup;
   }
-  if (run.struct_size >= sizeof(zo_run)) {
+  if (run.struct_size >= offsetof(zo_run, choices)) {
     settings.dpo_beta = run.dpo_beta;
     settings.orpo_beta = run.orpo_beta;
+  }
+  if (run.struct_size >= sizeof(zo_run)) {
+    settings.choices = run.choices;
+    settings.pack = run.pack != 0;
   }
   return settings;
 }
@@ -283,7 +287,9 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
                           settings.warmup,
                           0,
                           settings.dpo_beta,
-                          settings.orpo_beta};
+                          settings.orpo_beta,
+                          settings.choices,
+                          settings.pack ? 1 : 0};
     return write_struct(found, kFirstRun, "zo_run", run);
   });
 }

@@ -148,19 +148,31 @@ zo_status zo_prompts_read(const char* path, zo_on_prompt on_prompt, void* user, 
 
 zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
                           zo_on_part on_part, void* user, zo_read_report* report, zo_error* error) {
+  const zo_read_options options = {sizeof(zo_read_options), loss, 0};
+  return zo_dataset_read_with(dataset, tokenizer, path, &options, on_part, user, report, error);
+}
+
+zo_status zo_dataset_read_with(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path,
+                               const zo_read_options* options, zo_on_part on_part, void* user, zo_read_report* report,
+                               zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(tokenizer);
+    ZO_REQUIRE(options);
     ZO_TRY(check_path(path, "path"));
-    if (!zoexport::is_loss(loss)) {
-      return zoexport::Failure{ZO_INVALID_ARGUMENT, "loss", std::to_string(loss), "one of ZO_LOSS_*",
+    zo_read_options given;
+    ZO_TRY(read_struct(*options, sizeof(zo_read_options), "zo_read_options", given));
+    if (!zoexport::is_loss(given.loss)) {
+      return zoexport::Failure{ZO_INVALID_ARGUMENT, "loss", std::to_string(given.loss), "one of ZO_LOSS_*",
                                "Pass one of them."};
     }
     const zoexport::Manifest& manifest = tokenizer->manifest;
-    const zoexport::ReadOptions options{manifest.seq_len, manifest.vocab_size, manifest.pad_token.has_value(), loss};
+    const bool masked = manifest.pad_token.has_value(), pack = given.pack != 0;
+    ZO_TRY(zoexport::check_pack(pack, masked, given.loss));
+    const zoexport::ReadOptions chosen{manifest.seq_len, manifest.vocab_size, masked, given.loss, pack};
     const zoexport::TextSpec spec = manifest.text.value_or(zoexport::TextSpec());
     zoexport::Dataset grown = dataset->impl;
-    ZO_ASSIGN(read, zoexport::read_examples(path, tokenizer->impl, spec, options, grown, Parts(on_part, user)));
+    ZO_ASSIGN(read, zoexport::read_examples(path, tokenizer->impl, spec, chosen, grown, Parts(on_part, user)));
     if (report != nullptr) {
       ZO_TRY(write_struct(zo_read_report{0, read.examples, read.shortened}, sizeof(zo_read_report), "zo_read_report",
                           report));

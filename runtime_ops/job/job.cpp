@@ -44,12 +44,13 @@ Result<Data> read_data(const JobRecord& job, zo_session* session, const zo_open_
   ZO_TRY(call(zo_tokenizer_open, job.bundle.c_str(), options, &opened));
   const TokenizerHandle tokenizer(opened);
   Data data{DatasetHandle(zo_dataset_new()), nullptr, sized<zo_read_report>()};
-  ZO_TRY(call(zo_dataset_read, data.train.get(), tokenizer.get(), job.data.c_str(), run.loss, on_part, user,
+  const zo_read_options read = {sizeof(zo_read_options), run.loss, run.pack};
+  ZO_TRY(call(zo_dataset_read_with, data.train.get(), tokenizer.get(), job.data.c_str(), &read, on_part, user,
               &data.report));
   if (!job.held_out.empty()) {
     data.held_out.reset(zo_dataset_new());
     zo_read_report ignored = sized<zo_read_report>();
-    ZO_TRY(call(zo_dataset_read, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), run.loss, on_part, user,
+    ZO_TRY(call(zo_dataset_read_with, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), &read, on_part, user,
                 &ignored));
   }
   return data;

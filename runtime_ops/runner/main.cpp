@@ -102,6 +102,8 @@ zo_status begin_run(const Options& options, zo_session* session, zo_error& error
   run.loss = options.loss.value_or(run.loss);
   run.dpo_beta = options.dpo_beta.value_or(run.dpo_beta);
   run.orpo_beta = options.orpo_beta.value_or(run.orpo_beta);
+  run.choices = options.choices.value_or(run.choices);
+  run.pack = options.pack.value_or(run.pack);
   run.difference = options.difference.value_or(run.difference);
   return zo_session_configure(session, &run, &error);
 }
@@ -119,8 +121,9 @@ zo_status read_examples(const Options& options, zo_session* session, const std::
   status = status == ZO_OK ? zo_tokenizer_open(options.bundle.c_str(), &open, &tokenizer, &error) : status;
   zo_read_report report = sized<zo_read_report>();
   if (status == ZO_OK) {
-    status = zo_dataset_read(dataset, tokenizer, data.c_str(), options.loss.value_or(run.loss), stop_at_part, nullptr,
-                             &report, &error);
+    const zo_read_options read = {sizeof(zo_read_options), options.loss.value_or(run.loss),
+                                  options.pack.value_or(run.pack)};
+    status = zo_dataset_read_with(dataset, tokenizer, data.c_str(), &read, stop_at_part, nullptr, &report, &error);
   }
   zo_tokenizer_close(tokenizer);
   shortened = report.shortened;

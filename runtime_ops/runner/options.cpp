@@ -145,6 +145,8 @@ const std::map<std::string, Setter>& setters() {
       {"--schedule", word("--schedule", &Options::schedule, schedule_from_text, "constant, linear or cosine")},
       {"--loss", word("--loss", &Options::loss, loss_from_text, kLosses)},
       {"--dpo-beta", number("--dpo-beta", &Options::dpo_beta)},
+      {"--choices", word("--choices", &Options::choices, choice_score_from_text, kChoiceScores)},
+      {"--pack", word("--pack", &Options::pack, switch_from_text, "on or off")},
       {"--orpo-beta", number("--orpo-beta", &Options::orpo_beta)},
       {"--difference", word("--difference", &Options::difference, difference_from_text, "central or forward")},
       {"--prompt", prompt},
@@ -227,6 +229,7 @@ const char* const kUsage =
     "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
     "  --schedule constant|linear|cosine  --warmup N\n"
     "  --loss full|choices|dpo|orpo --dpo-beta X --orpo-beta X     the last two losses are of pairs of answers\n"
+    "  --choices sum|mean --pack on|off     what choices are compared by; whether texts share rows\n"
     "  --difference central|forward     the same, of a zeroth-order method\n"
     "  --eval-data FILE | --eval-examples FILE  of train: held-out examples to evaluate on meanwhile\n"
     "  --eval-every N --patience N --keep best|last     steps between evaluations (a tenth of all); evaluations "

@@ -47,6 +47,8 @@ struct Options {
   std::optional<int32_t> loss;
   std::optional<double> dpo_beta;
   std::optional<double> orpo_beta;
+  std::optional<int32_t> choices;
+  std::optional<int32_t> pack;
   std::optional<int32_t> difference;
   // Of generate.
   std::optional<std::string> prompt;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "session/result.h"
 #include "zoexport/session.h"
 
 namespace zoexport {
@@ -26,9 +27,29 @@ inline bool compares(int32_t loss) { return loss != ZO_LOSS_FULL; }
 // Whether a loss is of pairs, and examples must be some.
 inline bool of_pairs(int32_t loss) { return loss == ZO_LOSS_DPO || loss == ZO_LOSS_ORPO; }
 
+// Whether examples can share rows. `masked`: of an encoder, in which every token sees the whole row.
+inline Status check_pack(bool pack, bool masked, int32_t loss) {
+  if (!pack || !(masked || compares(loss))) {
+    return {};
+  }
+  return Failure{ZO_INVALID_ARGUMENT, "pack",
+                 masked ? "on, of a masked language model" : "on, with a loss that compares answers",
+                 masked ? "a causal language model, whose tokens see what is before them alone"
+                        : "loss=full, as answers are not packed",
+                 "Leave it out."};
+}
+
+inline constexpr char kChoiceScores[] = "sum or mean";
+
+// The number of what a choice's score is; -1 for another word.
+inline int32_t choice_score_from_text(const std::string& text) {
+  return text == "sum" ? ZO_CHOICES_SUM : text == "mean" ? ZO_CHOICES_MEAN : -1;
+}
+
 struct Objective {
   int32_t loss = ZO_LOSS_FULL;
-  double beta = 0;  // of a loss of pairs
+  double beta = 0;                   // of a loss of pairs
+  int32_t choices = ZO_CHOICES_SUM;  // what choices are compared by
 };
 
 }  // namespace zoexport

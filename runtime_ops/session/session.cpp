@@ -148,6 +148,10 @@ Status Session::check_settings(const RunSettings& run) const {
                     decimal(positive(run.dpo_beta) ? run.orpo_beta : run.dpo_beta),
                     "a number above 0, in the range of float32", "Pass another one.");
   }
+  if (run.choices != ZO_CHOICES_SUM && run.choices != ZO_CHOICES_MEAN) {
+    return argument("choices", std::to_string(run.choices), kChoiceScores, "Pass one of them.");
+  }
+  ZO_TRY(check_pack(run.pack, manifest_.pad_token.has_value(), run.loss));
   if (run.difference != ZO_DIFFERENCE_CENTRAL && run.difference != ZO_DIFFERENCE_FORWARD) {
     return argument("difference", std::to_string(run.difference), "central or forward", "Pass one of them.");
   }

@@ -260,12 +260,13 @@ void test_weights() {
   add(pairs, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}}, 1);
   add(pairs, {{{4, 4}, {1, 2}}, {{9}, {9}}}, 0);
   const uint64_t indices[2] = {0, 1};
-  for (const int32_t kind : {ZO_LOSS_FULL, ZO_LOSS_CHOICES, ZO_LOSS_DPO, ZO_LOSS_ORPO}) {
-    const Dataset& dataset = of_pairs(kind) ? pairs : choices;
-    Layout layout = laid_out(dataset, indices, 2, compares(kind), {8, 2, 2, 16, 1});
+  for (const Objective& run : {Objective{ZO_LOSS_FULL}, Objective{ZO_LOSS_CHOICES},
+                               Objective{ZO_LOSS_CHOICES, 0, ZO_CHOICES_MEAN}, Objective{ZO_LOSS_DPO, 0.7},
+                               Objective{ZO_LOSS_ORPO, 0.7}}) {
+    const Dataset& dataset = of_pairs(run.loss) ? pairs : choices;
+    Layout layout = laid_out(dataset, indices, 2, compares(run.loss), {8, 2, 2, 16, 1});
     layout.reference = {-1.25, -3.5, -0.5, -2};
     const Call& call = layout.calls[0];
-    const Objective run{kind, 0.7};
     const auto loss = [&](size_t changed, float by) {
       std::vector<float> logprobs;
       for (size_t i = 0; i < call.owners.size(); ++i) {
@@ -308,6 +309,24 @@ void test_losses() {
   const double expected = std::log(std::exp(-3.0) + std::exp(-0.5) + std::exp(-4.0)) + 0.5;
   CHECK(near(scores.loss(0, choices), expected) && scores.loss(1, choices) == 0);
   CHECK(scores.right(0, choices) && scores.right(1, choices));
+  // Means of -1.5, -0.5 and -4.
+  const Objective means{ZO_LOSS_CHOICES, 0, ZO_CHOICES_MEAN};
+  CHECK(near(scores.loss(0, means), std::log(std::exp(-1.5) + std::exp(-0.5) + std::exp(-4.0)) + 0.5));
+  CHECK(scores.right(0, means));
+}
+
+// Two tokens of -1 each are less likely than one of -1.5, and each of them is more.
+void test_the_mean_prefers_longer_choices() {
+  Dataset dataset;
+  add(dataset, {{{1, 2}, {2, 3}}, {{4}, {4}}}, 0);
+  const uint64_t index = 0;
+  const Layout layout = laid_out(dataset, &index, 1, true, {2, 2, 2, 3, 1});
+  CandidateScores scores(layout);
+  const float logprobs[3] = {-1, -1, -1.5f};
+  scores.add(layout.calls[0], logprobs);
+  for (const int32_t loss : {ZO_LOSS_FULL, ZO_LOSS_CHOICES}) {
+    CHECK(!scores.right(0, {loss, 0, ZO_CHOICES_SUM}) && scores.right(0, {loss, 0, ZO_CHOICES_MEAN}));
+  }
 }
 
 // A chosen answer of two tokens and a rejected one of one, the second being the target of the first example.
@@ -412,6 +431,7 @@ int main() {
   test_many_candidates();
   test_rows_beyond_memory();
   test_losses();
+  test_the_mean_prefers_longer_choices();
   test_weights();
   test_losses_of_pairs();
   test_losses_far_from_zero();

@@ -71,7 +71,8 @@ def test_in_mlx(compiler: Compiler, settings: dict[str, Any]) -> None:
 
 
 def test_choices_and_several_batches(compiler: Compiler) -> None:
-    settings = {"loss": "choices", "accumulate": 3, "batch": 2, "perturbations": "2,1"}
+    settings = {"loss": "choices", "choices": "mean", "accumulate": 3, "batch": 2}
+    settings |= {"perturbations": "2,1"}
     compare(compiler.bundle("qwen2", "spzo", weights="int8", **settings), steps=4)
 
 

@@ -334,6 +334,7 @@ def evaluate(
     b: Floats,
     loss: str = "full",
     beta: float = 0.1,
+    choices: str = "sum",
 ) -> dict[str, float | None]:
     """The numbers of ``eval``, straight from their definitions; ``beta`` is that of a loss of pairs."""
     initial = initial_values()
@@ -342,11 +343,12 @@ def evaluate(
     for candidates, target in examples:
         scores = [score(model, candidate, b, a) for candidate in candidates]
         sums = [total for total, _, _ in scores]
-        preferred = int(np.argmax(sums)) == target
+        compared = [total / (count if choices == "mean" else 1) for total, count, _ in scores]
+        preferred = int(np.argmax(compared)) == target
         if loss == "full":
             losses.append(-sums[target] / scores[target][1])
         elif loss == "choices":
-            losses.append(float(np.log(np.sum(np.exp(sums))) - sums[target]))
+            losses.append(float(np.log(np.sum(np.exp(compared))) - compared[target]))
         elif loss == "dpo":
             known = [score(model, candidate, initial[SLOT], a)[0] for candidate in candidates]
             ratios = [now - before for now, before in zip(sums, known, strict=True)]

@@ -82,6 +82,7 @@ class Case:
     batch: int = 1
     accumulate: int | None = None
     loss: str | None = None
+    choices: str | None = None
     labels: int | None = None
     queries: int | None = None
     eps: float | None = None
@@ -131,7 +132,18 @@ class Case:
 _SETTINGS = {"rank": "lora.rank", "alpha": "lora.alpha", "lora_layers": "lora.layers"}
 _SAME_NAME = (
     *("seq_len", "batch", "accumulate", "weights", "group_size", "activations", "compute", "soc"),
-    *("engine", "loss", "labels", "queries", "eps", "split", "difference", "train", "optimizer"),
+    *(
+        "engine",
+        "loss",
+        "choices",
+        "labels",
+        "queries",
+        "eps",
+        "split",
+        "difference",
+        "train",
+        "optimizer",
+    ),
     *("perturbations", "momentum", "weight_decay", "clip", "checkpoint_every", "estimator"),
     *("activation_bits", "perturbation_bits", "outliers", "datatypes"),
 )
@@ -172,6 +184,7 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         "loss": draw(
             st.sampled_from([None, None, None, None, "choices", "choices", "dpo", "orpo"])
         ),
+        "choices": draw(st.sampled_from([None, "mean"])),
         "accumulate": draw(st.sampled_from([None, None, 2])),
         **draw(_OWN[method]),
         **draw(_PRECISION.get(target, _none())),

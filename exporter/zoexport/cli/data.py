@@ -35,6 +35,7 @@ def data() -> None:
     show_default=True,
     help="Every example must have what it compares: choices, or a pair of answers.",
 )
+@click.option("--pack", is_flag=True, help="Say how many rows pack=on makes of the examples.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -43,7 +44,7 @@ def data() -> None:
     help="Problems and shortened examples that are listed, at most.",
 )
 @options.common
-def check(data: DataSource, bundle: Path, loss: str, limit: int, as_json: bool) -> int:
+def check(data: DataSource, bundle: Path, loss: str, pack: bool, limit: int, as_json: bool) -> int:
     """Say what a session finds in SOURCE, and every problem in it.
 
     SOURCE is what --data of 'train' takes. The exit code is 1 where it cannot be trained on as it is.
@@ -51,12 +52,13 @@ def check(data: DataSource, bundle: Path, loss: str, limit: int, as_json: bool) 
     \b
     zoexport data check train.jsonl --bundle model.bundle
     zoexport data check train.csv --bundle model.bundle --columns prompt=question,completion=answer
+    zoexport data check notes/ --bundle model.bundle --pack
     zoexport data check train.parquet --bundle model.bundle --template sst2 --loss choices --json
     """
     from zoexport.data.check import check as run
 
     with output_of_libraries():
-        result = run(bundle, data, loss=loss, limit=limit)
+        result = run(bundle, data, loss=loss, pack=pack, limit=limit)
     emit(result, _lines(data.name, result), as_json=as_json)
     return 0 if result["usable"] else 1
 
@@ -82,6 +84,8 @@ def _lines(name: str, result: dict[str, Any]) -> list[str]:
         rows.append(("number of choices", ", ".join(counts)))
         places = (f"{count} at {place}" for place, count in result["right"].items())
         rows.append(("right choices", ", ".join(places)))
+    if result["rows"] is not None:
+        rows.append(("rows", f"{result['rows']} with pack=on, of {result['seq_len']} tokens"))
     rows += [(key, str(result[key])) for key in ("duplicates", "empty", "shortened") if result[key]]
     rows += [("", where) for where in result["shortened_at"]]
     rows.append(("problems", str(result["problem_count"])))

@@ -160,8 +160,8 @@ def evaluate(
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
-    --set takes loss (full, choices, dpo or orpo), dpo.beta and orpo.beta. With --generate also exact_match and f1 of
-    greedy answers; answers end at an end token, before --stop, or after --max-tokens.
+    --set takes loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta and pack. With --generate also
+    exact_match and f1 of greedy answers; answers end at an end token, before --stop, or after --max-tokens.
 
     \b
     zoexport eval model.bundle --data test.jsonl

@@ -63,6 +63,13 @@ def check_encoder(model: Any, method: Method, target: Target, config: TrainingSe
             "one program of the whole model",
             "Add --set split=layers.",
         )
+    if config.pack == "on":
+        refuse_masked(
+            model,
+            "setting pack=on",
+            "texts that share rows",
+            "Leave pack out: every token of such a model sees the whole row.",
+        )
     if config.perturbs_weights:
         refuse_masked(
             model,

@@ -70,6 +70,18 @@ class TrainingSettings(abc.ABC):
         runtime=True,
         help="of loss=orpo: weight of the odds ratio beside the chosen answer's own loss",
     )
+    choices: str = setting(
+        "sum",
+        choices=("sum", "mean"),
+        runtime=True,
+        help="whether choices are compared by the sum of their log-probabilities, or length-normalized",
+    )
+    pack: str = setting(
+        "off",
+        choices=("off", "on"),
+        runtime=True,
+        help="whether texts fill rows of seq_len one after another, and long ones are divided and not cut",
+    )
     seed: int = setting(0, at_least=0, runtime=True, help="of adapters, noise and batches")
     generate: str = setting(
         "on", choices=("on", "off"), help="whether the bundle has programs that generate text"
@@ -139,7 +151,10 @@ class TrainingSettings(abc.ABC):
 
     def problems(self) -> list[Problem]:
         """Why no target can run these settings."""
-        return []
+        if self.pack == "off" or self.loss == "full":
+            return []
+        reason = f"loss={self.loss} compares answers, which have rows of their own"
+        return [Problem("setting pack=on", reason, "Leave pack out, or train with loss=full.")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,15 +210,17 @@ class LoraSettings(TrainingSettings):
 
     def problems(self) -> list[Problem]:
         """Dropout where nothing is differentiated, or where there are no adapters."""
+        found = super().problems()
         if not self.lora_dropout or (self.first_order and self.trained == "lora"):
-            return []
+            return found
         reason = (
             "losses that a zeroth-order method subtracts differ by a perturbation, which dropout would hide"
             if self.trained == "lora"
             else "the method trains no adapters of floats"
         )
         where = f"setting lora.dropout={self.lora_dropout:g}"
-        return [Problem(where, reason, "Leave lora.dropout out, or train by backpropagation.")]
+        fix = "Leave lora.dropout out, or train by backpropagation."
+        return [*found, Problem(where, reason, fix)]
 
     @property
     def scaling(self) -> LoraScaling:

@@ -52,7 +52,12 @@ class _Found:
 
 
 def check(
-    bundle: Path, source: DataSource, *, loss: str = "full", limit: int = 20
+    bundle: Path,
+    source: DataSource,
+    *,
+    loss: str = "full",
+    pack: bool = False,
+    limit: int = 20,
 ) -> dict[str, Any]:
     """Read a source as training would, and count what is in it.
 
@@ -60,6 +65,7 @@ def check(
         bundle: whose tokenizer and ``seq_len`` are meant.
         source: what is read.
         loss: of the run; every example must have what it compares.
+        pack: whether to say how many rows ``pack=on`` makes of them.
         limit: places of problems and of shortened examples that are listed, at most.
 
     Returns:
@@ -74,9 +80,10 @@ def check(
         Tokenizer.open(bundle) as tokenizer,
         tempfile.TemporaryDirectory(prefix="zoexport-") as folder,
     ):
-        path = Path(folder) / "block.jsonl"
+        reader = _Reader(Path(folder), tokenizer, loss, "on" if pack else "off")
         for block in _blocks(_lines(source, found)):
-            _read(block, path, tokenizer, loss, found)
+            reader.read(block, found)
+        rows = reader.rows() if pack and found.lengths else None
     lengths = sorted(found.lengths)
     usable = len(lengths)
     return {
@@ -97,6 +104,7 @@ def check(
         "right": {str(key): found.right[key] for key in sorted(found.right)},
         "duplicates": found.duplicates,
         "empty": found.empty,
+        "rows": rows,
         "shortened": found.shortened,
         "shortened_at": found.shortened_at,
         "problem_count": found.problem_count,
@@ -129,34 +137,51 @@ def _blocks(lines: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, byte
         yield block
 
 
-def _read(
-    block: list[tuple[str, bytes]], path: Path, tokenizer: Tokenizer, loss: str, found: _Found
-) -> None:
-    path.write_bytes(b"\n".join(line for _, line in block) + b"\n")
-    with Dataset() as dataset:
-        try:
-            shortened = dataset.read(path, tokenizer, loss=loss)
-        except DataError as error:
-            if len(block) == 1:
-                where = error.where.replace(f"{path}:1", block[0][0]).replace(
-                    str(path), block[0][0]
-                )
-                found.problem(
-                    DataError(where, found=error.found, expected=error.expected, fix=error.fix)
-                )
-                _count_empty(block[0][1], found)
-                return
-            shortened = -1
-    if len(block) > 1 and shortened:
-        for one in block:
-            _read([one], path, tokenizer, loss, found)
-        return
-    for where, line in block:
-        if shortened:
-            found.shortened += 1
-            if len(found.shortened_at) < found.limit:
-                found.shortened_at.append(where)
-        _count(json.loads(line), tokenizer, found)
+class _Reader:
+    """The session's reading of lines, with their places in the source."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, loss: str, pack: str) -> None:
+        self._block = folder / "block.jsonl"
+        self._usable = folder / "usable.jsonl"
+        self._tokenizer = tokenizer
+        self._how: dict[str, Any] = {"loss": loss, "pack": pack}
+
+    def read(self, block: list[tuple[str, bytes]], found: _Found) -> None:
+        """Count the examples and problems of a block of lines."""
+        path = self._block
+        path.write_bytes(b"\n".join(line for _, line in block) + b"\n")
+        with Dataset() as dataset:
+            try:
+                shortened = dataset.read(path, self._tokenizer, **self._how)
+            except DataError as error:
+                if len(block) == 1:
+                    where = error.where.replace(f"{path}:1", block[0][0]).replace(
+                        str(path), block[0][0]
+                    )
+                    found.problem(
+                        DataError(where, found=error.found, expected=error.expected, fix=error.fix)
+                    )
+                    _count_empty(block[0][1], found)
+                    return
+                shortened = -1
+        if len(block) > 1 and shortened:
+            for one in block:
+                self.read([one], found)
+            return
+        for where, line in block:
+            if shortened:
+                found.shortened += 1
+                if len(found.shortened_at) < found.limit:
+                    found.shortened_at.append(where)
+            _count(json.loads(line), self._tokenizer, found)
+        with self._usable.open("ab") as file:
+            file.write(path.read_bytes())
+
+    def rows(self) -> int:
+        """Of all that can be used."""
+        with Dataset() as dataset:
+            dataset.read(self._usable, self._tokenizer, **self._how)
+            return len(dataset)
 
 
 def _count_empty(line: bytes, found: _Found) -> None:

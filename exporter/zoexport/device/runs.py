@@ -64,6 +64,8 @@ OPTIONS = {
     "loss": "--loss",
     "dpo.beta": "--dpo-beta",
     "orpo.beta": "--orpo-beta",
+    "choices": "--choices",
+    "pack": "--pack",
     "difference": "--difference",
 }
 """Settings of a run, as the runner's options."""
@@ -241,7 +243,7 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    from zoexport.session.examples import write_tokens
+    from zoexport.session.examples import reading, write_tokens
     from zoexport.train import runtime_settings
 
     manifest = manifests.read(bundle)
@@ -249,11 +251,11 @@ def train(
     chosen = runtime_settings(manifest, settings)
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         examples = Path(folder) / "examples.jsonl"
-        loss = chosen.get("loss", manifest["settings"]["loss"])
-        counts = write_tokens(bundle, data, examples, loss=loss, progress=progress)
+        reads = reading({**manifest["settings"], **chosen})
+        counts = write_tokens(bundle, data, examples, **reads, progress=progress)
         if held_out is not None:
             tokens = Path(folder) / place.held_out.name
-            write_tokens(bundle, held_out.data, tokens, loss=loss, progress=progress)
+            write_tokens(bundle, held_out.data, tokens, **reads, progress=progress)
         pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
         phone = choose_phone(pushed["serial"])
         phone.push(examples, place.examples)

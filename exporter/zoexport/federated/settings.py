@@ -46,7 +46,14 @@ def terms_of(
             expected="0: a round's steps have one rate",
             fix="Leave it out.",
         )
-    for key in ("dpo.beta", "orpo.beta"):
+    if settings.get("pack", manifest["settings"].get("pack", "off")) != "off":
+        raise ConfigError(
+            "setting 'pack'",
+            found="on",
+            expected="off: the examples of a federation have rows of their own",
+            fix="Pass --set pack=off.",
+        )
+    for key in ("choices", "dpo.beta", "orpo.beta"):
         if key in settings:
             raise ConfigError(
                 f"setting {key!r}",

@@ -90,7 +90,8 @@ class AdaptedModel:
     ) -> Tensor:
         """The loss of one example (``candidates`` and ``target``), float64.
 
-        ``full``: minus the mean over the right candidate's labels. ``choices``: the cross-entropy over the candidates.
+        ``full``: minus the mean over the right candidate's labels. ``choices``: the cross-entropy over the candidates'
+        sums, or means, of log-probabilities.
         Of pairs, in which the target is the chosen answer, ``dpo`` is equation 7 of Rafailov et al., "Direct Preference
         Optimization" (2023), and ``orpo`` equations 6 and 7 of Hong et al., "ORPO: Monolithic Preference Optimization
         without Reference Model" (2024), whose lambda is ``orpo.beta``.
@@ -102,7 +103,11 @@ class AdaptedModel:
         if config.loss == "full":
             return -self.label_logprobs(example.candidates[right], added).mean()
         if config.loss == "choices":
-            return -torch.log_softmax(torch.stack(self.scores(example, added)), 0)[right]
+            scores = torch.stack(self.scores(example, added))
+            if config.choices == "mean":
+                labels = [sum(label >= 0 for label in one.labels) for one in example.candidates]
+                scores = scores / torch.tensor(labels)
+            return -torch.log_softmax(scores, 0)[right]
         wrong = 1 - right
         if config.loss == "dpo":
             ratios = [

@@ -100,11 +100,11 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_memory_usage": (POINTER(structs.Memory),),
     "zo_dataset_digest": (_HANDLE, c_char_p),
     "zo_prompts_read": (c_char_p, structs.ON_PROMPT, c_void_p),
-    "zo_dataset_read": (
+    "zo_dataset_read_with": (
         _HANDLE,
         _HANDLE,
         c_char_p,
-        c_int32,
+        POINTER(structs.ReadOptions),
         structs.ON_PART,
         c_void_p,
         POINTER(structs.ReadReport),

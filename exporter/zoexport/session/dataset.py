@@ -12,7 +12,7 @@ from zoexport.core.errors import DataError
 from zoexport.session import abi, structs
 from zoexport.session.handles import Handle
 from zoexport.session.support import position, stoppable
-from zoexport.session.types import LOSSES, Candidate, OnPart
+from zoexport.session.types import LOSSES, SWITCHES, Candidate, OnPart
 
 if TYPE_CHECKING:
     from zoexport.session.tokenizer import Tokenizer
@@ -66,6 +66,7 @@ class Dataset(Handle):
         tokenizer: Tokenizer,
         *,
         loss: str = "full",
+        pack: str = "off",
         on_part: OnPart | None = None,
     ) -> int:
         """Append the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for a bundle.
@@ -74,20 +75,28 @@ class Dataset(Handle):
             path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
             tokenizer: the bundle's.
             loss: of the run; every example must have what it compares: choices, or of ``dpo`` and ``orpo`` a pair.
+            pack: of the run; "on": what is compared with nothing fills rows, each an example here, and long texts are
+                divided (docs/packing.md).
             on_part: told how many of the file's bytes are done, some twenty times a second.
 
         Returns:
             How many of them were shortened to the bundle's ``seq_len``.
 
         Raises:
+            ConfigError: another loss or pack, or a bundle of a masked language model and examples to pack.
             DataError: the file, with the line at fault; nothing is appended.
             Cancelled: Ctrl-C, or ``on_part`` returned True; likewise.
         """
         report = structs.ReadReport(struct_size=ctypes.sizeof(structs.ReadReport))
+        options = structs.ReadOptions(
+            ctypes.sizeof(structs.ReadOptions),
+            position("setting 'loss'", loss, LOSSES),
+            position("setting 'pack'", pack, SWITCHES),
+        )
         with stoppable() as callback:
             abi.call(
-                *("zo_dataset_read", self.handle, tokenizer.handle, abi.path_bytes(path)),
-                *(position("loss", loss, LOSSES), callback(structs.ON_PART, on_part), None),
+                *("zo_dataset_read_with", self.handle, tokenizer.handle, abi.path_bytes(path)),
+                *(ctypes.byref(options), callback(structs.ON_PART, on_part), None),
                 ctypes.byref(report),
             )
         return int(report.shortened)

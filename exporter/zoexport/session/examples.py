@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,34 @@ def prompts_of(data: Path) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     return found
 
 
+def reading(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What of a run's settings says how its data is read, as :func:`read_examples` takes it.
+
+    Args:
+        settings: of a manifest, with what was chosen for the run.
+    """
+    return {"loss": settings["loss"], "pack": settings.get("pack", "off")}
+
+
 @contextlib.contextmanager
 def read_examples(
-    bundle: Path, data: Path, *, loss: str = "full", progress: Progress | None = None
+    bundle: Path,
+    data: Path,
+    *,
+    loss: str = "full",
+    pack: str = "off",
+    progress: Progress | None = None,
 ) -> Iterator[tuple[Dataset, dict[str, int]]]:
     """The examples of a data file, tokenized by the bundle's tokenizer, which is closed again.
 
     Args:
         bundle: its folder. data: JSON Lines (docs/cli.md, "Data").
-        loss: of the run; every example must have what it compares.
+        loss, pack: of the run, as :meth:`Dataset.read` takes them.
         progress: called with the share of the file that is read.
 
     Returns:
-        The examples; and ``examples`` and ``shortened``, how many there are and did not fit the bundle's rows.
+        The examples; and ``examples`` and ``shortened``, how many there are (rows, where they are packed) and did not
+        fit the bundle's rows.
 
     Raises:
         BundleError: it has no tokenizer, an altered one, or one of a kind that the session does not know.
@@ -61,19 +76,26 @@ def read_examples(
                 data,
                 tokenizer,
                 loss=loss,
+                pack=pack,
                 on_part=lambda done, total: report("tokenizing", done / total),
             )
         yield dataset, {"examples": len(dataset), "shortened": shortened}
 
 
 def write_tokens(
-    bundle: Path, data: Path, output: Path, *, loss: str = "full", progress: Progress | None = None
+    bundle: Path,
+    data: Path,
+    output: Path,
+    *,
+    loss: str = "full",
+    pack: str = "off",
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """:func:`read_examples` into a file of tokens, which :meth:`Dataset.load` and the runner take.
 
     Raises:
         ZoExportError: as there; ``output`` is then not written.
     """
-    with read_examples(bundle, data, loss=loss, progress=progress) as (dataset, counts):
+    with read_examples(bundle, data, loss=loss, pack=pack, progress=progress) as (dataset, counts):
         dataset.write(output)
         return counts

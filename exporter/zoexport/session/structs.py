@@ -172,6 +172,8 @@ class Run(Structure):
         ("reserved_three", c_uint32),
         ("dpo_beta", c_double),
         ("orpo_beta", c_double),
+        ("choices", c_int32),
+        ("pack", c_int32),
     )
 
 
@@ -377,6 +379,12 @@ class Memory(Structure):
         ("peak_rss_bytes", c_uint64),
         ("anonymous_bytes", c_uint64),
     )
+
+
+class ReadOptions(Structure):
+    """zo_read_options."""
+
+    _fields_ = (("struct_size", c_uint32), ("loss", c_int32), ("pack", c_int32))
 
 
 class ReadReport(Structure):

@@ -20,9 +20,11 @@ from zoexport.core.errors import BundleError, Cancelled, ConfigError
 from zoexport.core.minisign import PublicKey
 from zoexport.session import abi, structs
 from zoexport.session.types import (
+    CHOICES,
     DIFFERENCES,
     LOSSES,
     SCHEDULES,
+    SWITCHES,
     EngineCallback,
     Evaluation,
     Info,
@@ -188,6 +190,8 @@ def run_of(run: structs.Run) -> Run:
         warmup=run.warmup,
         dpo_beta=run.dpo_beta,
         orpo_beta=run.orpo_beta,
+        choices=CHOICES[run.choices],
+        pack=SWITCHES[run.pack],
     )
 
 
@@ -220,6 +224,8 @@ def run_struct(run: Run) -> structs.Run:
         0,
         run.dpo_beta,
         run.orpo_beta,
+        position("setting 'choices'", run.choices, CHOICES),
+        position("setting 'pack'", run.pack, SWITCHES),
     )
 
 

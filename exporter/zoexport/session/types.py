@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 Schedule = Literal["constant", "linear", "cosine"]
 Loss = Literal["full", "choices", "dpo", "orpo"]
+Choices = Literal["sum", "mean"]
+Switch = Literal["off", "on"]
 Difference = Literal["central", "forward"]
 #: ``tokens`` and ``labels`` of one candidate; ``labels[t]`` follows ``tokens[t]``, or is -100.
 Candidate = tuple[Sequence[int], Sequence[int]]
 
 SCHEDULES: tuple[Schedule, ...] = ("constant", "linear", "cosine")
 LOSSES: tuple[Loss, ...] = ("full", "choices", "dpo", "orpo")
+CHOICES: tuple[Choices, ...] = ("sum", "mean")
+SWITCHES: tuple[Switch, ...] = ("off", "on")
 DIFFERENCES: tuple[Difference, ...] = ("central", "forward")
 
 
@@ -70,7 +74,8 @@ class Run:
     What follows it is of first-order methods: ``clip`` is the largest norm of an update's gradient (0: any),
     ``checkpoint_every`` the stages from one kept activation to the next. ``difference`` is of zeroth-order ones:
     forward where one copy goes through the model at a time (mezo). ``dpo_beta`` and ``orpo_beta`` are of one loss each
-    (docs/preferences.md).
+    (docs/preferences.md), ``choices`` is what the loss of choices compares. ``pack``: whether texts fill rows, as
+    ``Dataset.read`` reads them (docs/packing.md).
     """
 
     lr: float
@@ -89,6 +94,8 @@ class Run:
     warmup: int = 0
     dpo_beta: float = 0.1
     orpo_beta: float = 0.1
+    choices: Choices = "sum"
+    pack: Switch = "off"
 
 
 @dataclasses.dataclass(frozen=True)

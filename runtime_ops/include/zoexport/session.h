@@ -220,6 +220,8 @@ ZO_API zo_status zo_state_describe(const char* folder, char* text, size_t* size,
 enum { ZO_SCHEDULE_CONSTANT = 0, ZO_SCHEDULE_LINEAR = 1, ZO_SCHEDULE_COSINE = 2 };
 /* The last two are of pairs of a chosen and a rejected answer (docs/preferences.md). */
 enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1, ZO_LOSS_DPO = 2, ZO_LOSS_ORPO = 3 };
+/* What an example's choices are compared by: the sum of their tokens' log-probabilities, or the mean. */
+enum { ZO_CHOICES_SUM = 0, ZO_CHOICES_MEAN = 1 };
 /* What a projected gradient is: (l(w + eps z) - l(w - eps z)) / (2 eps), or (l(w + eps z) - l(w)) / eps. */
 enum { ZO_DIFFERENCE_CENTRAL = 0, ZO_DIFFERENCE_FORWARD = 1 };
 
@@ -245,6 +247,8 @@ typedef struct zo_run {
   uint32_t reserved_three; /* likewise */
   double dpo_beta;         /* of ZO_LOSS_DPO: how much a log-ratio to the reference model counts */
   double orpo_beta;        /* of ZO_LOSS_ORPO: the weight of the odds ratio beside the chosen answer's own loss */
+  int32_t choices;         /* one of ZO_CHOICES_* */
+  int32_t pack;            /* non-zero: texts fill rows of seq_len one after another (zo_dataset_read_with) */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and with a state its seed and, if it is
@@ -623,16 +627,27 @@ ZO_API zo_status zo_tokenizer_decode(zo_tokenizer* tokenizer, const int64_t* tok
 ZO_API zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const zo_message* messages, size_t count, int32_t reply,
                                    char* text, size_t* size, zo_error* error);
 
+typedef struct zo_read_options {
+  uint32_t struct_size;
+  int32_t loss; /* with ZO_LOSS_CHOICES an example without choices is a failure, with ZO_LOSS_DPO and ZO_LOSS_ORPO one
+                   that is no pair */
+  int32_t pack; /* non-zero: what is compared with nothing fills rows of seq_len, each an example of the data set; long
+                   texts are divided and not cut (docs/packing.md). Not of a bundle of a masked language model. */
+} zo_read_options;
+
 typedef struct zo_read_report {
   uint32_t struct_size;
-  uint64_t examples;
+  uint64_t examples;  /* of the file */
   uint64_t shortened; /* of them, those that did not fit the bundle's seq_len */
 } zo_read_report;
 
 /* Appends the examples of a data file as people write them (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices,
- * conversations or pairs of answers, tokenized and shortened for the bundle. `loss`: with ZO_LOSS_CHOICES an example without
- * choices is a failure, with ZO_LOSS_DPO and ZO_LOSS_ORPO one that is no pair. `on_part` is told of the file's bytes; it and
- * `report` may be NULL. On failure nothing is appended. */
+ * conversations or pairs of answers, tokenized and shortened for the bundle. `options` are those of the run. `on_part` is told of
+ * the file's bytes; it and `report` may be NULL. On failure nothing is appended. */
+ZO_API zo_status zo_dataset_read_with(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path,
+                                      const zo_read_options* options, zo_on_part on_part, void* user,
+                                      zo_read_report* report, zo_error* error);
+/* The same without packing. */
 ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, int32_t loss,
                                  zo_on_part on_part, void* user, zo_read_report* report, zo_error* error);
 

@@ -29,7 +29,7 @@ CandidateScores::Pair CandidateScores::pair_of(const Layout::Example& example) {
 double CandidateScores::loss(const Layout::Example& example, const Objective& objective, double* slopes) const {
   switch (objective.loss) {
     case ZO_LOSS_CHOICES:
-      return choices(example, slopes);
+      return choices(example, objective.choices, slopes);
     case ZO_LOSS_DPO:
       return dpo(example, objective.beta, slopes);
     case ZO_LOSS_ORPO:
@@ -44,18 +44,21 @@ double CandidateScores::loss(const Layout::Example& example, const Objective& ob
   }
 }
 
-double CandidateScores::choices(const Layout::Example& example, double* slopes) const {
-  const auto begin = sums_.begin() + example.first;
-  const double highest = *std::max_element(begin, begin + example.count);
+double CandidateScores::choices(const Layout::Example& example, int32_t score, double* slopes) const {
+  const uint32_t end = example.first + example.count, right = example.first + example.target;
+  double highest = -HUGE_VAL;
+  for (uint32_t i = example.first; i < end; ++i) {
+    highest = std::max(highest, scored(i, score));
+  }
   double total = 0;
-  for (uint32_t i = 0; i < example.count; ++i) {
-    total += std::exp(sums_[example.first + i] - highest);
+  for (uint32_t i = example.first; i < end; ++i) {
+    total += std::exp(scored(i, score) - highest);
   }
-  for (uint32_t i = 0; slopes != nullptr && i < example.count; ++i) {
-    const double share = std::exp(sums_[example.first + i] - highest) / total;
-    slopes[example.first + i] = share - (i == example.target ? 1.0 : 0.0);
+  for (uint32_t i = example.first; slopes != nullptr && i < end; ++i) {
+    const double slope = std::exp(scored(i, score) - highest) / total - (i == right ? 1.0 : 0.0);
+    slopes[i] = score == ZO_CHOICES_MEAN ? slope / layout_.labels[i] : slope;
   }
-  return highest + std::log(total) - sums_[example.first + example.target];
+  return highest + std::log(total) - scored(right, score);
 }
 
 // Rafailov et al., "Direct Preference Optimization" (2023), equation 7: -log sigmoid of beta times the difference of both
@@ -120,8 +123,11 @@ bool CandidateScores::right(size_t index, const Objective& objective) const {
     return margin(index, objective) > 0;
   }
   const Layout::Example& example = layout_.examples[index];
-  const auto begin = sums_.begin() + example.first;
-  return std::max_element(begin, begin + example.count) - begin == static_cast<std::ptrdiff_t>(example.target);
+  uint32_t best = example.first;
+  for (uint32_t i = best + 1; i < example.first + example.count; ++i) {
+    best = scored(i, objective.choices) > scored(best, objective.choices) ? i : best;
+  }
+  return best == example.first + example.target;
 }
 
 }  // namespace zoexport

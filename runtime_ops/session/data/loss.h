@@ -43,9 +43,13 @@ class CandidateScores {
   static Pair pair_of(const Layout::Example& example);
   // The derivative of an example's loss by each entry of its candidates goes to `slopes`, which may be null.
   double loss(const Layout::Example& example, const Objective& objective, double* slopes) const;
-  double choices(const Layout::Example& example, double* slopes) const;
+  double choices(const Layout::Example& example, int32_t score, double* slopes) const;
   double dpo(const Layout::Example& example, double beta, double* slopes) const;
   double orpo(const Layout::Example& example, double beta, double* slopes) const;
+  // What choices are compared by: the sum or the mean of the log-probabilities of a candidate's entries.
+  double scored(uint32_t candidate, int32_t score) const {
+    return score == ZO_CHOICES_MEAN ? mean(candidate) : sums_[candidate];
+  }
   // The mean log-probability of a candidate's entries.
   double mean(uint32_t candidate) const { return sums_[candidate] / layout_.labels[candidate]; }
 

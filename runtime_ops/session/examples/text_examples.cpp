@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "session/examples/packing.h"
 #include "session/losses.h"
 
 namespace zoexport {
@@ -26,6 +27,7 @@ struct Made {
   std::vector<Tokens> labels;
   size_t target = 0;
   bool shortened = false;
+  bool divides = false;  // whether it may go on in a second row
 };
 
 // The failure of a text of this line.
@@ -104,7 +106,10 @@ class Reader {
     }
     ZO_ASSIGN(sequences, sequences_of(record, where));
     ZO_TRY(check_vocabulary(sequences, where));
-    ZO_ASSIGN(made, options_.masked ? at_masks(sequences, where) : after_prompts(sequences, where));
+    const bool divides = options_.pack && std::holds_alternative<TextRecord>(record);
+    const size_t most = divides ? SIZE_MAX : options_.seq_len;
+    ZO_ASSIGN(made, options_.masked ? at_masks(sequences, where) : after_prompts(sequences, most, where));
+    made.divides = divides;
     std::set<Tokens> different;
     for (const Sequence& one : sequences) {
       different.insert(one.completion);
@@ -214,15 +219,15 @@ class Reader {
     return {};
   }
 
-  Result<Made> after_prompts(const std::vector<Sequence>& sequences, const std::string& where) const {
+  // `most`: tokens of a sequence; what is above is shortened.
+  Result<Made> after_prompts(const std::vector<Sequence>& sequences, size_t most, const std::string& where) const {
     Made made;
-    const size_t most = longest(sequences);
-    const size_t room = options_.seq_len - std::min(options_.seq_len, most);
+    const size_t room = most - std::min(most, longest(sequences));
     for (const Sequence& one : sequences) {
       const size_t kept = std::min(one.prompt.size(), room);
       Tokens tokens(one.prompt.end() - static_cast<ptrdiff_t>(kept), one.prompt.end());
       tokens.insert(tokens.end(), one.completion.begin(), one.completion.end());
-      tokens.resize(std::min(tokens.size(), options_.seq_len));
+      tokens.resize(std::min(tokens.size(), most));
       const size_t all = one.prompt.size() + one.completion.size();
       made.shortened = made.shortened || tokens.size() < all;
       // A label for each token of the completion, where the token before it is; the first of all has none.
@@ -302,20 +307,26 @@ class Reader {
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
                                  const ReadOptions& options, Dataset& dataset, const GoOn& go_on) {
   Reader reader(tokenizer, spec, options);
+  const auto end = spec.end_tokens.empty() ? std::nullopt : std::make_optional(spec.end_tokens.front());
+  RowPacker packer(options.seq_len, end, tokenizer, dataset);
   ReadReport report;
   const auto take = [&](const std::string& line, size_t number) -> Status {
     const std::string where = path + ":" + std::to_string(number);
     ZO_ASSIGN(made, reader.example(line, where));
+    ++report.examples;
+    report.shortened += made.shortened ? 1 : 0;
+    if (options.pack && made.tokens.size() == 1) {
+      return packer.add(made.tokens[0], made.labels[0], made.divides, where);
+    }
     std::vector<zo_candidate> candidates;
     candidates.reserve(made.tokens.size());
     for (size_t i = 0; i < made.tokens.size(); ++i) {
       candidates.push_back({made.tokens[i].data(), made.labels[i].data(), made.tokens[i].size()});
     }
-    ++report.examples;
-    report.shortened += made.shortened ? 1 : 0;
     return dataset.add(candidates.data(), candidates.size(), made.target, where);
   };
   ZO_TRY(for_lines(path, take, go_on));
+  ZO_TRY(packer.finish());
   return report;
 }
 

@@ -19,6 +19,7 @@ struct ReadOptions {
   int64_t vocab_size = 0;
   bool masked = false;          // of an encoder: prompts with a mask
   int32_t loss = ZO_LOSS_FULL;  // every example must have what it compares
+  bool pack = false;            // sequences that are compared with nothing share rows; not of an encoder
 };
 
 struct ReadReport {
@@ -34,6 +35,8 @@ struct ReadReport {
 //                        the prompt, of which what does not fit is cut off its begin
 //   prompt, chosen, rejected   likewise, the two answers being choices of which the first is right
 //   messages             as the model's chat template writes them; the last turn is predicted, of a pair both last turns
+//
+// With `pack`, an example of one sequence becomes part of a row, and a text that does not fit goes on in the next row.
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
                                  const ReadOptions& options, Dataset& dataset, const GoOn& go_on);
 

@@ -104,6 +104,19 @@ RunSettings read_settings(const JsonNode& node) {
   }
   settings.dpo_beta = positive("dpo.beta", settings.dpo_beta);
   settings.orpo_beta = positive("orpo.beta", settings.orpo_beta);
+  if (node.has("choices")) {
+    settings.choices = choice_score_from_text(node.member("choices").text());
+    if (settings.choices < 0) {
+      node.member("choices").problem(kChoiceScores);
+    }
+  }
+  if (node.has("pack")) {
+    const int32_t pack = switch_from_text(node.member("pack").text());
+    if (pack < 0) {
+      node.member("pack").problem("on or off");
+    }
+    settings.pack = pack == 1;
+  }
   if (node.has("difference")) {
     settings.difference = difference_from_text(node.member("difference").text());
     if (settings.difference < 0) {

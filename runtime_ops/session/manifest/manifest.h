@@ -118,6 +118,8 @@ struct RunSettings {
   int32_t loss = ZO_LOSS_FULL;
   double dpo_beta = 0.1;  // each of one loss of pairs
   double orpo_beta = 0.1;
+  int32_t choices = ZO_CHOICES_SUM;
+  bool pack = false;  // whether texts fill rows, and do not each have their own
   uint32_t batch = 1;
   uint32_t accumulate = 1;
   uint64_t total_steps = 0;
@@ -129,7 +131,7 @@ struct RunSettings {
   // Of zeroth-order methods.
   int32_t difference = ZO_DIFFERENCE_CENTRAL;
 
-  Objective objective() const { return {loss, loss == ZO_LOSS_DPO ? dpo_beta : orpo_beta}; }
+  Objective objective() const { return {loss, loss == ZO_LOSS_DPO ? dpo_beta : orpo_beta, choices}; }
 };
 
 struct Manifest {
@@ -187,6 +189,7 @@ inline int32_t schedule_from_text(const std::string& text) {
 inline int32_t difference_from_text(const std::string& text) {
   return text == "central" ? ZO_DIFFERENCE_CENTRAL : text == "forward" ? ZO_DIFFERENCE_FORWARD : -1;
 }
+inline int32_t switch_from_text(const std::string& text) { return text == "on" ? 1 : text == "off" ? 0 : -1; }
 
 // Parses and checks a manifest; `where` is its path, for messages.
 Result<Manifest> parse_manifest(const std::string& text, const std::string& where);

@@ -13,11 +13,13 @@ using nlohmann::json;
 constexpr int64_t kRunSchema = 1;
 const char* const kData = "data";
 const char* const kTotalSteps = "total_steps";
+const char* const kChoices = "choices";
 const char* const kDpoBeta = "dpo.beta";
 const char* const kOrpoBeta = "orpo.beta";
 const char* const kFix = "Restore it from a copy; without it the run goes on with the settings that are asked for.";
 
 const char* const kSchedules[] = {"constant", "linear", "cosine"};
+const char* const kChoicesWords[] = {"sum", "mean"};
 const char* const kLossWords[] = {"full", "choices", "dpo", "orpo"};
 const char* const kDifferences[] = {"central", "forward"};
 
@@ -66,13 +68,19 @@ class Reader {
 }  // namespace
 
 json settings_of_run(const RunSettings& run, bool first_order) {
-  json settings = {{"lr", run.lr},         {"lr_schedule", kSchedules[run.schedule]},
-                   {"warmup", run.warmup}, {"loss", kLossWords[run.loss]},
-                   {"batch", run.batch},   {"accumulate", run.accumulate}};
+  json settings = {{"lr", run.lr},
+                   {"lr_schedule", kSchedules[run.schedule]},
+                   {"warmup", run.warmup},
+                   {"loss", kLossWords[run.loss]},
+                   {"batch", run.batch},
+                   {"accumulate", run.accumulate},
+                   {"pack", run.pack ? "on" : "off"}};
   if (run.schedule != ZO_SCHEDULE_CONSTANT) {
     settings[kTotalSteps] = run.total_steps;
   }
-  if (run.loss == ZO_LOSS_DPO) {
+  if (run.loss == ZO_LOSS_CHOICES) {
+    settings[kChoices] = kChoicesWords[run.choices];
+  } else if (run.loss == ZO_LOSS_DPO) {
     settings[kDpoBeta] = run.dpo_beta;
   } else if (run.loss == ZO_LOSS_ORPO) {
     settings[kOrpoBeta] = run.orpo_beta;
@@ -102,6 +110,10 @@ Status take_settings(const RunRecord& record, const std::string& path, RunSettin
   reader.count(kTotalSteps, taken.total_steps, 0);
   reader.word("lr_schedule", taken.schedule, schedule_from_text, "constant, linear or cosine");
   reader.word("loss", taken.loss, loss_from_text, kLosses);
+  reader.word(kChoices, taken.choices, choice_score_from_text, kChoiceScores);
+  int32_t pack = taken.pack ? 1 : 0;
+  reader.word("pack", pack, switch_from_text, "on or off");
+  taken.pack = pack == 1;
   reader.word("difference", taken.difference, difference_from_text, "central or forward");
   ZO_TRY(problems.status());
   run = taken;

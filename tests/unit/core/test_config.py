@@ -40,6 +40,8 @@ ZEROTH_ORDER = {
     "loss": "full",
     "dpo.beta": 0.1,
     "orpo.beta": 0.1,
+    "choices": "sum",
+    "pack": "off",
     "seed": 0,
     "generate": "on",
     "generate.context": 1024,

@@ -54,6 +54,7 @@ def expected_loss(
     kind: str,
     beta: float = 0.1,
     reference: dict[str, torch.Tensor] | None = None,
+    choices: str = "sum",
 ) -> torch.Tensor:
     """The loss of docs/session.md, one candidate at a time; of pairs as trl writes it."""
     losses = []
@@ -62,7 +63,8 @@ def expected_loss(
         if kind == "full":
             losses.append(-sums[target][0] / sums[target][1])
         elif kind == "choices":
-            losses.append(-torch.log_softmax(torch.stack([s for s, _ in sums]), 0)[target])
+            compared = [s / n if choices == "mean" else s for s, n in sums]
+            losses.append(-torch.log_softmax(torch.stack(compared), 0)[target])
         elif kind == "dpo":
             before = scores(reference or parameters()[0], candidates)
             policy = sums[target][0] - sums[1 - target][0]
@@ -104,7 +106,8 @@ def check_run(
             kind = settings.get("loss", "full")
             beta = settings.get(f"{kind}_beta", 0.1)
             loss = expected_loss(
-                state, [examples[i] for i in indices], kind, beta, parameters(**which)[0]
+                *(state, [examples[i] for i in indices], kind, beta, parameters(**which)[0]),
+                settings.get("choices", "sum"),
             )
             loss.backward()
             assert report.loss == pytest.approx(float(loss.detach()), rel=2e-5, abs=1e-6)
@@ -150,6 +153,7 @@ def test_checkpoints_do_not_change_the_gradient(
         {"clip": 0.05},
         {"loss": "choices"},
         {"loss": "choices", "clip": 0.5, "checkpoint_every": 2},
+        {"loss": "choices", "choices": "mean"},
         {"loss": "dpo"},
         {"loss": "dpo", "dpo_beta": 2.5, "clip": 0.5, "checkpoint_every": 2},
         {"loss": "orpo", "orpo_beta": 0.75},

@@ -24,11 +24,18 @@ VOCABULARY = 4000
 PROMPT = "The film is warm. It was <mask>. Nobody should miss it"
 
 
-def bundle(folder: Path, theirs: Any, seq_len: int = 24, *, masked: bool = False) -> Path:
+def bundle(
+    folder: Path,
+    theirs: Any,
+    seq_len: int = 24,
+    *,
+    masked: bool = False,
+    end_tokens: Sequence[int] = (),
+) -> Path:
     """A bundle with this tokenizer of transformers."""
     files = folder / "files"
     theirs.save_pretrained(files)
-    text: dict[str, Any] = {"end_tokens": []}
+    text: dict[str, Any] = {"end_tokens": list(end_tokens)}
     if getattr(theirs, "chat_template", None):
         form = chat_form(theirs)
         assert isinstance(form, ChatForm)

@@ -106,6 +106,7 @@ def test_changes_are_taken_and_kept(bundle: Path, state: Path, dataset: Dataset)
         "lr_schedule": "constant",
         "difference": "central",
         "warmup": 0,
+        "pack": "off",
     }
     assert described["data"]["examples"] == 5
     first, second, third = described["changes"]

@@ -189,17 +189,19 @@ def test_calls_share_rows_and_spill_over(tmp_path: Path) -> None:
         assert {given["label_tokens"].size for _, given in model.calls} == {3}
 
 
+@pytest.mark.parametrize("choices", ["sum", "mean"])
 @pytest.mark.parametrize("loss", ["full", "choices"])
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_evaluation(tmp_path: Path, loss: str, rows: int) -> None:
+def test_evaluation(tmp_path: Path, loss: str, choices: str, rows: int) -> None:
     path = bundles.write_bundle(tmp_path / "bundle", rows=rows, max_labels=5)
     examples = bundles.choice_examples(70)
     with make_dataset(examples) as dataset, open_session(path) as session:
-        session.configure(loss=loss, lr=0.05)
+        session.configure(loss=loss, choices=choices, lr=0.05)
         session.train(dataset, 3)
         before = state_bytes(session)
         found = session.evaluate(dataset)
-        expected = bundles.evaluate(LinearModel(), examples, values(session), loss)
+        now = values(session)
+        expected = bundles.evaluate(LinearModel(), examples, now, loss, choices=choices)
         assert found.loss == pytest.approx(expected["loss"], rel=1e-6)
         assert found.accuracy == pytest.approx(expected["accuracy"])
         assert found.token_accuracy == pytest.approx(expected["token_accuracy"])

@@ -72,10 +72,13 @@ public final class Dataset: Sendable {
     /// open only meanwhile. On failure nothing is appended.
     ///
     /// - Parameter loss: of the run: every example must have what it compares, with `choices` choices, with `dpo` and `orpo` a pair.
+    /// - Parameter pack: of the run: what is compared with nothing fills rows, long texts are divided (docs/packing.md).
     /// - Returns: how many were shortened to the bundle's rows.
     /// - Throws: `ZoError` of kind `data`: the file, or a line of it, cannot be used; of kind `bundle`: no tokenizer.
     @discardableResult
-    public func read(_ data: URL, bundle: URL, loss: Loss = .full, trustedKeys: [String]? = nil) throws -> UInt64 {
+    public func read(
+        _ data: URL, bundle: URL, loss: Loss = .full, pack: Bool = false, trustedKeys: [String]? = nil
+    ) throws -> UInt64 {
         let path = try checked(data.path, "data"), folder = try checked(bundle.path, "bundle")
         let options = try OpenOptions(engine: nil, cache: nil, trustedKeys: trustedKeys)
         return try handle.call { dataset in
@@ -83,7 +86,10 @@ public final class Dataset: Sendable {
             try options.withC { options in try verb { zo_tokenizer_open(folder, options, &tokenizer, $0) } }
             defer { zo_tokenizer_close(tokenizer) }
             var report = sized(zo_read_report())
-            try verb { zo_dataset_read(dataset, tokenizer, path, loss.rawValue, nil, nil, &report, $0) }
+            var read = sized(zo_read_options())
+            read.loss = loss.rawValue
+            read.pack = pack ? 1 : 0
+            try verb { zo_dataset_read_with(dataset, tokenizer, path, &read, nil, nil, &report, $0) }
             return report.shortened
         }
     }

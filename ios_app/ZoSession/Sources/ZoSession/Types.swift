@@ -74,6 +74,11 @@ public enum Loss: Int32, Sendable {
     case full, choices, dpo, orpo
 }
 
+/// What choices are compared by: the sum or the mean of their tokens' log-probabilities.
+public enum Choices: Int32, Sendable {
+    case sum, mean
+}
+
 /// How a run trains.
 public struct Run: Equatable, Sendable {
     public var schedule: Schedule
@@ -100,6 +105,10 @@ public struct Run: Equatable, Sendable {
     public var dpoBeta: Double
     /// Of the loss `orpo`: the weight of the odds ratio.
     public var orpoBeta: Double
+    /// Of the loss `choices`.
+    public var choices: Choices
+    /// Whether texts fill rows, as `Dataset.read` reads them.
+    public var pack: Bool
 
     init(_ run: zo_run) {
         schedule = Schedule(rawValue: run.schedule)!
@@ -118,6 +127,8 @@ public struct Run: Equatable, Sendable {
         warmup = run.warmup
         dpoBeta = run.dpo_beta
         orpoBeta = run.orpo_beta
+        choices = Choices(rawValue: run.choices)!
+        pack = run.pack != 0
     }
 
     var c: zo_run {
@@ -126,7 +137,7 @@ public struct Run: Equatable, Sendable {
             batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps,
             momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery,
             reserved: 0, difference: difference, reserved_too: 0, warmup: warmup, reserved_three: 0, dpo_beta: dpoBeta,
-            orpo_beta: orpoBeta
+            orpo_beta: orpoBeta, choices: choices.rawValue, pack: pack ? 1 : 0
         )
     }
 }

@@ -104,17 +104,18 @@ ZO_NATIVE(jobject, TrainingSession, nativeRun)(JNIEnv* env, jclass, jlong sessio
   return guarded(env, [&]() -> jobject {
     auto run = sized<zo_run>();
     call(env, zo_session_run, session_of(session), &run);
-    return make(env, "Run", "(IIIIDDJJDDDIIIDD)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
+    return make(env, "Run", "(IIIIDDJJDDDIIIDDIZ)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
                 bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps),
                 run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every), static_cast<jint>(run.difference),
-                bits(run.warmup), run.dpo_beta, run.orpo_beta);
+                bits(run.warmup), run.dpo_beta, run.orpo_beta, static_cast<jint>(run.choices),
+                static_cast<jboolean>(run.pack != 0 ? JNI_TRUE : JNI_FALSE));
   });
 }
 
 ZO_NATIVE(void, TrainingSession, nativeConfigure)
 (JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
  jlong seed, jlong total_steps, jdouble momentum, jdouble weight_decay, jdouble clip, jint checkpoint_every,
- jint difference, jint warmup, jdouble dpo_beta, jdouble orpo_beta) {
+ jint difference, jint warmup, jdouble dpo_beta, jdouble orpo_beta, jint choices, jboolean pack) {
   guarded(env, [&] {
     auto run = sized<zo_run>();
     run.schedule = schedule;
@@ -133,6 +134,8 @@ ZO_NATIVE(void, TrainingSession, nativeConfigure)
     run.warmup = static_cast<uint32_t>(warmup);
     run.dpo_beta = dpo_beta;
     run.orpo_beta = orpo_beta;
+    run.choices = choices;
+    run.pack = pack == JNI_TRUE ? 1 : 0;
     call(env, zo_session_configure, session_of(session), &run);
   });
 }
@@ -176,7 +179,7 @@ ZO_NATIVE(void, Dataset, nativeAdd)
 }
 
 ZO_NATIVE(jlong, Dataset, nativeRead)
-(JNIEnv* env, jclass, jlong dataset, jstring bundle, jstring data, jint loss, jstring trusted_keys) {
+(JNIEnv* env, jclass, jlong dataset, jstring bundle, jstring data, jint loss, jboolean pack, jstring trusted_keys) {
   return guarded(env, [&]() -> jlong {
     const std::string folder = to_utf8(env, bundle), file = to_utf8(env, data);
     const OpenOptions options(env, nullptr, trusted_keys);
@@ -184,7 +187,10 @@ ZO_NATIVE(jlong, Dataset, nativeRead)
     call(env, zo_tokenizer_open, folder.c_str(), options.get(), &opened);
     const std::unique_ptr<zo_tokenizer, void (*)(zo_tokenizer*)> tokenizer(opened, zo_tokenizer_close);
     auto report = sized<zo_read_report>();
-    call(env, zo_dataset_read, dataset_of(dataset), opened, file.c_str(), loss, nullptr, nullptr, &report);
+    auto read = sized<zo_read_options>();
+    read.loss = loss;
+    read.pack = pack == JNI_TRUE ? 1 : 0;
+    call(env, zo_dataset_read_with, dataset_of(dataset), opened, file.c_str(), &read, nullptr, nullptr, &report);
     return bits(report.shortened);
   });
 }

@@ -49,18 +49,24 @@ class Dataset : AutoCloseable {
      *
      * @param loss of the run: every example must have what it compares, with [Loss.CHOICES] choices, with [Loss.DPO] and
      *   [Loss.ORPO] a pair.
+     * @param pack of the run: what is compared with nothing fills rows, long texts are divided (docs/packing.md).
      * @param trustedKeys as [TrainingSession.open] takes them.
      * @return how many were shortened to the bundle's rows.
      * @throws ZoException.Data the file, or a line of it, cannot be used.
      * @throws ZoException.Bundle it has no tokenizer, or one of a kind that is not known.
      */
-    fun read(data: File, bundle: File, loss: Loss = Loss.FULL, trustedKeys: List<String>? = null): Long =
-        handle.call {
-            nativeRead(
-                it, bundle.path.checked("bundle"), data.path.checked("data"), loss.ordinal,
-                trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
-            )
-        }
+    fun read(
+        data: File,
+        bundle: File,
+        loss: Loss = Loss.FULL,
+        pack: Boolean = false,
+        trustedKeys: List<String>? = null,
+    ): Long = handle.call {
+        nativeRead(
+            it, bundle.path.checked("bundle"), data.path.checked("data"), loss.ordinal, pack,
+            trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
+        )
+    }
 
     /** SHA-256 of all examples in their order, in hexadecimal. */
     val digest: String get() = handle.call(::nativeDigest)
@@ -75,7 +81,9 @@ class Dataset : AutoCloseable {
         @JvmStatic private external fun nativeDigest(dataset: Long): String
 
         @JvmStatic
-        private external fun nativeRead(dataset: Long, bundle: String, data: String, loss: Int, keys: String?): Long
+        private external fun nativeRead(
+            dataset: Long, bundle: String, data: String, loss: Int, pack: Boolean, keys: String?,
+        ): Long
 
         @JvmStatic
         private external fun nativeAdd(dataset: Long, tokens: Array<LongArray>, labels: Array<LongArray>, target: Long)

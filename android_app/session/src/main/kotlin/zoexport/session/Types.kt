@@ -61,13 +61,16 @@ enum class Schedule { CONSTANT, LINEAR, COSINE }
 /** What is minimized; in the order of the ABI's numbers. */
 enum class Loss { FULL, CHOICES, DPO, ORPO }
 
+/** What choices are compared by: the sum or the mean of their tokens' log-probabilities; in the order of the ABI's numbers. */
+enum class Choices { SUM, MEAN }
+
 /** The losses that a projected gradient is the difference of; in the order of the ABI's numbers. */
 enum class Difference { CENTRAL, FORWARD }
 
 /**
  * How a run trains. [warmup] is the steps over which the rate rises. [totalSteps] is the schedule's length for [TrainingSession.step]. [momentum], [weightDecay], [clip]
  * (0: none) and [checkpointEvery] are of first-order methods, [difference] is of zeroth-order ones. [dpoBeta] and [orpoBeta]
- * are of a loss of pairs each.
+ * are of a loss of pairs each, [choices] is of [Loss.CHOICES]. [pack]: whether texts fill rows, as [Dataset.read] reads them.
  */
 data class Run(
     val schedule: Schedule,
@@ -86,6 +89,8 @@ data class Run(
     val warmup: Int,
     val dpoBeta: Double,
     val orpoBeta: Double,
+    val choices: Choices,
+    val pack: Boolean,
 ) {
     internal constructor(
         schedule: Int,
@@ -104,9 +109,12 @@ data class Run(
         warmup: Int,
         dpoBeta: Double,
         orpoBeta: Double,
+        choices: Int,
+        pack: Boolean,
     ) : this(
         Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps, momentum,
         weightDecay, clip, checkpointEvery, Difference.entries[difference], warmup, dpoBeta, orpoBeta,
+        Choices.entries[choices], pack,
     )
 }
 

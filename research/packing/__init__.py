@@ -1,0 +1,1 @@
+"""Rows, and time a token, with and without packing."""
