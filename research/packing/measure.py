@@ -1,7 +1,7 @@
 """``make bench-packing``: what ``pack=on`` does to rows, to the tokens that are learned, and to the time of each.
 
-``python -m research.packing.measure PAGE`` trains SmolLM2-135M by MeBP for one pass over short and over long texts of the
-Brown corpus, packed and not in turn, and renews the page's part between ``<!-- bench-packing -->`` and its end.
+``python -m research.packing.measure PAGE`` trains SmolLM2-135M by MeBP for one pass over short and over long texts of
+the Brown corpus, packed and not in turn, and renews the page's part between ``<!-- bench-packing -->`` and its end.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def table(found: Sequence[Pass]) -> str:
         [
             markdown_table(header, rows),
             "",
-            f"SmolLM2-135M, `mebp`, `seq_len` {SEQ_LEN}, `batch` 1, int4, LoRA of rank 16 on all linear layers; one pass over "
-            f"the rows, the median of {TIMES}, packed and not in turn. `host` on {conditions.machine()['cpu']}, "
+            f"SmolLM2-135M, `mebp`, `seq_len` {SEQ_LEN}, `batch` 1, int4, LoRA of rank 16 on all linear layers; "
+            f"one pass over the rows, the median of {TIMES}, packed and not in turn. `host` on {conditions.machine()['cpu']}, "
             f"{datetime.date.today():%Y-%m-%d}.",
         ]
     )

@@ -15,7 +15,7 @@ from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 RECIPE = "smollm2-135m-mebp"
-PAIRS = 120
+PAIRS = 60
 """Of each set: as many are enough, and are scored in seconds."""
 ALL_LINEAR = ("--set", "lora.targets=all-linear")
 
@@ -78,7 +78,7 @@ def test_pairs_raise_the_margin_of_held_out_ones(
         state = folder / loss
         chosen = ("--set", f"loss={loss}", "--set", "lr=1e-3")
         run = ("--data", paths[0], "--eval-data", paths[1], "--state", state)
-        trained = verb("train", bundle, *run, "--steps", 40, "--eval-every", 40, *chosen)
+        trained = verb("train", bundle, *run, "--steps", 24, "--eval-every", 24, *chosen)
         found[loss] = trained["evaluations"]
     before, after = found["dpo"]
     assert (before["margin"], before["accuracy"]) == (0.0, 0.0)

@@ -67,6 +67,7 @@ def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFi
         "right": {"0": 1, "1": 3},
         "duplicates": 1,
         "empty": 1,
+        "rows": None,
         "shortened": 1,
         "shortened_at": [f"{data}:5"],
         "problem_count": 0,
@@ -74,6 +75,22 @@ def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFi
     }
     with read_examples(bundle, data) as (_, counts):
         assert counts == {"examples": 6, "shortened": 1}
+
+
+def test_rows_of_packed_examples(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of more lines than one block has, some of which cannot be used."""
+    texts = [{"text": "It was great " * (1 + number % 9)} for number in range(300)]
+    data = write(tmp_path / "a.jsonl", *texts)
+    found = check(capfd, 0, data, "--bundle", bundle, "--pack")
+    assert (found["examples"], found["shortened"]) == (300, 0)
+    with read_examples(bundle, data, pack="on") as (dataset, counts):
+        assert found["rows"] == len(dataset) == counts["examples"]
+    assert found["rows"] != found["examples"]
+    write(data, {"text": 7}, *texts, {"label": 1})
+    faulty = check(capfd, 1, data, "--bundle", bundle, "--pack")
+    assert (faulty["rows"], faulty["problem_count"]) == (found["rows"], 2)
 
 
 def test_every_problem_is_listed_by_its_place(
