@@ -112,8 +112,8 @@ def table(found: Sequence[Pass]) -> str:
             markdown_table(header, rows),
             "",
             f"SmolLM2-135M, `mebp`, `seq_len` {SEQ_LEN}, `batch` 1, int4, LoRA of rank 16 on all linear layers; "
-            f"one pass over the rows, the median of {TIMES}, packed and not in turn. `host` on {conditions.machine()['cpu']}, "
-            f"{datetime.date.today():%Y-%m-%d}.",
+            f"one pass over the rows, the median of {TIMES}, packed and not in turn. `host` on "
+            f"{conditions.machine()['cpu']}, {datetime.date.today():%Y-%m-%d}.",
         ]
     )
 
