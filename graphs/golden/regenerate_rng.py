@@ -47,6 +47,15 @@ STREAMS = [
     (1 << 63, 0x80000001, 2, 4294967295, 1, 7),
     (2026, 12, 0, 17, (1 << 34) - 7, 7),
 ]
+# seed, tensor id of a second matrix, example, step, share, start, count: shares next to 0 and 1, and one that rounds.
+MASKS = [
+    (0, 1, 0, 0, 0.0, 0, 8),
+    (42, 3, 2, 1000, 0.1, 0, 40),
+    (42, 3, 2, 1000, 0.1, 33, 7),
+    (0xFFFFFFFFFFFFFFFF, 0x1FFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0.5, 1, 19),
+    (1 << 63, 59, 7, 17, 2.0**-32, 0, 8),
+    (2026, 5, 1, 3, 1 - 2.0**-31, (1 << 34) - 9, 9),
+]
 PERMUTATIONS = [(0, 0, 0), (0, 0, 1), (0, 0, 2), (3, 1, 10), (0xFFFFFFFFFFFFFFFF, 4294967295, 100)]
 
 
@@ -79,6 +88,22 @@ def vectors() -> dict[str, Any]:
             for (counter, key), result in zip(KNOWN_ANSWERS, KNOWN_RESULTS, strict=True)
         ],
         "streams": streams,
+        "masks": [
+            {
+                "seed": f"{seed:016x}",
+                "tensor_id": tensor_id,
+                "example": example,
+                "step": step,
+                "share": share.hex(),
+                "start": start,
+                "factors": hexadecimal(
+                    rng.kept(
+                        *(seed, rng.DROPOUT | tensor_id, example, step, count, share), start=start
+                    )
+                ),
+            }
+            for seed, tensor_id, example, step, share, start, count in MASKS
+        ],
         "permutations": [
             {
                 "seed": f"{seed:016x}",

@@ -124,8 +124,10 @@ inline void signs(const Stream& stream, uint64_t start, size_t count, float* out
   });
 }
 
-// What dropout multiplies by: 0 where the element's word is below `threshold`, else `scale`. start + count <= 2^34.
-inline void kept(const Stream& stream, uint64_t start, size_t count, uint32_t threshold, float scale, float* out) {
+// What a dropout of `share` (from 0 to below 1) multiplies by: 0 or 1 / (1 - share). start + count <= 2^34.
+inline void kept(const Stream& stream, uint64_t start, size_t count, double share, float* out) {
+  const auto threshold = static_cast<uint32_t>(share * 4294967296.0);
+  const auto scale = static_cast<float>(1.0 / (1.0 - share));
   fill(stream, start, count, out, [=](const Stream& s, uint32_t first, float* values) {
     Words word;
     philox(s, first, word);

@@ -91,6 +91,20 @@ void streams(const json& cases) {
   }
 }
 
+void masks(const json& cases) {
+  CHECK(cases.size() >= 5);
+  for (const json& item : cases) {
+    const Stream stream{hex64(item["seed"]), item["tensor_id"].get<uint32_t>() | kDropout,
+                        item["example"].get<uint32_t>(), item["step"].get<uint32_t>()};
+    const double share = std::strtod(item["share"].get<std::string>().c_str(), nullptr);
+    std::vector<float> factors(item["factors"].size());
+    kept(stream, item["start"].get<uint64_t>(), factors.size(), share, factors.data());
+    for (size_t i = 0; i < factors.size(); ++i) {
+      CHECK(detail::as_bits(factors[i]) == hex32(item["factors"][i]));
+    }
+  }
+}
+
 void permutations(const json& cases) {
   CHECK(cases.size() >= 5);
   for (const json& item : cases) {
@@ -116,6 +130,7 @@ int main(int argc, char** argv) {
   known_answers(golden["known_answers"]);
   blocks_agree();
   streams(golden["streams"]);
+  masks(golden["masks"]);
   permutations(golden["permutations"]);
   return check::result();
 }

@@ -21,6 +21,11 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
         }
     }
 
+    fun rowsAreThoseOfPython() = Dataset().use { found ->
+        found.read(texts.resolve("mixed.jsonl"), bundle, pack = true)
+        assertEquals(texts.resolve("mixed.packed").readText(), found.digest)
+    }
+
     fun whatCannotBeUsedIsRefusedWithItsLine() = Dataset().use { dataset ->
         val good = """{"text": "a warm film"}"""
         fun refused(file: File, loss: Loss = Loss.FULL) = assertFailsWith<ZoException.Data>(file.readText()) {
@@ -49,6 +54,7 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
 
     fun tests() = mapOf(
         "data: examples are those of Python" to ::examplesAreThoseOfPython,
+        "data: rows are those of Python" to ::rowsAreThoseOfPython,
         "data: what cannot be used is refused with its line" to ::whatCannotBeUsedIsRefusedWithItsLine,
     )
 }

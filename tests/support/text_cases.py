@@ -10,6 +10,8 @@ from tests.support.hosts import run
 from zoexport.core.children import python
 from zoexport.data import tokenize_file, write_examples
 from zoexport.packing import pack
+from zoexport.session import Dataset
+from zoexport.session.tokenizer import Tokenizer
 
 STEPS = 250
 """Enough for two snapshots and for being killed between them."""
@@ -70,8 +72,9 @@ def make_case(folder: Path, bundles: Path) -> Path:
     """Write the case below ``folder`` for the bundles ``BUNDLES/prge/bundle`` and ``BUNDLES/mebp/bundle``.
 
     ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes, ``typed.jsonl`` is
-    :data:`TYPED`. ``<name>.examples.jsonl`` has the examples, ``<method>`` is the state of ``zoexport train``, and
-    ``prge.zobundle`` the packed bundle.
+    :data:`TYPED`. ``<name>.examples.jsonl`` has the examples, ``mixed.packed`` the digest of mixed.jsonl's rows with
+    ``pack=on`` (tests/unit/session/test_packing.py says that they are right), ``<method>`` is the state of
+    ``zoexport train``, and ``prge.zobundle`` the packed bundle.
     """
     folder.mkdir(parents=True)
     bundle = bundles / "prge" / "bundle"
@@ -83,6 +86,9 @@ def make_case(folder: Path, bundles: Path) -> Path:
         tokenized = tokenize_file(path, bundle, *sizes)
         write_examples(tokenized.examples, folder / f"{name}.examples.jsonl")
         (folder / f"{name}.shortened").write_text(str(tokenized.shortened))
+    with Dataset() as dataset, Tokenizer.open(bundle) as tokenizer:
+        dataset.read(folder / "mixed.jsonl", tokenizer, pack="on")
+        (folder / "mixed.packed").write_text(dataset.digest())
     pack(bundle, folder / "prge.zobundle", force=False, progress=lambda *_: None)
     for method in ("prge", "mebp"):
         command, environment = python("zoexport", "train", bundles / method / "bundle")

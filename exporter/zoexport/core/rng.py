@@ -169,6 +169,23 @@ def signs(
     return (np.uint32(0x3F800000) | (word & np.uint32(0x80000000))).view(np.float32)
 
 
+def kept(
+    seed: int, tensor_id: int, query: int, step: int, count: int, share: float, start: int = 0
+) -> Floats:
+    """What dropout multiplies by (docs/rng.md, "Dropout"): 0 for a ``share`` of the elements, else 1 / (1 - share).
+
+    Returns:
+        float32 (count,).
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share is {share}; expected 0 <= share < 1")
+    word = words(seed, tensor_id, query, step, count, start)
+    return (word >= np.uint32(int(share * 2**32))) * np.float32(1 / (1 - share))
+
+
 def normals(
     seed: int, tensor_id: int, query: int, step: int, count: int, start: int = 0
 ) -> NDArray[np.float32]:

@@ -36,10 +36,9 @@ class Dropped:
 
     def factors(self, number: int, like: Tensor) -> Tensor:
         """0 or 1 / (1 - p) for each element of the input of an adapter, whose second matrix has this tensor id."""
-        words = rng.words(self.seed, rng.DROPOUT | number, self.example, self.step, like.numel())
-        kept = torch.from_numpy(words >= int(self.share * 2**32)).view_as(like)
-        scale = torch.tensor(1 / (1 - self.share), dtype=torch.float32)
-        return kept * scale.to(like.dtype)
+        stream = self.seed, rng.DROPOUT | number, self.example, self.step
+        kept = rng.kept(*stream, like.numel(), self.share)
+        return torch.from_numpy(kept).view_as(like).to(like.dtype)
 
 
 def low_rank(

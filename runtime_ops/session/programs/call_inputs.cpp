@@ -44,14 +44,11 @@ const float* NoiseInputs::values(const ValueSpec& value, const SlotSpec& slot, c
   return made.values.data();
 }
 
-DropoutInputs::DropoutInputs(double share)
-    : threshold_(static_cast<uint32_t>(share * 4294967296.0)), scale_(static_cast<float>(1.0 / (1.0 - share))) {}
-
 const float* DropoutInputs::values(const ValueSpec& value, const SlotSpec& slot, const CallScalars* scalars,
                                    const std::vector<uint32_t>* examples) {
   const auto rows = static_cast<size_t>(value.shape[0].max);
   const auto elements = static_cast<size_t>(value.shape[1].max * value.shape[2].max);
-  const bool drops = scalars != nullptr && scalars->drops && examples != nullptr && threshold_ > 0;
+  const bool drops = scalars != nullptr && scalars->drops && examples != nullptr && share_ > 0;
   const size_t drawn = drops ? std::min(rows, examples->size()) : 0;
   Made& made = made_[value.name];
   if (made.ones && drawn == 0 && made.values.size() == rows * elements) {
@@ -62,7 +59,7 @@ const float* DropoutInputs::values(const ValueSpec& value, const SlotSpec& slot,
   for (size_t row = 0; row < drawn; ++row) {
     const rng::Stream stream = {scalars->seed, slot.tensor_id | rng::kDropout, (*examples)[row],
                                 static_cast<uint32_t>(scalars->step)};
-    rng::kept(stream, 0, elements, threshold_, scale_, made.values.data() + row * elements);
+    rng::kept(stream, 0, elements, share_, made.values.data() + row * elements);
   }
   return made.values.data();
 }

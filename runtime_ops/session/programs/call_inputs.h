@@ -50,7 +50,7 @@ class NoiseInputs {
 // What adapters' inputs are multiplied by (docs/rng.md, "Dropout"), made anew for each call of a program.
 class DropoutInputs {
  public:
-  explicit DropoutInputs(double share);
+  explicit DropoutInputs(double share) : share_(share) {}
 
   // Of the input `value`, (rows, length, in), for the adapter of which `slot` is the second matrix: ones where the scalars drop
   // nothing, and in rows beyond those of which `examples` says whose they are. Valid until the value is asked for again.
@@ -62,8 +62,7 @@ class DropoutInputs {
     bool ones = false;
     std::vector<float> values;
   };
-  uint32_t threshold_;
-  float scale_;
+  double share_;
   std::map<std::string, Made> made_;  // by the value's name
 };
 

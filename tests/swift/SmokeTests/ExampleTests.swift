@@ -26,6 +26,12 @@ final class ExampleTests: XCTestCase {
         }
     }
 
+    func testRowsAreThoseOfPython() throws {
+        let found = try Dataset()
+        try found.read(texts.appendingPathComponent("mixed.jsonl"), bundle: bundle, pack: true)
+        XCTAssertEqual(try found.digest, try String(contentsOf: texts.appendingPathComponent("mixed.packed"), encoding: .utf8))
+    }
+
     func testBadLinesAreRefusedByNumber() throws {
         let good = #"{"text": "a warm film"}"#
         for line in [#"{"text": 3}"#, #"["a"]"#, "\(good) \(good)", #"{"prompt": "a"}"#, #"{"prompt": "a", "completion": ""}"#] {

@@ -47,6 +47,31 @@ def test_streams(case):
     assert rng.signs(*arguments).tolist() == case["signs"]
 
 
+@pytest.mark.parametrize("case", GOLDEN["masks"], ids=lambda case: f"share{case['share']}")
+def test_masks(case):
+    arguments = (
+        int(case["seed"], 16),
+        rng.DROPOUT | case["tensor_id"],
+        case["example"],
+        case["step"],
+        len(case["factors"]),
+        float.fromhex(case["share"]),
+        case["start"],
+    )
+    assert bits(rng.kept(*arguments)) == case["factors"]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.999])
+def test_a_share_of_the_elements_is_left_out(share):
+    factors = rng.kept(9, 1, 2, 3, N, share)
+    dropped = int((factors == 0).sum())
+    assert stats.binomtest(dropped, N, share).pvalue > 1e-4
+    assert set(np.unique(factors)) == {np.float32(0), np.float32(1 / (1 - share))}
+    for wrong in (1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="share is"):
+            rng.kept(9, 1, 2, 3, 4, wrong)
+
+
 @pytest.mark.parametrize("case", GOLDEN["permutations"], ids=lambda case: f"n{case['n']}")
 def test_permutations(case):
     order = rng.permutation(int(case["seed"], 16), case["epoch"], case["n"])
