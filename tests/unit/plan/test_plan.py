@@ -149,6 +149,27 @@ def test_figures_grow_with_what_is_asked_for(llama: Path) -> None:
     assert _plan(llama, loss="choices")["flops_per_step"] > one["flops_per_step"]
 
 
+def test_masks_of_dropout_are_counted(llama: Path) -> None:
+    """One number for each element of the input of each of a layer's adapters, whatever the number of layers."""
+    shapes = {"seq_len": 128, "batch": 16}
+    without, dropped = _plan(llama, **shapes), _plan(llama, lora__dropout=0.1, **shapes)
+    hidden = tiny_config("llama").hidden_size
+    masks = dropped["breakdown"]["anonymous"]["dropout"]
+    assert masks == pytest.approx(2 * 4 * 16 * 128 * hidden / 1e6, abs=0.06)
+    assert "dropout" not in without["breakdown"]["anonymous"]
+    more = dropped["peak_anonymous_mb"] - without["peak_anonymous_mb"]
+    assert masks - 0.2 <= more <= 3 * masks
+
+
+def test_ranks_of_modules_are_counted(llama: Path) -> None:
+    """Both matrices of a module and their two moments, in two snapshots and two halves of the work file."""
+    pattern = _plan(llama, lora__rank_pattern="{q_proj: 64}")
+    config = tiny_config("llama")
+    more = config.num_hidden_layers * (64 - 4) * 2 * config.hidden_size
+    found = pattern["breakdown"]["disk"]["state"] - _plan(llama)["breakdown"]["disk"]["state"]
+    assert found == pytest.approx(4 * 3 * 4 * more / 1e6, abs=0.1)
+
+
 @pytest.mark.slow
 def test_few_labels_call_the_head_less_often(llama: Path) -> None:
     def planned(method: str, labels: int | None) -> int:
