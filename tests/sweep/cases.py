@@ -25,6 +25,7 @@ _REFUSED = {
 """Methods that a target refuses whatever the settings: drawing them would try nothing."""
 
 _WITH_ENCODERS = ("host", "android-cpu", "ios-mlx")
+_WITH_DROPOUT = _WITH_ENCODERS
 
 ANY_HEAD_DIM = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "mistral", "olmo2", "granite")
 ANY_HEAD_DIM += ("llama_tied", "cohere", "cohere2", "starcoder2", "phi3")
@@ -90,6 +91,8 @@ class Case:
     difference: str | None = None
     rank: int | None = None
     alpha: float | None = None
+    rslora: str | None = None
+    dropout: float | None = None
     targets: str | None = None
     lora_layers: str | None = None
     train: str | None = None
@@ -129,7 +132,10 @@ class Case:
         return cls(**json.loads(line))
 
 
-_SETTINGS = {"rank": "lora.rank", "alpha": "lora.alpha", "lora_layers": "lora.layers"}
+_SETTINGS = {
+    name: f"lora.{name.removeprefix('lora_')}"
+    for name in ("rank", "alpha", "rslora", "dropout", "lora_layers")
+}
 _SAME_NAME = (
     *("seq_len", "batch", "accumulate", "weights", "group_size", "activations", "compute", "soc"),
     *(
@@ -193,6 +199,8 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         found["labels"] = draw(st.sampled_from([None, None, 3, 8]))
     if method != "senszoq":
         found |= draw(_adapters(method))
+    if method == "mebp" and target in _WITH_DROPOUT:
+        found["dropout"] = draw(st.sampled_from([None, None, 0.2]))
     if method == "quzo":
         found["weights"] = draw(st.sampled_from(["int8", "int4"]))
     elif found.get("train") == "full":
@@ -248,6 +256,7 @@ def _adapters(draw: st.DrawFn, method: str) -> dict[str, Any]:
     return {
         "rank": draw(st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16])),
         "alpha": draw(st.sampled_from([None, 1.0, 8.0, 32.0])),
+        "rslora": draw(st.sampled_from([None, None, "on"])),
         "targets": draw(st.sampled_from(names)),
         "lora_layers": None if method == "spzo" else draw(st.sampled_from([None, None, "last:1"])),
     }
