@@ -260,9 +260,9 @@ void test_weights() {
   add(pairs, {{{1, 2}, {2, 3}}, {{1, 5}, {5, -100}}}, 1);
   add(pairs, {{{4, 4}, {1, 2}}, {{9}, {9}}}, 0);
   const uint64_t indices[2] = {0, 1};
-  for (const Objective& run : {Objective{ZO_LOSS_FULL}, Objective{ZO_LOSS_CHOICES},
-                               Objective{ZO_LOSS_CHOICES, 0, ZO_CHOICES_MEAN}, Objective{ZO_LOSS_DPO, 0.7},
-                               Objective{ZO_LOSS_ORPO, 0.7}}) {
+  for (const Objective& run :
+       {Objective{ZO_LOSS_FULL}, Objective{ZO_LOSS_CHOICES}, Objective{ZO_LOSS_CHOICES, 0, ZO_CHOICES_MEAN},
+        Objective{ZO_LOSS_DPO, 0.7}, Objective{ZO_LOSS_ORPO, 0.7}}) {
     const Dataset& dataset = of_pairs(run.loss) ? pairs : choices;
     Layout layout = laid_out(dataset, indices, 2, compares(run.loss), {8, 2, 2, 16, 1});
     layout.reference = {-1.25, -3.5, -0.5, -2};
