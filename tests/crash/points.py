@@ -80,6 +80,7 @@ class Runs:
         bundle, examples: what is trained on. folder: where runs may write.
         start: steps in the state before the first process that may be cut short.
         validates: whether the examples are evaluated on too, after each step.
+        loss: that is trained with; of dpo the scores of the reference model are kept before the first step.
     """
 
     bundle: Path
@@ -87,6 +88,7 @@ class Runs:
     folder: Path
     start: int = 0
     validates: bool = False
+    loss: str = "full"
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -126,7 +128,7 @@ class Runs:
             *(str(native.runner_path()), "train", "--bundle", str(self.bundle)),
             *("--examples", str(self.examples), "--state", str(state), "--steps", str(steps)),
             # Of a constant rate, which does not depend on how many steps there will be.
-            *("--threads", "1", "--skip-hashes", "--schedule", "constant"),
+            *("--threads", "1", "--skip-hashes", "--schedule", "constant", "--loss", self.loss),
         ]
         if self.validates:
             line += ["--eval-examples", str(self.examples), "--eval-every", "1"]
@@ -210,9 +212,11 @@ class Golden:
     def is_reached(self, state: Path) -> bool:
         """Whether a finished state has the same log and last snapshot, to the last byte.
 
-        Of a run that validates also the same evaluations, and the snapshot of the best one.
+        Of a run that validates also the same evaluations, and the snapshot of the best one; of pairs also the scores
+        of the reference model.
         """
         same = [self.state / "trajectory.log", self.snapshots[-1]]
+        same += self.state.glob("reference.json")
         evaluations = self.state / "evaluations.json"
         if evaluations.exists():
             same.append(evaluations)
@@ -324,12 +328,16 @@ def resumed(
     return ([f"leaves {leftovers}"] if leftovers else []), kept
 
 
-def write_examples(path: Path, count: int = 6) -> Path:
-    """Examples of unequal lengths."""
+def write_examples(path: Path, count: int = 6, candidates: int = 1) -> Path:
+    """Examples of unequal lengths, each of so many candidates."""
+
+    def candidate(number: int) -> dict[str, list[int]]:
+        tokens = [(7 * number + 3 * place) % 50 + 1 for place in range(5 + number)]
+        return {"tokens": tokens, "labels": [*tokens[1:], 2]}
+
     lines = []
     for number in range(count):
-        tokens = [(7 * number + 3 * place) % 50 + 1 for place in range(5 + number)]
-        labels = [*tokens[1:], 2]
-        lines.append(json.dumps({"candidates": [{"tokens": tokens, "labels": labels}]}) + "\n")
+        made = [candidate(number + more) for more in range(candidates)]
+        lines.append(json.dumps({"candidates": made}) + "\n")
     path.write_text("".join(lines))
     return path

@@ -46,8 +46,14 @@ METHODS: dict[str, Mapping[str, Any]] = {
 PAGES = ", second page"
 #: Likewise where held-out examples are evaluated after each step.
 VALIDATES = ", held out"
+#: Likewise where examples are pairs, and the reference model's scores of them are kept.
+PAIRS = ", dpo"
 #: Every run: a log of zeroth-order records, which ends with a page, and one of first-order ones, which does not.
-NAMES = (*METHODS, *(name + more for more in (PAGES, VALIDATES) for name in ("prge", "mebp")))
+NAMES = (
+    *METHODS,
+    *(name + more for more in (PAGES, VALIDATES) for name in ("prge", "mebp")),
+    "mebp" + PAIRS,
+)
 #: The column of each fault.
 KINDS = {"kill": "kill", "torn": "kill", "short": "short write", "full": "ENOSPC"}
 POWER = "power loss"
@@ -85,16 +91,18 @@ class Tally:
 
 def prepare(compiler: Compiler, name: str, folder: Path) -> tuple[Runs, Golden]:
     """The runs of one of ``NAMES``, and the one that nothing cuts short."""
-    method = name.removesuffix(PAGES).removesuffix(VALIDATES)
+    method = name.removesuffix(PAGES).removesuffix(VALIDATES).removesuffix(PAIRS)
     bundle = compiler.bundle(
         "llama_tied", method.partition(" ")[0], weights="int4", **METHODS[method]
     )
-    examples = write_examples(folder / "examples.jsonl")
+    pairs = name.endswith(PAIRS)
+    examples = write_examples(folder / "examples.jsonl", candidates=2 if pairs else 1)
     start = 0
     if name.endswith(PAGES):
         record = 20 + 4 * METHODS[method].get("queries", 0)
         start = -(-(PAGE - HEADER) // record) - 1
-    runs = Runs(bundle, examples, folder, start, name.endswith(VALIDATES))
+    loss = "dpo" if pairs else "full"
+    runs = Runs(bundle, examples, folder, start, name.endswith(VALIDATES), loss)
     return runs, runs.undisturbed()
 
 
