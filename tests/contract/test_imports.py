@@ -136,11 +136,12 @@ def test_every_module_is_looked_at() -> None:
 
 def test_the_wheel_holds_the_package_and_optimum_s_command() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = project["tool"]["scikit-build"]["wheel"]
     # What optimum finds is a file of its namespace, and no package of ours.
     assert wheel["packages"] == ["exporter/zoexport", "exporter/optimum"]
     assert not list((PACKAGE.parent / "optimum").rglob("__init__.py"))
-    assert wheel["force-include"] == {"graphs/schema": "zoexport/schema"}
+    shared = {f"graphs/{name}": f"zoexport/{name}" for name in ("schema", "recipes")}
+    assert wheel["force-include"] == shared
     assert not (PACKAGE / RESEARCH).exists()
 
 

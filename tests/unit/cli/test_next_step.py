@@ -18,6 +18,7 @@ from tests.support.sessions import open_session
 from zoexport import doctor
 from zoexport.cli.completion import SHELLS, VARIABLE
 from zoexport.cli.main import cli, run
+from zoexport.core.native import FIX
 
 
 def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -79,7 +80,7 @@ def check(name: str, status: str, fix: str = "") -> doctor.Check:
         ([check("a", "missing", "Set ZOEXPORT_CACHE to a folder that can be written.")], None),
         (
             [
-                check("a", "missing", "Run 'make setup'."),
+                check("a", "missing", FIX),
                 check("b", "optional", "'zoexport[peft]'"),
             ],
             "make setup",

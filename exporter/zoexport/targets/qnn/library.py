@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoexport.core.errors import ZoExportError
-from zoexport.core.native import native_folder
+from zoexport.core.native import FIX, native_folder
 from zoexport.core.types import Problem
 
 SDK_ROOT = "QNN_SDK_ROOT"
@@ -83,7 +83,7 @@ def find() -> QnnLibrary | Problem:
             return Problem(where, f"{library.source} has no {library.folder / name}", ways)
     if library.proxy is not None and not library.proxy.is_file():
         reason = f"no {library.proxy}, through which ExecuTorch uses {library.source}"
-        return Problem(where, reason, "Run 'make setup'.")
+        return Problem(where, reason, FIX)
     return library
 
 
