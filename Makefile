@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 CONVERGENCE_ARGS ?=
 MASKS_ARGS ?=
 FEDERATED_ARGS ?=
-# 1: make setup installs the versions of requirements/dev.txt, whose hashes pip compares (Python 3.11 and newer)
+# 1: make setup installs the versions of requirements/dev.txt, whose hashes pip compares
 LOCKED ?=
 # Of make sweep and make fuzz, all targets together.
 SECONDS ?= 600
@@ -164,10 +164,10 @@ wheel-aarch64: setup $(AARCH64)/.built build/glibc-aarch64/.written ## The same 
 sdist: $(VENV)/.packages ## Build dist/*.tar.gz
 	$(BIN)/python -c "from scikit_build_core.build import build_sdist; print(build_sdist('dist'))"
 
-# Flower, of the extra federated and so of dev, is for Python 3.11 and newer. torch is the one that TORCH names.
+# torch is the one that TORCH names.
 lock: $(VENV)/.release ## Renew requirements/: versions and hashes of what make setup LOCKED=1 installs, and of a wheel's packages
 	$(LOCK) --python-version 3.11 --extra dev $(addprefix --no-emit-package ,$(OF_TORCH)) --output-file requirements/dev.txt
-	$(LOCK) --python-version 3.10 --output-file requirements/wheel.txt
+	$(LOCK) --python-version 3.11 --output-file requirements/wheel.txt
 
 # The C and C++ that is compiled in comes in Python packages too.
 sbom: $(VENV)/.packages $(VENV)/.release ## Write dist/zoexport.cdx.json: what a wheel holds and asks for, as CycloneDX
@@ -197,9 +197,9 @@ clean: ## Remove what setup built; downloaded models stay in the cache
 
 $(VENV)/.created:
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) was not found. \
-	Install Python 3.10 or newer, or run make with PYTHON=/path/to/python3." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: $(PYTHON) is \
-	$$($(PYTHON) -V 2>&1); Python 3.10 or newer is needed. Run make with PYTHON=/path/to/python3." >&2; exit 1; }
+	Install Python 3.11 or newer, or run make with PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is \
+	$$($(PYTHON) -V 2>&1); Python 3.11 or newer is needed. Run make with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) cannot create \
 	virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@command -v $(or $(CXX),g++) >/dev/null || { echo "error: no C++ compiler was found. \

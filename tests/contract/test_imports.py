@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ast
 import subprocess
-import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest brings it
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "exporter" / "zoexport"

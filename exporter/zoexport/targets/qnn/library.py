@@ -62,10 +62,7 @@ class QnnLibrary:
 def find() -> QnnLibrary | Problem:
     """The libraries, or why there are none. Loads nothing."""
     where = "Qualcomm's QNN libraries"
-    ways = (
-        f"Set {SDK_ROOT} to an official QNN SDK, or pip install 'zoexport[{EXTRA}]' "
-        f"(Python 3.11 or newer). {LICENCE}."
-    )
+    ways = f"Set {SDK_ROOT} to an official QNN SDK, or pip install 'zoexport[{EXTRA}]'. {LICENCE}."
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         reason = f"they compile for the NPU on x86-64 Linux only, and this is {sys.platform}"
         return Problem(where, reason, "Compile on another machine.")
