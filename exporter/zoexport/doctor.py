@@ -78,7 +78,9 @@ def _command(checks: list[Check]) -> str | None:
     if any(check.fix in (FIX, _AGAIN) for check in checks):
         if in_checkout():
             return "make setup"
-        return f"{shlex.quote(sys.executable)} -m pip install --force-reinstall zoexport"
+        # Of the file: no registry has the package.
+        wheel = f"zoexport-{__version__}-*.whl"
+        return f"{shlex.quote(sys.executable)} -m pip install --force-reinstall {wheel}"
     wrong = [check.fix for check in checks if check.status != "ok"]
     extras = sorted({name for fix in wrong for name in _EXTRA.findall(fix)})
     if not extras:

@@ -1,4 +1,4 @@
-"""The wheel for 64-bit ARM, of the objects of ``make test-aarch64``: what is in it and what that needs."""
+"""The wheel for 64-bit ARM, of the objects of ``make test-aarch64``: what is in it, what it needs, that it trains."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.aarch64.test_qemu import QEMU, STEPS, Machine, Runs
 from tests.support.hosts import BUILD
 from tests.support.wheels import GLIBC, build_wheel, old_glibc
+from zoexport.core.native import runner_path
 
 pytestmark = [pytest.mark.aarch64, pytest.mark.network]
 
@@ -51,3 +53,14 @@ def test_what_they_need(native: list[Path]) -> None:
         assert re.search(
             r"RUNPATH.*\[\$ORIGIN:\$ORIGIN/\.\./\.\./executorch/lib\]", readelf("--dynamic", path)
         )
+
+
+def test_its_runner_trains(native: list[Path], tmp_path: Path) -> None:
+    """Under qemu, laid out as in site-packages: ExecuTorch's libraries are found beside the package."""
+    (runner,) = (path for path in native if path.name == "zoexport-runner")
+    runner.chmod(0o755)
+    beside = runner.parents[2] / "executorch"
+    beside.symlink_to(BUILD / "aarch64" / "package" / "executorch")
+    runs = Runs(tmp_path, (Machine("arm", runner, QEMU), Machine("here", runner_path())))
+    here, there = (runs.train("fp32", name)["losses"] for name in ("here", "arm"))
+    assert len(set(here)) == STEPS and there == pytest.approx(here, rel=1e-4)
