@@ -34,6 +34,13 @@ LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashe
 # What the torch of the package registry asks for beside itself, and others do not.
 OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc \
   cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
+# Installs the checkout with extras. Its path alone stays of what scikit-build-core writes: a finder that it adds would come
+# before PYTHONPATH, and the tests of another work tree would run this one's package.
+define checkout
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(2) --editable ".[$(1)]"
+	@echo "$(abspath exporter)" | tee $(VENV)/lib/python3*/site-packages/_editable_skbc_zoexport.pth >/dev/null
+	@rm -f $(VENV)/lib/python3*/site-packages/_editable_skbc_zoexport.py
+endef
 PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS)
 SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
@@ -215,15 +222,15 @@ $(VENV)/.torch: $(VENV)/.created
 $(VENV)/.packages: $(VENV)/.torch pyproject.toml
 	$(if $(LOCKED),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 	  -r requirements/dev.txt)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(LOCKED),--no-deps) --editable ".[dev]"
+	$(call checkout,dev,$(if $(LOCKED),--no-deps))
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.packages
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
+	$(call checkout,fuzz)
 	@touch $@
 
 $(VENV)/.release: $(VENV)/.packages
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[release]"
+	$(call checkout,release)
 	@touch $@
 
 build/glibc-%/.written: $(VENV)/.release cmake/old_glibc.py
