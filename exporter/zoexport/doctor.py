@@ -28,6 +28,7 @@ _EXTRA = re.compile(r"zoexport\[([\w-]+)\]")
 _PACKAGES = {
     "torch": "",
     "executorch": "",
+    "accelerate": "",
     "torchao": "",
     "transformers": "",
     "optimum": "",
@@ -35,7 +36,6 @@ _PACKAGES = {
     "safetensors": "",
     "gguf": "",
     "numpy": "",
-    "accelerate": "offload",
     "mlx": "ios-mlx",
     "peft": "peft",
     "matplotlib": "plot",

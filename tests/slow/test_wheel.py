@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compiled import Compiler
+from tests.support.gguf_models import write_gguf
 from tests.support.hosts import BUILD, ROOT
 from tests.support.verbs import verb
 from tests.support.wheels import GLIBC, build_wheel, install, old_glibc
@@ -92,7 +92,8 @@ def test_two_builds_are_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
     assert again.read_bytes() == wheel.read_bytes()
 
 
-def test_it_works_far_from_the_checkout(python: Path, compiler: Compiler, tmp_path: Path) -> None:
+def test_it_works_far_from_the_checkout(python: Path, tmp_path: Path) -> None:
+    """Without the packages of extras too: a GGUF file is loaded, as of the named models."""
     where = "from zoexport.core import native; print(native.library_path(), native.runner_path())"
     for path in run(python, tmp_path, "-c", where).split():
         assert Path(path).is_relative_to(python.parents[1])
@@ -101,7 +102,7 @@ def test_it_works_far_from_the_checkout(python: Path, compiler: Compiler, tmp_pa
     assert found and all(path.is_relative_to(python.parents[1]) for path in found)
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    model = compiler.model("llama_tied")
+    model = write_gguf(tmp_path / "model.gguf")
     settings = ("seq_len=32", "weights=int4", "lora.rank=4", "generate=on", "generate.context=64")
     compiled = ["compile", model, "--target", "host", "-o", tmp_path / "bundle", "--json"]
     compiled += [f"--set={setting}" for setting in settings]

@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 import sysconfig
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support.hosts import BUILD, ROOT
 from tests.support.zig import unpacked
@@ -52,20 +56,50 @@ def build_wheel(output: Path, machine: str, build: Path, glibc: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """A new environment with the wheel, which sees the packages of this one but not the checkout; its Python."""
+    """A new environment with the wheel, which sees what the wheel asks for and not the checkout; its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     places = [str(Path(path)) for path in sys.path if path.endswith("site-packages")]
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     # A path file's folder is searched for packages, and its own path files, such as the checkout's, are not read.
     (own / "shared.pth").write_text("\n".join(places))
-    for package in (
-        "executorch",
-        "mlx",
-    ):  # whose libraries the wheel's files look for beside their own package
-        (own / package).symlink_to(
-            next(Path(place, package) for place in places if Path(place, package).is_dir())
-        )
+    (own / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({sorted(_of_extras())}))\n"
+    )
+    # Its libraries are looked for beside the wheel's own files.
+    (executorch,) = (found for place in places if (found := Path(place, "executorch")).is_dir())
+    (own / "executorch").symlink_to(executorch)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     subprocess.run([*pip, "--no-deps", "--ignore-installed", str(wheel)], check=True)
     return python
+
+
+def _of_extras() -> set[str]:
+    """Modules here that nothing brings which the wheel asks for, extras left out."""
+    brought: set[str] = set()
+    asked = [Requirement("zoexport")]
+    while asked:
+        one = asked.pop()
+        name = canonicalize_name(one.name)
+        for extra in ("", *one.extras):
+            if f"{name}[{extra}]" not in brought:
+                brought |= {name, f"{name}[{extra}]"}
+                lines = map(Requirement, _requires(name))
+                asked += [
+                    line
+                    for line in lines
+                    if not line.marker or line.marker.evaluate({"extra": extra})
+                ]
+    return {
+        module
+        for module, names in metadata.packages_distributions().items()
+        if not brought.intersection(map(canonicalize_name, names))
+    }
+
+
+def _requires(name: str) -> list[str]:
+    """What an installed package asks for; nothing of one for another system."""
+    try:
+        return metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
