@@ -19,10 +19,10 @@ GLIBC = (2, 28)
 MANYLINUX = "manylinux_{}_{}".format(*GLIBC)
 
 
-def old_glibc(machine: str, scratch: Path) -> Path:
-    """The older glibc's libraries, where ``make wheel`` keeps them."""
+def old_glibc(machine: str, scratch: Path, *, anew: bool = False) -> Path:
+    """The older glibc's libraries, where ``make wheel`` keeps them; ``anew`` writes them again."""
     folder = BUILD / f"glibc-{machine}"
-    if not (folder / ".written").exists():
+    if anew or not (folder / ".written").exists():
         script = [sys.executable, str(ROOT / "cmake" / "old_glibc.py"), str(folder), machine]
         subprocess.run(
             [*script, ".".join(map(str, GLIBC))],
@@ -63,14 +63,14 @@ def install(wheel: Path, folder: Path) -> Path:
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     # A path file's folder is searched for packages, and its own path files, such as the checkout's, are not read.
     (own / "shared.pth").write_text("\n".join(places))
-    (own / "sitecustomize.py").write_text(
-        f"import sys\nsys.modules.update(dict.fromkeys({sorted(_of_extras())}))\n"
-    )
     # Its libraries are looked for beside the wheel's own files.
     (executorch,) = (found for place in places if (found := Path(place, "executorch")).is_dir())
     (own / "executorch").symlink_to(executorch)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     subprocess.run([*pip, "--no-deps", "--ignore-installed", str(wheel)], check=True)
+    (own / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({sorted(_of_extras())}))\n"
+    )
     return python
 
 
