@@ -178,9 +178,10 @@ lock: $(VENV)/.release ## Renew requirements/: versions and hashes of what make 
 
 # The C and C++ that is compiled in comes in Python packages too.
 sbom: $(VENV)/.packages $(VENV)/.release ## Write dist/zoexport.cdx.json: what a wheel holds and asks for, as CycloneDX
-	mkdir -p dist
+	mkdir -p build dist
+	sed "s/^dynamic = .*/version = \"$$($(BIN)/python -c 'import zoexport; print(zoexport.__version__)')\"/" pyproject.toml >build/pyproject.toml
 	{ cat requirements/wheel.txt cmake/monocypher.txt cmake/pcre2.txt; $(BIN)/pip freeze | grep nlohmann-json; } | \
-	  $(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml --mc-type library \
+	  $(BIN)/cyclonedx-py requirements --output-reproducible --pyproject build/pyproject.toml --mc-type library \
 	  --output-file dist/zoexport.cdx.json -
 
 test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
