@@ -11,6 +11,8 @@ PYTEST_ARGS ?=
 CONVERGENCE_ARGS ?=
 MASKS_ARGS ?=
 FEDERATED_ARGS ?=
+# 1: make setup installs the versions of requirements/dev.txt, whose hashes pip compares
+LOCKED ?=
 # Of make sweep and make fuzz, all targets together.
 SECONDS ?= 600
 CLANG ?= clang++
@@ -21,13 +23,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := exporter/zoexport/_native
 AARCH64 := build/aarch64
+MACHINE := $(shell uname -m)
+# As old as the dependencies' own wheels (docs/installing.md).
+MANYLINUX := manylinux_2_28
+# Files have the time of the newest commit.
+WHEEL = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel . --quiet --disable-pip-version-check \
+  --no-deps --no-build-isolation --wheel-dir dist
+LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-annotate \
+  --custom-compile-command "make lock"
+# What the torch of the package registry asks for beside itself, and others do not.
+OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc \
+  cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
+# Installs the checkout with extras. Its path alone stays of what scikit-build-core writes: a finder that it adds would come
+# before PYTHONPATH, and the tests of another work tree would run this one's package.
+define checkout
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(2) --editable ".[$(1)]"
+	@echo "$(abspath exporter)" | tee $(VENV)/lib/python3*/site-packages/_editable_skbc_zoexport.pth >/dev/null
+	@rm -f $(VENV)/lib/python3*/site-packages/_editable_skbc_zoexport.py
+endef
 PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS)
 SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup site demo bench bench-mebp bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
-  report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
+  wheel wheel-aarch64 sdist lock sbom report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
 help: ## Show this list
@@ -139,6 +159,31 @@ test-cpp: setup ## Run the C++ tests only
 test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK and npm)
 	$(BIN)/python -m pytest tests/kotlin $(PYTEST_ARGS)
 
+wheel: setup build/glibc-$(MACHINE)/.written ## Build dist/*.whl of the objects of make setup, and have auditwheel look at it
+	$(WHEEL) --config-settings build-dir=build --config-settings wheel.tags=py3-none-$(MANYLINUX)_$(MACHINE) \
+	  --config-settings cmake.define.ZOEXPORT_GLIBC="$(abspath build/glibc-$(MACHINE))"
+	$(BIN)/auditwheel show dist/zoexport-*-py3-none-$(MANYLINUX)_$(MACHINE).whl
+
+wheel-aarch64: setup $(AARCH64)/.built build/glibc-aarch64/.written ## The same for 64-bit ARM, of the objects of make test-aarch64
+	$(WHEEL) --config-settings build-dir=$(AARCH64)/native --config-settings wheel.tags=py3-none-$(MANYLINUX)_aarch64 \
+	  --config-settings cmake.define.ZOEXPORT_GLIBC="$(abspath build/glibc-aarch64)"
+
+sdist: $(VENV)/.packages ## Build dist/*.tar.gz
+	$(BIN)/python -c "from scikit_build_core.build import build_sdist; print(build_sdist('dist'))"
+
+# torch is the one that TORCH names.
+lock: $(VENV)/.release ## Renew requirements/: versions and hashes of what make setup LOCKED=1 installs, and of a wheel's packages
+	$(LOCK) --python-version 3.11 --extra dev $(addprefix --no-emit-package ,$(OF_TORCH)) --output-file requirements/dev.txt
+	$(LOCK) --python-version 3.11 --output-file requirements/wheel.txt
+
+# The C and C++ that is compiled in comes in Python packages too.
+sbom: $(VENV)/.packages $(VENV)/.release ## Write dist/zoexport.cdx.json: what a wheel holds and asks for, as CycloneDX
+	mkdir -p build dist
+	sed "s/^dynamic = .*/version = \"$$($(BIN)/python -c 'import zoexport; print(zoexport.__version__)')\"/" pyproject.toml >build/pyproject.toml
+	{ cat requirements/wheel.txt cmake/monocypher.txt cmake/pcre2.txt; $(BIN)/pip freeze | grep nlohmann-json; } | \
+	  $(BIN)/cyclonedx-py requirements --output-reproducible --pyproject build/pyproject.toml --mc-type library \
+	  --output-file dist/zoexport.cdx.json -
+
 test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
 	$(BIN)/python -m pytest tests/swift $(PYTEST_ARGS)
 
@@ -160,9 +205,9 @@ clean: ## Remove what setup built; downloaded models stay in the cache
 
 $(VENV)/.created:
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) was not found. \
-	Install Python 3.10 or newer, or run make with PYTHON=/path/to/python3." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: $(PYTHON) is \
-	$$($(PYTHON) -V 2>&1); Python 3.10 or newer is needed. Run make with PYTHON=/path/to/python3." >&2; exit 1; }
+	Install Python 3.11 or newer, or run make with PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is \
+	$$($(PYTHON) -V 2>&1); Python 3.11 or newer is needed. Run make with PYTHON=/path/to/python3." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) cannot create \
 	virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@command -v $(or $(CXX),g++) >/dev/null || { echo "error: no C++ compiler was found. \
@@ -176,11 +221,21 @@ $(VENV)/.torch: $(VENV)/.created
 	@touch $@
 
 $(VENV)/.packages: $(VENV)/.torch pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(if $(LOCKED),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	  -r requirements/dev.txt)
+	$(call checkout,dev,$(if $(LOCKED),--no-deps))
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.packages
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
+	$(call checkout,fuzz)
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.packages
+	$(call checkout,release)
+	@touch $@
+
+build/glibc-%/.written: $(VENV)/.release cmake/old_glibc.py
+	$(BIN)/python cmake/old_glibc.py $(@D) $* $(subst _,.,$(MANYLINUX:manylinux_%=%))
 	@touch $@
 
 build/.configured: $(VENV)/.packages CMakeLists.txt
@@ -192,16 +247,16 @@ build/.configured: $(VENV)/.packages CMakeLists.txt
 
 build/.installed: build/.configured $(SOURCES)
 	$(BIN)/cmake --build build --parallel $(JOBS)
-	$(BIN)/cmake --install build
+	$(BIN)/cmake --install build --prefix "$(abspath $(NATIVE))"
 	@touch $@
 
 # The same release as the one in .venv, for the other architecture: its libraries and headers, no Python, so that of
 # which Python it is for is all the same.
-$(AARCH64)/.executorch: $(VENV)/.packages cmake/executorch-aarch64.txt
+$(AARCH64)/.executorch: $(VENV)/.packages cmake/executorch.txt
 	rm -rf $(AARCH64)/wheel $(AARCH64)/package
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
 	  --python-version 3.12 --implementation cp --platform manylinux_2_28_aarch64 --dest $(AARCH64)/wheel \
-	  --require-hashes -r cmake/executorch-aarch64.txt
+	  --require-hashes -r cmake/executorch.txt
 	$(BIN)/python -m zipfile -e $(AARCH64)/wheel/*.whl $(AARCH64)/package
 	rm -rf $(AARCH64)/wheel
 	@touch $@

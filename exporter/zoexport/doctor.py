@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from zoexport import __version__
+from zoexport.core.native import FIX
+from zoexport.core.resources import in_checkout
 from zoexport.fetch import cache_dir
 
 _LOW_DISK_BYTES = 5e9
-_SETUP_COMMAND = "make setup"
-_SETUP = f"Run '{_SETUP_COMMAND}'."
+_AGAIN = "Install zoexport again."
 _EXTRA = re.compile(r"zoexport\[([\w-]+)\]")
 """Of an advice to install an extra."""
 #: Packages by what needs them; the optional ones name their extra.
 _PACKAGES = {
     "torch": "",
     "executorch": "",
+    "accelerate": "",
     "torchao": "",
     "transformers": "",
     "optimum": "",
@@ -34,7 +36,6 @@ _PACKAGES = {
     "safetensors": "",
     "gguf": "",
     "numpy": "",
-    "accelerate": "offload",
     "mlx": "ios-mlx",
     "peft": "peft",
     "matplotlib": "plot",
@@ -74,8 +75,12 @@ def examine() -> dict[str, Any]:
 
 def _command(checks: list[Check]) -> str | None:
     """The one command that gets what training needs; where all of that is there, what else there is to install."""
-    if any(check.fix == _SETUP for check in checks):
-        return _SETUP_COMMAND
+    if any(check.fix in (FIX, _AGAIN) for check in checks):
+        if in_checkout():
+            return "make setup"
+        # Of the file: no registry has the package.
+        wheel = f"zoexport-{__version__}-*.whl"
+        return f"{shlex.quote(sys.executable)} -m pip install --force-reinstall {wheel}"
     wrong = [check.fix for check in checks if check.status != "ok"]
     extras = sorted({name for fix in wrong for name in _EXTRA.findall(fix)})
     if not extras:
@@ -96,7 +101,7 @@ def _packages() -> Iterator[Check]:
             if extra:
                 yield Check(name, "optional", "not installed", f"pip install 'zoexport[{extra}]'.")
             else:
-                yield Check(name, "missing", "not installed", _SETUP)
+                yield Check(name, "missing", "not installed", _AGAIN)
 
 
 def _native() -> Check:
@@ -106,7 +111,7 @@ def _native() -> Check:
     answer = _ask(probe)
     if answer.returncode == 0:
         return Check(name, "ok", f"loads, ABI version {answer.stdout.strip()}")
-    return Check(name, "missing", _last_line(answer), _SETUP)
+    return Check(name, "missing", _last_line(answer), FIX)
 
 
 def _ask(probe: str) -> subprocess.CompletedProcess[str]:

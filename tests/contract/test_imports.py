@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ast
 import subprocess
-import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest brings it
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "exporter" / "zoexport"
@@ -136,11 +131,12 @@ def test_every_module_is_looked_at() -> None:
 
 def test_the_wheel_holds_the_package_and_optimum_s_command() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = project["tool"]["scikit-build"]["wheel"]
     # What optimum finds is a file of its namespace, and no package of ours.
     assert wheel["packages"] == ["exporter/zoexport", "exporter/optimum"]
     assert not list((PACKAGE.parent / "optimum").rglob("__init__.py"))
-    assert wheel["force-include"] == {"graphs/schema": "zoexport/schema"}
+    shared = {f"graphs/{name}": f"zoexport/{name}" for name in ("schema", "recipes")}
+    assert wheel["force-include"] == shared
     assert not (PACKAGE / RESEARCH).exists()
 
 

@@ -9,21 +9,16 @@ import itertools
 import json
 import subprocess
 import sys
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.support.hosts import BUILD, ROOT, needed
-from zoexport.core.errors import DataError
-from zoexport.fetch import Package, downloaded
+from tests.support.zig import unpacked
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
-_ZIG = Package(
-    "ziglang", "0.17.1", "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54"
-)
 _RUNTIME = ROOT / "runtime_ops"
 #: What an app links: all but ExecuTorch's engine and operators, and code for another processor.
 _PARTS = [
@@ -46,12 +41,7 @@ _FLAGS = [
 
 @pytest.fixture(scope="module")
 def zig(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("zig")
-    with downloaded(_ZIG, DataError) as wheel, zipfile.ZipFile(wheel) as content:
-        content.extractall(folder)
-    program = folder / "ziglang" / "zig"
-    program.chmod(0o755)
-    return program
+    return unpacked(tmp_path_factory.mktemp("zig"))
 
 
 def includes() -> list[str]:

@@ -21,6 +21,7 @@ _WATCHED = {
     "swift": "ios_app",
     "aarch64": "runtime_ops",
     "test_sanitized_cpp.py": "runtime_ops",
+    "test_wheel.py": "runtime_ops",
 }
 """Folder or file of tests -> the folder of sources that they are of, which no Python imports."""
 

@@ -11,4 +11,4 @@ _found = qnn_library.find()
 needs_qnn = pytest.mark.skipif(
     isinstance(_found, Problem), reason=_found.reason if isinstance(_found, Problem) else ""
 )
-"""Where there are none, as with Python 3.10; CI counts such a skip as a failure."""
+"""Where there are none; CI counts such a skip as a failure."""

@@ -14,6 +14,7 @@ from typing import IO, Any
 from zoexport.core import minisign, outside, trust
 from zoexport.core.errors import BundleError
 from zoexport.core.files import hashed, open_within, sha256
+from zoexport.core.resources import shared
 
 FILE = "manifest.json"
 SIGNATURE = "manifest.json.minisig"
@@ -238,10 +239,5 @@ def _check_schema(manifest: object, path: Path) -> None:
 
 
 def schema_path() -> Path:
-    """The schema: packaged beside the code, or in ``graphs/`` of a source tree."""
-    packaged = Path(__file__).parents[1] / "schema" / _SCHEMA
-    return (
-        packaged
-        if packaged.is_file()
-        else Path(__file__).parents[3] / "graphs" / "schema" / _SCHEMA
-    )
+    """The schema of manifests."""
+    return shared("schema") / _SCHEMA

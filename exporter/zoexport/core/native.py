@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from zoexport.core.errors import ZoExportError
 
 #: Names a folder that is used instead of the installed one.
 ENVIRONMENT = "ZOEXPORT_NATIVE_DIR"
+#: How the native part comes back, in a checkout and where the package is installed.
+FIX = "Run 'make setup' in a checkout; elsewhere install zoexport's wheel for this machine again."
+_LIBRARY = "libzoexport.dylib" if sys.platform == "darwin" else "libzoexport.so"
 
 
 def native_folder() -> Path:
@@ -23,7 +27,7 @@ def library_path() -> Path:
     Raises:
         ZoExportError: it was not built.
     """
-    return _find("libzoexport.so", "the native library")
+    return _find(_LIBRARY, "the native library")
 
 
 def runner_path() -> Path:
@@ -42,6 +46,6 @@ def _find(name: str, what: str) -> Path:
             what,
             found=f"no file {path}",
             expected=f"{name}, built for this machine",
-            fix=f"Run 'make setup', or set {ENVIRONMENT} to the folder that holds it.",
+            fix=f"{FIX} Or set {ENVIRONMENT} to the folder that holds it.",
         )
     return path

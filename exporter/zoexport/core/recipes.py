@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zoexport.core.errors import ConfigError, nearest
+from zoexport.core.resources import shared
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
 METHOD = "method"
@@ -45,10 +46,8 @@ class Recipe:
 
 
 def known() -> dict[str, Path]:
-    """The recipes that have names, by name: packaged beside the code, or in ``graphs/`` of a source tree."""
-    packaged = Path(__file__).parents[1] / "recipes"
-    folder = packaged if packaged.is_dir() else Path(__file__).parents[3] / "graphs" / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    """The recipes that have names, by name."""
+    return {path.stem: path for path in sorted(shared("recipes").glob("*.yaml"))}
 
 
 def read_recipe(recipe: StrPath | None) -> Recipe:

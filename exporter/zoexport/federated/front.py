@@ -219,7 +219,7 @@ def own_certificate(folder: Path) -> tuple[Path, Path]:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "zoexport loopback")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     address = x509.IPAddress(ipaddress.ip_address(LOOPBACK))
     identity = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     made = (

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.core.errors import ConfigError
 from zoexport.models.weights import StoredTensor, StoredWeights
 from zoexport.sensitivity.mapped import no_room
 
@@ -16,23 +15,6 @@ if TYPE_CHECKING:
     from zoexport.models import LoadedModel, WeightReader
 
 DEVICE_MAPS = ("auto", "cpu", "disk")
-
-
-def check_installed() -> None:
-    """Refuse a device map without accelerate.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import accelerate  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "option --device-map",
-            found="no package accelerate",
-            expected="accelerate, which offloads weights",
-            fix="Run pip install 'zoexport[offload]'.",
-        ) from error
 
 
 def offload(loaded: LoadedModel, device_map: str | Mapping[str, str | int], folder: Path) -> None:

@@ -107,10 +107,6 @@ def _check(
             fix="Choose another path"
             + ("." if output.is_dir() else ", or pass --force to replace it."),
         )
-    if device_map is not None:
-        from zoexport.sensitivity.offload import check_installed
-
-        check_installed()
 
 
 def choose_mask(

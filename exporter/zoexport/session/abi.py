@@ -29,7 +29,7 @@ from zoexport.core.errors import (
     StateError,
     ZoExportError,
 )
-from zoexport.core.native import library_path
+from zoexport.core.native import FIX, library_path
 from zoexport.session import structs
 
 VERSION = 2
@@ -176,14 +176,14 @@ def load(path: Path) -> ctypes.CDLL:
             str(path),
             found=str(error),
             expected="the native library, built for this environment",
-            fix="Run 'make setup' again.",
+            fix=FIX,
         ) from error
     if version != VERSION:
         raise ZoExportError(
             str(path),
             found=f"version {version} of its interface",
             expected=f"version {VERSION}",
-            fix="Run 'make setup' again.",
+            fix=FIX,
         )
     for name, arguments in _VERBS.items():
         function = getattr(loaded, name)

@@ -42,7 +42,7 @@ def needs_executorch(target: str, delegate: str = "") -> list[Problem]:
                 Problem(
                     f"target {target}",
                     f"the package {module} is not installed",
-                    "Run 'make setup', or pip install executorch==1.5.1 after torch.",
+                    "Install zoexport again, or pip install executorch==1.5.1.",
                 )
             ]
     return []

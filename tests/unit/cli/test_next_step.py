@@ -15,9 +15,10 @@ import pytest
 
 from tests.support.bundles import write_bundle
 from tests.support.sessions import open_session
-from zoexport import doctor
+from zoexport import __version__, doctor
 from zoexport.cli.completion import SHELLS, VARIABLE
 from zoexport.cli.main import cli, run
+from zoexport.core.native import FIX
 
 
 def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -79,7 +80,7 @@ def check(name: str, status: str, fix: str = "") -> doctor.Check:
         ([check("a", "missing", "Set ZOEXPORT_CACHE to a folder that can be written.")], None),
         (
             [
-                check("a", "missing", "Run 'make setup'."),
+                check("a", "missing", FIX),
                 check("b", "optional", "'zoexport[peft]'"),
             ],
             "make setup",
@@ -112,6 +113,17 @@ def test_doctor_fix_prints_one_command(
     assert line == (command or "# nothing is missing that a command installs")
     assert run(["doctor", "--fix", "--json"]) == code
     assert json.loads(capfd.readouterr().out)["command"] == command
+
+
+def test_doctor_fix_far_from_a_checkout_names_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "in_checkout", lambda: False)
+    monkeypatch.setattr(doctor, "_native", lambda: check("session library", "missing", FIX))
+    assert run(["doctor", "--fix"]) == 1
+    (line,) = capfd.readouterr().out.splitlines()
+    pip = [sys.executable, "-m", "pip", "install", "--force-reinstall"]
+    assert shlex.split(line) == [*pip, f"zoexport-{__version__}-*.whl"]
 
 
 def completed(*words: str) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from zoexport.core.mask import read_mask
 from zoexport.data import Candidate, corpus
 from zoexport.data.samples import Samples
 from zoexport.sensitivity import Linears, MaskConfig, choose_mask, linear_weights, mapped
-from zoexport.sensitivity import run as runs
 from zoexport.sensitivity.gradients import hessian_gradients, squared_gradients
 from zoexport.sensitivity.offload import offload
 
@@ -229,23 +227,6 @@ def test_an_offloaded_model_has_the_same_mask(
     if device_map in ("cpu", "disk"):
         assert all(parameter.is_meta for parameter in loaded.model.parameters())
     assert not list(tmp_path.glob(".*"))
-
-
-def test_no_device_map_without_accelerate(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "accelerate", None)
-    folder = save_tiny("llama", tmp_path / "model")
-    with pytest.raises(ConfigError, match=r"zoexport\[offload\]"):
-        runs.make_mask(
-            str(folder),
-            data=data,
-            output=tmp_path / "m.mask",
-            settings={},
-            device_map="disk",
-            force=False,
-            progress=quiet,
-        )
 
 
 def test_no_room_for_the_weights_of_a_model_without_files(tmp_path: Path) -> None:

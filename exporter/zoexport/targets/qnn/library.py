@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoexport.core.errors import ZoExportError
-from zoexport.core.native import native_folder
+from zoexport.core.native import FIX, native_folder
 from zoexport.core.types import Problem
 
 SDK_ROOT = "QNN_SDK_ROOT"
@@ -62,10 +62,7 @@ class QnnLibrary:
 def find() -> QnnLibrary | Problem:
     """The libraries, or why there are none. Loads nothing."""
     where = "Qualcomm's QNN libraries"
-    ways = (
-        f"Set {SDK_ROOT} to an official QNN SDK, or pip install 'zoexport[{EXTRA}]' "
-        f"(Python 3.11 or newer). {LICENCE}."
-    )
+    ways = f"Set {SDK_ROOT} to an official QNN SDK, or pip install 'zoexport[{EXTRA}]'. {LICENCE}."
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         reason = f"they compile for the NPU on x86-64 Linux only, and this is {sys.platform}"
         return Problem(where, reason, "Compile on another machine.")
@@ -83,7 +80,7 @@ def find() -> QnnLibrary | Problem:
             return Problem(where, f"{library.source} has no {library.folder / name}", ways)
     if library.proxy is not None and not library.proxy.is_file():
         reason = f"no {library.proxy}, through which ExecuTorch uses {library.source}"
-        return Problem(where, reason, "Run 'make setup'.")
+        return Problem(where, reason, FIX)
     return library
 
 
