@@ -224,7 +224,7 @@ def test_lines_that_are_no_json_and_files_that_are_none(tmp_path: Path) -> None:
             for loss in ("dpo", "orpo"):
                 with pytest.raises(DataError, match="no 'chosen' and 'rejected'"):
                     dataset.read(write(tmp_path, [line]), tokenizer, loss=loss)
-        with pytest.raises(ConfigError, match="loss: found 'hinge'"):
+        with pytest.raises(ConfigError, match="setting 'loss': found 'hinge'"):
             dataset.read(tmp_path / "data.jsonl", tokenizer, loss="hinge")
         assert len(dataset) == 0
         pair = {"prompt": "a", "chosen": "b", "rejected": "c"}
