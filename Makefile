@@ -46,7 +46,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup site demo bench bench-mebp bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
+.PHONY: help setup programs site demo bench bench-mebp bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 sdist lock sbom report-activations report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
@@ -55,6 +55,8 @@ help: ## Show this list
 
 setup: build/.installed ## Install everything into .venv and build the C++ runtime
 	@echo "Ready: $(BIN)/zoexport"
+
+programs: setup build/.programs
 
 site: setup ## Build the site into build/site; every link and name in it must lead somewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
@@ -109,26 +111,26 @@ test-all: ## Run all tests, and hundreds of random models on every target (hours
 	.ci/install-tools all
 	$(MAKE) test-cpp test-python test-rest test-sweep
 
-test-python: setup
+test-python: programs
 	$(PARALLEL) --dist worksteal -m "not slow and not sweep and not aarch64" $(PYTEST_ARGS)
 
 # Tests of one file share what they make, so files are shared out whole; what the newest commits touch comes first.
 # UNTIL=seconds since 1970: no test begins after that.
-test-rest: setup $(AARCH64)/.built
+test-rest: programs $(AARCH64)/.built
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(PARALLEL) --dist loadfile --no-loadscope-reorder --newest-first $(if $(UNTIL),--until $(UNTIL)) \
 	  -m "(slow or aarch64) and not sweep" $(PYTEST_ARGS)
 
-test-sweep: setup
+test-sweep: programs
 	$(PARALLEL) --dist worksteal -m sweep tests/sweep $(PYTEST_ARGS)
 
 sweep: setup ## Try random models on every target for SECONDS (600); failures are shrunk and can be replayed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.sweep.run --seconds $(SECONDS)
 
-test-unit: setup ## Run the quick Python tests only
+test-unit: programs ## Run the quick Python tests only
 	$(PARALLEL) --dist worksteal -m "not slow and not parity and not network and not aarch64 and not sweep" $(PYTEST_ARGS)
 
-test-aarch64: setup $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
+test-aarch64: programs $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
 
@@ -136,7 +138,7 @@ test-sanitized: setup ## Run the C++ tests under sanitizers: KIND=address (and u
 	$(BIN)/python -m pytest tests/slow/test_sanitized_cpp.py $(if $(KIND),-k $(KIND)) $(PYTEST_ARGS)
 
 # The slow test builds what it needs; then the quick tests of the session, whose own processes are watched too.
-test-sanitized-session: setup ## Run the session from Python under address and undefined-behaviour sanitizers
+test-sanitized-session: programs ## Run the session from Python under address and undefined-behaviour sanitizers
 	$(BIN)/python -m pytest tests/slow/test_sanitized_session.py $(PYTEST_ARGS)
 	LD_PRELOAD="$$($(or $(CXX),g++) -print-file-name=libasan.so) $$($(or $(CXX),g++) -print-file-name=libstdc++.so)" \
 	  PYTHONMALLOC=malloc OMP_NUM_THREADS=1 \
@@ -150,13 +152,13 @@ fuzz: setup $(VENV)/.fuzz ## Run the fuzz targets for SECONDS (600) of CPU time 
 	$(BIN)/cmake --build build/fuzz --parallel $(JOBS) --target fuzz
 	$(BIN)/python -m tests.fuzz.run --build build/fuzz --seconds $(SECONDS) --jobs $(JOBS)
 
-test-federation: setup ## Run Flower's engine and real processes only (needs openssl and ssh-keygen)
+test-federation: programs ## Run Flower's engine and real processes only (needs openssl and ssh-keygen)
 	$(BIN)/python -m pytest -m federation tests/slow $(PYTEST_ARGS)
 
-test-cpp: setup ## Run the C++ tests only
+test-cpp: programs ## Run the C++ tests only
 	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error
 
-test-kotlin: setup ## Run the Kotlin host's tests only (needs a JDK and npm)
+test-kotlin: programs ## Run the Kotlin host's tests only (needs a JDK and npm)
 	$(BIN)/python -m pytest tests/kotlin $(PYTEST_ARGS)
 
 wheel: setup build/glibc-$(MACHINE)/.written ## Build dist/*.whl of the objects of make setup, and have auditwheel look at it
@@ -184,7 +186,7 @@ sbom: $(VENV)/.packages $(VENV)/.release ## Write dist/zoexport.cdx.json: what a
 	  $(BIN)/cyclonedx-py requirements --output-reproducible --pyproject build/pyproject.toml --mc-type library \
 	  --output-file dist/zoexport.cdx.json -
 
-test-swift: setup ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
+test-swift: programs ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
 	$(BIN)/python -m pytest tests/swift $(PYTEST_ARGS)
 
 check: build/.configured ## Check format, lint and types, of Python and C++
@@ -246,8 +248,14 @@ build/.configured: $(VENV)/.packages CMakeLists.txt
 	@touch $@
 
 build/.installed: build/.configured $(SOURCES)
-	$(BIN)/cmake --build build --parallel $(JOBS)
+	$(BIN)/cmake --build build --parallel $(JOBS) --target runtime
 	$(BIN)/cmake --install build --prefix "$(abspath $(NATIVE))"
+	@touch $@
+
+# Tests, programs that fuzz and measure, and the library of an app, which tests load.
+build/.programs: build/.installed
+	$(BIN)/cmake --build build --parallel $(JOBS)
+	$(BIN)/cmake --install build --prefix "$(abspath $(NATIVE))" --component tests
 	@touch $@
 
 # The same release as the one in .venv, for the other architecture: its libraries and headers, no Python, so that of
