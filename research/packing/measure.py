@@ -31,7 +31,7 @@ MARK = "bench-packing"
 MODEL = "smollm2-135m"
 SEQ_LEN = 256
 SETTINGS = {"lora.targets": "all-linear", "seq_len": str(SEQ_LEN), "generate": "off"}
-TEXTS = {25: 96, 600: 6}
+TEXTS = {25: 48, 600: 4}
 """Texts by their words."""
 TIMES = 3
 """Passes of each kind, in turn."""
