@@ -61,8 +61,8 @@ def compile(
     """Compile a model into a bundle.
 
     Args:
-        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, or a live transformers
-            model, which is saved below the cache first.
+        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, ``shape:NAME`` for
+            random weights, or a live transformers model, which is saved below the cache first.
         tokenizer: of a live model; the others bring theirs.
         method, target: see ``zoexport methods`` and ``zoexport targets``; the method defaults by target.
         output: the bundle's folder, ``./<model>-<method>-<target>`` where None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,14 @@ import numpy as np
 from zoexport import models
 from zoexport.build import compile_bundle
 from zoexport.core.errors import ConfigError
+from zoexport.core.files import atomic_folder
 from zoexport.core.types import Progress
 from zoexport.fetch import downloaded
+from zoexport.models.shapes import published, write_random
 from zoexport.models.source import REGISTRY
 
 SMOLLM2 = "smollm2-135m"
-QWEN2 = {
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "max_position_embeddings": 32768,
-    "num_attention_heads": 14,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": True,
-    "vocab_size": 151936,
-}
-"""Of Qwen2.5-0.5B."""
+QWEN2 = "qwen2.5-0.5b"
 ACTIVATIONS = ("fp32", "int8")
 _BLOCK = 32
 """Weights of a block of GGUF's Q4_0: 16 bytes of codes after a scale in float16."""
@@ -63,11 +54,12 @@ def smollm2(folder: Path, progress: Progress) -> Compared:
     return Compared("SmolLM2-135M", bundles, gguf, "Q4_1", 49152)
 
 
-def qwen2(folder: Path, progress: Progress, shape: dict[str, Any] = QWEN2) -> Compared:
-    """Random weights in the shapes of a Qwen2 model; what they say is of no use, how long it takes is."""
+def qwen2(folder: Path, progress: Progress) -> Compared:
+    """Random weights in the shapes of Qwen2.5-0.5B; what they say is of no use, how long it takes is."""
     model = folder / "qwen2"
     if not model.is_dir():
-        _random_model(model, shape)
+        _random_model(model)
+    shape = json.loads((model / "config.json").read_text(encoding="utf-8"))
     gguf = folder / "qwen2.gguf"
     if not gguf.is_file():
         random_gguf(gguf, shape)
@@ -93,27 +85,13 @@ def _compiled(model: str, bundle: Path, progress: Progress) -> dict[str, Path]:
     return bundles
 
 
-def _random_model(folder: Path, shape: dict[str, Any]) -> None:
-    """A Hugging Face folder, its matrices in bfloat16, with a tokenizer that fits none of its tokens."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    with torch.device("meta"):
-        model: Any = Qwen2ForCausalLM(Qwen2Config(**shape))
-    model = model.to(torch.bfloat16).to_empty(device="cpu")
-    model.tie_weights()
-    values = 0.02 * torch.randn(1 << 20, generator=torch.Generator().manual_seed(1))
-    for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:
-            torch.nn.init.constant_(parameter, 1.0 if "norm" in name else 0.0)
-        else:
-            flat = parameter.data.view(-1)
-            for start in range(0, len(flat), len(values)):
-                flat[start : start + len(values)] = values[: len(flat) - start]
-    model.save_pretrained(folder)
+def _random_model(folder: Path) -> None:
+    """A Hugging Face folder of that shape, with a tokenizer that fits none of its tokens."""
     loaded = models.load(models.resolve(SMOLLM2))  # whose files last as long as it does
-    for path in loaded.tokenizer_files:
-        (folder / path.name).write_bytes(path.read_bytes())
+    with atomic_folder(folder) as output:
+        write_random(published(QWEN2), output)
+        for path in loaded.tokenizer_files:
+            (output / path.name).write_bytes(path.read_bytes())
 
 
 def random_gguf(path: Path, shape: dict[str, Any]) -> None:

@@ -135,7 +135,7 @@ def test_the_wheel_holds_the_package_and_optimum_s_command() -> None:
     # What optimum finds is a file of its namespace, and no package of ours.
     assert wheel["packages"] == ["exporter/zoexport", "exporter/optimum"]
     assert not list((PACKAGE.parent / "optimum").rglob("__init__.py"))
-    shared = {f"graphs/{name}": f"zoexport/{name}" for name in ("schema", "recipes")}
+    shared = {f"graphs/{name}": f"zoexport/{name}" for name in ("schema", "recipes", "shapes")}
     assert wheel["force-include"] == shared
     assert not (PACKAGE / RESEARCH).exists()
 

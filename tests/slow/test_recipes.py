@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.recipes import CONFIGS, model_of, row, rows_of_page
+from tests.support.recipes import model_of, row, rows_of_page
 from zoexport import models
 from zoexport.core.recipes import known
 
@@ -35,7 +35,7 @@ def test_the_page_has_every_recipe_and_every_configuration_one() -> None:
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_configurations_are_those_that_were_published(name: str) -> None:
-    model = models.blank(models.resolve(str(CONFIGS / name), weights=False)).model
+    model = models.blank(models.resolve(f"shape:{name}")).model
     count = sum(p.numel() for p in model.parameters())
     assert count == pytest.approx(PARAMETERS[name], rel=0.01)
 

@@ -61,10 +61,11 @@ def test_what_is_in_it(wheel: Path) -> None:
         texts = {name: content.read(name) for name in names}
     native = {f"zoexport/_native/{name}" for name in (*NATIVE, *LICENCES)}
     assert {name for name in names if "/_native/" in name} == native
-    recipes = {path.name for path in (ROOT / "graphs" / "recipes").iterdir()}
-    assert {name for name in names if name.startswith("zoexport/recipes/")} == {
-        f"zoexport/recipes/{name}" for name in recipes
-    }
+    for kind in ("recipes", "shapes"):
+        files = (path for path in (ROOT / "graphs" / kind).rglob("*") if path.is_file())
+        assert {name for name in names if name.startswith(f"zoexport/{kind}/")} == {
+            f"zoexport/{path.relative_to(ROOT / 'graphs')}" for path in files
+        }
     assert "zoexport/schema/manifest.schema.json" in names
     assert "optimum/commands/register/register_zoexport.py" in names
     tops = {name.split("/")[0] for name in names}

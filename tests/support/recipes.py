@@ -2,7 +2,7 @@
 
     python -m tests.support.recipes
 
-renews the table. Models are their published configurations (tests/support/configs), without weights and tokenizers.
+renews the table. Models are their published configurations (graphs/shapes), without weights and tokenizers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from zoexport.core.recipes import comment, known
 from zoexport.plan import plan_training
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-CONFIGS = Path(__file__).parent / "configs"
 BEGIN, END = "<!-- plans of recipes -->\n", "<!-- end -->"
 HEADER = """\
 | recipe | planned for | target | app | `zoexport train` | bundle | state, scratch | a step |
@@ -33,7 +32,7 @@ def row(recipe: str) -> str:
     words = shlex.split(comment(known()[recipe])[1])
     target = words[words.index("--target") + 1]
     found = plan_training(
-        str(CONFIGS / model_of(recipe)),
+        f"shape:{model_of(recipe)}",
         method=None,
         target=target,
         settings=dict(word.split("=") for word in words if "=" in word),

@@ -45,7 +45,7 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     """The figures as lines for a terminal."""
     found = result["conditions"]
     shown = [
-        f"{found['model']['name']} on {found['cpu']}, {found['threads']} of {found['cores']} cores, "
+        f"{_model(found)} on {found['cpu']}, {found['threads']} of {found['cores']} cores, "
         f"{found['rounds']} rounds",
         "",
         table(_HEADER, [_row(entry) for entry in result["results"]]),
@@ -77,7 +77,7 @@ def markdown(result: Mapping[str, Any]) -> str:
     settings = ", ".join(f"{key}={value}" for key, value in found["settings"].items()) or "defaults"
     busy = " to ".join(map(str, found["load_average"]))
     text += [
-        f"- {found['model']['name']}, {found['model']['parameters']:,} parameters; settings: {settings}",
+        f"- {_model(found)}, {found['model']['parameters']:,} parameters; settings: {settings}",
         f"- {found['cpu']}, {found['threads']} threads on {found['cores']} cores, {found['system']}; "
         f"load average {busy}",
         f"- {versions}, Python {found['python']}; {found['date'][:10]}",
@@ -89,6 +89,12 @@ def markdown(result: Mapping[str, Any]) -> str:
     if warning := busy_warning(found):
         text += [f"- **Preliminary**: {warning}"]
     return "\n".join(text) + "\n"
+
+
+def _model(found: Mapping[str, Any]) -> str:
+    """The model's name, and whose shape it has where its weights are random; older measurements do not say."""
+    shape = found.get("random_weights")
+    return str(found["model"]["name"]) if shape is None else f"random weights of {shape}'s shape"
 
 
 def busy_warning(found: Mapping[str, Any]) -> str | None:

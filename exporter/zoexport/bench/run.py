@@ -58,7 +58,8 @@ def bench(
         progress: called with what is being done and how far it is.
 
     Returns:
-        The keys of ``bench --json``: results, ratios, kernels, unpacking, conditions.
+        The keys of ``bench --json``: results, ratios, kernels, unpacking, conditions. ``random_weights`` of the
+        conditions names the shape that the model has random weights of; None where they are its own.
 
     Raises:
         ZoExportError: something cannot be used, compiled or run; ``folder`` is then not written. Rounds that were
@@ -67,6 +68,8 @@ def bench(
     threads = threads or usable_cores()
     work = work or cache_dir() / "bench"
     runner_path()
+    from zoexport import models
+
     with contextlib.ExitStack() as stack:
         written = None
         if folder is not None:
@@ -119,6 +122,7 @@ def bench(
                 "date": started,
                 "finished": _now(),
                 **content,
+                "random_weights": models.shape_of(model["source"]),
                 "resumed_rounds": resumed,
                 "load_average": [busy, conditions.load_average()],
                 "workload": conditions.WORKLOAD,
@@ -163,7 +167,7 @@ def _within_positions(variants: Sequence[Variant], model: str) -> list[Variant]:
     from zoexport import models
     from zoexport.ir.capture import position_limit
 
-    limit = position_limit(models.load(models.resolve(model), lazy=True).model)
+    limit = position_limit(models.blank(models.resolve(model)).model)
     if limit is None or limit >= longest:
         return list(variants)
     return [variant for variant in variants if variant.shape.seq_len <= limit]
@@ -216,8 +220,11 @@ def _compile(
     compiled.check(stepped, target, settings)
     from zoexport import models
 
-    progress("hashing the model", None)
     source = models.resolve(model)
+    hashed = (
+        "the model" if source.kind != "shape" else "random weights, written where there are none"
+    )
+    progress(f"hashing {hashed}", None)
     digest = models.fingerprint(source)
     found: dict[Variant, Path] = {}
     for variant in stepped:

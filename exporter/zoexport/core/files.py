@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -155,6 +157,28 @@ def refuse_existing(path: Path, *, replace: bool) -> None:
             expected="a path that does not exist yet",
             fix="Choose another path, or pass --force to replace it.",
         )
+
+
+@contextlib.contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Wait until no other process is in this block for the same ``path``, and remove what killed ones left beside it.
+
+    Args:
+        path: a folder that the block writes with :func:`atomic_folder`, and nothing else writes.
+
+    Raises:
+        ConfigError: the place cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f"{path.name}.lock").open("a")
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
 
 
 @contextlib.contextmanager

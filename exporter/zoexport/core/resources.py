@@ -12,7 +12,7 @@ def in_checkout() -> bool:
 
 
 def shared(name: str) -> Path:
-    """The folder ``name`` of ``graphs/`` that a wheel brings along: ``schema`` or ``recipes``."""
+    """The folder ``name`` of ``graphs/`` that a wheel brings along: ``schema``, ``recipes`` or ``shapes``."""
     package = Path(str(files("zoexport")))
     packaged = package / name
     return packaged if packaged.is_dir() else package.parents[1] / "graphs" / name

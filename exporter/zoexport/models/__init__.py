@@ -8,6 +8,7 @@ from __future__ import annotations
 from zoexport.models.blank import BlankModel, blank
 from zoexport.models.load import LoadedModel, fingerprint, load
 from zoexport.models.original import load_original
+from zoexport.models.shapes import shape_of
 from zoexport.models.source import REGISTRY, ModelSource, resolve
 from zoexport.models.targets import adapter_targets, linear_names
 from zoexport.models.weights import WeightReader
@@ -25,4 +26,5 @@ __all__ = [
     "load",
     "load_original",
     "resolve",
+    "shape_of",
 ]

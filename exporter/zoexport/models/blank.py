@@ -18,6 +18,7 @@ from zoexport.models.load import (
     unreadable,
 )
 from zoexport.models.quiet import quiet
+from zoexport.models.shapes import published, shape_of
 from zoexport.models.source import ModelSource
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ def _folder(source: ModelSource) -> Path:
         return source.path
     if source.kind == "registry":
         return registry_folder(source.name)
+    shape = shape_of(source.argument)
+    if shape is not None:
+        return published(shape)
     return hub_folder(source.argument, weights=False)
 
 

@@ -24,6 +24,7 @@ from zoexport.models.language import (
     model_class,
 )
 from zoexport.models.quiet import quiet
+from zoexport.models.shapes import shape_folder, shape_of
 from zoexport.models.source import REGISTRY, ModelSource, weight_files
 from zoexport.models.stand_ins import StandIns
 from zoexport.models.tokenizer_files import save_tokenizer
@@ -89,7 +90,7 @@ class LoadedModel:
 
 
 def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> LoadedModel:
-    """Load a model; what must be fetched is fetched into the cache first.
+    """Load a model; what must be fetched is fetched into the cache first, and random weights are written there.
 
     Args:
         source: of :func:`~zoexport.models.resolve`.
@@ -100,34 +101,36 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
 
     Raises:
         ModelError: nothing to fetch it from, damaged files, or weights that do not fit the configuration.
+        ConfigError: random weights cannot be written.
     """
     with quiet(verbose):
         if source.kind == "gguf":
             assert source.path is not None
             return _load_gguf(source, source.path)
-        if source.kind == "directory":
-            assert source.path is not None
-            return _load_directory(source, source.path, lazy)
-        if source.kind == "registry":
-            return _load_directory(source, registry_folder(source.name), lazy)
-        return _load_directory(source, hub_folder(source.argument), lazy)
+        return _load_directory(source, _folder(source), lazy)
 
 
 def fingerprint(source: ModelSource) -> str:
-    """The ``sha256`` that :func:`load` would give, without loading; what must be fetched is fetched.
+    """The ``sha256`` that :func:`load` would give, without loading; what must be fetched or written is.
 
     Raises:
         ModelError: nothing to fetch it from, or files are missing.
+        ConfigError: random weights cannot be written.
     """
     if source.kind == "gguf":
         assert source.path is not None
         return _digest([source.path])
-    if source.kind == "directory":
-        assert source.path is not None
-        return _digest(weight_files(source.path))
+    return _digest(weight_files(_folder(source)))
+
+
+def _folder(source: ModelSource) -> Path:
+    """The Hugging Face directory of a source that is no GGUF file; what is missing is fetched, or written."""
+    if source.path is not None:
+        return source.path
     if source.kind == "registry":
-        return _digest(weight_files(registry_folder(source.name)))
-    return _digest(weight_files(hub_folder(source.argument)))
+        return registry_folder(source.name)
+    shape = shape_of(source.argument)
+    return hub_folder(source.argument) if shape is None else shape_folder(shape)
 
 
 def registry_folder(name: str) -> Path:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from zoexport.core.errors import ModelError, nearest
 from zoexport.fetch import Package
+from zoexport.models import shapes
 from zoexport.models.language import language_config, read_json
 from zoexport.models.weights import open_safetensors
 
@@ -53,12 +54,12 @@ class ModelSource:
     Attributes:
         kind: how it is loaded.
         argument: what :func:`resolve` takes to find it again from any working folder.
-        name: a short name for folders and reports.
+        name: a short name for folders and reports; it says of a shape that its weights are random.
         base: what PEFT knows the model as: a hub id, or the folder.
         path: the folder or GGUF file, for these two kinds.
     """
 
-    kind: Literal["directory", "gguf", "hub", "registry"]
+    kind: Literal["directory", "gguf", "hub", "registry", "shape"]
     argument: str
     name: str
     base: str
@@ -69,12 +70,18 @@ def resolve(argument: str, *, weights: bool = True) -> ModelSource:
     """Find out what a MODEL argument is; no weight is read and nothing is downloaded.
 
     Args:
-        argument: a Hugging Face directory, a GGUF file, a hub id, or a name of :data:`REGISTRY`.
+        argument: a Hugging Face directory, a GGUF file, a hub id, a name of :data:`REGISTRY`, or ``shape:`` with the
+            name of a published configuration, which means random weights.
         weights: whether a directory must hold the model's weights; else its config.json is enough.
 
     Raises:
         ModelError: it is none of them, files are missing, or it is no language model.
+        ConfigError: no shape has the name.
     """
+    shape = shapes.shape_of(argument)
+    if shape is not None:
+        shapes.published(shape)
+        return ModelSource("shape", argument, f"{shape}-random", argument)
     path = Path(argument).expanduser()
     if not argument.strip():
         raise _unknown(argument, "an empty name")
@@ -108,8 +115,8 @@ def _unknown(argument: str, found: str, close: str = "") -> ModelError:
     return ModelError(
         f"model {argument!r}",
         found=found,
-        expected="a Hugging Face directory, a GGUF file, a hub id such as org/name, or one of "
-        + ", ".join(REGISTRY),
+        expected="a Hugging Face directory, a GGUF file, a hub id such as org/name, "
+        f"{shapes.PREFIX}NAME (random weights), or one of " + ", ".join(REGISTRY),
         fix=f"Check the name.{close}",
     )
 

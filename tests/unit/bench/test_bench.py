@@ -271,7 +271,10 @@ def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> No
     assert (tmp_path / output.PICTURE).read_bytes() == first
     shown = "\n".join(output.lines(result))
     assert "faster than eager: prge int4, seq 64" in shown and "4.5" in shown
-    assert "busy" not in shown + page
+    assert "busy" not in shown + page and "random" not in shown + page
+    result["conditions"]["random_weights"] = "qwen2.5-0.5b"
+    for text in ("\n".join(output.lines(result)), output.markdown(result)):
+        assert "random weights of qwen2.5-0.5b's shape" in text
     result["conditions"]["load_average"] = [0.1, 3.5]
     assert "busy" in "\n".join(output.lines(result)) and "**Preliminary**" in output.markdown(
         result
@@ -292,6 +295,9 @@ def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> No
         (["MODEL", "--weights", "int5"], 2, "setting 'weights': found 'int5'"),
         (["MODEL", "--set", "batch=2"], 2, "--batch, which takes several values"),
         (["MODEL", "--target", "moon"], 2, "moon"),
+        ([], 2, "found neither"),
+        (["MODEL", "--shape", "qwen2.5-0.5b"], 2, "found both"),
+        (["--shape", "qwen2.5-0.6b"], 2, "expected one of gemma3-1b, gemma3-4b, llama3.2-1b"),
         (["nothing-like-this/at-all/x"], 1, "no such file or directory"),
         (["BUNDLE", "--queries", "2"], 2, "option --queries: found bundles"),
         (["BUNDLE", "nowhere"], 2, "argument nowhere: found no such folder"),

@@ -144,6 +144,7 @@ def completed(*words: str) -> set[str]:
         (("compile", "m", "--target", "ios-"), ("plain,ios-mlx", "plain,ios-coreml")),
         (("plan", "m", "--method", "m"), ("plain,mebp", "plain,mezo")),
         (("compile", "m", "--recipe", "qwen3-0"), ("plain,qwen3-0.6b-mebp",)),
+        (("bench", "--shape", "qwen3-0"), ("plain,qwen3-0.6b",)),
         (("compile", "m", "--method", "mebp", "--set", "cl"), ("plain,clip=",)),
         (("compile", "m", "--method", "prge", "--set", "cl"), ()),
         (("train", "b", "--data", "tr"), ("file,tr",)),

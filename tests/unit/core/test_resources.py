@@ -13,7 +13,7 @@ from zoexport.core.resources import shared
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("name", ["schema", "recipes"])
+@pytest.mark.parametrize("name", ["schema", "recipes", "shapes"])
 def test_in_a_checkout(name: str) -> None:
     assert shared(name) == ROOT / "graphs" / name and shared(name).is_dir()
 
