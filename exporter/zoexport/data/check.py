@@ -174,8 +174,9 @@ class _Reader:
                 if len(found.shortened_at) < found.limit:
                     found.shortened_at.append(where)
             _count(json.loads(line), self._tokenizer, found)
-        with self._usable.open("ab") as file:
-            file.write(path.read_bytes())
+        if self._how["pack"] == "on":  # rows are known of all lines together
+            with self._usable.open("ab") as file:
+                file.write(path.read_bytes())
 
     def rows(self) -> int:
         """Of all that can be used."""

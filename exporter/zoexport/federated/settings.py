@@ -11,6 +11,7 @@ from zoexport.federated import models
 from zoexport.federated.terms import ALGORITHMS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
 from zoexport.session import Session, no_programs
+from zoexport.session.examples import reading
 from zoexport.train import runtime_settings
 
 
@@ -46,7 +47,7 @@ def terms_of(
             expected="0: a round's steps have one rate",
             fix="Leave it out.",
         )
-    if settings.get("pack", manifest["settings"].get("pack", "off")) != "off":
+    if reading({**manifest["settings"], **settings})["pack"] != "off":
         raise ConfigError(
             "setting 'pack'",
             found="on",
