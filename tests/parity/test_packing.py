@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.runner import ran
 from tests.support.tiny_models import SENTENCES
 from zoexport.api import Bundle
-from zoexport.core.native import runner_path
 
 pytestmark = pytest.mark.parity
-
-
-def ran(verb: str, bundle: Path, *arguments: object) -> dict[str, Any]:
-    line = [runner_path(), verb, "--bundle", bundle, *arguments, "--json"]
-    done = subprocess.run(list(map(str, line)), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def test_a_bundle_that_packs_does_so_everywhere(compiler: Compiler, tmp_path: Path) -> None:

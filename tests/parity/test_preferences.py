@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.runner import ran
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
 from zoexport.api import Bundle
-from zoexport.core.native import runner_path
 from zoexport.parity import parity
 
 pytestmark = pytest.mark.parity
@@ -79,7 +78,7 @@ def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path
     run = ("--data", data, "--state", tmp_path / "runner", "--steps", 12, "--lr", 0.01)
     held_out = ("--eval-data", data, "--eval-every", 6)
     loss = ("--loss", "dpo", "--dpo-beta", 0.5)
-    found = _ran("train", bundle, *run, *held_out, *loss)
+    found = ran("train", bundle, *run, *held_out, *loss)
     assert found["losses"] == expected.losses
     assert found["evaluations"] == expected.evaluations
     first, *_, last = expected.evaluations
@@ -90,16 +89,8 @@ def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path
         assert ours.read_bytes() == theirs.read_bytes(), name
     by_key = {"loss": "dpo", "dpo.beta": 0.5}
     evaluated = opened.evaluate(data, state=tmp_path / "ours", by_key=by_key)
-    found = _ran("eval", bundle, "--data", data, "--state", tmp_path / "runner", *loss)
+    found = ran("eval", bundle, "--data", data, "--state", tmp_path / "runner", *loss)
     for key in ("loss", "accuracy", "margin"):
         assert found[key] == getattr(evaluated, key), key
     best = next(one for one in expected.evaluations if one["step"] == expected.best_step)
     assert evaluated.margin == pytest.approx(best["margin"], rel=1e-6)
-
-
-def _ran(verb: str, bundle: Path, *arguments: object) -> dict[str, Any]:
-    line = [runner_path(), verb, "--bundle", bundle, *arguments, "--json"]
-    done = subprocess.run(list(map(str, line)), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found

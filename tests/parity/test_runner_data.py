@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.runner import ran
 from tests.support.tiny_models import SENTENCES
 from zoexport.api import Bundle
 from zoexport.core.native import runner_path
@@ -33,14 +34,6 @@ def data(tmp_path: Path) -> Path:
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in LINES), "utf-8")
     return path
-
-
-def ran(verb: str, bundle: Path, *arguments: object, code: int = 0) -> dict[str, Any]:
-    line = [runner_path(), verb, "--bundle", bundle, *arguments, "--json"]
-    done = subprocess.run(list(map(str, line)), capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def test_a_run_is_that_of_the_command_line(compiler: Compiler, data: Path, tmp_path: Path) -> None:
