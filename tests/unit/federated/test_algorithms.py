@@ -219,6 +219,14 @@ def test_settings_become_terms(mezo: Path, mebp: Path, compiler: Compiler) -> No
         checked_terms(mezo, manifest, None, 4, {"lr_schedule": "linear"})
     with pytest.raises(ConfigError, match="one rate"):
         checked_terms(mezo, manifest, None, 4, {"warmup": "3"})
+    packs = {**manifest, "settings": {**manifest["settings"], "pack": "on"}}
+    for given, settings in ((manifest, {"pack": "on"}), (packs, {})):
+        with pytest.raises(ConfigError, match="setting 'pack': found on; expected off"):
+            checked_terms(mezo, given, None, 4, settings)
+    assert checked_terms(mezo, packs, None, 4, {"pack": "off"}).loss == "full"
+    for key in ("choices", "dpo.beta", "orpo.beta"):
+        with pytest.raises(ConfigError, match="the bundle's own, which every client has"):
+            checked_terms(mezo, manifest, None, 4, {key: "mean" if key == "choices" else "0.5"})
     prge = compiler.bundle("llama", "prge", queries=2)
     with pytest.raises(ConfigError, match="no forward differences"):
         checked_terms(prge, manifests.read(prge), "decomfl", 4, {})
