@@ -1,10 +1,14 @@
 // What ExecuTorch takes on trust in the tables of a program file.
 #pragma once
 
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace zoexport {
@@ -76,15 +80,19 @@ class FlatTable {
   const uint8_t* place_;
 };
 
-// Which tensors of a method have memory when its instructions reach them.
+// Which tensors of a method have memory when its instructions reach them, and where that lies.
 class TensorMemory {
  public:
   explicit TensorMemory(const FlatTable& plan)
-      : plan_(plan), values_(plan.tables(kValues)), has_(values_.size(), true) {
+      : plan_(plan), values_(plan.tables(kValues)), has_(values_.size(), true), planned_(values_.size()) {
     const std::vector<bool> is_input = marked(plan.numbers(kInputs)), is_output = marked(plan.numbers(kOutputs));
     for (size_t i = 0; i < values_.size() && problem_.empty(); ++i) {
       const auto tensor = values_[i].number<uint8_t>(kValueType) == kTensor ? values_[i].table(kValue) : std::nullopt;
-      if (!tensor || tensor->has(kMemory)) {
+      if (!tensor) {
+        continue;
+      }
+      if (const auto memory = tensor->table(kMemory)) {
+        planned_[i] = place_of(*tensor, *memory);
         continue;
       }
       const auto more = tensor->table(kMore);
@@ -114,12 +122,31 @@ class TensorMemory {
   static constexpr uint16_t kValues = 2, kInputs = 3, kOutputs = 4, kChains = 5, kOperators = 6;
   static constexpr uint16_t kValueType = 0, kValue = 1;
   static constexpr uint8_t kTensor = 5, kTensors = 10, kOptionalTensors = 11;
-  static constexpr uint16_t kData = 5, kMemory = 6, kMore = 9;  // of a tensor
+  static constexpr uint16_t kType = 0, kSizes = 2, kData = 5, kMemory = 6, kMore = 9;  // of a tensor
   static constexpr uint16_t kLocation = 2;
   static constexpr uint8_t kExternal = 1;  // data of another file; without one, the program is not loaded
   static constexpr uint16_t kInstructions = 2, kInstructionType = 0, kInstruction = 1;
   static constexpr uint8_t kKernelCall = 1, kDelegateCall = 2, kMove = 3, kJump = 4, kFree = 5;
   static constexpr uint16_t kArguments = 1;
+
+  // Bytes of a buffer of the plan, from begin up to end.
+  struct Place {
+    uint32_t buffer;
+    uint64_t begin, end;
+  };
+
+  // Sizes that are no sizes, and types that are none, ExecuTorch refuses itself.
+  static Place place_of(const FlatTable& tensor, const FlatTable& memory) {
+    const auto type = static_cast<executorch::aten::ScalarType>(tensor.number<int8_t>(kType));
+    uint64_t bytes = executorch::runtime::isValid(type) ? executorch::runtime::elementSize(type) : 0;
+    for (const int32_t size : tensor.numbers(kSizes)) {
+      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(std::max(size, 0)), &bytes)) {
+        bytes = UINT64_MAX;
+      }
+    }
+    const uint64_t begin = memory.number<uint32_t>(1) | (uint64_t{memory.number<uint32_t>(2)} << 32U);
+    return {memory.number<uint32_t>(0), begin, begin + std::min(bytes, UINT64_MAX - begin)};
+  }
 
   std::vector<bool> marked(const std::vector<int32_t>& indices) const {
     std::vector<bool> found(values_.size());
@@ -158,7 +185,55 @@ class TensorMemory {
     for (const int32_t index : read) {
       need(index);
     }
+    if (view >= 0) {
+      make_view(view, read[0]);
+    } else {
+      keep_apart(read);
+    }
+  }
+
+  void make_view(int32_t view, int32_t of) {
     set(view, true);
+    if (is_value(view) && is_value(of)) {
+      planned_[static_cast<size_t>(view)] = planned_[static_cast<size_t>(of)];
+    }
+  }
+
+  // Operators copy between their tensors, which may be the same memory, but do not lie across each other.
+  void keep_apart(const std::vector<int32_t>& arguments) {
+    std::vector<std::tuple<uint32_t, uint64_t, uint64_t, int32_t>> places;
+    const auto add = [&](int32_t index) {
+      if (const auto& place = planned_[static_cast<size_t>(index)]; place && place->begin < place->end) {
+        places.emplace_back(place->buffer, place->begin, place->end, index);
+      }
+    };
+    for (const int32_t index : arguments) {
+      if (!is_value(index)) {
+        continue;
+      }
+      if (const auto list = list_of(static_cast<size_t>(index))) {
+        for (const int32_t item : list->numbers(0)) {
+          if (is_value(item)) {
+            add(item);
+          }
+        }
+      } else {
+        add(index);
+      }
+    }
+    std::sort(places.begin(), places.end());
+    // Of all tensors that begin before a place, the one that ends last.
+    for (size_t i = 1, last = 0; i < places.size() && problem_.empty(); ++i) {
+      const auto& [buffer, begin, end, index] = places[i];
+      const auto& [before, its_begin, its_end, other] = places[last];
+      if (buffer == before && begin != its_begin && begin < its_end) {
+        problem_ = "values " + std::to_string(other) + " and " + std::to_string(index) +
+                   ", tensors of one instruction whose planned memory overlaps";
+      }
+      if (buffer != before || end > its_end) {
+        last = i;
+      }
+    }
   }
 
   // The result of a view, which gets the memory of what is viewed; below 0 of other operators.
@@ -168,22 +243,28 @@ class TensorMemory {
     return known && is_view_[static_cast<size_t>(number)] && arguments.size() >= 3 ? arguments[2] : -1;
   }
 
+  bool is_value(int32_t index) const { return index >= 0 && static_cast<size_t>(index) < values_.size(); }
+
+  // The table of a list of tensors.
+  std::optional<FlatTable> list_of(size_t value) const {
+    const auto type = values_[value].number<uint8_t>(kValueType);
+    return type == kTensors || type == kOptionalTensors ? values_[value].table(kValue) : std::nullopt;
+  }
+
   void set(int32_t index, bool has) {
-    if (index >= 0 && static_cast<size_t>(index) < has_.size()) {
+    if (is_value(index)) {
       has_[static_cast<size_t>(index)] = has;
     }
   }
 
   void need(int32_t index) {
-    if (!problem_.empty() || index < 0 || static_cast<size_t>(index) >= values_.size()) {
+    if (!problem_.empty() || !is_value(index)) {
       return;
     }
     const auto place = static_cast<size_t>(index);
-    const auto type = values_[place].number<uint8_t>(kValueType);
-    const auto list = type == kTensors || type == kOptionalTensors ? values_[place].table(kValue) : std::nullopt;
-    if (list) {
+    if (const auto list = list_of(place)) {
       for (const int32_t item : list->numbers(0)) {
-        if (item >= 0 && static_cast<size_t>(item) < has_.size() && !has_[static_cast<size_t>(item)]) {
+        if (is_value(item) && !has_[static_cast<size_t>(item)]) {
           need(item);
         }
       }
@@ -195,13 +276,15 @@ class TensorMemory {
   const FlatTable& plan_;
   std::vector<FlatTable> values_;
   std::vector<bool> has_;
+  std::vector<std::optional<Place>> planned_;  // of those that the plan places, and of their views
   std::vector<bool> is_view_;  // by operator
   std::string problem_;
 };
 
 // Why no method of a verified program may run; empty where there is nothing. A tensor that has neither data in the file nor
-// planned memory, is no input or output and no view of one that has, has no memory at all when an operator reads it; and an
-// input that is data in the file would be written to where that is mapped for reading.
+// planned memory, is no input or output and no view of one that has, has no memory at all when an operator reads it; an
+// input that is data in the file would be written to where that is mapped for reading; and operators copy from one tensor to
+// another as if these did not overlap.
 inline std::string program_problem(const uint8_t* program) {
   constexpr uint16_t kPlans = 1;
   for (const FlatTable& plan : FlatTable::root(program).tables(kPlans)) {

@@ -1,6 +1,9 @@
 """Runs the fuzz targets, each for its share of CPU time, and says what they reached.
 
     python -m tests.fuzz.run --build build/fuzz --seconds 600
+    python -m tests.fuzz.run --build build/fuzz --total 3600 --figures tests/fuzz/figures.json
+
+The second one gives each target what it lacks of an hour in all its runs.
 
 Targets are the programs ``fuzz_*`` of the build folder, and the modules ``fuzz_*`` of this package where atheris is
 installed. An input that crashes, hangs or takes too much memory is kept in tests/fuzz/corpus/<target>, from where every
@@ -245,6 +248,9 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=600, help="CPU time of all targets together"
     )
+    parser.add_argument(
+        "--total", type=float, help="CPU time of each target, earlier runs of --figures counted"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
     parser.add_argument(
         "--keep", action="store_true", help="add what reaches much to the kept inputs alone"
@@ -266,7 +272,17 @@ def main() -> int:
         for name, command in named:
             sys.stdout.write(f"{name}: {keep(name, command, options.build)}\n")
         return 0
-    chosen = [Target(name, command, options.seconds / len(named)) for name, command in named]
+    so_far = {name: figures.read().get(name, {}).get("cpu_seconds", 0.0) for name, _ in named}
+    chosen = [
+        Target(
+            name,
+            command,
+            options.seconds / len(named)
+            if options.total is None
+            else max(0.0, options.total - so_far[name]),
+        )
+        for name, command in named
+    ]
     # In a process of its own: a program begins with its parent's peak of memory, and these import torch.
     subprocess.run([sys.executable, "-m", "tests.fuzz.seeds", options.build / "seeds"], check=True)
     run_all(chosen, options.build, max(1, options.jobs), figures)

@@ -115,6 +115,33 @@ def test_an_input_that_is_a_constant_is_refused(bundle: Path) -> None:
     assert "an input that is a constant" in change(bundle, alter)
 
 
+@pytest.mark.parametrize("shift", [0, 4, 64])
+def test_tensors_of_an_instruction_that_overlap_are_refused(bundle: Path, shift: int) -> None:
+    """Operators copy from one to the other as if they did not; the same memory for both is allowed."""
+
+    def alter(plan: Any) -> None:
+        def place(index: int) -> Any:
+            return getattr(plan.values[index].val, "allocation_info", None)
+
+        call, result = next(
+            (instruction.instr_args, result)
+            for number, instruction in enumerate(plan.chains[0].instructions)
+            if hasattr(instruction.instr_args, "op_index") and number not in views(plan)
+            for result in [instruction.instr_args.args[-1]]
+            if place(result) is not None
+            and any(
+                place(index) is not None for index in instruction.instr_args.args if index != result
+            )
+        )
+        read = next(index for index in call.args if index != result and place(index) is not None)
+        plan.values[result].val.allocation_info = copy.copy(place(read))
+        plan.values[result].val.allocation_info.memory_offset_low += shift
+        plan.non_const_buffer_sizes = [size + 4096 for size in plan.non_const_buffer_sizes]
+
+    message = change(bundle, alter)
+    assert ("tensors of one instruction whose planned memory overlaps" in message) == (shift > 0)
+
+
 @pytest.mark.parametrize("kept", [0, 1, 5])
 def test_arguments_that_are_not_there(bundle: Path, kept: int) -> None:
     """What lies beside an operator's arguments is not read as one."""
