@@ -277,7 +277,7 @@ class TensorMemory {
   std::vector<FlatTable> values_;
   std::vector<bool> has_;
   std::vector<std::optional<Place>> planned_;  // of those that the plan places, and of their views
-  std::vector<bool> is_view_;  // by operator
+  std::vector<bool> is_view_;                  // by operator
   std::string problem_;
 };
 
