@@ -93,16 +93,12 @@ ZO_EACH_WIDTH void scaled_exp(const float* row, size_t V, float most, float fact
   }
 }
 
-bool is_first_greatest(const float* row, size_t label, float most) {
-  if (!(row[label] == most)) {
-    return false;
+ZO_EACH_WIDTH void capped(const float* row, size_t V, float cap, float* out) {
+  for (size_t i = 0; i < V; ++i) {
+    const float x = row[i] / cap;
+    const float e = exp_nonpositive(-2.0f * std::fabs(x));
+    out[i] = cap * std::copysign((1.0f - e) / (1.0f + e), x);
   }
-  for (size_t i = 0; i < label; ++i) {
-    if (row[i] == most) {
-      return false;
-    }
-  }
-  return true;
 }
 
 struct Label {
@@ -122,6 +118,21 @@ Label label_of(const float* row, size_t V, size_t token) {
 }
 
 }  // namespace
+
+LogitSum logit_sum(const float* logits, size_t count) {
+  const float most = greatest(logits, count);
+  if (most == -std::numeric_limits<float>::infinity()) {
+    const bool none = std::all_of(logits, logits + count, [&](float logit) { return logit == most; });
+    return {most, none ? 0.0 : std::numeric_limits<double>::quiet_NaN()};
+  }
+  return {most, sum_exp(logits, count, most)};
+}
+
+bool is_first_greatest(const float* logits, size_t label, float most) {
+  return logits[label] == most && std::find(logits, logits + label, most) == logits + label;
+}
+
+void cap_logits(const float* logits, size_t count, float cap, float* out) { capped(logits, count, cap, out); }
 
 int64_t find_bad_label(const int64_t* label_tokens, size_t M, size_t V) {
   for (size_t i = 0; i < M; ++i) {

@@ -24,6 +24,20 @@ void label_logprobs_rows(const float* logits, const int64_t* label_tokens, size_
 bool label_logprobs(const float* logits, const int64_t* label_tokens, size_t C, size_t M, size_t V, float* logprobs,
                     float* is_argmax);
 
+// What logits, or some of a row, add to their softmax: the greatest, and the sum of exp(logit - most). NaN where one is a
+// NaN or +infinity; of a NaN alone, or of none but -infinity, `most` is -infinity.
+struct LogitSum {
+  float most;
+  double sum;
+};
+LogitSum logit_sum(const float* logits, size_t count);
+
+// Whether `label` is the lowest index of `most`, the greatest of the logits.
+bool is_first_greatest(const float* logits, size_t label, float most);
+
+// out = cap * tanh(logit / cap), to about 2e-7 * cap; may be in place.
+void cap_logits(const float* logits, size_t count, float cap, float* out);
+
 // For rows begin .. end-1 of the M rows of one copy: what label_logprobs_rows gives, and
 //   gradient[m, v] = label_weights[m] * ((v == label ? 1 : 0) - softmax(logits[m])[v])
 // of the weighted sum of log-probabilities. Its error is at most about 1e-6 * label_weights[m]; a row with a NaN or

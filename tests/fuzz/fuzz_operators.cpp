@@ -51,6 +51,9 @@ constexpr Operator kOperators[] = {
     {"zoexport::rows_2.out", "LIDTT"},
     {"zoexport::rounded_linear_int4.out", "TTTtT"},
     {"zoexport::cached_attention.out", "TTTTTTtddiT"},
+    {"zoexport::linear_label_logprobs.out", "TTtddTTT"},
+    {"zoexport::linear_label_logprobs_int4.out", "TTTtddTTT"},
+    {"zoexport::rounded_linear_label_logprobs_int4.out", "TTTtddTTT"},
 };
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte, ScalarType::BFloat16,
                                  ScalarType::Char,  ScalarType::Half, ScalarType::Int,  ScalarType::Bool};

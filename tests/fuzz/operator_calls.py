@@ -111,6 +111,13 @@ def calls() -> dict[str, bytes]:
             one(LONG, 5), NONE, number(4), number(0), number(0), room(1, 4, 2, 12),
         ),
     }  # fmt: skip
+    scored = floats(2, 3, 64)
+    scores = (labels, room(2, 3), room(2, 3))
+    found["scores"] = call(21, scored, floats(4, 64), NONE, number(4), number(0), *scores)
+    for name, operator in (("scores-int4", 22), ("scores-rounded", 23)):
+        found[name] = call(
+            operator, scored, *int4, b"\x01" + floats(4), number(4), number(8), *scores
+        )
     for kind, first, weight in (("int4", 6, int4), ("int8", 8, int8)):
         for name, content in _linears(first, *weight).items():
             found[f"{kind}-{name}"] = content
@@ -130,6 +137,9 @@ def finds() -> dict[str, bytes]:
     found = {
         "labels-under-logprobs": call(
             4, floats(2, 3, 12), labels, beside(room(2, 3), 1), room(2, 3)
+        ),
+        "labels-under-scores": call(
+            21, floats(2, 3, 64), floats(12, 64), NONE, number(4), number(0), labels, beside(room(2, 3), 2), room(2, 3)
         ),
         "first-beyond": call(
             16, floats(2, 8, 8), tensor(LONG, (2, 4)), number(2**63 - 1), number(1), OFF, room(2, 4, 4)

@@ -1,4 +1,4 @@
-"""Memory that a step takes: what its own labels need, not what the largest call of the bundle would."""
+"""Memory that a step takes: no logits of label rows, however many there are."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ SEQ, BATCH, QUERIES = 64, 32, 8
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the system does not say how much memory is used"
 )
-def test_labels_that_a_batch_does_not_have_take_no_memory(
-    compiler: Compiler, tmp_path: Path
-) -> None:
+def test_no_logits_are_kept(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama", seq_len=SEQ, batch=BATCH, queries=QUERIES)
     anonymous = {}
     for labels in ("all", "last"):
@@ -31,4 +29,4 @@ def test_labels_that_a_batch_does_not_have_take_no_memory(
         assert sample.peak_anonymous_mb is not None
         anonymous[labels] = sample.peak_anonymous_mb
     logits = 2 * QUERIES * BATCH * (SEQ - 2) * VOCAB_SIZE * 4 / 1e6
-    assert anonymous["last"] < anonymous["all"] - 0.9 * logits
+    assert anonymous["all"] < anonymous["last"] + 0.4 * logits

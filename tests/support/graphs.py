@@ -32,6 +32,10 @@ class SmallModel(nn.Module):
         """As transformers models have it."""
         return self.embed
 
+    def get_output_embeddings(self) -> nn.Linear:
+        """As transformers models have it."""
+        return self.head
+
     def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> types.SimpleNamespace:
         """Logits (rows, seq, VOCAB)."""
         return types.SimpleNamespace(logits=self.head(self.body(self.embed(input_ids))))

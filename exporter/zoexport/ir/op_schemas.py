@@ -21,6 +21,8 @@ _GRID_LINEAR = (
     "Tensor step, int queries"
 )
 
+_INT4_LABELS = "Tensor x, Tensor codes, Tensor scales, Tensor? bias, float scale, float cap, Tensor label_tokens"
+
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
     "zo_update": (
@@ -40,6 +42,12 @@ DEVICE = {
         ("out",),
     ),
     "label_logprobs": ("Tensor logits, Tensor label_tokens", ("logprobs", "is_argmax")),
+    "linear_label_logprobs": (
+        "Tensor x, Tensor weight, Tensor? bias, float scale, float cap, Tensor label_tokens",
+        ("logprobs", "is_argmax"),
+    ),
+    "linear_label_logprobs_int4": (_INT4_LABELS, ("logprobs", "is_argmax")),
+    "rounded_linear_label_logprobs_int4": (_INT4_LABELS, ("logprobs", "is_argmax")),
     "label_gradient": (
         "Tensor logits, Tensor label_tokens, Tensor label_weights",
         ("logprobs", "is_argmax", "gradient"),

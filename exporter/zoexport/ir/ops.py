@@ -13,10 +13,11 @@ from zoexport.core import hadamard, int4, rng
 from zoexport.ir import activation_ops as _activations  # noqa: F401  (registers its operators)
 from zoexport.ir import attention_ops as _attention  # noqa: F401  (registers its operators)
 from zoexport.ir import grid_ops as _grid  # noqa: F401  (registers its operators)
+from zoexport.ir import label_ops as _labels  # noqa: F401  (registers its operators)
 from zoexport.ir import product_ops as _products  # noqa: F401  (registers its operators)
 from zoexport.ir import row_ops as _rows  # noqa: F401  (registers its operators)
 from zoexport.ir import sparse_ops as _sparse  # noqa: F401  (registers its operators)
-from zoexport.ir.op_arguments import array_of, check_labels, float_of, seed_of, u32
+from zoexport.ir.op_arguments import array_of, float_of, seed_of, u32
 from zoexport.ir.op_schemas import cpu, fake
 
 # --- zeroth-order state ---------------------------------------------------------------------------
@@ -195,45 +196,7 @@ def _(
     return master.new_empty((1, *master.shape))
 
 
-# --- loss and weights -----------------------------------------------------------------------------
-
-
-@cpu("label_logprobs")
-def label_logprobs(
-    logits: torch.Tensor, label_tokens: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probability of each label entry under each copy.
-
-    Args:
-        logits: float32 (C, M, V).
-        label_tokens: int64 (M), each in [0, V).
-
-    Returns:
-        logprobs float32 (C, M), and is_argmax float32 (C, M): 1 where the label is the lowest index of the
-        greatest logit, else 0.
-
-    Raises:
-        ValueError: other shapes or dtypes, or a label out of range.
-    """
-    if logits.dim() != 3 or logits.dtype != torch.float32 or logits.shape[2] == 0:
-        raise ValueError(
-            f"logits is {logits.dtype} {tuple(logits.shape)}; expected float32 (C, M, V)"
-        )
-    check_labels(label_tokens, *logits.shape[1:])
-    index = label_tokens.unsqueeze(1)
-    logprobs = torch.empty(logits.shape[:2], dtype=torch.float32)
-    is_argmax = torch.empty_like(logprobs)
-    for copy in range(logits.shape[0]):  # one copy at a time bounds the double-precision temporary
-        row = logits[copy].double()
-        logprobs[copy] = (row.gather(1, index).squeeze(1) - row.logsumexp(dim=1)).float()
-        is_argmax[copy] = (row.argmax(dim=1) == label_tokens).float()
-    return logprobs, is_argmax
-
-
-@fake("label_logprobs")
-def _(logits: torch.Tensor, label_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (logits.shape[0], logits.shape[1])
-    return logits.new_empty(shape), logits.new_empty(shape)
+# --- weights -----------------------------------------------------------------------------
 
 
 @cpu("embedding_int4")

@@ -1,4 +1,4 @@
-"""Matrix products and the gradient of the loss, as operators of namespace ``zoexport``; ``ops`` imports this module.
+"""Matrix products, as operators of namespace ``zoexport``; ``ops`` imports this module.
 
 These are torch's own results: a device adds up in another order (``runtime_ops/kernels/products.h``).
 """
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from zoexport.core import int4
-from zoexport.ir.op_arguments import check_labels
 from zoexport.ir.op_schemas import cpu, differentiable, fake
 
 ROUNDED_GROUP = 32
@@ -154,51 +153,3 @@ def matmul(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: boo
 def _(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> torch.Tensor:
     rows, columns = a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1]
     return a.new_empty((*a.shape[:-2], rows, columns))
-
-
-# --- the gradient of the loss ---------------------------------------------------------------------
-
-
-@cpu("label_gradient")
-def label_gradient(
-    logits: torch.Tensor, label_tokens: torch.Tensor, label_weights: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The log-probability of each label entry, and the gradient of their weighted sum by the logits.
-
-    Args:
-        logits: float32 (M, V).
-        label_tokens: int64 (M), each in [0, V).
-        label_weights: float32 (M).
-
-    Returns:
-        logprobs and is_argmax, float32 (M), as ``label_logprobs`` gives them for one copy; gradient float32 (M, V),
-        ``label_weights[m] * (onehot(label_tokens[m]) - softmax(logits[m]))``.
-
-    Raises:
-        ValueError: other shapes or dtypes, or a label out of range.
-    """
-    if logits.dim() != 2 or logits.dtype != torch.float32 or logits.shape[1] == 0:
-        raise ValueError(f"logits is {logits.dtype} {tuple(logits.shape)}; expected float32 (M, V)")
-    count, vocabulary = logits.shape
-    check_labels(label_tokens, count, vocabulary)
-    if label_weights.dtype != torch.float32 or label_weights.shape != (count,):
-        raise ValueError(
-            f"label_weights is {label_weights.dtype} {tuple(label_weights.shape)}; "
-            f"expected float32 ({count})"
-        )
-    index = label_tokens.unsqueeze(1)
-    logprobs = torch.log_softmax(logits.double(), dim=1)
-    gradient = -logprobs.exp()
-    chosen = logprobs.gather(1, index)
-    gradient.scatter_(1, index, -torch.expm1(chosen))
-    gradient *= label_weights.unsqueeze(1)
-    is_argmax = (logits.argmax(dim=1) == label_tokens).float()
-    return chosen.squeeze(1).float(), is_argmax, gradient.float()
-
-
-@fake("label_gradient")
-def _(
-    logits: torch.Tensor, label_tokens: torch.Tensor, label_weights: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    count = logits.shape[:1]
-    return logits.new_empty(count), logits.new_empty(count), logits.new_empty(logits.shape)

@@ -139,6 +139,80 @@ def test_linear_passes_torchs_checks_with_gradients(kind):
     )
 
 
+# --- linear layers of which labels' log-probabilities leave ---------------------------------------
+
+LABELED = [
+    "linear_label_logprobs",
+    "linear_label_logprobs_int4",
+    "rounded_linear_label_logprobs_int4",
+]
+
+
+def labeled(name, bias=None, scale=1.0, cap=0.0, columns=2100):
+    """The operator over a weight of its own, and the exact logits of x."""
+    operator = getattr(ZO, name)
+    codes, scales = packed("int4", columns, 96)
+    dense = values(columns, 96) / 10
+    given = (codes, scales) if name.endswith("int4") else (dense,)
+    weight = (dequantized("int4", codes, scales) if name.endswith("int4") else dense).double()
+
+    def exact(x):
+        read = rounded_rows(x).double() if name.startswith("rounded") else x.double()
+        logits = scale * torch.nn.functional.linear(
+            read, weight, None if bias is None else bias.double()
+        )
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    return lambda x, labels: operator(x, *given, bias, scale, cap, labels), exact
+
+
+@pytest.mark.parametrize("name", LABELED)
+@pytest.mark.parametrize(
+    ("bias", "scale", "cap"), [(False, 1.0, 0.0), (True, 0.25, 0.0), (True, 0.05, 4.0)]
+)
+def test_linear_label_logprobs(name, bias, scale, cap):
+    columns = 2100
+    operator, exact = labeled(name, values(columns, seed=3) if bias else None, scale, cap, columns)
+    m = torch.export.Dim("M", min=1, max=90)
+    method = lower(
+        operator,
+        (values(3, 9, 96), torch.zeros(9, dtype=torch.int64)),
+        dynamic=({1: m}, {0: m}),
+    )
+    for count in (1, 9, 90):
+        x = values(3, count, 96, seed=count)
+        logits = exact(x)
+        labels = logits[0].argmax(dim=1)
+        labels[(count + 1) // 2 :] = torch.arange(count // 2) * 1031 % columns
+        index = labels.reshape(1, -1, 1).expand(3, -1, 1)
+        expected = torch.log_softmax(logits, -1).gather(2, index).squeeze(2)
+        for logprobs, hit in (method.execute((x, labels)), operator(x, labels)):
+            assert logprobs.shape == hit.shape == (3, count)
+            assert torch.allclose(logprobs.double(), expected, rtol=1e-5, atol=1e-5)
+            assert torch.equal(hit, (logits.argmax(-1) == labels).float())
+
+
+@pytest.mark.parametrize("name", LABELED)
+def test_labels_and_sizes_of_a_linear_layer_are_looked_at(name):
+    operator, _ = labeled(name, columns=40)
+    x, labels = values(2, 3, 96), torch.tensor([3, 39, 0])
+    method = lower(operator, (x, labels))
+    for label in (-1, 40, 2**62):
+        wrong = torch.tensor([3, label, 0])
+        with pytest.raises(RuntimeError):
+            method.execute((x, wrong))
+        with pytest.raises(ValueError, match="label"):
+            operator(x, wrong)
+    for arguments in [
+        (x, labels[:2]),
+        (x, labels.int()),
+        (x[0], labels),
+        (values(2, 3, 64), labels),
+    ]:
+        refuses(operator, arguments)
+    assert torch.allclose(method.execute((x, labels))[0], operator(x, labels)[0], atol=1e-5)
+
+
 # --- products -------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,13 @@ _INT4_AND_INT8 = (
 _DELEGATED_CALL = 20_000
 """Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
 _PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, zo.matmul, *_INT4_AND_INT8)
+_LABELS = (
+    zo.linear_label_logprobs,
+    zo.linear_label_logprobs_int4,
+    zo.rounded_linear_label_logprobs_int4,
+)
+# Of runtime_ops/kernels/linear_label_logprobs.cpp: logits in a thread, and a sum of each row and block of columns.
+_LABEL_ROWS, _LABEL_COLUMNS, _LOGIT_SUM = 64, 1024, 16
 _LOOKUPS = (aten.embedding, zo.embedding_int4)
 
 
@@ -65,7 +72,18 @@ def whole_footprint(program: Program) -> Footprint:
     planned = _planned(nodes, aliases, set(), between)
     delegated = _planned(nodes, aliases, in_place, set(nodes) - between)
     delegated += _DELEGATED_CALL * sum(is_call(node, *_PRODUCTS) for node in nodes)
-    return Footprint(planned + delegated, 0, _moved(nodes, aliases))
+    labels = [node for node in nodes if is_call(node, *_LABELS)]
+    delegated += sum(_of_labels(node) for node in labels)
+    scratch = 4 * _LABEL_ROWS * _LABEL_COLUMNS if labels else 0
+    return Footprint(planned + delegated, scratch, _moved(nodes, aliases))
+
+
+def _of_labels(node: Node) -> int:
+    """Bytes that a linear layer takes whose logits are not kept: rounded rows, and a sum for each block of columns."""
+    (*outer, depth), columns = shape_of(operand(node)), shape_of(operand(node, 1))[0]
+    rows = math.prod(outer)
+    rounded = rows * depth * 5 // 4 if is_call(node, zo.rounded_linear_label_logprobs_int4) else 0
+    return rounded + rows * (8 + _LOGIT_SUM * -(-columns // _LABEL_COLUMNS))
 
 
 def _ends(node: Node) -> list[Node]:

@@ -40,10 +40,12 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         state_open_sizes,
     )
     from zoexport.targets.xnnpack.quantization_shapes import stated_shapes
+    from zoexport.targets.xnnpack.score_rows import score_rows
 
     legal = {name: copy_program(program, name) for name, program in graph.programs.items()}
     flat = [flatten_attention(graph, program) for program in legal.values()]
     for program in legal.values():
+        score_rows(program)
         Legalizer(graph, program).run()
     any_length = (
         graph.any_length

@@ -132,13 +132,18 @@ class XnnpackTarget:
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What ExecuTorch plans for each program."""
+        from zoexport.ir.graphs import copy_program
         from zoexport.targets.executorch.footprints import split_footprint, whole_footprint
+        from zoexport.targets.xnnpack.score_rows import score_rows
 
         found = {}
         for number, (name, program) in enumerate(graph.programs.items()):
             progress("planning programs", number / len(graph.programs))
-            one = whole_footprint if graph.whole else split_footprint
-            found[name] = one(program)
+            found[name] = (
+                whole_footprint(score_rows(copy_program(program, name)))
+                if graph.whole
+                else split_footprint(program)
+            )
         return found
 
 
