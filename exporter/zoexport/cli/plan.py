@@ -32,6 +32,16 @@ from zoexport.cli.progress import Phases
     type=click.IntRange(min=1),
     help="Tokens of a batch that are predicted, where programs are of layers. Default: all.",
 )
+@click.option(
+    "--ram",
+    "ram_mb",
+    type=float,
+    metavar="MB",
+    help="Memory that training may take, mapped files included: what a step then reads from the disk.",
+)
+@click.option(
+    "--disk-mb-s", type=float, metavar="N", help="With --ram: what the disk reads in a second."
+)
 @options.common
 def plan(
     model: str,
@@ -43,18 +53,21 @@ def plan(
     process: str,
     threads: int,
     labels: int | None,
+    ram_mb: float | None,
+    disk_mb_s: float | None,
     as_json: bool,
 ) -> None:
     """Say what training MODEL will take, from its configuration alone.
 
     Memory, disk, and arithmetic and memory traffic of a step, with every token a label unless --labels says less. MODEL
     is as for compile; a directory needs no more than config.json. With --budget-mb, also which methods and settings
-    fit.
+    fit; with --ram, what a step reads from the disk as memory does not hold the weights.
 
     \b
     zoexport plan smollm2-135m --target android-cpu
     zoexport plan ./Qwen2.5-1.5B --target android-cpu --process runner \\
         --set lora.targets=all-linear --budget-mb 100
+    zoexport plan shape:gemma3-4b --target android-cpu --ram 600 --disk-mb-s 800
     """
     from zoexport.core.config import parse_assignments
     from zoexport.plan import plan_training
@@ -71,6 +84,8 @@ def plan(
             process=process,
             threads=threads,
             labels=labels,
+            ram_mb=ram_mb,
+            disk_mb_s=disk_mb_s,
             progress=phases,
         )
     emit(result, _lines(result), as_json=as_json)
@@ -90,6 +105,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
         *([("", _listed(parts["compile"]))] if "compile" in parts else []),
         ("a step", f"{result['flops_per_step'] / 1e9:.1f} GFLOP, {_moved(result)} moved"),
     ]
+    if "ram_mb" in result:
+        rows.append((f"in {result['ram_mb']:g} MB", _disk(result)))
     settings = result["settings"]
     lines = [
         f"{result['model']} with {result['method']} for {result['target']},"
@@ -102,6 +119,12 @@ def _lines(result: dict[str, Any]) -> list[str]:
         )
         lines += table([(_command(option), _cost(option)) for option in result["options"]])
     return [*lines, result["advice"]]
+
+
+def _disk(result: dict[str, Any]) -> str:
+    seconds = result["disk_seconds_per_step"]
+    least = "" if seconds is None else f", at least {seconds:g} s"
+    return f"{result['from_disk_mb_per_step']} MB of weights from the disk in every step{least}"
 
 
 def _compiling(result: dict[str, Any]) -> str:

@@ -7,11 +7,15 @@ Anonymous memory is what only swapping could take from a process. What the sessi
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+from zoexport.core.step_plan import StepPlan
 from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops
 from zoexport.ir.frozen import bound_weights
+from zoexport.plan.paging import bytes_from_disk
 
 _FLOAT = 4
 
@@ -94,6 +98,26 @@ def estimate(
         labels: tokens of a batch that are predicted, which a split graph's head is called for; None: all.
     """
     return _Parts(graph, footprints, settings, tokenizer, threads, labels).estimate()
+
+
+def weights_from_disk(
+    graph: TrainingGraph,
+    footprints: dict[str, Footprint],
+    settings: dict[str, Any],
+    *,
+    tokenizer: int,
+    threads: int,
+    labels: int | None,
+    memory: int,
+    process: Process,
+) -> int:
+    """Bytes of weights that a step reads from the disk once others like it have run.
+
+    Args:
+        memory: bytes that ``process`` may take, files that it maps included. The rest: see :func:`estimate`.
+    """
+    parts = _Parts(graph, footprints, settings, tokenizer, threads, labels)
+    return parts.from_disk(memory, process)
 
 
 class _Parts:
@@ -240,39 +264,12 @@ class _Parts:
         every, kept = self._groups()
         return (2 + every + kept) * (-(-region // _PAGES) * _PAGES)
 
-    def _scored(self, stage: int) -> int:
-        """How often a stage is run for losses alone, in one call of the step."""
-        if self.step is None:
-            return 0 if self.settings["loss"] == "full" else 1
-        return self.step.runs(stage) // self.graph.copies
-
     def _step(self, first_order: bool, inside: int) -> tuple[int, int]:
         """Operations and moved bytes of a step; ``inside``: bytes of the weights that every program has inside."""
-        *layers, head = self.stages
-        # Entries of all copies that a call holds share the head's calls.
-        entries = self.graph.rows * self.graph.seq_len
-        if self.labels is not None:
-            entries = min(entries, self.labels * self.graph.copies)
-        chunks = 1 if self.graph.whole else -(-entries // self.graph.label_rows)
-        runs: dict[str, int] = {}
-
-        def run(family: str | None, times: int) -> None:
-            if family is not None:
-                name = self._program(family)
-                runs[name] = runs.get(name, 0) + times
-
-        for number, stage in enumerate(layers):
-            run(stage.forward, self._scored(number) + first_order)
-            run(stage.backward, int(first_order))
-        run(head.forward, self._scored(len(layers)) * chunks)
-        run(head.backward, chunks * first_order)
-        if first_order:
-            every, kept = self._groups()
-            trained = [stage for stage in layers if stage.backward is not None]
-            for number, stage in enumerate(trained):
-                # Computed again on the way back, but for the last group and for the last stage of any.
-                again = number // every < kept - 1 and (number + 1) % every != 0
-                run(stage.forward, int(again))
+        runs = Counter(
+            self._program(self._family(stage, backward))
+            for stage, backward in self._order(first_order)
+        )
         calls = self.settings["accumulate"]
         flops = {name: product_flops(self.graph.programs[name]) for name in runs}
         return (
@@ -280,6 +277,69 @@ class _Parts:
             calls
             * sum(times * (self.footprints[name].moved + inside) for name, times in runs.items()),
         )
+
+    def _family(self, stage: int, backward: bool) -> str:
+        found = self.stages[stage].backward if backward else self.stages[stage].forward
+        assert found is not None
+        return found
+
+    def _order(self, first_order: bool) -> Iterator[tuple[int, bool]]:
+        """The programs that a call of a step runs, in order: numbers of stages, and whether it is the backward one."""
+        head = len(self.stages) - 1
+        entries = self.graph.rows * self.graph.seq_len
+        if self.labels is not None:
+            entries = min(entries, self.labels * self.graph.copies)
+        # Entries of all copies that a call holds share the head's calls.
+        chunks = 1 if self.graph.whole else -(-entries // self.graph.label_rows)
+        if self.step is not None:
+            yield from self._probes(self.step, 0, chunks)
+            return
+        forward = [(stage, False) for stage in range(head)]
+        if self.settings["loss"] != "full":  # the losses' own weights come first
+            yield from [*forward, *[(head, False)] * chunks]
+        yield from [*forward, *[(head, True)] * chunks]
+        every, kept = self._groups()
+        trained = [stage for stage in range(head) if self.stages[stage].backward is not None]
+        for number in reversed(range(len(trained))):
+            # What the forward pass left of the last group is there; of others it is computed again, but for its end.
+            first = number // every * every
+            if number // every < kept - 1 and number == min(first + every, len(trained)) - 1:
+                yield from ((stage, False) for stage in trained[first:number])
+            yield trained[number], True
+
+    def _probes(self, step: StepPlan, level: int, chunks: int) -> Iterator[tuple[int, bool]]:
+        head = len(self.stages) - 1
+        last = level + 1 == len(step.levels)
+        begin = step.levels[level].begin
+        end = head if last else step.levels[level + 1].begin
+        probes = step.levels[level].probes
+        # Copies that are computed together pass a stage one after another, or as rows of one call.
+        together = step.copies != "one"
+        times = probes // self.graph.copies if together else 1
+        for _ in range(1 if together else probes):
+            for stage in range(begin, end):
+                yield from [(stage, False)] * times
+            if last:
+                yield from [(head, False)] * (times * chunks)
+            else:
+                yield from self._probes(step, level + 1, chunks)
+
+    def from_disk(self, memory: int, process: Process) -> int:
+        """Bytes of weights that a step reads from the disk; ``memory`` is all that it may take, mapped or not."""
+        found = self.estimate()
+        others = sum(size for name, size in found.mapped.items() if name != "weights")
+        room = memory - found.peak_anonymous(process) - process.code - others
+        if self.graph.whole:
+            return found.mapped["weights"] * self.losses if room < found.mapped["weights"] else 0
+        sizes = {name: self.graph.weights[name].nbytes for name in bound_weights(self.graph)}
+        # The first stage looks rows up.
+        weights: list[list[tuple[str, int]]] = [[]]
+        weights += [
+            [(name, sizes[name]) for name in stage.bind.values() if name in sizes]
+            for stage in self.stages[1:]
+        ]
+        runs = [stage for stage, _ in self._order(self.step is None)]
+        return self.settings["accumulate"] * bytes_from_disk(runs, weights, room)
 
 
 def _moments(settings: dict[str, Any]) -> int:

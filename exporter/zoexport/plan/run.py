@@ -9,10 +9,10 @@ from zoexport import build
 from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError
 from zoexport.core.recipes import StrPath, read_recipe
-from zoexport.core.types import Progress, TrainingGraph
+from zoexport.core.types import Footprint, Progress, TrainingGraph
 from zoexport.plan.advice import advice
 from zoexport.plan.compiling import compiling
-from zoexport.plan.estimate import PROCESSES, Estimate, estimate
+from zoexport.plan.estimate import PROCESSES, Estimate, estimate, weights_from_disk
 from zoexport.plan.options import options
 
 _MEGABYTE = 1e6
@@ -29,6 +29,8 @@ def plan_training(
     process: str = "train",
     threads: int = 4,
     labels: int | None = None,
+    ram_mb: float | None = None,
+    disk_mb_s: float | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """What compiling and training a model will take; its weights are neither read nor downloaded.
@@ -40,6 +42,9 @@ def plan_training(
         process: which that is, a key of :data:`PROCESSES`.
         threads: that compute.
         labels: tokens of a batch that are predicted; None: all. Operations of programs of layers depend on it.
+        ram_mb: memory that the process may take, files that it maps included: what of the weights does not fit is read
+            from the disk in every step.
+        disk_mb_s: what the disk reads in a second, with ``ram_mb``.
         progress: called with the name of each phase.
 
     Returns:
@@ -55,6 +60,7 @@ def plan_training(
             expected="megabytes above 0",
             fix="Give the memory that training may take, such as --budget-mb 200.",
         )
+    _check_disk(ram_mb, disk_mb_s)
     given = {**read_recipe(recipe).settings, **settings}
     planned = build.with_recipe(method, target, settings, recipe)
     planner = _Planner(model, planned, threads, labels, progress)
@@ -81,11 +87,27 @@ def plan_training(
             name: _megabytes(found.peak_anonymous(other)) for name, other in PROCESSES.items()
         },
         "breakdown": _breakdown(found, process, compile_parts),
+        **({} if ram_mb is None else planner.disk(planned, graph, process, ram_mb, disk_mb_s)),
         "budget_mb": budget_mb,
         "fits": fits,
         **({} if budget_mb is None else {"options": fitting}),
         "advice": advice(planned.config.first_order, fits, fitting),
     }
+
+
+def _check_disk(ram_mb: float | None, disk_mb_s: float | None) -> None:
+    for name, value in (("--ram", ram_mb), ("--disk-mb-s", disk_mb_s)):
+        if value is not None and not value > 0:
+            raise ConfigError(
+                name, found=f"{value:g}", expected="a number above 0", fix="Give megabytes."
+            )
+    if disk_mb_s is not None and ram_mb is None:
+        raise ConfigError(
+            "--disk-mb-s",
+            found="no --ram",
+            expected="both, as a step reads from the disk what memory does not hold",
+            fix="Add --ram MB, the memory that training may take, mapped files included.",
+        )
 
 
 def _that_fit(
@@ -135,7 +157,7 @@ class _Planner:
         self._captured = build.captured(
             self._model, length or first.config.seq_len, first.config.seq_len, progress
         )
-        self._footprints: dict[str, Any] = {}
+        self._footprints: dict[str, dict[str, Footprint]] = {}
 
     def graph(self, planned: build.Plan) -> TrainingGraph:
         """After the passes of a method and its settings, with rows no longer than the captured ones."""
@@ -143,19 +165,49 @@ class _Planner:
 
     def estimate(self, planned: build.Plan, graph: TrainingGraph) -> Estimate:
         """What training it takes."""
-        # Methods without gradients run the same programs over layers.
-        programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
-        key = repr((planned.target.name, programs))
-        if key not in self._footprints:
-            self._footprints[key] = planned.target.footprints(graph, self._progress)
         return estimate(
             graph,
-            self._footprints[key],
+            self._known_footprints(planned, graph),
             as_dict(planned.config),
             tokenizer=self._tokenizer,
             threads=self._threads,
             labels=self._labels,
         )
+
+    def _known_footprints(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, Footprint]:
+        # Methods without gradients run the same programs over layers.
+        programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
+        key = repr((planned.target.name, programs))
+        if key not in self._footprints:
+            self._footprints[key] = planned.target.footprints(graph, self._progress)
+        return self._footprints[key]
+
+    def disk(
+        self,
+        planned: build.Plan,
+        graph: TrainingGraph,
+        process: str,
+        ram_mb: float,
+        disk_mb_s: float | None,
+    ) -> dict[str, float | None]:
+        """What a step reads of its weights from the disk, and the least time that takes."""
+        read = weights_from_disk(
+            graph,
+            self._known_footprints(planned, graph),
+            as_dict(planned.config),
+            tokenizer=self._tokenizer,
+            threads=self._threads,
+            labels=self._labels,
+            memory=int(ram_mb * _MEGABYTE),
+            process=PROCESSES[process],
+        )
+        return {
+            "ram_mb": ram_mb,
+            "from_disk_mb_per_step": _megabytes(read),
+            "disk_seconds_per_step": None
+            if disk_mb_s is None
+            else round(read / _MEGABYTE / disk_mb_s, 3),
+        }
 
     def compiling(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, int] | None:
         """What compiling it takes; None where that is not known."""

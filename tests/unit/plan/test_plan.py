@@ -388,3 +388,47 @@ def test_a_folder_without_a_configuration_is_refused(
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     assert run(["plan", str(tmp_path), "--target", "host"]) == 1
     assert "decoder-only" in capfd.readouterr().err
+
+
+def test_memory_that_does_not_hold_the_weights(
+    llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planned(*more: str) -> dict[str, Any]:
+        settings = [f"--set={key}={value}" for key, value in SMALL.items()]
+        command = [
+            "plan",
+            str(llama),
+            "--target",
+            "host",
+            "--method",
+            "mebp",
+            "--process",
+            "runner",
+        ]
+        assert run([*command, *settings, *more, "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    assert "from_disk_mb_per_step" not in planned()
+    wide = planned("--ram", "1000", "--disk-mb-s", "100")
+    assert (wide["from_disk_mb_per_step"], wide["disk_seconds_per_step"]) == (0, 0)
+    tight = planned("--ram", "1", "--disk-mb-s", "100")
+    assert tight["from_disk_mb_per_step"] > 0
+    assert tight["disk_seconds_per_step"] == pytest.approx(
+        tight["from_disk_mb_per_step"] / 100, abs=1e-3
+    )
+    assert planned("--ram", "1")["disk_seconds_per_step"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--disk-mb-s", "100"], "no --ram"),
+        (["--ram", "0"], "a number above 0"),
+        (["--ram", "100", "--disk-mb-s", "nan"], "a number above 0"),
+    ],
+)
+def test_memory_and_disk_that_are_none(
+    llama: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(llama), "--target", "host", *more]) != 0
+    assert message in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""What a step reads from the disk, where memory does not hold the weights that it maps (MeBP, section 3.2).
+
+The system keeps the pages that were used last. A step of a first-order method goes through the layers and back, so that
+the ones that it used last are used next, and only what is beyond memory is read again; a step that only goes forward
+reads every layer again once one does not fit.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+_PIECE = 1 << 20
+"""Bytes that are kept or dropped together here; a page is 4 to 16 kB."""
+
+
+def bytes_from_disk(
+    runs: Iterable[int], weights: Sequence[Sequence[tuple[str, int]]], room: int
+) -> int:
+    """Bytes that a step reads of its weights once others like it have run.
+
+    Args:
+        runs: the numbers of the stages that a step runs, in order.
+        weights: names and bytes of the tensors that each stage reads, in order; stages may share them.
+        room: bytes of memory for them.
+    """
+    order = list(runs)
+    kept: OrderedDict[tuple[str, int], None] = OrderedDict()
+    missed, dropped = 0, False
+    for first in (True, False):
+        missed = 0
+        last = None
+        for stage in order:
+            if (
+                stage == last
+                and _PIECE * sum(-(-size // _PIECE) for _, size in weights[stage]) <= room
+            ):
+                continue  # still there, all of it
+            for name, size in weights[stage]:
+                for piece in range(-(-size // _PIECE)):
+                    key = name, piece
+                    if key in kept:
+                        kept.move_to_end(key)
+                        continue
+                    missed += min(_PIECE, size - piece * _PIECE)
+                    kept[key] = None
+                    if len(kept) * _PIECE > max(room, _PIECE):
+                        kept.popitem(last=False)
+                        dropped = True
+            last = stage
+        if first and not dropped:
+            return 0
+    return missed
