@@ -8,7 +8,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
-from zoexport.cli.progress import Phases
+from zoexport.cli.progress import COMPILE, Phases
 
 
 @click.command("compile")
@@ -66,7 +66,7 @@ def compile_verb(
     from zoexport.core.config import parse_assignments
 
     settings = parse_assignments(assignments)
-    with output_of_libraries(), Phases("compile", as_json=as_json) as phases:
+    with output_of_libraries(), Phases("compile", as_json=as_json, ways=COMPILE) as phases:
         bundle = api.compile(
             model,
             method=method,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,18 +14,112 @@ if TYPE_CHECKING:
     from zoexport.session import StepEvaluation
     from zoexport.session import StepProgress as Step
 
+_SPLIT = (
+    ("loading the model", 0.0),
+    ("capturing the model", 0.13),
+    ("bind_rows", 0.27),
+    ("check_stages", 0.3),
+    ("differentiate", 0.31),
+    ("score_labels", 0.37),
+    ("lowering programs", 0.41),
+    ("writing the program file", 0.57),
+    ("capturing the model to generate", 0.64),
+    ("cache_attention", 0.84),
+    ("lowering programs", 0.86),
+    ("writing the program file", 0.89),
+    ("writing the weights", 0.9),
+    ("hashing the files", 0.99),
+)
+_WHOLE = (
+    ("loading the model", 0.0),
+    ("capturing the model", 0.05),
+    ("bind_rows", 0.11),
+    ("check_lengths", 0.13),
+    ("rotate_inputs", 0.2),
+    ("quantize_weights", 0.25),
+    ("capturing the model to generate", 0.3),
+    ("cache_attention", 0.35),
+    ("quantize_weights", 0.39),
+    ("exporting train", 0.43),
+    ("exporting evaluate", 0.47),
+    ("exporting generate_body_1", 0.51),
+    ("exporting generate_body_32", 0.54),
+    ("lowering to XNNPACK", 0.58),
+    ("writing the program file", 0.96),
+    ("hashing the files", 0.99),
+)
+#: Share of the time that is over when a phase of a compile begins: SmolLM2-135M, split and whole programs.
+COMPILE = (_SPLIT, _WHOLE)
+
 #: Seconds between plain lines, so that a log of a long run stays readable.
 LINE_INTERVAL = 1.0
+
+
+class TimeLeft:
+    """The time left of work whose phases take about the same shares of it each time.
+
+    Args:
+        ways: the phases in their order, each with the share of the time that is over when it begins; several where the
+            work can go several ways, of which the phases show the one that it goes.
+        clock: seconds.
+    """
+
+    LEAST = 0.15
+    """Share below which an estimate is a guess."""
+
+    def __init__(
+        self, ways: Sequence[Sequence[tuple[str, float]]], clock: Callable[[], float]
+    ) -> None:
+        self._ways = [[*way] for way in ways]
+        self._clock = clock
+        self._begin = clock()
+        self._share = self._since = 0.0
+        self._whole: float | None = None
+
+    def at(self, phase: str, done: float | None) -> None:
+        """``phase`` runs, of which the share ``done`` is over where that is known."""
+        ahead = [way for way in self._ways if any(name == phase for name, _ in way)]
+        self._ways = ahead or self._ways
+        for way in ahead:
+            while way[0][0] != phase:
+                del way[0]
+        if not ahead or len(self._ways) > 1:
+            return
+        (way,) = ahead
+        share, now = way[0][1], self._clock() - self._begin
+        if share > self._share:
+            self._share, self._since = share, now
+        if max(share, done or 0.0) < self.LEAST:
+            return
+        # The phase by its own pace, where that is known: weights take a larger share of the time in a larger model.
+        end = way[1][1] if len(way) > 1 else 1.0
+        pace = self._since / share if share else 0.0
+        own = (now - self._since) * (1 / done - 1) if done else (end - share) * pace
+        if done or now == self._since:
+            self._whole = now + own + (1 - end) * pace
+
+    def seconds(self) -> float | None:
+        """Seconds left, as they were estimated at the last phase and have passed since; None: not known yet."""
+        if self._whole is None:
+            return None
+        return max(self._whole - (self._clock() - self._begin), 0.0)
 
 
 class Phases:
     """Names of phases, each with the share that is done where it is known.
 
     A ``zoexport.core.types.Progress`` that is also a context manager.
+
+    Args:
+        title: what is done. as_json: whether standard output is JSON.
+        ways: of :class:`TimeLeft`; then a terminal shows the time left.
     """
 
-    def __init__(self, title: str, *, as_json: bool) -> None:
+    def __init__(
+        self, title: str, *, as_json: bool, ways: Sequence[Sequence[tuple[str, float]]] = ()
+    ) -> None:
         self._title = title
+        self._left = TimeLeft(ways, time.monotonic)
         self._live = sys.stderr.isatty()
         self._silent = as_json and not self._live
         self._bar: Bar | None = None
@@ -33,14 +128,23 @@ class Phases:
     def __enter__(self) -> Phases:
         if self._live:
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+            from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
             from rich.progress import TimeElapsedColumn as Elapsed
+            from rich.text import Text
+
+            seconds = self._left.seconds
+
+            class _Left(ProgressColumn):
+                def render(self, task: object) -> Text:
+                    left = seconds()
+                    return Text("" if left is None else f"about {_clock(left)} left")
 
             self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("[bold]{task.fields[title]}[/bold] {task.description}"),
                 BarColumn(bar_width=24),
                 Elapsed(),
+                _Left(),
                 console=Console(file=sys.stderr),
                 transient=True,
                 redirect_stdout=False,
@@ -53,6 +157,7 @@ class Phases:
         """Report that ``phase`` runs, with the share of it that is done, 0 to 1."""
         if self._bar is not None:
             total = None if done is None else 1.0
+            self._left.at(phase, done)
             self._bar.update(self._task, description=phase, total=total, completed=done or 0.0)
         elif not self._silent and phase != self._phase:
             print(f"{self._title}: {phase}", file=sys.stderr, flush=True)
@@ -66,6 +171,12 @@ class Phases:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    left = round(seconds)
+    return f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
 
 
 class Steps:
@@ -131,8 +242,7 @@ class Steps:
 
     @staticmethod
     def _describe(step: Step, rate: float) -> str:
-        left = round((step.total - step.step) / rate)
-        clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+        clock = _clock((step.total - step.step) / rate)
         memory = f"{step.anonymous_bytes / 1e6:.0f} MB" if step.anonymous_bytes else "- MB"
         return f"loss {step.loss:.4f}  {rate:.2f} steps/s  {memory}  {clock} left"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zoexport.cli.console import output_of_libraries, size, table
-from zoexport.cli.progress import Phases, Steps
+from zoexport.cli.progress import COMPILE, Phases, Steps, TimeLeft
 from zoexport.session import StepProgress
 
 
@@ -50,6 +50,62 @@ def test_phases_are_plain_lines_off_a_terminal(capfd: pytest.CaptureFixture[str]
     with Phases("compile", as_json=True) as phases:
         phases("lowering", None)
     assert capfd.readouterr() == ("", "")
+
+
+def test_time_left_follows_the_shares_of_phases() -> None:
+    now = [0.0]
+    ways = [
+        [("read", 0.0), ("one", 0.2), ("write", 0.5), ("one", 0.6)],
+        [("read", 0.0), ("other", 0.1), ("write", 0.9)],
+    ]
+    left = TimeLeft(ways, lambda: now[0])
+
+    def after(seconds: float, phase: str, done: float | None = None) -> float | None:
+        now[0] = seconds
+        left.at(phase, done)
+        return left.seconds()
+
+    # Which way it goes is not known yet.
+    assert after(1, "read") is None
+    # The first way: of ten seconds two are over.
+    assert after(2, "one") == 8
+    # What no way knows tells nothing, and time passes.
+    assert after(3, "unknown") == 7
+    # A quarter of the phase took a second: three more, and then the half that follows.
+    assert after(3, "one", 0.25) == pytest.approx(3 + 0.5 * 10)
+    assert after(6, "write") == pytest.approx(6)
+    # A phase that comes twice.
+    assert after(9, "one") == pytest.approx(6)
+    assert after(20, "one") == 0
+
+
+def test_a_guess_at_the_beginning_is_not_shown() -> None:
+    now = [0.0]
+    left = TimeLeft([[("read", 0.0), ("soon", 0.1), ("then", 0.2)]], lambda: now[0])
+    now[0] = 10.0
+    left.at("soon", None)
+    assert left.seconds() is None
+    left.at("then", None)
+    assert left.seconds() == 40
+
+
+def test_the_shares_of_a_compile_ascend() -> None:
+    for way in COMPILE:
+        shares = [share for _, share in way]
+        assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
+
+
+def test_a_terminal_shows_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Phases("compile", as_json=False, ways=[[("read", 0.0), ("write", 0.5)]]) as phases:
+        phases("write", None)
+        assert phases._bar is not None
+        phases._bar.refresh()
+    assert "about 0:00:00 left" in capfd.readouterr().err
 
 
 def _step(step: int, total: int) -> StepProgress:

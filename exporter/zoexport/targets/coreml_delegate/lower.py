@@ -112,7 +112,8 @@ def _edge_program(exported: torch.export.ExportedProgram, partitioner: Any) -> A
     from executorch.exir import to_edge
 
     try:
-        with _silent(), needed_passes_only([exported]):
+        # Packages have the names of nodes.
+        with _silent(), needed_passes_only([exported], renamed=False):
             kept, _ = partitioner.ops_to_not_decompose(exported)
             return to_edge(exported, compile_config=_edge_config(kept)).exported_program()
     except Exception as error:

@@ -14,49 +14,105 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._export.utils import _is_preservable_cia_op
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from zoexport.ir.graphs import aten, is_call
+from zoexport.targets.executorch import in_place
 
 _VISION = ("convolution", "conv1d", "conv2d", "max_pool", "batch_norm", "prelu", "upsample", "pad")
 _PROMOTING = (aten.add, aten.mul, aten.sub, aten.div, aten.minimum)
 _XNNPACK_CONCATENATES = 5
+_IN_PLACE: dict[str, Callable[[Any], None]] = {
+    "ReplaceViewOpsWithViewCopyOpsPass": in_place.copy_views,
+    "ScalarToTensorPass": in_place.scalars_to_tensors,
+    "OpReplacePass": in_place.to_edge_operators,
+}
 _TRACED_AWAY = (aten.detach, aten.alias, aten.lift_fresh_copy, aten.lift_fresh)
 
 
 @contextlib.contextmanager
-def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iterator[None]:
+def needed_passes_only(
+    programs: Sequence[torch.export.ExportedProgram], *, renamed: bool = True
+) -> Iterator[None]:
     """While this is open, lowering leaves out passes that give nothing to do on ``programs``.
 
     Where an operator of a kind that the omitted passes treat is found, all passes run.
+
+    Args:
+        programs: those that are lowered.
+        renamed: whether nodes may have other names than tracing gives them, as operators are rewritten in place.
     """
     from executorch.backends.xnnpack import xnnpack_preprocess
     from executorch.exir.program import _program
 
     nodes = [node for program in programs for node in program.graph_module.graph.nodes]
     manager, to_edge = xnnpack_preprocess.XNNPACKPassManager, _program._get_aten_to_edge_passes
-    vision = any(kind in str(node.target) for node in nodes for kind in _VISION)
+    # One of each operator, but for those whose passes look at what an operator is given.
+    kinds = [*{node.target: node for node in nodes if not is_call(node, aten.cat)}.values()]
+    kinds += [node for node in nodes if is_call(node, aten.cat)]
+    vision = any(kind in str(node.target) for node in kinds for kind in _VISION)
 
     def of_delegates(exported: Any, passes: Any = None) -> Any:
         inside = list(exported.graph_module.graph.nodes)
-        return manager(exported, passes=passes or _delegate_passes(nodes, inside))
+        return manager(exported, passes=passes or _delegate_passes(kinds, inside))
 
     def of_programs(config: Any) -> tuple[list[Any], list[Any]]:
         before, after = to_edge(config)
         omitted = _idle_edge_passes(nodes)
-        return [step for step in before if pass_name(step) not in omitted], after
+        kept = [step for step in before if pass_name(step) not in omitted]
+        if renamed:
+            kept = [_in_place(step) if pass_name(step) in _IN_PLACE else step for step in kept]
+        return kept, after
 
+    known: dict[Any, Any] = {}
+    default = _program._default_decomposition_table
+
+    def decompositions() -> dict[Any, Any]:
+        # ExecuTorch asks for each program, and torch then goes through all operators that there are.
+        if not known:
+            known.update(default().materialize())
+        return dict(known)
+
+    views, operators = _program.ReplaceViewOpsWithViewCopyOpsPass, _program.OpReplacePass
     if not vision:
         xnnpack_preprocess.XNNPACKPassManager = of_delegates
         _program._get_aten_to_edge_passes = of_programs
+        _program._default_decomposition_table = decompositions
+        if renamed:
+            _program.ReplaceViewOpsWithViewCopyOpsPass = lambda: _in_place(views())
+            _program.OpReplacePass = lambda: _in_place(operators())
     try:
-        with needed_decompositions_only(programs), delegates_as_recorded():
+        with (
+            needed_decompositions_only(programs, renamed=renamed),
+            delegates_as_recorded(),
+            _nothing_described(),
+        ):
             yield
     finally:
         xnnpack_preprocess.XNNPACKPassManager = manager
         _program._get_aten_to_edge_passes = to_edge
+        _program._default_decomposition_table = default
+        _program.ReplaceViewOpsWithViewCopyOpsPass = views
+        _program.OpReplacePass = operators
+
+
+@contextlib.contextmanager
+def _nothing_described() -> Iterator[None]:
+    """While this is open, no graph is written out for a log that is off, and a class's fields are looked up once."""
+    from executorch.exir._serialize import _dataclass
+
+    kind: Any = torch.fx.GraphModule
+    described, hints = kind.__str__, _dataclass.get_type_hints
+    kind.__str__ = object.__repr__
+    _dataclass.get_type_hints = functools.cache(hints)
+    try:
+        yield
+    finally:
+        kind.__str__ = described
+        _dataclass.get_type_hints = hints
 
 
 @contextlib.contextmanager
@@ -132,10 +188,12 @@ def _is_same_size(given: Any, recorded: Any) -> bool:
 
 
 @contextlib.contextmanager
-def needed_decompositions_only(programs: Sequence[torch.export.ExportedProgram]) -> Iterator[None]:
+def needed_decompositions_only(
+    programs: Sequence[torch.export.ExportedProgram], *, renamed: bool = True
+) -> Iterator[None]:
     """While this is open, ``run_decompositions`` of ``programs`` gives those back that it would only trace again."""
     for program in programs:
-        _decompose_if_needed(program)
+        _decompose_if_needed(program, renamed)
     try:
         yield
     finally:
@@ -143,15 +201,33 @@ def needed_decompositions_only(programs: Sequence[torch.export.ExportedProgram])
             vars(program).pop("run_decompositions", None)
 
 
+def _in_place(step: Any) -> Callable[[Any], Any]:
+    """One of :data:`_IN_PLACE`, without tracing where the graph has nothing but operators."""
+    from torch.fx.passes.infra.pass_base import PassResult
+
+    rewrite = _IN_PLACE[pass_name(step)]
+
+    def rewritten(module: Any) -> Any:
+        if not in_place.is_plain(module):
+            return step(module)
+        rewrite(module)
+        return PassResult(module, True)
+
+    rewritten.__name__ = pass_name(step)
+    return rewritten
+
+
 def pass_name(step: Any) -> str:
     """The name of a pass's class; pass managers wrap passes in functions that carry it."""
     return str(getattr(step, "__name__", type(step).__name__))
 
 
-def _decompose_if_needed(program: torch.export.ExportedProgram) -> None:
+def _decompose_if_needed(program: torch.export.ExportedProgram, renamed: bool) -> None:
     run = program.run_decompositions
 
     def decomposed(table: Any) -> torch.export.ExportedProgram:
+        if renamed and has_decompositions(program, table):
+            in_place.decompose(program, table)
         return run(table) if has_decompositions(program, table) else program
 
     vars(program)["run_decompositions"] = decomposed
@@ -170,7 +246,10 @@ def has_decompositions(program: torch.export.ExportedProgram, table: Container[A
         any(getattr(one, "__module__", None) != "_operator" for one in called - operators)
         or any(one._schema.is_mutable for one in operators)
         or any(one.overloadpacket in _TRACED_AWAY for one in operators)
-        or any(_is_composite(one) for one in operators - default)
+        or any(
+            _is_composite(one) and (one in table or not _is_preservable_cia_op(one))
+            for one in operators - default
+        )
         or any(one in table for one in operators & default)
     )
 

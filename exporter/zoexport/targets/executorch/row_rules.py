@@ -5,6 +5,7 @@ Each rule states what stands there afterwards. They serve ``products`` and ``fus
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -39,7 +40,7 @@ _SHORT = 16
 def decompose(program: Program) -> None:
     """Rewrite ``program``, whose recorded shapes are numbers, in core operators without norms, splits and selects."""
     table: dict[Any, Callable[..., Any]] = {
-        **core_aten_decompositions(),
+        **_core_decompositions(),
         **get_decompositions([aten.baddbmm, aten.gelu_backward, aten.stack]),
         aten.native_layer_norm.default: _layer_norm,
         aten.addmm.default: _addmm,
@@ -63,6 +64,12 @@ def decompose(program: Program) -> None:
     remove_unused_weights(program)
     program.module.recompile()
     record_shapes(program)
+
+
+@functools.cache
+def _core_decompositions() -> dict[Any, Callable[..., Any]]:
+    # torch goes through all operators that there are, each time that it is asked.
+    return {**core_aten_decompositions()}
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -147,7 +147,11 @@ def to_edge(
         passes = manager.get_to_edge_transform_passes(legal, passes_job=jobs, compiler_specs=spec)
         partitioner = ExplainingPartitioner(spec, decomposed)
         try:
-            with QnnManagerContext({name: spec}), needed_decompositions_only([legal]):
+            # Contexts have the names of nodes.
+            with (
+                QnnManagerContext({name: spec}),
+                needed_decompositions_only([legal], renamed=False),
+            ):
                 one = to_edge_transform_and_lower(
                     {name: legal},
                     transform_passes={name: passes},

@@ -39,20 +39,24 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         has_open_sizes_left,
         state_open_sizes,
     )
+    from zoexport.targets.xnnpack.partitioning import linear_partitioning
     from zoexport.targets.xnnpack.quantization_shapes import stated_shapes
     from zoexport.targets.xnnpack.score_rows import score_rows
+    from zoexport.targets.xnnpack.shared_constants import shared_constants
 
     legal = {name: copy_program(program, name) for name, program in graph.programs.items()}
     flat = [flatten_attention(graph, program) for program in legal.values()]
-    for program in legal.values():
-        score_rows(program)
-        Legalizer(graph, program).run()
+    with stated_shapes():
+        for program in legal.values():
+            score_rows(program)
+            Legalizer(graph, program).run()
     any_length = (
         graph.any_length
         and all(flat)
         and not any(has_open_sizes_left(program, graph.length) for program in legal.values())
     )
-    generating = _generating(graph)
+    with stated_shapes():
+        generating = _generating(graph)
     exported = {}
     programs = []
     for name, program in legal.items():
@@ -71,7 +75,13 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             exported[name] = export_program(program, weights)
     progress("lowering to XNNPACK", None)
     try:
-        with quiet(), stated_shapes(), needed_passes_only([*exported.values()]):
+        with (
+            quiet(),
+            stated_shapes(),
+            needed_passes_only([*exported.values()]),
+            shared_constants(),
+            linear_partitioning(),
+        ):
             # Not to_edge_transform_and_lower: it decomposes each program three times.
             partitioner = XnnpackPartitioner()
             kept = {
