@@ -11,9 +11,8 @@ from zoexport.core.untouched import untouched_zeros
 SPEC_ID = "int4-symmetric-g32/1"
 GROUP_SIZE = 32
 
-CHUNK = (
-    1 << 18
-)  # weights at a time: about ten float32 temporaries of 1 MB, which a processor's cache holds
+CHUNK = 1 << 18
+"""Weights at a time: about ten float32 temporaries of 1 MB, which a processor's cache holds."""
 #: A scale is absmax over one of these: 7.5 halves the error of both ends, larger ones clip outliers.
 _DIVISORS = tuple(6.25 + 0.25 * i for i in range(16))
 

@@ -1,8 +1,8 @@
 """ExecuTorch's rewrites of single operators, on the graph as it stands.
 
 ExecuTorch 1.5 decomposes a program by tracing it twice, and each of three passes to its edge dialect traces it again,
-though most of them replace one operator by another of the same shape. For a model of 30 layers that is a quarter of all
-that lowering does. What is found here gives the graph that tracing gives; other graphs are traced.
+though most of them replace one operator by another of the same shape. What is found here gives the graph that tracing
+gives; other graphs are traced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Constants of delegates: each is copied and packed once, however many programs read it.
 
 ExecuTorch copies a delegate's weights before it serializes it, for whatever passes it runs might change them, and packs
-int4 codes for each program anew: of four programs over one model that is a sixth of what lowering does, and as many
-copies of the weights in memory.
+int4 codes for each program anew: as many copies of the weights in memory as there are programs.
 """
 
 from __future__ import annotations
