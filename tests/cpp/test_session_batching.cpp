@@ -167,7 +167,8 @@ void test_every_entry_is_laid_out_once() {
   }
 }
 
-// The rows of an example's candidates by the rule itself: each goes to the first row that begins with it, or begins it.
+// The rows of an example's candidates by the rule itself: each goes to the first row that begins with it, or begins it; the
+// longest rows are first.
 std::vector<Numbers> rows_by_the_rule(const Dataset& dataset, bool causal) {
   std::vector<Numbers> rows;
   for (size_t c = 0; c < dataset.candidates(0); ++c) {
@@ -188,7 +189,33 @@ std::vector<Numbers> rows_by_the_rule(const Dataset& dataset, bool causal) {
       *row = seen;
     }
   }
+  std::stable_sort(rows.begin(), rows.end(), [](const Numbers& a, const Numbers& b) { return a.size() > b.size(); });
   return rows;
+}
+
+// A call is as long as its longest row, so rows of several calls are dealt by length.
+void test_rows_of_a_length_share_calls() {
+  Dataset dataset;
+  std::vector<uint64_t> indices;
+  for (const size_t length : {2, 6, 1, 5, 2, 6}) {
+    Choice choice;
+    choice.tokens.assign(length, static_cast<int64_t>(10 + indices.size()));
+    choice.labels.assign(length, 1);
+    add(dataset, {choice}, 0);
+    indices.push_back(indices.size());
+  }
+  const CallLimits limits{2, 6, 1, 100, 1};
+  const Layout layout = laid_out(dataset, indices.data(), indices.size(), true, limits);
+  std::vector<uint32_t> lengths, examples;
+  for (const Call& call : layout.calls) {
+    lengths.push_back(call.length);
+    examples.insert(examples.end(), call.examples.begin(), call.examples.end());
+  }
+  CHECK(lengths == (std::vector<uint32_t>{6, 5, 2}));
+  CHECK(examples == (std::vector<uint32_t>{1, 5, 3, 0, 4, 2}));
+  // Of one call the order stays.
+  const Layout one = laid_out(dataset, indices.data(), 2, true, limits);
+  CHECK(one.calls.size() == 1 && one.calls[0].examples == (std::vector<uint32_t>{0, 1}));
 }
 
 void test_rows_are_those_of_the_rule() {
@@ -428,6 +455,7 @@ int main() {
   test_rows_that_are_seen_whole();
   test_every_entry_is_laid_out_once();
   test_rows_are_those_of_the_rule();
+  test_rows_of_a_length_share_calls();
   test_many_candidates();
   test_rows_beyond_memory();
   test_losses();

@@ -214,7 +214,11 @@ class Packer {
 Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
                        const CallLimits& limits) {
   Layout layout;
-  Packer packer(limits, layout.calls);
+  struct Placed {
+    Row row;
+    uint32_t example;
+  };
+  std::vector<Placed> placed;
   for (size_t i = 0; i < count; ++i) {
     const size_t example = indices[i];
     const size_t target = dataset.target(example);
@@ -231,12 +235,21 @@ Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t c
       layout.labels.push_back(static_cast<uint32_t>(labels));
     }
     for (const Row& row : rows.rows()) {
-      if (!packer.place(row, static_cast<uint32_t>(i))) {
-        return Failure{ZO_INVALID_ARGUMENT, "a batch of " + std::to_string(count) + " examples",
-                       "rows that take " + bytes_text(packer.bytes()),
-                       "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
-                       "Use a smaller batch, or compile the bundle with a smaller batch or seq_len."};
-      }
+      placed.push_back({row, static_cast<uint32_t>(i)});
+    }
+  }
+  if (placed.size() > limits.rows) {
+    // A call is as long as its longest row.
+    std::stable_sort(placed.begin(), placed.end(),
+                     [](const Placed& a, const Placed& b) { return a.row.length > b.row.length; });
+  }
+  Packer packer(limits, layout.calls);
+  for (const Placed& one : placed) {
+    if (!packer.place(one.row, one.example)) {
+      return Failure{ZO_INVALID_ARGUMENT, "a batch of " + std::to_string(count) + " examples",
+                     "rows that take " + bytes_text(packer.bytes()),
+                     "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
+                     "Use a smaller batch, or compile the bundle with a smaller batch or seq_len."};
     }
   }
   packer.close();

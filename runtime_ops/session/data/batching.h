@@ -45,9 +45,10 @@ struct Layout {
   std::vector<Call> calls;
 };
 
-// Lays out `count` examples in order; a failure where their rows take more memory than this machine has. `all_candidates`: false lays out right candidates alone. Candidates of an example
-// share a row when one's tokens, up to its last label, begin with the other's; with a pad_token, when all their tokens are
-// the same. Every candidate fits seq_len.
+// Lays out `count` examples; a failure where their rows take more memory than this machine has. `all_candidates`: false lays
+// out right candidates alone. Candidates of an example share a row when one's tokens, up to its last label, begin with the
+// other's; with a pad_token, when all their tokens are the same. Every candidate fits seq_len. Rows lie in the order of their
+// examples; those of several calls by length, the longest first, as a call is as long as its longest row.
 Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
                        const CallLimits& limits);
 
