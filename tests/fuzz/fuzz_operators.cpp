@@ -56,6 +56,7 @@ constexpr Operator kOperators[] = {
     {"zoexport::rounded_linear_label_logprobs_int4.out", "TTTtddTTT"},
     {"zoexport::attention.out", "TTTtdbiTT"},
     {"zoexport::attention_gradient.out", "TTTtTTTdbiTTT"},
+    {"zoexport::add_matmul.out", "TTTbbT"},
 };
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte, ScalarType::BFloat16,
                                  ScalarType::Char,  ScalarType::Half, ScalarType::Int,  ScalarType::Bool};

@@ -111,6 +111,7 @@ def calls() -> dict[str, bytes]:
             20, floats(1, 4, 2, 8), floats(1, 2, 2, 8), floats(1, 2, 2, 12), floats(2, 16, 8), floats(2, 16, 12),
             one(LONG, 5), NONE, number(4), number(0), number(0), room(1, 4, 2, 12),
         ),
+        "matmul-added": call(26, floats(2, 3, 5), floats(2, 3, 4), floats(2, 4, 5), OFF, OFF, room(2, 3, 5)),
         "tiles": call(
             24, *tiles, b"\x01" + floats(2, 33), number(4), ON, number(5), room(2, 33, 4, 6), room(2, 4, 33)
         ),

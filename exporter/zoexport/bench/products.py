@@ -142,8 +142,8 @@ def product_of(operator: str, arguments: Sequence[Any]) -> Product | None:
         arguments: of each its shape where it is a tensor, its value where it is a boolean or an integer, else None.
     """
     name = operator.removeprefix("zoexport::")
-    if name == "matmul":
-        a, b, transpose_a, transpose_b = arguments[:4]
+    if name in ("matmul", "add_matmul"):
+        a, b, transpose_a, transpose_b = arguments[1:5] if name == "add_matmul" else arguments[:4]
         rows, depth = (a[-1], a[-2]) if transpose_a else (a[-2], a[-1])
         return Product(name, math.prod(a[:-2]), rows, depth, b[-2] if transpose_b else b[-1])
     layer = name.removesuffix(_GRADIENT)

@@ -60,6 +60,10 @@ DEVICE = {
     "linear_int8": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
     "linear_int8_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
     "matmul": ("Tensor a, Tensor b, bool transpose_a, bool transpose_b", ("out",)),
+    "add_matmul": (
+        "Tensor c, Tensor a, Tensor b, bool transpose_a, bool transpose_b",
+        ("out",),
+    ),
     "sparse_add_mm": (
         "Tensor y, Tensor x, Tensor values, Tensor places, Tensor range, Tensor epsilon, Tensor seed, Tensor step, "
         "int tensor_id, int queries, int most",

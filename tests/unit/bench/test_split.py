@@ -132,6 +132,11 @@ def test_calls_of_a_step_leave_the_warm_up_out() -> None:
             [(256, 16), (48, 16), False, True],
             Product("matmul", 1, 256, 16, 48),
         ),
+        (
+            "zoexport::add_matmul",
+            [(256, 48), (16, 256), (16, 48), True, False],
+            Product("add_matmul", 1, 256, 16, 48),
+        ),
         ("zoexport::rows_1", [(1, 2)], None),
         ("aten::view_copy", [(1, 2), None], None),
     ],

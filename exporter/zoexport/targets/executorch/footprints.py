@@ -37,7 +37,8 @@ _INT4_AND_INT8 = (
 )
 _DELEGATED_CALL = 20_000
 """Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
-_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, zo.matmul, *_INT4_AND_INT8)
+_OF_TENSORS = (zo.matmul, zo.add_matmul)
+_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, *_OF_TENSORS, *_INT4_AND_INT8)
 _LABELS = (
     zo.linear_label_logprobs,
     zo.linear_label_logprobs_int4,
@@ -175,8 +176,9 @@ def _scratch(node: Node) -> int:
     if is_call(node, *_INT4_AND_INT8, aten.linear):
         rows, depth = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node))[-1]
     else:
-        transposed = is_call(node, zo.matmul) and bool(node.args[2])
-        *_, rows, depth = shape_of(operand(node))
+        first = 1 if is_call(node, zo.add_matmul) else 0
+        transposed = is_call(node, *_OF_TENSORS) and bool(node.args[first + 2])
+        *_, rows, depth = shape_of(operand(node, first))
         rows, depth = (depth, rows) if transposed else (rows, depth)
     rows_of_a = min(_MOST_ROWS * _MOST_DEPTH, min(_MOST_ROWS, rows) * depth)
     return 4 * (_MOST_DEPTH * _PANEL_WIDTH + rows_of_a)
