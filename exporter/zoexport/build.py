@@ -309,8 +309,13 @@ def _passed(
     check_encoder(model, planned.method, planned.target, planned.config)
     config = planned.target.programs_config(planned.config)
     modules = models.adapter_targets(model, *config.modules)
-    passes = planned.method.passes(config, modules)
-    return run_passes(graph, [p for p in passes if values or not p.reads_values], progress)
+    passes = [
+        step
+        for step in planned.method.passes(config, modules)
+        if (values or not step.reads_values)
+        and (step.wants is None or step.wants in planned.target.has)
+    ]
+    return run_passes(graph, passes, progress)
 
 
 def _fill(

@@ -1,5 +1,6 @@
 // The matrix products of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schemas.
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -87,8 +88,8 @@ Tensor& linear_int8_input_gradient_out(KernelRuntimeContext& ctx, const Tensor& 
   return input_gradient_out(ctx, dy, *weight, out);
 }
 
-Tensor& matmul_out(KernelRuntimeContext& ctx, const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b,
-                   Tensor& out) {
+Tensor& product_out(KernelRuntimeContext& ctx, const Tensor* before, const Tensor& a, const Tensor& b, bool transpose_a,
+                    bool transpose_b, Tensor& out) {
   const ssize_t rank = a.dim();
   ZO_CHECK(
       ctx,
@@ -108,20 +109,33 @@ Tensor& matmul_out(KernelRuntimeContext& ctx, const Tensor& a, const Tensor& b, 
            "the columns of op(a) must be as many as the rows of op(b)");
   sizes[static_cast<size_t>(rank - 2)] = rows;
   sizes[static_cast<size_t>(rank - 1)] = columns;
+  const ArrayRef<SizesType> shape(sizes.data(), static_cast<size_t>(rank));
   ZO_CHECK(ctx,
-           executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), static_cast<size_t>(rank))) ==
-                   Error::Ok &&
-               is_dense(out, ScalarType::Float),
-           out, "out must be float32 with room for the product");
+           before == nullptr || (is_dense(*before, ScalarType::Float) && before->dim() == rank &&
+                                 std::equal(shape.begin(), shape.end(), before->sizes().begin())),
+           out, "what is added to must be dense float32 of the product's shape");
+  ZO_CHECK(ctx, executorch::runtime::resize_tensor(out, shape) == Error::Ok && is_dense(out, ScalarType::Float), out,
+           "out must be float32 with room for the product");
   if (out.numel() == 0) {
     return out;
   }
-  const bool ran =
-      run(kernels::matmul(a.const_data_ptr<float>(), b.const_data_ptr<float>(), batches, static_cast<size_t>(rows),
-                          static_cast<size_t>(columns), static_cast<size_t>(depth), transpose_a, transpose_b,
-                          out.mutable_data_ptr<float>()));
-  ET_KERNEL_CHECK(ctx, ran, Internal, out);
+  kernels::Product product =
+      kernels::matmul(a.const_data_ptr<float>(), b.const_data_ptr<float>(), batches, static_cast<size_t>(rows),
+                      static_cast<size_t>(columns), static_cast<size_t>(depth), transpose_a, transpose_b,
+                      out.mutable_data_ptr<float>());
+  product.before = before == nullptr ? nullptr : before->const_data_ptr<float>();
+  ET_KERNEL_CHECK(ctx, run(product), Internal, out);
   return out;
+}
+
+Tensor& matmul_out(KernelRuntimeContext& ctx, const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b,
+                   Tensor& out) {
+  return product_out(ctx, nullptr, a, b, transpose_a, transpose_b, out);
+}
+
+Tensor& add_matmul_out(KernelRuntimeContext& ctx, const Tensor& c, const Tensor& a, const Tensor& b, bool transpose_a,
+                       bool transpose_b, Tensor& out) {
+  return product_out(ctx, &c, a, b, transpose_a, transpose_b, out);
 }
 
 const bool registered[] = {
@@ -131,6 +145,7 @@ const bool registered[] = {
     register_operator<linear_int8_out>("zoexport::linear_int8.out"),
     register_operator<linear_int8_input_gradient_out>("zoexport::linear_int8_input_gradient.out"),
     register_operator<matmul_out>("zoexport::matmul.out"),
+    register_operator<add_matmul_out>("zoexport::add_matmul.out"),
 };
 
 }  // namespace

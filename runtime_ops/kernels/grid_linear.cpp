@@ -90,8 +90,8 @@ void run_query(const GridLinear& product, const ProductVariant& variant, uint32_
         } else {
           variant.grid->fill_int8(*std::get_if<Int8Matrix>(&product.weight), part, levels, plus, minus);
         }
-        up.multiply({plus, part.width}, p, depth, j, width, product.bias);
-        down.multiply({minus, part.width}, p, depth, j, width, product.bias);
+        up.multiply({plus, part.width}, p, depth, j, width, {product.bias, 0});
+        down.multiply({minus, part.width}, p, depth, j, width, {product.bias, 0});
       });
 }
 

@@ -45,8 +45,8 @@ class PackedRows {
   }
 
   // C of columns j .. j+count-1, by their panel of the depth from p on, for which pack was called: the first one, at p
-  // = 0, adds the bias (of all columns, or null).
-  void multiply(FloatMatrix panel, size_t p, size_t depth, size_t j, size_t count, const float* bias) const {
+  // = 0, adds `before`, of all rows and columns (a bias has a stride of 0), or null.
+  void multiply(FloatMatrix panel, size_t p, size_t depth, size_t j, size_t count, FloatMatrix before) const {
     for (size_t tile = 0; tile < tiles_; ++tile) {
       const size_t r = first_row(tile);
       float* out = c_ + r * columns_ + j;
@@ -57,8 +57,8 @@ class PackedRows {
       t.panel = panel.values;
       t.panel_stride = panel.stride;
       t.depth = depth;
-      t.before = p > 0 ? out : bias != nullptr ? bias + j : nullptr;
-      t.before_stride = p > 0 ? columns_ : 0;
+      t.before = p > 0 ? out : before.values != nullptr ? before.values + r * before.stride + j : nullptr;
+      t.before_stride = p > 0 ? columns_ : before.stride;
       t.c = out;
       t.c_stride = columns_;
       t.count = count;

@@ -13,7 +13,7 @@ inline constexpr size_t kMaxDepth = 384;
 // Which part of B a panel holds: rows first .. first+depth-1 of columns column .. column+count-1.
 //
 // A panel is (depth, width) dense, width the least multiple of the lanes that is at least count; columns past count
-// hold any numbers. first is a multiple of 32, depth at most kMaxDepth.
+// hold any numbers. Of quantized weights first is a multiple of 32, depth at most kMaxDepth.
 struct Part {
   size_t first;
   size_t depth;
@@ -52,6 +52,43 @@ struct FewRows {
   size_t end;
 };
 
+// Which keys a query of attention sees, both by their place in a row.
+struct Seen {
+  bool causal;     // those up to itself
+  int32_t window;  // of these the nearest, itself among them; 0: all
+};
+
+// Scores of queries, a column each, in rows of keys that follow those of before. They become exp(score - greatest).
+struct ScoreColumns {
+  float* scores;  // of a key and a query at scores[query + key * stride]
+  size_t stride;
+  size_t keys;
+  size_t queries;     // a multiple of the lanes
+  const float* bias;  // of a key, added to its scores; or null
+  Seen seen;          // scores that are not seen may be any numbers, and become 0
+  int32_t first_key;
+  int32_t first_query;
+  float* greatest;  // of a query's scores so far: at first the least float
+  float* total;     // of its exponentials so far
+  float* factor;    // by which sums over keys of before are to be multiplied from now on
+};
+
+// Scores and their gradients on the way to the gradients of what they were made of.
+struct ScoreRows {
+  float* scores;    // of a query and a key at scores[query * stride + key]: q . k, which becomes the probability
+  float* gradient;  // likewise: dout . v, which becomes scale times the gradient of the score
+  size_t stride;
+  size_t queries;
+  size_t keys;         // a multiple of the lanes
+  const float* bias;   // of a key, added to its scores; or null
+  float scale;         // of q . k
+  const float* lse;    // of a query: the logarithm of its sum
+  const float* delta;  // of a query: out . dout
+  Seen seen;           // what is not seen becomes 0
+  int32_t first_key;
+  int32_t first_query;
+};
+
 // Constant data: no code that only some processors can run is called to make it.
 struct ProductKernels {
   size_t rows;         // of a tile, at most
@@ -78,6 +115,8 @@ struct ProductKernels {
   void (*dots)(const float* query, const float* rows, size_t count, size_t depth, float scale, float* out);
   // out += the sum of factors[i] * row i, in that order, of rows (count, width).
   void (*add_rows)(float* out, const float* rows, const float* factors, size_t count, size_t width);
+  void (*online_softmax)(const ScoreColumns& columns);
+  void (*softmax_gradient)(const ScoreRows& rows);
 };
 
 inline constexpr size_t kSlack = 16;

@@ -72,16 +72,18 @@ void run_block(const Product& product, const ProductKernels& kernels, size_t bat
   const size_t height = rows.end - rows.begin, stride = product.a.stride;
   const float* a = product.a.values + batch * product.a_batch + rows.begin * (product.a_transposed ? 1 : stride);
   const bool keep = height * product.depth <= kRows * kMaxDepth;
+  const size_t first = (batch * product.rows + rows.begin) * product.columns;
+  const FloatMatrix before =
+      product.before != nullptr ? FloatMatrix{product.before + first, product.columns} : FloatMatrix{product.bias, 0};
   const PackedRows packed(kernels, {a, stride}, product.a_transposed, height, columns.end - columns.begin, keep,
-                          scratch + kPanel, product.c + (batch * product.rows + rows.begin) * product.columns,
-                          product.columns);
+                          scratch + kPanel, product.c + first, product.columns);
   for_blocks(
       product.depth, columns.begin, columns.end, kernels.width, keep,
       [&](size_t p, size_t depth) { packed.pack(p, depth); },
       [&](size_t p, size_t depth, size_t j, size_t count) {
         const Part part{p, depth, j, count, divide_up(count, kernels.lanes) * kernels.lanes};
         const FloatMatrix panel = panel_of(product, kernels, batch, part, packed.tiles() <= 2, scratch);
-        packed.multiply(panel, p, depth, j, count, product.bias);
+        packed.multiply(panel, p, depth, j, count, before);
       });
 }
 

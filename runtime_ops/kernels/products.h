@@ -47,6 +47,8 @@ struct Product {
   size_t b_batch;     // the same, of B; only float32 has batches
   const float* bias;  // columns floats, or null
   float* c;           // (batches, rows, columns)
+  // Added like a bias, in its place: (batches, rows, columns), which does not overlap c; or null. Of float32 only.
+  const float* before = nullptr;
 };
 
 // y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W. An Int4Matrix must be valid (int4_valid).

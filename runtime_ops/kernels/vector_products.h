@@ -7,6 +7,7 @@
 //   load, store, broadcast     of floats at any address
 //   multiply_add(a, b, c)      a * b + c
 //   to_float(word)             of the lanes as int32_t
+//   greatest(a, b)             the greater float; where one is no number, any of both
 //   load_columns(rows, offset, out)    out[i] = element i of the 16 bytes at rows[lane] + offset, as uint32_t
 //   int4_values(word)          q of the codes in the low 4 bits of the lanes
 //   spread_int4(codes)         kLanes codes, one a lane, in its low 4 bits; the others are any
@@ -20,6 +21,7 @@
 #include "vector_attention.h"
 #include "vector_few_rows.h"
 #include "vector_rows.h"
+#include "vector_softmax.h"
 
 namespace zoexport {
 namespace kernels {
@@ -305,7 +307,9 @@ constexpr ProductKernels vector_kernels() {
           V::kFewVectors * V::kLanes,
           detail::few_int4<V>,
           detail::dots<V>,
-          detail::add_rows<V>};
+          detail::add_rows<V>,
+          detail::online_softmax<V>,
+          detail::softmax_gradient<V>};
 }
 
 }  // namespace kernels

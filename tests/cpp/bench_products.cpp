@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "kernels/product_variants.h"
 #include "kernels/products.h"
 #include "kernels/rounded.h"
@@ -60,6 +61,24 @@ void print_rounded(const float* x, size_t rows, const Int4Matrix& weight, float*
   });
 }
 
+// Causal attention of nine heads in groups of three, and its gradient; multiply-adds of what queries see.
+void print_attention(const float* x, size_t tokens, float* memory, const char* only) {
+  constexpr size_t kHeads = 9, kGroups = 3, kWidth = 64;
+  const size_t size = tokens * kHeads * kWidth, seen = tokens * (tokens + 1) / 2;
+  const Attention attention{x, x, x, nullptr, 1, tokens, kHeads, kGroups, kWidth, kWidth, 0.125f, true, 0};
+  float* lse = memory + size;
+  float* dq = lse + kHeads * tokens;
+  const AttentionGradient gradient{memory, lse, x, dq, dq + size, dq + 2 * size};
+  print("attention", kHeads, seen, 2, kWidth, only, [&](const ProductVariant& variant) {
+    run_attention(attention, {memory, lse}, 0, attention_tasks(attention).count, *variant.kernels);
+  });
+  print("attention_gradient", kHeads, seen, 5, kWidth, only, [&](const ProductVariant& variant) {
+    for (size_t round = 0; round < gradient_rounds(attention); ++round) {
+      run_gradient(attention, gradient, round, 0, gradient_tasks(attention, round).count, *variant.kernels);
+    }
+  });
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -103,6 +122,9 @@ int main(int count, char** arguments) {
                          : (p.b_transposed ? "matmul a b^T" : "matmul a b"),
           matmul(x.data(), w.data(), p.batches, p.rows, p.columns, p.depth, p.a_transposed, p.b_transposed, out.data()),
           only);
+  }
+  for (const size_t tokens : {128, 256, 512, 1024, 2048}) {
+    print_attention(x.data(), tokens, out.data(), only);
   }
   return 0;
 }

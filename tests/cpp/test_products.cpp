@@ -39,7 +39,11 @@ Expected expected_of(const Product& product, const std::vector<float>& b) {
     const float* a = product.a.values + batch * product.a_batch;
     for (size_t r = 0; r < product.rows; ++r) {
       for (size_t j = 0; j < product.columns; ++j) {
-        double sum = product.bias != nullptr ? static_cast<double>(product.bias[j]) : 0.0, size = std::abs(sum);
+        const size_t at = (batch * product.rows + r) * product.columns + j;
+        double sum = product.before != nullptr ? static_cast<double>(product.before[at])
+                     : product.bias != nullptr ? static_cast<double>(product.bias[j])
+                                               : 0.0;
+        double size = std::abs(sum);
         for (size_t p = 0; p < product.depth; ++p) {
           const float left = product.a_transposed ? a[p * product.a.stride + r] : a[r * product.a.stride + p];
           const double term =
@@ -87,6 +91,7 @@ void all_variants(const Product& product, const std::vector<float>& b) {
       Product last = product;
       last.a.values += (product.rows - 1) * product.a.stride;
       last.rows = 1;
+      last.before = product.before == nullptr ? nullptr : product.before + (product.rows - 1) * product.columns;
       const std::vector<float> alone = result_of(last, *variant.kernels, SIZE_MAX / 2);
       CHECK(check::same_bits(alone, {whole.end() - static_cast<ptrdiff_t>(product.columns), whole.end()}));
     }
@@ -157,6 +162,7 @@ void int8_products(size_t T, size_t N, size_t K) {
 
 void float_products(size_t batches, size_t rows, size_t columns, size_t depth) {
   const std::vector<float> a = noise(1, batches * rows * depth), b = noise(2, batches * depth * columns);
+  const std::vector<float> before = noise(7, batches * rows * columns);
   std::vector<float> turned(b.size());
   for (size_t batch = 0; batch < batches; ++batch) {
     for (size_t p = 0; p < depth; ++p) {
@@ -168,7 +174,10 @@ void float_products(size_t batches, size_t rows, size_t columns, size_t depth) {
   for (const bool a_transposed : {false, true}) {
     for (const bool b_transposed : {false, true}) {
       const float* right = b_transposed ? turned.data() : b.data();
-      all_variants(matmul(a.data(), right, batches, rows, columns, depth, a_transposed, b_transposed, nullptr), b);
+      Product product = matmul(a.data(), right, batches, rows, columns, depth, a_transposed, b_transposed, nullptr);
+      all_variants(product, b);
+      product.before = before.data();
+      all_variants(product, b);
     }
   }
 }

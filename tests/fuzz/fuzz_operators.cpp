@@ -54,6 +54,9 @@ constexpr Operator kOperators[] = {
     {"zoexport::linear_label_logprobs.out", "TTtddTTT"},
     {"zoexport::linear_label_logprobs_int4.out", "TTTtddTTT"},
     {"zoexport::rounded_linear_label_logprobs_int4.out", "TTTtddTTT"},
+    {"zoexport::attention.out", "TTTtdbiTT"},
+    {"zoexport::attention_gradient.out", "TTTtTTTdbiTTT"},
+    {"zoexport::add_matmul.out", "TTTbbT"},
 };
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte, ScalarType::BFloat16,
                                  ScalarType::Char,  ScalarType::Half, ScalarType::Int,  ScalarType::Bool};

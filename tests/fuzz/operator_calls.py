@@ -78,6 +78,7 @@ def calls() -> dict[str, bytes]:
     )
     entries = (tensor(HALF, (6,), SAME, 100), tensor(INT, (6,), ASCENDING, 5))
     span = tensor(LONG, (2,), ASCENDING, 0)
+    tiles = (floats(2, 33, 4, 5), floats(2, 33, 2, 5), floats(2, 33, 2, 6))
     found = {
         "update": call(0, floats(4, 3), gradients, EPSILON, SEED, STEP, number(5), room(4, 3)),
         "update-half": call(
@@ -109,6 +110,14 @@ def calls() -> dict[str, bytes]:
         "attention": call(
             20, floats(1, 4, 2, 8), floats(1, 2, 2, 8), floats(1, 2, 2, 12), floats(2, 16, 8), floats(2, 16, 12),
             one(LONG, 5), NONE, number(4), number(0), number(0), room(1, 4, 2, 12),
+        ),
+        "matmul-added": call(26, floats(2, 3, 5), floats(2, 3, 4), floats(2, 4, 5), OFF, OFF, room(2, 3, 5)),
+        "tiles": call(
+            24, *tiles, b"\x01" + floats(2, 33), number(4), ON, number(5), room(2, 33, 4, 6), room(2, 4, 33)
+        ),
+        "tiles-gradient": call(
+            25, *tiles, NONE, floats(2, 33, 4, 6), floats(2, 4, 33), floats(2, 33, 4, 6),
+            number(4), OFF, number(0), room(2, 33, 4, 5), room(2, 33, 2, 5), room(2, 33, 2, 6),
         ),
     }  # fmt: skip
     scored = floats(2, 3, 64)

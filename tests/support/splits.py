@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 from tests.support.graphs import WIDTH, SmallModel
-from tests.support.tiny_models import VOCAB_SIZE, fixed, fixed_tokens, tiny
+from tests.support.tiny_models import (
+    VOCAB_SIZE,
+    fixed,
+    fixed_tokens,
+    from_config,
+    tiny,
+    tiny_config,
+)
 from zoexport.build import plan, training_graph
 from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.capture import capture
@@ -70,6 +77,19 @@ def small(
     order = split_passes(config, list(targets))
     count = next(number for number, step in enumerate(order) if step.name == last) + 1
     return model, run_passes(graph, order[:count], lambda *_: None)
+
+
+def passed(name: str, last: str, length: int = LENGTH, **changes: Any) -> TrainingGraph:
+    """A tiny model's graph after the passes up to ``last``, fp32 and with nothing trained.
+
+    Args:
+        changes: of its configuration.
+    """
+    graph = capture(from_config(tiny_config(name, **changes)), length)
+    config = plan("mebp", "host", {"seq_len": str(length), "weights": "fp32"}).config
+    order = split_passes(config, [])
+    count = next(number for number, step in enumerate(order) if step.name == last) + 1
+    return run_passes(graph, order[:count], lambda *_: None)
 
 
 def bound(graph: TrainingGraph) -> dict[str, dict[str, str]]:

@@ -56,15 +56,21 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """A program: how often it computes each product in a call, and the bytes that ExecuTorch plans for it."""
+    """A program: how often it computes each product in a call, and the bytes that ExecuTorch plans for it.
+
+    Attributes:
+        attention_flops: of the products within ``attention`` and its gradient, for tokens that see each other.
+    """
 
     products: Mapping[Product, int]
     planned_bytes: int
+    attention_flops: int = 0
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all products of a call."""
-        return sum(product.flops * count for product, count in self.products.items())
+        """Floating-point operations of all products of a call, those within attention among them."""
+        products = sum(product.flops * count for product, count in self.products.items())
+        return products + self.attention_flops
 
 
 def contents(bundle: Path) -> dict[str, Content]:
@@ -88,22 +94,43 @@ def contents(bundle: Path) -> dict[str, Content]:
 
 def _content(plan: Any) -> Content:
     products: Counter[Product] = Counter()
+    attention = 0
     for chain in plan.chains:
         for instruction in chain.instructions:
             call = instruction.instr_args
             if type(call).__name__ == "KernelCall":
                 operator = plan.operators[call.op_index].name
                 values = [plan.values[index].val for index in call.args]
-                product = product_of(operator, list(map(_argument, values)))
+                arguments = list(map(_argument, values))
+                attention += flops_of_attention(operator, arguments)
+                product = product_of(operator, arguments)
                 if product is not None:
                     products[product] += 1
-    return Content(dict(products), sum(plan.non_const_buffer_sizes))
+    return Content(dict(products), sum(plan.non_const_buffer_sizes), attention)
+
+
+def flops_of_attention(operator: str, arguments: Sequence[Any]) -> int:
+    """Floating-point operations of the products within a call of attention or its gradient; 0 of another operator.
+
+    Args:
+        operator, arguments: as :func:`product_of` takes them.
+    """
+    from zoexport.ir.counts import attention_flops
+
+    place = {"zoexport::attention": 5, "zoexport::attention_gradient": 8}.get(operator)
+    if place is None:
+        return 0
+    causal, window = arguments[place : place + 2]
+    gradient = operator.endswith("_gradient")
+    return attention_flops(arguments[0], arguments[2][-1], causal, window, gradient=gradient)
 
 
 def _argument(value: Any) -> Any:
     kind = type(value).__name__
     if kind == "Tensor":
         return tuple(value.sizes)
+    if kind == "Int":
+        return value.int_val
     return value.bool_val if kind == "Bool" else None
 
 
@@ -112,11 +139,11 @@ def product_of(operator: str, arguments: Sequence[Any]) -> Product | None:
 
     Args:
         operator: such as ``zoexport::linear_int4``.
-        arguments: of each its shape where it is a tensor, its value where it is a boolean, else None.
+        arguments: of each its shape where it is a tensor, its value where it is a boolean or an integer, else None.
     """
     name = operator.removeprefix("zoexport::")
-    if name == "matmul":
-        a, b, transpose_a, transpose_b = arguments[:4]
+    if name in ("matmul", "add_matmul"):
+        a, b, transpose_a, transpose_b = arguments[1:5] if name == "add_matmul" else arguments[:4]
         rows, depth = (a[-1], a[-2]) if transpose_a else (a[-2], a[-1])
         return Product(name, math.prod(a[:-2]), rows, depth, b[-2] if transpose_b else b[-1])
     layer = name.removesuffix(_GRADIENT)

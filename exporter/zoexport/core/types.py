@@ -226,13 +226,14 @@ class Pass:
     """One rewrite of a training graph, with the reason for its place in the order.
 
     ``reads_values``: it needs the weights' values, and leaves what the programs compute as large as it was; where only
-    sizes are asked for, it can be left out.
+    sizes are asked for, it can be left out. ``wants``: a feature without which a target gets programs as they were.
     """
 
     name: str
     apply: Callable[[TrainingGraph], TrainingGraph]
     because: str
     reads_values: bool = False
+    wants: Feature | None = None
 
 
 @dataclasses.dataclass(frozen=True)

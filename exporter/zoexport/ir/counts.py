@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch.fx import Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import aten, is_call, operand, shape_of, zo
+from zoexport.ir.graphs import arguments, aten, is_call, operand, shape_of, zo
 
 _PRODUCTS = (
     aten.linear,
@@ -24,6 +25,27 @@ _PRODUCTS = (
 _ADDED_PRODUCTS = (aten.addmm, aten.baddbmm)
 
 
+def seen_pairs(tokens: int, causal: bool, window: int) -> int:
+    """The pairs of a query and a key of ``zoexport.attention`` for a row of ``tokens``."""
+    if not causal:
+        return tokens * tokens
+    most = min(window or tokens, tokens)
+    return most * (most + 1) // 2 + (tokens - most) * most
+
+
+def attention_flops(
+    q: Sequence[int], width: int, causal: bool, window: int, *, gradient: bool
+) -> int:
+    """Of ``zoexport.attention`` with q (B, T, H, D) and values of ``width``, or of its gradient by q, k and v.
+
+    Of a pair of tokens the result is two products, over the depth and over the width; the gradient makes the scores and
+    the gradients of probabilities, and of these one product for each of q, k and v.
+    """
+    batches, tokens, heads, depth = q
+    each = 3 * depth + 2 * width if gradient else depth + width
+    return 2 * batches * heads * seen_pairs(tokens, causal, window) * each
+
+
 def product_flops(program: Program) -> int:
     """Floating-point operations of a program's products, two for each multiply-add; all else is small beside them.
 
@@ -37,6 +59,11 @@ def _flops(node: Node) -> int:
         first = operand(node)
     elif is_call(node, *_ADDED_PRODUCTS):
         first = operand(node, 1)
+    elif is_call(node, zo.attention, zo.attention_gradient):
+        q, _, v = (shape_of(operand(node, index)) for index in range(3))
+        causal, window = arguments(node)[-2:]
+        gradient = is_call(node, zo.attention_gradient)
+        return attention_flops(q, v[-1], causal, window, gradient=gradient)
     else:
         return 0
     return 2 * math.prod(shape_of(node)) * shape_of(first)[-1]

@@ -22,6 +22,8 @@ _GRID_LINEAR = (
 )
 
 _INT4_LABELS = "Tensor x, Tensor codes, Tensor scales, Tensor? bias, float scale, float cap, Tensor label_tokens"
+_ATTENTION = "Tensor q, Tensor k, Tensor v, Tensor? bias"
+_SEEN = "float scale, bool causal, int window"
 
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
@@ -58,6 +60,10 @@ DEVICE = {
     "linear_int8": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
     "linear_int8_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
     "matmul": ("Tensor a, Tensor b, bool transpose_a, bool transpose_b", ("out",)),
+    "add_matmul": (
+        "Tensor c, Tensor a, Tensor b, bool transpose_a, bool transpose_b",
+        ("out",),
+    ),
     "sparse_add_mm": (
         "Tensor y, Tensor x, Tensor values, Tensor places, Tensor range, Tensor epsilon, Tensor seed, Tensor step, "
         "int tensor_id, int queries, int most",
@@ -66,6 +72,11 @@ DEVICE = {
     "grid_linear_int4": (_GRID_LINEAR, ("out",)),
     "grid_linear_int8": (_GRID_LINEAR, ("out",)),
     "round_activations": ("Tensor x, Tensor format", ("out",)),
+    "attention": (f"{_ATTENTION}, {_SEEN}", ("out", "lse")),
+    "attention_gradient": (
+        f"{_ATTENTION}, Tensor out, Tensor lse, Tensor gradient, {_SEEN}",
+        ("dq", "dk", "dv"),
+    ),
     "cached_attention": (
         "Tensor q, Tensor k, Tensor v, Tensor keys, Tensor values, Tensor position, Tensor? slopes, float scale, "
         "float softcap, int window",

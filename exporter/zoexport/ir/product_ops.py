@@ -153,3 +153,30 @@ def matmul(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: boo
 def _(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> torch.Tensor:
     rows, columns = a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1]
     return a.new_empty((*a.shape[:-2], rows, columns))
+
+
+@cpu("add_matmul")
+def add_matmul(
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool
+) -> torch.Tensor:
+    """c + :func:`matmul` of a and b, as what adapters add to a layer.
+
+    Args:
+        c: float32 (..., rows, columns).
+
+    Raises:
+        ValueError: as there, or c is of another shape than the product.
+    """
+    product = matmul(a, b, transpose_a, transpose_b)
+    if c.dtype != torch.float32 or c.shape != product.shape:
+        raise ValueError(
+            f"c is {c.dtype} {tuple(c.shape)}; expected float32 {tuple(product.shape)}"
+        )
+    return c + product
+
+
+@fake("add_matmul")
+def _(
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool
+) -> torch.Tensor:
+    return c.new_empty(c.shape)

@@ -26,6 +26,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
         targets: modules of which something is trained.
         copies: perturbed copies of a batch that a call of the programs holds.
     """
+    from zoexport.core.features import Feature
     from zoexport.ir.lengths import row_lengths
     from zoexport.passes.bind_rows import bind_rows
     from zoexport.passes.check_stages import check_stages
@@ -34,6 +35,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     from zoexport.passes.differentiate import differentiate
     from zoexport.passes.find_linears import find_linears
     from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.fuse_attention import fuse_attention
     from zoexport.passes.mask_padding import mask_padding
     from zoexport.passes.score_labels import score_labels
     from zoexport.passes.split_layers import HEAD, split_layers
@@ -65,6 +67,12 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
             "mask_padding", mask_padding, "runs what makes masks, of which tables are by now known"
         ),
         Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
+        Pass(
+            "fuse_attention",
+            fuse_attention,
+            "finds attention as it was captured; looks at the masks that stages bind",
+            wants=Feature.ATTENTION,
+        ),
         Pass(
             "check_stages", check_stages, "runs programs at the captured length", reads_values=True
         ),

@@ -23,6 +23,7 @@ struct Avx2 {
   static Float broadcast(float value) { return _mm256_set1_ps(value); }
   static Float multiply_add(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
   static Float to_float(Word word) { return _mm256_cvtepi32_ps((__m256i)word); }
+  static Float greatest(Float a, Float b) { return _mm256_max_ps(a, b); }
 
   static __m256i load_two(const char* const* rows, size_t offset) {
     const auto half = [&](size_t row) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset)); };

@@ -23,6 +23,7 @@ struct Avx512 {
   static Float broadcast(float value) { return _mm512_set1_ps(value); }
   static Float multiply_add(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
   static Float to_float(Word word) { return _mm512_cvtepi32_ps((__m512i)word); }
+  static Float greatest(Float a, Float b) { return _mm512_max_ps(a, b); }
 
   static __m512i load_four(const char* const* rows, size_t offset) {
     const auto row = [&](size_t i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + offset)); };

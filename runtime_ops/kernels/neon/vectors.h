@@ -23,6 +23,7 @@ struct Neon {
   static Float broadcast(float value) { return vdupq_n_f32(value); }
   static Float multiply_add(Float a, Float b, Float c) { return vfmaq_f32(c, a, b); }
   static Float to_float(Word word) { return vcvtq_f32_s32(vreinterpretq_s32_u32(word)); }
+  static Float greatest(Float a, Float b) { return vmaxq_f32(a, b); }
 
   static void load_columns(const char* const (&rows)[kLanes], size_t offset, Word (&out)[4]) {
     const auto row = [&](size_t i) {

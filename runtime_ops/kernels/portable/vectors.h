@@ -25,6 +25,12 @@ struct Portable {
   static Float broadcast(float value) { return Float{value, value, value, value}; }
   static Float multiply_add(Float a, Float b, Float c) { return a * b + c; }
   static Float to_float(Word word) { return __builtin_convertvector((Int)word, Float); }
+  static Float greatest(Float a, Float b) {
+    for (size_t i = 0; i < kLanes; ++i) {
+      a[i] = a[i] > b[i] ? a[i] : b[i];
+    }
+    return a;
+  }
 
   static void load_columns(const char* const (&rows)[kLanes], size_t offset, Word (&out)[4]) {
     uint32_t row[kLanes][4];

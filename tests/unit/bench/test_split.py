@@ -13,7 +13,7 @@ from tests.support.bundles import write_bundle
 from zoexport.bench import kernels, matrix, output, programs, sections, summary
 from zoexport.bench.kernel_process import OURS, PLAIN, TORCH, XNNPACK
 from zoexport.bench.matrix import AUTOGRAD, EAGER, Axes, Shape, Variant
-from zoexport.bench.products import Content, Product, product_of
+from zoexport.bench.products import Content, Product, flops_of_attention, product_of
 from zoexport.bench.runner import Sample, sample
 
 SHAPE = Shape(256, 1, 1, targets="all-linear")
@@ -132,12 +132,30 @@ def test_calls_of_a_step_leave_the_warm_up_out() -> None:
             [(256, 16), (48, 16), False, True],
             Product("matmul", 1, 256, 16, 48),
         ),
+        (
+            "zoexport::add_matmul",
+            [(256, 48), (16, 256), (16, 48), True, False],
+            Product("add_matmul", 1, 256, 16, 48),
+        ),
         ("zoexport::rows_1", [(1, 2)], None),
         ("aten::view_copy", [(1, 2), None], None),
     ],
 )
 def test_products_of_operators(operator: str, arguments: list[Any], expected: object) -> None:
     assert product_of(operator, arguments) == expected
+
+
+def test_attention_counts_what_queries_see() -> None:
+    q, k, v = (1, 4, 6, 8), (1, 4, 2, 8), (1, 4, 2, 5)
+    results = [(1, 4, 6, 5), (1, 6, 4)]
+    forward = [q, k, v, None, None, True, 0, *results, None]
+    assert flops_of_attention("zoexport::attention", forward) == 2 * 6 * (4 * 5 // 2) * (8 + 5)
+    backward = [q, k, v, None, *results, results[0], None, False, 0, q, k, v, None]
+    assert flops_of_attention("zoexport::attention_gradient", backward) == 2 * 6 * 16 * (
+        3 * 8 + 2 * 5
+    )
+    assert flops_of_attention("zoexport::matmul", [(2, 3), (3, 4), False, False]) == 0
+    assert Content({LINEAR: 2}, 0, 7).flops == 2 * LINEAR.flops + 7
 
 
 def test_a_program_without_a_family_goes_forward(

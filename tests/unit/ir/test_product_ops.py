@@ -230,6 +230,10 @@ def test_matmul(leading, transpose_a, transpose_b):
     method = lower(lambda a, b: ZO.matmul(a, b, transpose_a, transpose_b), (a, b))
     assert near(method.execute((a, b))[0], left @ right)
     assert near(ZO.matmul(a, b, transpose_a, transpose_b), left @ right)
+    c = values(*leading, rows, columns, seed=2)
+    method = lower(lambda c, a, b: ZO.add_matmul(c, a, b, transpose_a, transpose_b), (c, a, b))
+    assert near(method.execute((c, a, b))[0], c.double() + left @ right)
+    assert near(ZO.add_matmul(c, a, b, transpose_a, transpose_b), c.double() + left @ right)
 
 
 def test_matmul_of_a_dynamic_length():
@@ -257,6 +261,11 @@ def test_matmul_of_a_dynamic_length():
 def test_matmul_refuses(a, b, message):
     with pytest.raises(ValueError, match=message):
         ZO.matmul(a, b, False, False)
+
+
+def test_add_matmul_refuses():
+    with pytest.raises(ValueError, match="c is"):
+        ZO.add_matmul(values(3, 4), values(3, 4), values(4, 5), False, False)
 
 
 # --- the gradient of the loss ---------------------------------------------------------------------
@@ -352,6 +361,18 @@ def misfits():
         "int8 scales double": (forward8, (values(2, 64), bytes_, row_scales.double(), None)),
         "int8 dy too narrow": (back8, (values(2, 7), bytes_, row_scales)),
         "int8 dy codes uint8": (back8, (values(2, 8), bytes_.byte(), row_scales)),
+        "add_matmul c of another shape": (
+            ZO.add_matmul.default,
+            (values(3, 4), values(3, 4), values(4, 5), False, False),
+        ),
+        "add_matmul c of another rank": (
+            ZO.add_matmul.default,
+            (values(1, 3, 5), values(3, 4), values(4, 5), False, False),
+        ),
+        "add_matmul c double": (
+            ZO.add_matmul.default,
+            (values(3, 5).double(), values(3, 4), values(4, 5), False, False),
+        ),
         "matmul a double": (product, (values(3, 4).double(), values(4, 5), False, False)),
         "matmul b double": (product, (values(3, 4), values(4, 5).double(), False, False)),
         "matmul ranks differ": (product, (values(2, 3, 4), values(4, 5), False, False)),

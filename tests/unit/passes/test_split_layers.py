@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.support.graphs import WIDTH, operators
-from tests.support.splits import LENGTH, Layer, bound, calls, small, tiny_graph
+from tests.support.splits import LENGTH, Layer, bound, calls, passed, small, tiny_graph
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import output_node, placeholders
@@ -131,7 +131,7 @@ def test_tables_are_inputs_that_stages_bind() -> None:
 
 
 def test_gemma3s_local_and_global_layers_are_one_program() -> None:
-    graph, _ = tiny_graph("gemma3")
+    graph = passed("gemma3", "split_layers")
     layers = graph.stages[1:-1]
     assert [stage.forward for stage in layers] == ["layer.0"] * 3
     tables = [

@@ -24,6 +24,9 @@ from zoexport.targets.executorch.lower_stages import fused_program
 _ALIGNMENT = 16
 # A panel of B, and rows of A beside it, in runtime_ops/kernels/products.cpp.
 _PANEL_WIDTH, _MOST_ROWS, _MOST_DEPTH = 32, 280, 384
+# Queries and keys of a tile, in runtime_ops/kernels/attention.cpp.
+_QUERIES, _KEYS, _TILE = 128, 128, 128
+_TILE_FLOATS = 1 << 14
 _INT4_AND_INT8 = (
     zo.grid_linear_int4,
     zo.grid_linear_int8,
@@ -34,7 +37,8 @@ _INT4_AND_INT8 = (
 )
 _DELEGATED_CALL = 20_000
 """Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
-_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, zo.matmul, *_INT4_AND_INT8)
+_OF_TENSORS = (zo.matmul, zo.add_matmul)
+_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, *_OF_TENSORS, *_INT4_AND_INT8)
 _LABELS = (
     zo.linear_label_logprobs,
     zo.linear_label_logprobs_int4,
@@ -42,6 +46,7 @@ _LABELS = (
 )
 # Of runtime_ops/kernels/linear_label_logprobs.cpp: logits in a thread, and a sum of each row and block of columns.
 _LABEL_ROWS, _LABEL_COLUMNS, _LOGIT_SUM = 64, 1024, 16
+_ATTENTION = (zo.attention, zo.attention_gradient)
 _LOOKUPS = (aten.embedding, zo.embedding_int4)
 
 
@@ -57,7 +62,12 @@ def split_footprint(program: Program) -> Footprint:
     }
     return Footprint(
         _planned(nodes, aliases, set()),
-        max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0),
+        # A thread keeps what its products took, and what attention did, beside each other.
+        max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0)
+        + sum(
+            max((_tiles(node) for node in nodes if is_call(node, kind)), default=0)
+            for kind in _ATTENTION
+        ),
         _moved(nodes, aliases),
     )
 
@@ -166,11 +176,23 @@ def _scratch(node: Node) -> int:
     if is_call(node, *_INT4_AND_INT8, aten.linear):
         rows, depth = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node))[-1]
     else:
-        transposed = is_call(node, zo.matmul) and bool(node.args[2])
-        *_, rows, depth = shape_of(operand(node))
+        first = 1 if is_call(node, zo.add_matmul) else 0
+        transposed = is_call(node, *_OF_TENSORS) and bool(node.args[first + 2])
+        *_, rows, depth = shape_of(operand(node, first))
         rows, depth = (depth, rows) if transposed else (rows, depth)
     rows_of_a = min(_MOST_ROWS * _MOST_DEPTH, min(_MOST_ROWS, rows) * depth)
     return 4 * (_MOST_DEPTH * _PANEL_WIDTH + rows_of_a)
+
+
+def _tiles(node: Node) -> int:
+    """Bytes that attention, or its gradient, takes in each thread."""
+    depth, width = (shape_of(operand(node, index))[-1] for index in (0, 2))
+    if is_call(node, zo.attention):
+        floats = (_QUERIES + _KEYS) * depth + _QUERIES * (_KEYS + width) + _KEYS * _PANEL_WIDTH
+    else:
+        tile = max(_PANEL_WIDTH, min(_TILE, _TILE_FLOATS // max(depth, width)))
+        floats = tile * (4 * depth + 3 * width) + 2 * tile * tile
+    return 4 * floats
 
 
 def _moved(nodes: Iterable[Node], aliases: dict[Node, Node]) -> int:

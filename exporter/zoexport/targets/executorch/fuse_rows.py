@@ -40,6 +40,8 @@ from zoexport.targets.executorch.row_expressions import treats_rows_alone
 from zoexport.targets.executorch.row_writer import RowWriter
 
 _MOST_DIMS = 5
+_MOST_TOGETHER = 8 << 20
+"""Bytes of the results of one program: all of them, and all that it reads, are in memory at once."""
 
 
 def fuse_rows(program: Program) -> None:
@@ -174,16 +176,22 @@ class _Fusion:
                 levels[node] = 1 + max((level(read) for read in reads), default=0)
             return levels[node]
 
-        for root, reads in self.roots.items():
+        for root in self.roots:
             same = groups.setdefault((level(root), shape_of(root)[:-1]), [])
             for group in same:
-                if len(group) < MOST_OUTPUTS and any(reads & self.roots[other] for other in group):
+                if len(group) < MOST_OUTPUTS and self._belongs(root, group):
                     group.append(root)
                     self.group[root] = group
                     break
             else:
                 same.append([root])
                 self.group[root] = same[-1]
+
+    def _belongs(self, root: Node, group: list[Node]) -> bool:
+        """Whether a result is to be computed with others: they share reads, and keep no great part of the memory."""
+        together = sum(node.meta["val"].nbytes for node in (root, *group))
+        shared = any(self.roots[root] & self.roots[other] for other in group)
+        return shared and together <= _MOST_TOGETHER
 
     def _operands(self, node: Node) -> list[Node]:
         """The stored values that a call of its own reads."""

@@ -11,6 +11,15 @@ After::
     o = zoexport.matmul(p, aten.view(...), False, False)
 
 A product that is read transposed is computed transposed: its rows are then contiguous.
+
+A sum of two products, of which nothing else reads either, is one that adds to the other: what an adapter adds to a
+layer is never beside what the layer gave. Before::
+
+    y = aten.add(aten.view(zoexport.linear_int4(x, ...), [...]), zoexport.matmul(u, B, ...))
+
+After::
+
+    y = zoexport.add_matmul(aten.view(zoexport.linear_int4(x, ...), [...]), u, B, ...)
 """
 
 from __future__ import annotations
@@ -34,8 +43,62 @@ def write_products(program: Program) -> None:
         if made is not None:
             node.replace_all_uses_with(made)
             nodes.erase_node(node)
+    for node in list(nodes.nodes):
+        with nodes.inserting_before(node):
+            made = _sum(node)
+        if made is not None:
+            node.replace_all_uses_with(made)
+            nodes.erase_node(node)
     nodes.eliminate_dead_code()
     program.module.recompile()
+
+
+_WORTH_A_CALL = 1 << 16
+"""Elements of a product of which none need be written and read again, where that takes another call."""
+_RESULTS = (
+    zo.matmul,
+    zo.add_matmul,
+    zo.linear_int4,
+    zo.linear_int8,
+    zo.linear_int4_input_gradient,
+    zo.linear_int8_input_gradient,
+)
+
+
+def _sum(node: Node) -> Node | None:
+    if not is_call(node, aten.add) or node.kwargs or len(node.all_input_nodes) != 2:
+        return None
+    first, second = node.all_input_nodes
+    for base, added in ((first, second), (second, first)):
+        (before, of_base), (product, factor) = _read_once(base), _read_once(added)
+        if not is_call(product, zo.matmul) or not is_call(before, *_RESULTS) or of_base != 1:
+            continue
+        if shape_of(base) != shape_of(added) or shape_of(base)[-1] != shape_of(product)[-1]:
+            continue
+        graph = node.graph
+        a, *others = arguments(product)
+        if factor != 1:
+            if math.prod(shape_of(product)) < _WORTH_A_CALL:
+                continue
+            a = call(graph, aten.mul.Tensor, a, factor)
+        c = call(graph, aten.view.default, before, list(shape_of(product)))
+        made = call(graph, zo.add_matmul.default, c, a, *others)
+        return call(graph, aten.view.default, made, list(shape_of(node)))
+    return None
+
+
+def _read_once(node: Node) -> tuple[Node | None, float]:
+    """What a chain of reshapes and factors is of, and the factor; None where any part of it is read by several."""
+    factor = 1.0
+    while len(node.users) == 1:
+        if is_call(node, *RESHAPES, aten.clone, aten.contiguous):
+            node = operand(node)
+        elif is_call(node, aten.mul) and isinstance(node.args[1], int | float):
+            factor *= float(node.args[1])
+            node = operand(node)
+        else:
+            return node, factor
+    return None, factor
 
 
 def _product(node: Node) -> Node | None:

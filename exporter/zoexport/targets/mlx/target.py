@@ -34,7 +34,10 @@ class MlxTarget:
     summary: str = "Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too"
     engine: str = "mlx"
     notice: str = ""
-    has: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.ROUNDED_PRODUCTS}
+    has: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
+        Feature.ROUNDED_PRODUCTS,
+        Feature.ATTENTION,
+    }
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "engine": ("mlx",),
         "soc": (),

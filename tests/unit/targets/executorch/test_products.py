@@ -131,3 +131,78 @@ def test_batches_of_unlike_rank_are_repeated() -> None:
     found = written(program(aten.matmul, *inputs))
     torch.testing.assert_close(found.module(*inputs)[0], inputs[0] @ inputs[1])
     assert len(products(found)) == 1
+
+
+# --- sums of products ------------------------------------------------------------------------------
+
+X, U = values(2, 8, 6), values(2, 8, 3, seed=1)
+W, V = values(10, 6, seed=2), values(3, 10, seed=3)
+
+
+def layer(x: torch.Tensor, u: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """A layer, and what an adapter adds to it."""
+    return aten.add(
+        aten.matmul(x, aten.t(w)), aten.view(aten.mm(aten.view(u, [16, 3]), v), [2, 8, 10])
+    )
+
+
+def test_an_adapter_adds_to_its_layer() -> None:
+    found = written(program(layer, X, U, W, V))
+    assert {"zoexport.matmul.default", "zoexport.add_matmul.default"} <= {*operators(found)}
+    assert len(products(found)) == 1 and "aten.add.Tensor" not in operators(found)
+    torch.testing.assert_close(found.module(X, U, W, V)[0], layer(X, U, W, V))
+
+
+def test_a_sum_that_is_turned_and_doubled() -> None:
+    def gradient(
+        x: torch.Tensor, u: torch.Tensor, w: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        added = aten.add(
+            aten.mm(aten.t(v), aten.t(aten.view(u, [16, 3]))),
+            aten.mm(w, aten.t(aten.view(x, [16, 6]))),
+        )
+        return aten.mul(added, 2.0)
+
+    found = written(program(gradient, X, U, W, V))
+    assert operators(found)["zoexport.add_matmul.default"] == 1
+    torch.testing.assert_close(found.module(X, U, W, V)[0], gradient(X, U, W, V))
+
+
+@pytest.mark.parametrize("rows", [8, 8192])
+def test_a_factor_is_of_the_smaller_operand_where_that_is_worth_a_call(rows: int) -> None:
+    def scaled(x: torch.Tensor, u: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return aten.add(aten.mm(x, aten.t(w)), aten.mul(aten.mm(u, v), 2.0))
+
+    inputs = values(rows, 6), values(rows, 3, seed=1), W, V
+    found = written(program(scaled, *inputs))
+    fused = "zoexport.add_matmul.default" in operators(found)
+    assert fused == (rows > 8)
+    (factor,) = (node for node in found.module.graph.nodes if is_call(node, aten.mul))
+    assert factor.meta["val"].shape == ((rows, 3) if fused else (rows, 10))
+    torch.testing.assert_close(found.module(*inputs)[0], scaled(*inputs))
+
+
+def test_what_others_read_is_not_added_to() -> None:
+    def twice(
+        x: torch.Tensor, u: torch.Tensor, w: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        y, added = aten.mm(x, aten.t(w)), aten.mm(u, v)
+        return aten.add(y, added), aten.neg(y), aten.neg(added)
+
+    inputs = values(8, 6), values(8, 3, seed=1), W, V
+    found = written(program(twice, *inputs))
+    assert "aten.add.Tensor" in operators(found) and len(products(found)) == 2
+    for ours, theirs in zip(found.module(*inputs), twice(*inputs), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_sum_over_broadcast_rows_stays() -> None:
+    def broadcast(
+        x: torch.Tensor, u: torch.Tensor, w: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        return aten.add(aten.mm(x, aten.t(w)), aten.mm(u, v))
+
+    inputs = values(8, 6), values(1, 3, seed=1), W, V
+    found = written(program(broadcast, *inputs))
+    assert "aten.add.Tensor" in operators(found)
+    torch.testing.assert_close(found.module(*inputs)[0], broadcast(*inputs))
