@@ -131,6 +131,11 @@ def test_operations_are_the_papers(compiler: Compiler, split: str) -> None:
         late = counts[f"{prefix}.lm_head"]
     else:
         late = counts[f"{prefix}.lm_head"] + counts[f"{prefix}.model.layers.1"]
+    # The model's own attention multiplies pairs that the mask hides.
+    config = model.config
+    hidden = config.num_attention_heads * SEQ * (SEQ - 1) // 2 * 2 * 2 * config.head_dim * rows
+    whole -= config.num_hidden_layers * hidden
+    late -= 0 if split == "head" else hidden
     settings = {"seq_len": SEQ, "batch": rows, "split": split, "perturbations": "2,4"}
     planned = plan_training(
         str(compiler.model("llama_tied")),
@@ -140,7 +145,7 @@ def test_operations_are_the_papers(compiler: Compiler, split: str) -> None:
         progress=lambda *_: None,
     )
     expected = 2 * first * ((whole - late) + 2 * second * late)
-    assert planned["flops_per_step"] == pytest.approx(expected, rel=0.02)
+    assert planned["flops_per_step"] == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize(

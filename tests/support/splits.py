@@ -103,10 +103,15 @@ def calls(graph: TrainingGraph) -> list[tuple[str, str, str | None]]:
 
 
 @functools.cache
-def tiny_graph(name: str, **settings: str) -> tuple[TrainingGraph, FirstOrderReference]:
+def tiny_graph(
+    name: str, *, target: str = "host", **settings: str
+) -> tuple[TrainingGraph, FirstOrderReference]:
     """A tiny model's graph with its values, every linear layer adapted, and autograd over the model itself.
 
     Both have the slots of :func:`state`. Shared by tests: neither is to be changed.
+
+    Args:
+        target: whose operators the graph may have.
     """
     model = tiny(name)
     linear_from_conv1d(model)
@@ -119,7 +124,7 @@ def tiny_graph(name: str, **settings: str) -> tuple[TrainingGraph, FirstOrderRef
         "lora.targets": "all-linear",
         **{key.replace("__", "."): value for key, value in settings.items()},
     }
-    planned = plan("mebp", "host", values)
+    planned = plan("mebp", target, values)
     graph = training_graph(planned, model, lambda *_: None)
     materialize(graph, LoadedWeights(model))
     config = planned.config

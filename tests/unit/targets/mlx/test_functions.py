@@ -45,7 +45,7 @@ def written(path: Path, *programs: Program) -> tuple[Any, list[Function]]:
 
 @pytest.mark.parametrize(("name", "weights"), CASES)
 def test_functions_are_the_programs(name: str, weights: str, tmp_path: Path) -> None:
-    graph, _ = tiny_graph(name, weights=weights)
+    graph, _ = tiny_graph(name, target="ios-mlx", weights=weights)
     for family, programs in families(graph).items():
         imported, functions = written(tmp_path / f"{family}.mlxfn", *programs)
         for function in functions:
@@ -62,7 +62,7 @@ def test_functions_are_the_programs(name: str, weights: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("weights", ["fp32", "int4", "int8"])
 def test_a_file_holds_no_weights(weights: str, tmp_path: Path) -> None:
-    graph, _ = tiny_graph("llama_tied", weights=weights)
+    graph, _ = tiny_graph("llama_tied", target="ios-mlx", weights=weights)
     for family, programs in families(graph).items():
         written(tmp_path / "f.mlxfn", *programs)
         assert (tmp_path / "f.mlxfn").stat().st_size < 100_000, family
@@ -70,7 +70,7 @@ def test_a_file_holds_no_weights(weights: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weights", ["fp32", "int4", "int8"])
 def test_inputs_are_weights_as_they_are_stored(weights: str) -> None:
-    graph, _ = tiny_graph("llama_tied", weights=weights)
+    graph, _ = tiny_graph("llama_tied", target="ios-mlx", weights=weights)
     for made in graph.programs.values():
         function = Function(made)
         given = named_inputs(function, arguments(graph, made))
@@ -88,7 +88,7 @@ def _kind(array: mx.array) -> tuple[str, tuple[int, ...]]:
 
 
 def test_a_length_without_a_trace_is_refused(tmp_path: Path) -> None:
-    graph, _ = tiny_graph("llama", weights="int4")
+    graph, _ = tiny_graph("llama", target="ios-mlx", weights="int4")
     (family,) = {made.family for made in graph.programs.values() if made.name == "layer.0@32"}
     imported, functions = written(tmp_path / "f.mlxfn", *families(graph)[family])
     assert [function.program.length for function in functions] == [32, 48]

@@ -58,7 +58,7 @@ def whole(name: str, *programs: str, **settings: str) -> tuple[TrainingGraph, De
 @functools.cache
 def layers(name: str) -> tuple[TrainingGraph, Delegated]:
     """The backward programs of MeBP over a tiny model, which contain the forward ones, delegated."""
-    graph, _ = tiny_graph(name, weights="int4", lora__targets="attention")
+    graph, _ = tiny_graph(name, target="android-gpu", weights="int4", lora__targets="attention")
     names = ["layer.0.backward@32", *(["head.backward"] if name == "llama" else [])]
     programs = {key: graph.programs[key] for key in names}
     graph = dataclasses.replace(graph, programs=programs)
@@ -258,7 +258,7 @@ def test_a_refusal_of_ExecuTorch_is_one_clear_error(monkeypatch: pytest.MonkeyPa
         raise ValueError("no such\nthing")
 
     monkeypatch.setattr(exir, "to_edge", refuse)
-    graph, _ = tiny_graph("llama", weights="int4", lora__targets="attention")
+    graph, _ = tiny_graph("llama", target="android-gpu", weights="int4", lora__targets="attention")
     one = dataclasses.replace(graph, programs={"head": graph.programs["head"]})
     with pytest.raises(LoweringError, match="ValueError: no such") as error:
         delegated(one, plan("mebp", "android-gpu", {}).config, lambda *_: None)
