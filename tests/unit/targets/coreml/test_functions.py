@@ -141,7 +141,7 @@ def test_state_of_fp16_goes_in_and_out_as_it_is(tmp_path: Path) -> None:
 
 def test_gradients_that_pass_a_small_matrix_are_the_same() -> None:
     """The rewrite alone, in float32; tests/sweep/kept.py has a case of fp16."""
-    graph, _ = tiny_graph("llama", weights="fp32")
+    graph, _ = tiny_graph("llama", target="ios-coreml", weights="fp32")
     stage = graph.stages[1]
     backward = next(p for p in graph.programs.values() if p.family == stage.backward)
     made = copy_program(backward, backward.name)

@@ -18,7 +18,7 @@ from zoexport.targets.qnn.stages import stage_programs
 
 def graph_of(name: str, weights: str) -> TrainingGraph:
     """A tiny model's graph with the programs for its longest rows alone."""
-    shared, _ = tiny_graph(name, weights=weights)
+    shared, _ = tiny_graph(name, target="android-npu", weights=weights)
     graph = dataclasses.replace(shared)
     longest_rows_alone(graph)
     return graph
