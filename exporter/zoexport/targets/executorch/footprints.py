@@ -76,7 +76,11 @@ def whole_footprint(program: Program) -> Footprint:
     """The footprint of a program of a whole model, without its weights."""
     nodes = list(program.module.graph.nodes)
     aliases = {node: operand(node) for node in nodes if is_call(node, *RESHAPES) or _is_view(node)}
-    in_place = {node for node in nodes if torch.Tag.pointwise in getattr(node.target, "tags", ())}
+    in_place = {
+        node
+        for node in nodes
+        if torch.Tag.pointwise in getattr(node.target, "tags", ()) and not is_call(node, aten.silu)
+    }
     # What our own operators read and give passes between delegates.
     between = {_owner(end, aliases) for node in nodes if is_own(node) for end in _ends(node)}
     planned = _planned(nodes, aliases, set(), between)
@@ -149,6 +153,12 @@ def _planned(
         spec.lifetime = [begin + (node in in_place and free), read.get(node, begin)]
         spec.realign(_ALIGNMENT)
         specs.append(spec)
+        if in_place and is_call(node, aten.silu):
+            # x times its sigmoid, which XNNPACK has beside both.
+            sigmoid = TensorSpec(value.dtype, value.shape)
+            sigmoid.lifetime = [begin, begin]
+            sigmoid.realign(_ALIGNMENT)
+            specs.append(sigmoid)
     sizes = greedy(
         _ALIGNMENT, specs, torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph()), None
     )
