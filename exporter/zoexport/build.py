@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import re
 import shutil
 import time
@@ -20,6 +21,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
+from zoexport.core.memory import give_back
 from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.sizes import attention_heads
@@ -343,6 +345,7 @@ def _fill(
     graph = training_graph(
         planned, loaded.model, progress, source=loaded.weights, chosen=chosen, activations=formats
     )
+    _drop_graphs()
     if adapter is not None:
         from zoexport.adapters.start import start_values
 
@@ -360,9 +363,11 @@ def _fill(
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
+    _drop_graphs()
     # Others only now, so that two graphs are not in memory at once while the first is lowered.
     made = made or generating_graph(planned, loaded, graph, progress)
     generating = add_generating(planned, loaded, graph, lowered, made, folder, progress)
+    _drop_graphs()
     names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
     if names:
         reader = None if graph.whole else graph.source
@@ -390,6 +395,12 @@ def _fill(
         "generate": generating.entry,
         **text_entry(loaded),
     }
+
+
+def _drop_graphs() -> None:
+    """Free what passes have left: graphs refer to themselves, and the collector would come whenever it likes."""
+    gc.collect()
+    give_back()
 
 
 def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:

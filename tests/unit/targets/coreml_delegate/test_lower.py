@@ -160,7 +160,9 @@ def test_a_norm_whose_weights_are_trained(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_int4_stays_int4_and_is_stored_once(tmp_path: Path) -> None:
     """Both directions of a layer read the same bytes, and the table of tokens is the tied head."""
-    graph, _ = tiny_graph("llama_tied", target="ios-coreml", weights="int4", lora__targets="attention")
+    graph, _ = tiny_graph(
+        "llama_tied", target="ios-coreml", weights="int4", lora__targets="attention"
+    )
     stages = [graph.stages[0], graph.stages[1], graph.stages[-1]]
     copied = dataclasses.replace(graph, programs=dict(graph.programs), stages=stages)
     _, file = lowered(copied, tmp_path)
