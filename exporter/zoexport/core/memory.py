@@ -52,7 +52,7 @@ def anonymous_peak(process: int) -> Iterator[Callable[[], float | None]]:
 
 
 def give_back() -> None:
-    """Have the C library give freed memory back to the system, where it can: glibc keeps what lies below its heap's end."""
+    """Have the C library give freed memory back to the system, where it can; glibc keeps holes in its heap."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
