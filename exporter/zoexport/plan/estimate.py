@@ -15,7 +15,7 @@ from zoexport.core.step_plan import StepPlan
 from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops
 from zoexport.ir.frozen import bound_weights
-from zoexport.plan.paging import bytes_from_disk
+from zoexport.plan.paging import StageWeights, bytes_from_disk
 
 _FLOAT = 4
 
@@ -59,6 +59,8 @@ class Estimate:
         anonymous: of the session. mapped: of files that it maps.
         bundle, state: on the disk. scratch: on the disk while a step runs.
         flops, moved: of a step: operations, and bytes of weights and activations.
+        runs: the stages that one call of a step runs, in order. calls: of a step.
+        stage_weights: names and bytes of the frozen weights that each stage reads from end to end.
     """
 
     anonymous: dict[str, int]
@@ -68,6 +70,9 @@ class Estimate:
     scratch: int
     flops: int
     moved: int
+    runs: tuple[int, ...]
+    calls: int
+    stage_weights: tuple[StageWeights, ...]
 
     def peak_anonymous(self, process: Process) -> int:
         """Bytes of anonymous memory of a process that trains."""
@@ -76,6 +81,15 @@ class Estimate:
     def peak_rss(self, process: Process) -> int:
         """Resident bytes of it, at most."""
         return self.peak_anonymous(process) + process.code + sum(self.mapped.values())
+
+    def from_disk(self, memory: int, process: Process) -> int:
+        """Bytes of weights that a step reads from the disk, once others like it have run.
+
+        Args:
+            memory: bytes that the process may take, files that it maps included.
+        """
+        room = memory - self.peak_rss(process) + self.mapped.get("weights", 0)
+        return self.calls * bytes_from_disk(self.runs, self.stage_weights, room)
 
 
 def estimate(
@@ -98,26 +112,6 @@ def estimate(
         labels: tokens of a batch that are predicted, which a split graph's head is called for; None: all.
     """
     return _Parts(graph, footprints, settings, tokenizer, threads, labels).estimate()
-
-
-def weights_from_disk(
-    graph: TrainingGraph,
-    footprints: dict[str, Footprint],
-    settings: dict[str, Any],
-    *,
-    tokenizer: int,
-    threads: int,
-    labels: int | None,
-    memory: int,
-    process: Process,
-) -> int:
-    """Bytes of weights that a step reads from the disk once others like it have run.
-
-    Args:
-        memory: bytes that ``process`` may take, files that it maps included. The rest: see :func:`estimate`.
-    """
-    parts = _Parts(graph, footprints, settings, tokenizer, threads, labels)
-    return parts.from_disk(memory, process)
 
 
 class _Parts:
@@ -191,7 +185,8 @@ class _Parts:
             else:
                 anonymous["adapters"] = 2 * self.values
             state = _SNAPSHOTS * self.values
-        flops, moved = self._step(first_order, weights if self.graph.whole else 0)
+        order = list(self._order(first_order))
+        flops, moved = self._step(order, weights if self.graph.whole else 0)
         return Estimate(
             {name: size for name, size in anonymous.items() if size},
             {name: size for name, size in mapped.items() if size},
@@ -200,6 +195,9 @@ class _Parts:
             scratch,
             flops,
             moved,
+            tuple(stage for stage, _ in order),
+            self.settings["accumulate"],
+            self._read_weights(weights),
         )
 
     def _weights(self) -> int:
@@ -264,12 +262,9 @@ class _Parts:
         every, kept = self._groups()
         return (2 + every + kept) * (-(-region // _PAGES) * _PAGES)
 
-    def _step(self, first_order: bool, inside: int) -> tuple[int, int]:
+    def _step(self, order: list[tuple[int, bool]], inside: int) -> tuple[int, int]:
         """Operations and moved bytes of a step; ``inside``: bytes of the weights that every program has inside."""
-        runs = Counter(
-            self._program(self._family(stage, backward))
-            for stage, backward in self._order(first_order)
-        )
+        runs = Counter(self._program(self._family(stage, backward)) for stage, backward in order)
         calls = self.settings["accumulate"]
         flops = {name: product_flops(self.graph.programs[name]) for name in runs}
         return (
@@ -324,22 +319,15 @@ class _Parts:
             else:
                 yield from self._probes(step, level + 1, chunks)
 
-    def from_disk(self, memory: int, process: Process) -> int:
-        """Bytes of weights that a step reads from the disk; ``memory`` is all that it may take, mapped or not."""
-        found = self.estimate()
-        others = sum(size for name, size in found.mapped.items() if name != "weights")
-        room = memory - found.peak_anonymous(process) - process.code - others
+    def _read_weights(self, total: int) -> tuple[StageWeights, ...]:
         if self.graph.whole:
-            return found.mapped["weights"] * self.losses if room < found.mapped["weights"] else 0
+            return ((("weights", total),),)
         sizes = {name: self.graph.weights[name].nbytes for name in bound_weights(self.graph)}
-        # The first stage looks rows up.
-        weights: list[list[tuple[str, int]]] = [[]]
-        weights += [
-            [(name, sizes[name]) for name in stage.bind.values() if name in sizes]
-            for stage in self.stages[1:]
+        read = [
+            tuple((name, sizes[name]) for name in stage.bind.values() if name in sizes)
+            for stage in self.stages
         ]
-        runs = [stage for stage, _ in self._order(self.step is None)]
-        return self.settings["accumulate"] * bytes_from_disk(runs, weights, room)
+        return ((), *read[1:])  # the first stage looks rows up
 
 
 def _moments(settings: dict[str, Any]) -> int:

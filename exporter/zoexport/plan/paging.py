@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+StageWeights = tuple[tuple[str, int], ...]
+"""Names and bytes of the tensors that a stage reads, in order."""
 _PIECE = 1 << 20
 """Bytes that are kept or dropped together here; a page is 4 to 16 kB."""
 
 
-def bytes_from_disk(
-    runs: Iterable[int], weights: Sequence[Sequence[tuple[str, int]]], room: int
-) -> int:
+def bytes_from_disk(runs: Iterable[int], weights: Sequence[StageWeights], room: int) -> int:
     """Bytes that a step reads of its weights once others like it have run.
 
     Args:
         runs: the numbers of the stages that a step runs, in order.
-        weights: names and bytes of the tensors that each stage reads, in order; stages may share them.
+        weights: of each stage; stages may share tensors.
         room: bytes of memory for them.
     """
     order = list(runs)

@@ -9,10 +9,10 @@ from zoexport import build
 from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError
 from zoexport.core.recipes import StrPath, read_recipe
-from zoexport.core.types import Footprint, Progress, TrainingGraph
+from zoexport.core.types import Progress, TrainingGraph
 from zoexport.plan.advice import advice
 from zoexport.plan.compiling import compiling
-from zoexport.plan.estimate import PROCESSES, Estimate, estimate, weights_from_disk
+from zoexport.plan.estimate import PROCESSES, Estimate, estimate
 from zoexport.plan.options import options
 
 _MEGABYTE = 1e6
@@ -87,7 +87,7 @@ def plan_training(
             name: _megabytes(found.peak_anonymous(other)) for name, other in PROCESSES.items()
         },
         "breakdown": _breakdown(found, process, compile_parts),
-        **({} if ram_mb is None else planner.disk(planned, graph, process, ram_mb, disk_mb_s)),
+        **({} if ram_mb is None else _disk(found, process, ram_mb, disk_mb_s)),
         "budget_mb": budget_mb,
         "fits": fits,
         **({} if budget_mb is None else {"options": fitting}),
@@ -157,7 +157,7 @@ class _Planner:
         self._captured = build.captured(
             self._model, length or first.config.seq_len, first.config.seq_len, progress
         )
-        self._footprints: dict[str, dict[str, Footprint]] = {}
+        self._footprints: dict[str, Any] = {}
 
     def graph(self, planned: build.Plan) -> TrainingGraph:
         """After the passes of a method and its settings, with rows no longer than the captured ones."""
@@ -165,49 +165,19 @@ class _Planner:
 
     def estimate(self, planned: build.Plan, graph: TrainingGraph) -> Estimate:
         """What training it takes."""
-        return estimate(
-            graph,
-            self._known_footprints(planned, graph),
-            as_dict(planned.config),
-            tokenizer=self._tokenizer,
-            threads=self._threads,
-            labels=self._labels,
-        )
-
-    def _known_footprints(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, Footprint]:
         # Methods without gradients run the same programs over layers.
         programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
         key = repr((planned.target.name, programs))
         if key not in self._footprints:
             self._footprints[key] = planned.target.footprints(graph, self._progress)
-        return self._footprints[key]
-
-    def disk(
-        self,
-        planned: build.Plan,
-        graph: TrainingGraph,
-        process: str,
-        ram_mb: float,
-        disk_mb_s: float | None,
-    ) -> dict[str, float | None]:
-        """What a step reads of its weights from the disk, and the least time that takes."""
-        read = weights_from_disk(
+        return estimate(
             graph,
-            self._known_footprints(planned, graph),
+            self._footprints[key],
             as_dict(planned.config),
             tokenizer=self._tokenizer,
             threads=self._threads,
             labels=self._labels,
-            memory=int(ram_mb * _MEGABYTE),
-            process=PROCESSES[process],
         )
-        return {
-            "ram_mb": ram_mb,
-            "from_disk_mb_per_step": _megabytes(read),
-            "disk_seconds_per_step": None
-            if disk_mb_s is None
-            else round(read / _MEGABYTE / disk_mb_s, 3),
-        }
 
     def compiling(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, int] | None:
         """What compiling it takes; None where that is not known."""
@@ -229,6 +199,19 @@ def _figures(found: Estimate, process: str) -> dict[str, Any]:
         "disk_mb": _megabytes(found.bundle + found.state),
         "flops_per_step": found.flops,
         "bytes_per_step": found.moved,
+    }
+
+
+def _disk(
+    found: Estimate, process: str, ram_mb: float, disk_mb_s: float | None
+) -> dict[str, float | None]:
+    """What a step reads of its weights from the disk, and the least time that takes."""
+    read = found.from_disk(int(ram_mb * _MEGABYTE), PROCESSES[process])
+    seconds = None if disk_mb_s is None else round(read / _MEGABYTE / disk_mb_s, 3)
+    return {
+        "ram_mb": ram_mb,
+        "from_disk_mb_per_step": _megabytes(read),
+        "disk_seconds_per_step": seconds,
     }
 
 

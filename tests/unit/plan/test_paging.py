@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from zoexport.plan.paging import bytes_from_disk
+from zoexport.plan.paging import StageWeights, bytes_from_disk
 
 MB = 1 << 20
 
 
-def _layers(count: int, size: int) -> list[list[tuple[str, int]]]:
-    return [[(f"layer.{layer}", size)] for layer in range(count)]
+def _layers(count: int, size: int) -> list[StageWeights]:
+    return [((f"layer.{layer}", size),) for layer in range(count)]
 
 
 @pytest.mark.parametrize("room", [40 * MB, 40 * MB + 1, 100 * MB])
@@ -41,7 +41,7 @@ def test_forward_alone_reads_everything_once_a_layer_does_not_fit() -> None:
 
 
 def test_weights_that_stages_share_are_read_once() -> None:
-    shared = [[("table", 8 * MB)], [("layer", 20 * MB)], [("table", 8 * MB)]]
+    shared = [(("table", 8 * MB),), (("layer", 20 * MB),), (("table", 8 * MB),)]
     assert bytes_from_disk([0, 2, 0], shared, 9 * MB) == 0
     assert bytes_from_disk([0, 1, 2], shared, 28 * MB) == 0
     assert (
@@ -66,7 +66,7 @@ def _least_recently_used(pages: Sequence[tuple[str, int]], room: int) -> int:
 def test_any_order_is_that_of_a_list_of_pages(seed: int) -> None:
     drawn = random.Random(seed)
     weights = [
-        [(f"{stage}.{n}", drawn.randint(1, 5) * MB) for n in range(drawn.randint(0, 3))]
+        tuple((f"{stage}.{n}", drawn.randint(1, 5) * MB) for n in range(drawn.randint(0, 3)))
         for stage in range(7)
     ]
     order = [drawn.randrange(7) for _ in range(30)]

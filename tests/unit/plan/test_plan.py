@@ -419,6 +419,24 @@ def test_memory_that_does_not_hold_the_weights(
     assert planned("--ram", "1")["disk_seconds_per_step"] is None
 
 
+@pytest.mark.parametrize(("method", "times"), [("prge", 1), ("mezo", 2 * 3)])
+def test_a_whole_program_reads_its_weights_once_a_call(
+    llama: Path, method: str, times: int
+) -> None:
+    """All copies pass the one program of ``prge`` together, and that of ``mezo`` one after another."""
+    found = plan_training(
+        str(llama),
+        method=method,
+        target="host",
+        settings={**SMALL, "queries": "3"},
+        process="runner",
+        ram_mb=1,
+        progress=lambda *_: None,
+    )
+    weights = found["breakdown"]["mapped"]["weights"]
+    assert found["from_disk_mb_per_step"] == pytest.approx(times * weights, abs=0.1 * times)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
