@@ -272,14 +272,14 @@ def main() -> int:
         for name, command in named:
             sys.stdout.write(f"{name}: {keep(name, command, options.build)}\n")
         return 0
-    so_far = {name: figures.read().get(name, {}).get("cpu_seconds", 0.0) for name, _ in named}
+    so_far = figures.read()
     chosen = [
         Target(
             name,
             command,
             options.seconds / len(named)
             if options.total is None
-            else max(0.0, options.total - so_far[name]),
+            else max(0.0, options.total - so_far.get(name, {}).get("cpu_seconds", 0.0)),
         )
         for name, command in named
     ]

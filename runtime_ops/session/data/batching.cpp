@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <utility>
 
 #include "session/memory.h"
 #include "session/storage/sizes.h"
@@ -65,7 +66,7 @@ class Rows {
     }
   }
 
-  const std::vector<Row>& rows() const { return rows_; }
+  std::vector<Row> take() { return std::move(rows_); }
 
  private:
   // The number of the row for a candidate, made where there is none.
@@ -234,8 +235,8 @@ Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t c
       rows.add(candidate, static_cast<uint32_t>(layout.labels.size()));
       layout.labels.push_back(static_cast<uint32_t>(labels));
     }
-    for (const Row& row : rows.rows()) {
-      placed.push_back({row, static_cast<uint32_t>(i)});
+    for (Row& row : rows.take()) {
+      placed.push_back({std::move(row), static_cast<uint32_t>(i)});
     }
   }
   if (placed.size() > limits.rows) {
