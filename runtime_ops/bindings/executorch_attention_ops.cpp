@@ -1,7 +1,6 @@
 // Attention, its gradient, and attention over a cache, of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the
 // same schemas.
 
-#include <atomic>
 #include <optional>
 
 #include "../kernels/attention.h"
@@ -16,18 +15,6 @@ using namespace ops;
 bool is_floats(const Tensor& t, ssize_t rank) { return is_dense(t, ScalarType::Float) && t.dim() == rank; }
 
 size_t size_of(const Tensor& t, ssize_t axis) { return static_cast<size_t>(t.size(axis)); }
-
-// Runs tasks in parallel; false where a thread had no memory, or the runtime refused.
-template <typename Run>
-bool run_all(const kernels::Tasks& tasks, const Run& run) {
-  std::atomic<bool> enough{true};
-  const bool ran = parallel(tasks.count, tasks.grain, [&](size_t begin, size_t end) {
-    if (!run(begin, end)) {
-      enough = false;
-    }
-  });
-  return ran && enough;
-}
 
 Tensor& cached_attention_out(KernelRuntimeContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& keys, const Tensor& values, const Tensor& position,

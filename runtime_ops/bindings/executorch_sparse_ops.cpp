@@ -1,6 +1,5 @@
 // The sparse product of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schema.
 
-#include <atomic>
 #include <optional>
 
 #include "../kernels/sparse.h"
@@ -65,15 +64,10 @@ Tensor& sparse_add_mm_out(KernelRuntimeContext& ctx, const Tensor& y, const Tens
                                        out.mutable_data_ptr<float>()};
   ZO_CHECK(ctx, kernels::sparse_rows_fit(product), out, "the rows must be 2 * queries copies where epsilon is not 0");
   ZO_CHECK(ctx, kernels::sparse_places_fit(product), out, "places must ascend and lie in [0, N * K)");
-  const kernels::Tasks tasks = kernels::tasks_of(product);
   const kernels::SparseForm form = kernels::sparse_form(product);
-  std::atomic<bool> enough{true};
-  const bool ran = parallel(tasks.count, tasks.grain, [&](size_t first, size_t last) {
-    if (!kernels::run_tasks(product, first, last, form)) {
-      enough = false;
-    }
-  });
-  ET_KERNEL_CHECK(ctx, ran && enough, Internal, out);
+  const bool ran = run_all(kernels::tasks_of(product),
+                           [&](size_t first, size_t last) { return kernels::run_tasks(product, first, last, form); });
+  ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }
 

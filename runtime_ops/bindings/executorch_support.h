@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -132,6 +133,18 @@ bool parallel(size_t count, size_t grain, const Body& body) {
                                                            [&](int64_t begin, int64_t end) {
                                                              body(static_cast<size_t>(begin), static_cast<size_t>(end));
                                                            });
+}
+
+// Runs the tasks of a kernel, any range of them on any thread; false where one had no memory, or the threads refused.
+template <typename Tasks, typename Run>
+bool run_all(const Tasks& tasks, const Run& run) {
+  std::atomic<bool> enough{true};
+  const bool ran = parallel(tasks.count, tasks.grain, [&](size_t begin, size_t end) {
+    if (!run(begin, end)) {
+      enough = false;
+    }
+  });
+  return ran && enough;
 }
 
 // How a parameter of an operator comes out of an EValue, and whether that has it: ExecuTorch's own conversions end the call

@@ -1,7 +1,6 @@
 // Quantized weights as the operators of namespace zoexport receive them, and products with them.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -68,14 +67,8 @@ inline const float* floats_of(const std::optional<Tensor>& bias) {
 // Runs a product of kernels/ on the runtime's threads; false where they or the memory were refused.
 template <typename AnyProduct>
 bool run(const AnyProduct& product) {
-  const kernels::Tasks tasks = kernels::tasks_of(product);
-  std::atomic<bool> enough{true};
-  const bool ran = parallel(tasks.count, tasks.grain, [&](size_t begin, size_t end) {
-    if (!kernels::run_tasks(product, begin, end)) {
-      enough = false;
-    }
-  });
-  return ran && enough;
+  return run_all(kernels::tasks_of(product),
+                 [&](size_t begin, size_t end) { return kernels::run_tasks(product, begin, end); });
 }
 
 }  // namespace zoexport::ops
