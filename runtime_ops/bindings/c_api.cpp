@@ -59,9 +59,12 @@ zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& bef
     settings.dpo_beta = run.dpo_beta;
     settings.orpo_beta = run.orpo_beta;
   }
-  if (run.struct_size >= sizeof(zo_run)) {
+  if (run.struct_size >= offsetof(zo_run, keep_mb)) {
     settings.choices = run.choices;
     settings.pack = run.pack != 0;
+  }
+  if (run.struct_size >= offsetof(zo_run, reserved_four)) {
+    settings.keep_mb = run.keep_mb;
   }
   return settings;
 }
@@ -289,7 +292,9 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
                           settings.dpo_beta,
                           settings.orpo_beta,
                           settings.choices,
-                          settings.pack ? 1 : 0};
+                          settings.pack ? 1 : 0,
+                          settings.keep_mb,
+                          0};
     return write_struct(found, kFirstRun, "zo_run", run);
   });
 }

@@ -137,6 +137,7 @@ const std::map<std::string, Setter>& setters() {
       {"--weight-decay", number("--weight-decay", &Options::weight_decay, true)},
       {"--clip", number("--clip", &Options::clip, true)},
       {"--checkpoint-every", whole<uint32_t>("--checkpoint-every", &Options::checkpoint_every, 1)},
+      {"--keep-mb", whole<uint32_t>("--keep-mb", &Options::keep_mb, 0)},
       {"--warmup", whole<uint32_t>("--warmup", &Options::warmup, 0)},
       {"--output", path(&Options::output)},
       {"-o", path(&Options::output)},
@@ -226,7 +227,7 @@ const char* const kUsage =
     "--steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
-    "  --momentum X --weight-decay X --clip X --checkpoint-every N     the same, of a first-order method\n"
+    "  --momentum X --weight-decay X --clip X --checkpoint-every N --keep-mb N     the same, of a first-order method\n"
     "  --schedule constant|linear|cosine  --warmup N\n"
     "  --loss full|choices|dpo|orpo --dpo-beta X --orpo-beta X     the last two losses are of pairs of answers\n"
     "  --choices sum|mean --pack on|off     what choices are compared by; whether texts share rows\n"

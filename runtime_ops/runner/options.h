@@ -42,6 +42,7 @@ struct Options {
   std::optional<double> weight_decay;
   std::optional<double> clip;
   std::optional<uint32_t> checkpoint_every;
+  std::optional<uint32_t> keep_mb;
   std::optional<int32_t> schedule;
   std::optional<uint32_t> warmup;
   std::optional<int32_t> loss;

@@ -133,6 +133,13 @@ Status Session::check_settings(const RunSettings& run) const {
   if (run.checkpoint_every == 0) {
     return argument("checkpoint_every", "0", "at least 1", "Pass how many stages lie from one checkpoint to the next.");
   }
+  const auto& stages = manifest_.stages;
+  if (run.keep_mb > 0 && run.keep_mb != manifest_.settings.keep_mb &&
+      std::none_of(stages.begin(), stages.end(), [](const StageSpec& s) { return !s.saving.empty(); })) {
+    return argument(
+        "keep_mb", std::to_string(run.keep_mb), "0, as this bundle has no programs that save results",
+        "Compile it for the target host or android-cpu with --set keep_mb=" + std::to_string(run.keep_mb) + ".");
+  }
   if (run.batch == 0 || run.accumulate == 0) {
     return argument("batch", "0 examples for an update", "at least 1", "Pass a batch and accumulate of at least 1.");
   }

@@ -78,8 +78,12 @@ def embed(v: Values, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def mix(v: Values, h: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return h + torch.tanh(_saved(v, "s0", _sum_of_mix(v, h, s))), s
+
+
+def _sum_of_mix(v: Values, h: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     length = torch.arange(1, h.shape[1] + 1)[:, None]
-    return h + torch.tanh(s / length @ v["weight"] + (h @ v["A"]) @ v["B"]), s
+    return s / length @ v["weight"] + (h @ v["A"]) @ v["B"]
 
 
 def gate(v: Values, h: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -89,7 +93,14 @@ def gate(v: Values, h: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...
 
 
 def join(v: Values, h: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return (h + torch.sigmoid(s) * ((h @ v["A"]) @ v["B"]) + torch.tanh(s @ v["weight"]),)
+    product = _saved(v, "s1", s @ v["weight"])
+    adapted = _saved(v, "s0", h @ v["A"])
+    return (h + torch.sigmoid(s) * (adapted @ v["B"]) + torch.tanh(product),)
+
+
+def _saved(v: Values, name: str, computed: torch.Tensor) -> torch.Tensor:
+    """The value that a program was given in place of what it would compute; its gradients go through both."""
+    return computed + (v[name] - computed).detach() if name in v else computed
 
 
 def score(v: Values, rows: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -102,6 +113,11 @@ def score(v: Values, rows: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
 
 
 FUNCTIONS = {"embed": embed, "mix": mix, "gate": gate, "join": join, "head": score}
+#: What stages of these kinds can save, in order: sizes of the last dimension, and the values.
+SAVED = {
+    "mix": ((HIDDEN,), lambda v, h, s: (_sum_of_mix(v, h, s),)),
+    "join": ((RANK, HIDDEN), lambda v, h, s: (h @ v["A"], s @ v["weight"])),
+}
 #: Name and kind of each stage. Two activations pass between them, one to the head.
 STAGES = (("embed", "embed"), *((str(i), kind) for i, kind in enumerate(LAYERS)), ("head", "head"))
 
@@ -130,8 +146,10 @@ def run_program(family: str, given: Values, names: list[str]) -> list[torch.Tens
     stage, direction = family.split(".")
     function = FUNCTIONS[stage]
     scored = ("logprobs", "is_argmax")
-    if direction == "forward":
-        return list(function(given, *_activations(stage, given)))
+    if direction in ("forward", "saving"):
+        taken = _activations(stage, given)
+        saved = SAVED[stage][1](given, *taken) if direction == "saving" else ()
+        return [*function(given, *taken), *saved]
     wanted = [name for name in names if name not in scored]
     sources = [name.removeprefix("d") for name in wanted]  # a slot's gradient has the slot's name
     given = {**given, **{name: given[name].detach().requires_grad_() for name in sources}}
@@ -200,10 +218,11 @@ def _programs(
     rows: int,
     lengths: tuple[int, ...],
     label_rows: int,
-    backward: bool,
+    direction: str,
     trained: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     kind = dict(STAGES)[stage]
+    backward = direction in ("backward", "from_saved")
     dtypes = {
         torch.float32: "float32",
         torch.int64: "int64",
@@ -253,7 +272,18 @@ def _programs(
                 *(_value(f"dx{i}", "input_gradient", "float32", hidden) for i in range(taken)),
                 *gradients,
             ]
-        family = f"{kind}.{'backward' if backward else 'forward'}"
+        if direction in ("saving", "from_saved"):
+            assert length is not None
+            saved = [
+                _value(f"s{i}", "saved", "float32", (rows, length, size))
+                for i, size in enumerate(SAVED[kind][0])
+            ]
+            inputs, outputs = (
+                (inputs, [*outputs, *saved])
+                if direction == "saving"
+                else ([*inputs, *saved], outputs)
+            )
+        family = f"{kind}.{direction}"
         found.append(
             {
                 "name": family if length is None else f"{family}@{length}",
@@ -274,6 +304,7 @@ def write_bundle(
     method: str = "mebp",
     embedding: bool = False,
     head: bool = False,
+    saving: bool = False,
     rows: int = 2,
     lengths: tuple[int, ...] = LENGTHS,
     label_rows: int = 3,
@@ -282,7 +313,12 @@ def write_bundle(
     program: bytes = b"programs",
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a split bundle. ``embedding`` and ``head`` give those stages a trainable slot."""
+    """Write a split bundle.
+
+    Args:
+        embedding, head: whether these stages have a trainable slot.
+        saving: whether stages of the kinds ``SAVED`` have programs that save results.
+    """
     folder.mkdir(parents=True)
     trained = slots(embedding, head)
     first_order = method == "mebp"
@@ -290,8 +326,10 @@ def write_bundle(
     stages = []
     for stage, kind in STAGES:
         has_backward = first_order and (stage != "embed" or embedding)
-        for backward in (False, True) if has_backward else (False,):
-            made = _programs(stage, rows, lengths, label_rows, backward, trained)
+        saves = saving and kind in SAVED
+        directions = ["forward", *(["backward"] if has_backward else [])]
+        for direction in [*directions, *(["saving", "from_saved"] if saves else [])]:
+            made = _programs(stage, rows, lengths, label_rows, direction, trained)
             programs += [p for p in made if p["name"] not in {q["name"] for q in programs}]
         tensors = weights()
         bound = {k: v for k, v in bind(stage).items() if v in trained or v in tensors}
@@ -300,6 +338,7 @@ def write_bundle(
                 "name": f"model.{stage}",
                 "forward": f"{kind}.forward",
                 "backward": f"{kind}.backward" if has_backward else None,
+                **({key: f"{kind}.{key}" for key in ("saving", "from_saved")} if saves else {}),
                 "bind": bound,
             }
         )

@@ -177,9 +177,7 @@ def by_autograd(
 
 def stage_of(graph: TrainingGraph, program: Program) -> Stage:
     """The first stage that applies a program."""
-    return next(
-        stage for stage in graph.stages if program.family in (stage.forward, stage.backward)
-    )
+    return next(stage for stage in graph.stages if program.family in stage.families)
 
 
 def arguments(graph: TrainingGraph, program: Program) -> list[torch.Tensor]:

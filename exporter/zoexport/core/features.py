@@ -28,6 +28,7 @@ class Feature(enum.Enum):
     ROUNDED_PRODUCTS = "product that rounds its inputs to 8 bits while it generates"
     TWO_INPUT_PRODUCTS = "products of two inputs, and weights that are trained are inputs"
     ATTENTION = "operator of attention and of its gradient"
+    SAVED_PRODUCTS = "programs that save products' results for the backward pass"
     DROPOUT = "inputs by which adapters leave out some of theirs"
     ENCODERS = "layers that hide padding, as those of masked language models do"
 

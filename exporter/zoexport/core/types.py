@@ -122,17 +122,29 @@ class Stage:
 
     ``bind`` gives, for each value of the programs with the role ``weight`` or ``state``, the tensor or slot that it
     stands for in this stage, where that is not its own name; its gradient is that slot's. ``backward`` is None where
-    there is nothing to train below.
+    there is nothing to train below. ``saving`` goes forward too and gives what ``from_saved`` goes backward from; None
+    where there is no such pair.
     """
 
     name: str
     forward: str
     backward: str | None
     bind: dict[str, str]
+    saving: str | None = None
+    from_saved: str | None = None
+
+    @property
+    def families(self) -> list[str]:
+        """Of the programs that it calls."""
+        found = (self.forward, self.backward, self.saving, self.from_saved)
+        return [family for family in found if family is not None]
 
     def as_dict(self) -> dict[str, Any]:
         """The stage as the manifest states it."""
-        return dataclasses.asdict(self)
+        stated = dataclasses.asdict(self)
+        if self.saving is None:
+            del stated["saving"], stated["from_saved"]
+        return stated
 
 
 _MODEL = "model"
@@ -218,7 +230,7 @@ class TrainingGraph:
 
     def stages_of(self, program: Program) -> list[Stage]:
         """The stages that run a program, forward or backward."""
-        return [s for s in self.stages if program.called in (s.forward, s.backward)]
+        return [stage for stage in self.stages if program.called in stage.families]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,6 +61,7 @@ OPTIONS = {
     "weight_decay": "--weight-decay",
     "clip": "--clip",
     "checkpoint_every": "--checkpoint-every",
+    "keep_mb": "--keep-mb",
     "loss": "--loss",
     "dpo.beta": "--dpo-beta",
     "orpo.beta": "--orpo-beta",

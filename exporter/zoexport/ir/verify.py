@@ -119,15 +119,15 @@ def _families(graph: TrainingGraph) -> dict[str, list[Program]]:
 def _stages_have_programs(graph: TrainingGraph, _: Program) -> Iterator[str]:
     known = _families(graph)
     for stage in graph.stages:
-        for family in (stage.forward, stage.backward):
-            if family is not None and family not in known:
+        for family in stage.families:
+            if family not in known:
                 yield f"stage {stage.name!r} calls {family!r}, which is no program"
 
 
 def _stages_bind_what_is_read(graph: TrainingGraph, _: Program) -> Iterator[str]:
     known = _families(graph)
     for stage in graph.stages:
-        programs = [*known.get(stage.forward, []), *known.get(stage.backward or "", [])]
+        programs = [program for family in stage.families for program in known.get(family, [])]
         read = {value.name for program in programs for value in program.inputs}
         for name in sorted(stage.bind.keys() - read):
             yield f"stage {stage.name!r} binds {name!r}, which its programs do not read"
@@ -137,7 +137,8 @@ def _stages_train_their_slots(graph: TrainingGraph, _: Program) -> Iterator[str]
     known = _families(graph)
     trained = {slot.name for slot in graph.slots if slot.role == "trainable"}
     for stage in graph.stages:
-        for program in known.get(stage.backward or "", []):
+        backward = (*known.get(stage.backward or "", []), *known.get(stage.from_saved or "", []))
+        for program in backward:
             given = {value.name for value in program.outputs}
             for local, name in stage.bind.items():
                 if name in trained and local not in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.config import as_dict
 from zoexport.core.types import Pass
 from zoexport.trained import kind_of
 
@@ -37,6 +38,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     from zoexport.passes.fold_constants import fold_constants
     from zoexport.passes.fuse_attention import fuse_attention
     from zoexport.passes.mask_padding import mask_padding
+    from zoexport.passes.save_products import save_products
     from zoexport.passes.score_labels import score_labels
     from zoexport.passes.split_layers import HEAD, split_layers
 
@@ -82,6 +84,9 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
     if config.first_order:
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
+        if as_dict(config)["keep_mb"]:
+            because = "cuts what backward programs compute, beside which it puts others"
+            order.append(Pass("save_products", save_products, because))
     order.append(Pass("score_labels", score_labels, "takes the logits away"))
     return order
 

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._subclasses import FakeTensorMode
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir.graphs import aten, operand, remove_unused_weights, zo
+from zoexport.ir.graphs import aten, operand, output_node, remove_unused_weights, zo
 from zoexport.ir.normalize import normalize
 from zoexport.ir.rewrite import rewrite
 from zoexport.ir.shapes import fake_inputs, record_shapes
@@ -55,18 +55,39 @@ def differentiate(graph: TrainingGraph) -> TrainingGraph:
     first = next(
         number for number, stage in enumerate(graph.stages) if trainable & {*stage.bind.values()}
     )
-    wanted: dict[str, set[str]] = {}
     for stage in graph.stages[first:]:
         stage.backward = f"{stage.forward}.backward"
-        wanted[stage.forward] = {local for local, name in stage.bind.items() if name in trainable}
+    wanted = trained_inputs(graph)
     for program in list(graph.programs.values()):
         if program.family in wanted:
-            backward = _backward(program, wanted[program.family])
+            backward, _ = traced_backward(program, wanted[program.family])
+            finish_backward(backward)
             graph.programs[backward.name] = backward
     return graph
 
 
-def _backward(program: Program, trainable: set[str]) -> Program:
+def trained_inputs(graph: TrainingGraph) -> dict[str, set[str]]:
+    """The inputs that are trained, by family of the programs that have a backward program."""
+    trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
+    return {
+        stage.forward: {local for local, name in stage.bind.items() if name in trainable}
+        for stage in graph.stages
+        if stage.backward is not None
+    }
+
+
+def traced_backward(
+    program: Program, trainable: set[str], observed: Sequence[Node] = ()
+) -> tuple[Program, list[Node]]:
+    """The backward program as it was traced, for :func:`finish_backward`, with the forward computation inside.
+
+    Args:
+        trainable: inputs whose gradients are wanted beside those of activations.
+        observed: calls of ``program``.
+
+    Returns:
+        It, and its node of each observed value. One that no gradient needs is dead code.
+    """
     given = list(program.inputs)
     chosen = [
         number
@@ -83,10 +104,11 @@ def _backward(program: Program, trainable: set[str]) -> Program:
         with torch.enable_grad():
             for number in chosen:
                 inputs[number] = inputs[number].detach().requires_grad_()
-            outputs = program.module(*inputs)
+            forward = Interpreter(program.module, garbage_collect_values=False)
+            outputs = forward.run(*inputs)
             kept, weights = cotangents(outputs, values[count:])
             found = torch.autograd.grad(outputs, [inputs[number] for number in chosen], weights)
-        return [*kept, *found]
+        return [*kept, *found, *(forward.env[node] for node in observed)]
 
     inputs = [*given, *added]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -104,13 +126,20 @@ def _backward(program: Program, trainable: set[str]) -> Program:
     family = f"{program.family}.backward"
     name = program.name.replace(program.family, family, 1)
     module = GraphModule(torch.nn.Module(), traced.graph)
+    output = output_node(module)
+    returned: Any = output.args[0]
+    output.args = (tuple(returned[: len(results)]),)
     made = Program(name, module, inputs, results, family, program.length)
-    _without_detach(made)
-    normalize(made)
-    remove_unused_weights(made)
-    made.module.recompile()
-    record_shapes(made)
-    return made
+    return made, list(returned[len(results) :])
+
+
+def finish_backward(program: Program) -> None:
+    """Bring a traced program into the normal form."""
+    rewrite(program, [((aten.detach, aten.alias), operand)])
+    normalize(program)
+    remove_unused_weights(program)
+    program.module.recompile()
+    record_shapes(program)
 
 
 def _select_backward(gradient: Tensor, sizes: list[int], dim: int, index: int) -> Tensor:
@@ -155,7 +184,3 @@ def _of_labels(program: Program) -> tuple[list[Value], list[Value], _Cotangents]
         return [logprobs, is_argmax], [gradient]
 
     return added, results, cotangents
-
-
-def _without_detach(program: Program) -> None:
-    rewrite(program, [((aten.detach, aten.alias), operand)])

@@ -245,13 +245,33 @@ class _Parts:
             most = max(most, sum(_FLOAT * _product(value.shape) for value in program.outputs))
         return most
 
+    def _saved(self, stage: int) -> int:
+        """Bytes that a stage takes which saves its products' results, with the activation before it."""
+        family = self.stages[stage].saving
+        assert family is not None
+        outputs = self.graph.programs[self._program(family)].outputs
+        saved = sum(_FLOAT * _product(value.shape) for value in outputs if value.role == "saved")
+        return _in_pages(self._region()) + _in_pages(saved)
+
+    def _first_saving(self) -> int:
+        """The first of the last stages that save their results, as the session chooses them."""
+        stage, room = len(self.stages) - 1, self.settings["keep_mb"] * 1_000_000
+        while stage > self._base() and self.stages[stage - 1].saving is not None:
+            room -= self._saved(stage - 1)
+            if room < 0:
+                break
+            stage -= 1
+        return stage
+
+    def _base(self) -> int:
+        """The first stage that goes backward from an activation."""
+        return max(next(n for n, s in enumerate(self.stages) if self._stage_slots(s.bind)), 1)
+
     def _groups(self) -> tuple[int, int]:
-        """Stages between two kept activations, and how many are kept."""
-        head = len(self.stages) - 1
-        trained = [n for n, s in enumerate(self.stages) if self._stage_slots(s.bind)]
-        base = max(trained[0], 1)
-        every = max(1, min(self.settings["checkpoint_every"], head))
-        return every, -(-max(0, head - base) // every)
+        """Stages between two kept activations, and how many are kept, below those that save results."""
+        stages = self._first_saving() - self._base()
+        every = max(1, min(self.settings["checkpoint_every"], stages))
+        return every, -(-stages // every)
 
     def _activations(self) -> int:
         region = self._region()
@@ -260,11 +280,12 @@ class _Parts:
         if self.step is not None:
             return 2 * (1 if self.graph.copies > 1 else self.copies) * region
         every, kept = self._groups()
-        return (2 + every + kept) * (-(-region // _PAGES) * _PAGES)
+        saving = range(self._first_saving(), len(self.stages) - 1)
+        return (2 + every + kept) * _in_pages(region) + sum(map(self._saved, saving))
 
-    def _step(self, order: list[tuple[int, bool]], inside: int) -> tuple[int, int]:
+    def _step(self, order: list[tuple[int, str]], inside: int) -> tuple[int, int]:
         """Operations and moved bytes of a step; ``inside``: bytes of the weights that every program has inside."""
-        runs = Counter(self._program(self._family(stage, backward)) for stage, backward in order)
+        runs = Counter(self._program(getattr(self.stages[stage], kind)) for stage, kind in order)
         calls = self.settings["accumulate"]
         flops = {name: product_flops(self.graph.programs[name]) for name in runs}
         return (
@@ -273,13 +294,8 @@ class _Parts:
             * sum(times * (self.footprints[name].moved + inside) for name, times in runs.items()),
         )
 
-    def _family(self, stage: int, backward: bool) -> str:
-        found = self.stages[stage].backward if backward else self.stages[stage].forward
-        assert found is not None
-        return found
-
-    def _order(self, first_order: bool) -> Iterator[tuple[int, bool]]:
-        """The programs that a call of a step runs, in order: numbers of stages, and whether it is the backward one."""
+    def _order(self, first_order: bool) -> Iterator[tuple[int, str]]:
+        """The programs that a call of a step runs, in order: numbers of stages, and the stage's name of the program."""
         head = len(self.stages) - 1
         entries = self.graph.rows * self.graph.seq_len
         if self.labels is not None:
@@ -289,20 +305,24 @@ class _Parts:
         if self.step is not None:
             yield from self._probes(self.step, 0, chunks)
             return
-        forward = [(stage, False) for stage in range(head)]
+        forward = [(stage, "forward") for stage in range(head)]
         if self.settings["loss"] != "full":  # the losses' own weights come first
-            yield from [*forward, *[(head, False)] * chunks]
-        yield from [*forward, *[(head, True)] * chunks]
+            yield from [*forward, *[(head, "forward")] * chunks]
+        saving = self._first_saving()
+        yield from forward[:saving]
+        yield from ((stage, "saving") for stage in range(saving, head))
+        yield from [(head, "backward")] * chunks
+        yield from ((stage, "from_saved") for stage in reversed(range(saving, head)))
         every, kept = self._groups()
-        trained = [stage for stage in range(head) if self.stages[stage].backward is not None]
+        trained = [stage for stage in range(saving) if self.stages[stage].backward is not None]
         for number in reversed(range(len(trained))):
             # What the forward pass left of the last group is there; of others it is computed again, but for its end.
             first = number // every * every
             if number // every < kept - 1 and number == min(first + every, len(trained)) - 1:
-                yield from ((stage, False) for stage in trained[first:number])
-            yield trained[number], True
+                yield from forward[trained[first] : trained[number]]
+            yield trained[number], "backward"
 
-    def _probes(self, step: StepPlan, level: int, chunks: int) -> Iterator[tuple[int, bool]]:
+    def _probes(self, step: StepPlan, level: int, chunks: int) -> Iterator[tuple[int, str]]:
         head = len(self.stages) - 1
         last = level + 1 == len(step.levels)
         begin = step.levels[level].begin
@@ -313,9 +333,9 @@ class _Parts:
         times = probes // self.graph.copies if together else 1
         for _ in range(1 if together else probes):
             for stage in range(begin, end):
-                yield from [(stage, False)] * times
+                yield from [(stage, "forward")] * times
             if last:
-                yield from [(head, False)] * (times * chunks)
+                yield from [(head, "forward")] * (times * chunks)
             else:
                 yield from self._probes(step, level + 1, chunks)
 
@@ -328,6 +348,10 @@ class _Parts:
             for stage in self.stages
         ]
         return ((), *read[1:])  # the first stage looks rows up
+
+
+def _in_pages(size: int) -> int:
+    return -(-size // _PAGES) * _PAGES
 
 
 def _moments(settings: dict[str, Any]) -> int:

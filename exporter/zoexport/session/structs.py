@@ -174,6 +174,8 @@ class Run(Structure):
         ("orpo_beta", c_double),
         ("choices", c_int32),
         ("pack", c_int32),
+        ("keep_mb", c_uint32),
+        ("reserved_four", c_uint32),
     )
 
 

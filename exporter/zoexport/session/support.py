@@ -192,6 +192,7 @@ def run_of(run: structs.Run) -> Run:
         orpo_beta=run.orpo_beta,
         choices=CHOICES[run.choices],
         pack=SWITCHES[run.pack],
+        keep_mb=run.keep_mb,
     )
 
 
@@ -201,7 +202,15 @@ def run_struct(run: Run) -> structs.Run:
     Raises:
         ConfigError: a word that it does not know, or a negative count.
     """
-    for name in ("seed", "batch", "accumulate", "total_steps", "checkpoint_every", "warmup"):
+    for name in (
+        "seed",
+        "batch",
+        "accumulate",
+        "total_steps",
+        "checkpoint_every",
+        "warmup",
+        "keep_mb",
+    ):
         at_least(0, name, getattr(run, name))
     return structs.Run(
         ctypes.sizeof(structs.Run),
@@ -226,6 +235,8 @@ def run_struct(run: Run) -> structs.Run:
         run.orpo_beta,
         position("setting 'choices'", run.choices, CHOICES),
         position("setting 'pack'", run.pack, SWITCHES),
+        run.keep_mb,
+        0,
     )
 
 

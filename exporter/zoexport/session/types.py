@@ -72,8 +72,9 @@ class Run:
     """How a run trains. ``total_steps`` is the schedule's length for :meth:`Session.step`.
 
     What follows it is of first-order methods: ``clip`` is the largest norm of an update's gradient (0: any),
-    ``checkpoint_every`` the stages from one kept activation to the next. ``difference`` is of zeroth-order ones:
-    forward where one copy goes through the model at a time (mezo). ``dpo_beta`` and ``orpo_beta`` are of one loss each
+    ``checkpoint_every`` the stages from one kept activation to the next, ``keep_mb`` the room for products' results
+    that the backward pass need not compute again (docs/session.md). ``difference`` is of zeroth-order ones: forward
+    where one copy goes through the model at a time (mezo). ``dpo_beta`` and ``orpo_beta`` are of one loss each
     (docs/preferences.md), ``choices`` is what the loss of choices compares. ``pack``: whether texts fill rows, as
     ``Dataset.read`` reads them (docs/packing.md).
     """
@@ -96,6 +97,7 @@ class Run:
     orpo_beta: float = 0.1
     choices: Choices = "sum"
     pack: Switch = "off"
+    keep_mb: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

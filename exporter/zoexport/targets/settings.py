@@ -16,8 +16,9 @@ _LABELS_A_ROW = 8
 def filled(config: TrainingSettings, preferred: Mapping[str, Any]) -> TrainingSettings:
     """``config`` with what a target prefers where the user said nothing; keys that a method lacks are left out."""
     settings = as_dict(config)
+    known = {"keep_mb": 0, **preferred}
     return with_values(
-        config, {key: value for key, value in preferred.items() if settings.get(key, "") is None}
+        config, {key: value for key, value in known.items() if settings.get(key, "") is None}
     )
 
 

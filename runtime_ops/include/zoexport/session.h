@@ -249,6 +249,9 @@ typedef struct zo_run {
   double orpo_beta;        /* of ZO_LOSS_ORPO: the weight of the odds ratio beside the chosen answer's own loss */
   int32_t choices;         /* one of ZO_CHOICES_* */
   int32_t pack;            /* non-zero: texts fill rows of seq_len one after another (zo_dataset_read_with) */
+  uint32_t keep_mb;        /* of first-order methods: most 10^6 bytes of a mapped file in which products' results wait for
+                            * the backward pass, which computes those of other stages again; 0: of all */
+  uint32_t reserved_four;  /* likewise */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and with a state its seed and, if it is

@@ -81,6 +81,9 @@ RunSettings read_settings(const JsonNode& node) {
   if (node.has("checkpoint_every")) {
     settings.checkpoint_every = static_cast<uint32_t>(node.member("checkpoint_every").integer(1, kLargest));
   }
+  if (node.has("keep_mb")) {
+    settings.keep_mb = static_cast<uint32_t>(node.member("keep_mb").integer(0, kLargest));
+  }
   settings.lr = positive("lr", 5e-3);
   settings.eps = positive("eps", 1e-2);
   settings.seed = node.has("seed") ? node.member("seed").unsigned_integer() : 0;

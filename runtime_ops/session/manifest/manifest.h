@@ -74,7 +74,7 @@ struct GridSpec {
 };
 
 // What a stage is run for.
-enum class Pass { kForward, kBackward, kEvaluate };
+enum class Pass { kForward, kBackward, kEvaluate, kSaving, kFromSaved };
 
 // One part of a model. Stages are applied in order: the first takes tokens, the last is the head, which scores labels. A
 // whole model is one stage.
@@ -83,10 +83,16 @@ struct StageSpec {
   std::string forward;                      // families of programs
   std::string backward;                     // empty where there is none
   std::string evaluate;                     // forward without perturbation: of most stages the same family
+  std::string saving;                       // forward, and gives results that `from_saved` takes; may be empty as both
+  std::string from_saved;                   // backward from them
   std::map<std::string, std::string> bind;  // a program's local name -> tensor of the weights file, or slot
 
   const std::string& family(Pass pass) const {
-    return pass == Pass::kForward ? forward : pass == Pass::kBackward ? backward : evaluate;
+    return pass == Pass::kForward    ? forward
+           : pass == Pass::kBackward ? backward
+           : pass == Pass::kEvaluate ? evaluate
+           : pass == Pass::kSaving   ? saving
+                                     : from_saved;
   }
 };
 
@@ -128,6 +134,7 @@ struct RunSettings {
   double weight_decay = 0;
   double clip = 0;  // the largest norm of an update's gradient; 0: any
   uint32_t checkpoint_every = 1;
+  uint32_t keep_mb = 0;  // 10^6 bytes for products' results that the backward pass need not compute again
   // Of zeroth-order methods.
   int32_t difference = ZO_DIFFERENCE_CENTRAL;
 

@@ -33,7 +33,7 @@ class ProgramCheck {
         first_(stage == 0),
         head_(stage + 1 == manifest.stages.size()),
         pass_(pass),
-        backward_(pass == Pass::kBackward),
+        backward_(pass == Pass::kBackward || pass == Pass::kFromSaved),
         where_((whole_ ? "" : "stage " + stage_.name + ", ") + "program " + program.name),
         problems_(problems) {}
 
@@ -66,6 +66,11 @@ class ProgramCheck {
     if (head_) {
       inputs.insert("label_tokens");
       outputs = {"label_logprobs", "label_is_argmax"};
+    }
+    if (pass_ == Pass::kSaving && !head_) {
+      outputs.insert("saved");
+    } else if (pass_ == Pass::kFromSaved) {
+      inputs.insert("saved");
     }
     if (backward_) {
       inputs.insert(head_ ? "label_weights" : "output_gradient");
@@ -354,13 +359,22 @@ void check_chain(const Manifest& manifest, size_t index, uint32_t length, JsonPr
       problems.add(where, "activations of other shapes than " + manifest.stages[index - 1].name + " gives", "the same");
     }
   }
-  if (!stage.backward.empty()) {
-    const ProgramSpec& backward = *manifest.program(stage.backward, length);
-    const bool same =
-        same_shapes(with_role(backward.inputs, "activation"), in) &&
-        same_shapes(with_role(backward.inputs, "output_gradient"), with_role(forward.outputs, "activation"));
-    if (!same) {
+  const Values out = with_role(forward.outputs, "activation");
+  for (const std::string& family : {stage.backward, stage.from_saved}) {
+    const ProgramSpec* backward = family.empty() ? nullptr : manifest.program(family, length);
+    if (backward != nullptr && !(same_shapes(with_role(backward->inputs, "activation"), in) &&
+                                 same_shapes(with_role(backward->inputs, "output_gradient"), out))) {
       problems.add(where, "a backward program of other activations than its forward's", "the same shapes");
+    }
+  }
+  if (!stage.saving.empty()) {
+    const ProgramSpec& saving = *manifest.program(stage.saving, length);
+    const ProgramSpec& from_saved = *manifest.program(stage.from_saved, length);
+    if (!same_shapes(with_role(saving.inputs, "activation"), in) ||
+        !same_shapes(with_role(saving.outputs, "activation"), out) ||
+        !same_shapes(with_role(saving.outputs, "saved"), with_role(from_saved.inputs, "saved"))) {
+      problems.add(where, "programs " + saving.name + " and " + from_saved.name + " that do not fit",
+                   "the activations of the forward program, and the same saved results given and taken");
     }
   }
 }
@@ -384,7 +398,13 @@ void read_list(const JsonNode& root, Manifest& manifest) {
     StageSpec stage;
     stage.name = node.member("name").text();
     stage.forward = stage.evaluate = node.member("forward").text();
-    stage.backward = node.has("backward") ? node.member("backward").text() : "";
+    const auto family = [&](const char* key) { return node.has(key) ? node.member(key).text() : std::string(); };
+    stage.backward = family("backward");
+    stage.saving = family("saving");
+    stage.from_saved = family("from_saved");
+    if (stage.saving.empty() != stage.from_saved.empty() || (stage.backward.empty() && !stage.saving.empty())) {
+      node.problem("saving and from_saved both, beside backward, or neither");
+    }
     for (const auto& [local, name] : node.member("bind").entries()) {
       stage.bind[local] = name.text();
     }
@@ -477,7 +497,7 @@ void check_stages(const Manifest& manifest, JsonProblems& problems) {
   for (size_t i = 0; i < manifest.stages.size(); ++i) {
     const StageSpec& stage = manifest.stages[i];
     for (uint32_t length : manifest.whole() ? any_length : manifest.lengths) {
-      for (const Pass pass : {Pass::kEvaluate, Pass::kForward, Pass::kBackward}) {
+      for (const Pass pass : {Pass::kEvaluate, Pass::kForward, Pass::kBackward, Pass::kSaving, Pass::kFromSaved}) {
         const bool known = pass != Pass::kForward || stage.forward != stage.evaluate;
         if (known && !stage.family(pass).empty()) {
           check_pass(manifest, i, pass, length, problems);

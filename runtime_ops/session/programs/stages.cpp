@@ -6,6 +6,18 @@
 #include "session/manifest/roles.h"
 
 namespace zoexport {
+namespace {
+
+// Of the values of a role, which lie one after another.
+size_t bytes_of(const std::vector<ValueSpec>& values, const char* role) {
+  size_t bytes = 0;
+  for (const ValueSpec& value : values) {
+    bytes += value.role == role ? Scratch::padded(make_tensor(value, sizes_of(value), nullptr).bytes) : 0;
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights,
                const std::string& folder)
@@ -61,19 +73,20 @@ CallLimits Stages::limits(Pass pass) const {
 size_t Stages::activation_bytes(uint32_t length) const {
   size_t most = 0;
   for (size_t i = 0; i < head(); ++i) {
-    size_t bytes = 0;
-    for (const ValueSpec& value : manifest_.program(manifest_.stages[i].forward, length)->outputs) {
-      bytes += Scratch::padded(make_tensor(value, sizes_of(value), nullptr).bytes);
-    }
-    most = std::max(most, bytes);
+    most = std::max(most, bytes_of(manifest_.program(manifest_.stages[i].forward, length)->outputs, "activation"));
   }
   return most;
+}
+
+size_t Stages::saved_bytes(size_t stage, uint32_t length) const {
+  return bytes_of(manifest_.program(manifest_.stages[stage].saving, length)->outputs, "saved");
 }
 
 Status Stages::open_weights() {
   std::vector<FrozenWeights::Read> reads;
   for (const StageSpec& stage : manifest_.stages) {
-    for (const std::string& family : std::set<std::string>{stage.forward, stage.backward, stage.evaluate}) {
+    for (const std::string& family :
+         std::set<std::string>{stage.forward, stage.backward, stage.evaluate, stage.saving, stage.from_saved}) {
       for (const ProgramSpec& program : manifest_.programs) {
         for (size_t i = 0; !family.empty() && program.family == family && i < program.inputs.size(); ++i) {
           const ValueSpec& value = program.inputs[i];
@@ -145,21 +158,23 @@ Status Stages::run(size_t stage, const ProgramSpec& program, uint32_t length, co
   };
   const uint8_t* activations = values.activations;
   const uint8_t* output_gradients = values.output_gradients;
+  const uint8_t* saved = values.saved;
   const uint8_t* next_activations = values.next_activations;
   const uint8_t* input_gradients = values.input_gradients;
   std::vector<Tensor> inputs, outputs;
   inputs.reserve(program.inputs.size());
   outputs.reserve(program.outputs.size());
   for (const ValueSpec& value : program.inputs) {
-    const bool activation = value.role == "activation";
-    inputs.push_back(activation || value.role == "output_gradient"
-                         ? following(activation ? activations : output_gradients, value)
-                         : tensor(value, input(stage, value, values)));
+    inputs.push_back(value.role == "activation"        ? following(activations, value)
+                     : value.role == "output_gradient" ? following(output_gradients, value)
+                     : value.role == "saved"           ? following(saved, value)
+                                                       : tensor(value, input(stage, value, values)));
   }
   for (const ValueSpec& value : program.outputs) {
     const std::string& role = value.role;
-    if (role == "activation" || role == "input_gradient") {
-      outputs.push_back(following(role == "activation" ? next_activations : input_gradients, value));
+    if (role == "activation" || role == "input_gradient" || role == "saved") {
+      const uint8_t*& place = role == "activation" ? next_activations : role == "saved" ? saved : input_gradients;
+      outputs.push_back(following(place, value));
       continue;
     }
     const auto slot = [&] { return slot_of_[stage].at(value.name); };

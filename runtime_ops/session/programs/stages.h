@@ -28,6 +28,7 @@ struct StageValues {
   const int64_t* label_positions = nullptr;  // (entries)
   const int64_t* label_tokens = nullptr;     // (entries), or (label_rows) of a head that takes activations
   const float* label_weights = nullptr;      // (label_rows)
+  uint8_t* saved = nullptr;                  // results that one program gives and another takes, as activations lie
   uint8_t* next_activations = nullptr;
   uint8_t* input_gradients = nullptr;
   float* label_logprobs = nullptr;  // as label_tokens, of each copy
@@ -61,6 +62,9 @@ class Stages {
   // Trainable slots that a stage reads, each once.
   const std::vector<size_t>& trainable(size_t stage) const { return trainable_[stage]; }
   bool has_backward(size_t stage) const { return !manifest_.stages[stage].backward.empty(); }
+  bool can_save(size_t stage) const { return !manifest_.stages[stage].saving.empty(); }
+  // Bytes of the results that a stage saves in a call of rows of `length` tokens.
+  size_t saved_bytes(size_t stage, uint32_t length) const;
 
   // Runs a stage on rows of `length` tokens.
   Status run(size_t stage, Pass pass, uint32_t length, const StageValues& values);

@@ -13,6 +13,8 @@
 namespace zoexport {
 namespace {
 
+constexpr uint64_t kMegabyte = 1000 * 1000;
+
 class FirstOrderTrainer : public Trainer {
  public:
   FirstOrderTrainer(Stages& stages, Optimizer optimizer)
@@ -89,8 +91,9 @@ class FirstOrderTrainer : public Trainer {
           update(settings, slot, slots);
         }
       };
-      const Status done = gradient_->run(call, scalars, entry_weights.data(), input.run.checkpoint_every, state,
-                                         logprobs.data(), scored, finished);
+      const Kept kept{input.run.checkpoint_every, uint64_t{input.run.keep_mb} * kMegabyte};
+      const Status done =
+          gradient_->run(call, scalars, entry_weights.data(), kept, state, logprobs.data(), scored, finished);
       if (!finite) {
         return output;
       }

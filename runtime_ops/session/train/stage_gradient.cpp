@@ -8,26 +8,35 @@ namespace {
 // Regions begin at pages, so that those of a checkpoint can be given back alone.
 constexpr size_t kRegionAlignment = 16384;
 
+size_t region(size_t bytes) { return (bytes + kRegionAlignment - 1) / kRegionAlignment * kRegionAlignment; }
+
 }  // namespace
 
 // Where the activations of one call lie: activation k is what stage k takes. Stages from `base` on are run backward from
-// their activations, in groups of `every` that start from a kept one.
+// their activations: those below `saving` in groups of `every` that start from a kept one, the others from saved results.
 struct StageGradient::Plan {
-  Plan(size_t head, size_t lowest, uint32_t every, size_t bytes)
-      : head(head),
+  Plan(const Stages& stages, size_t lowest, size_t saving, uint32_t every, uint32_t length)
+      : head(stages.head()),
         base(std::max<size_t>(lowest, 1)),
-        every(std::max<size_t>(std::min<size_t>(every, head), 1)),
-        bytes((bytes + kRegionAlignment - 1) / kRegionAlignment * kRegionAlignment) {}
+        saving(std::max(saving, base)),
+        every(std::max<size_t>(std::min<size_t>(every, this->saving - base), 1)),
+        bytes(region(stages.activation_bytes(length))),
+        groups((this->saving - base + this->every - 1) / this->every),
+        total((3 + this->every - 1 + groups) * bytes) {
+    for (size_t stage = this->saving; stage < head; ++stage) {
+      saved.push_back(total + bytes);
+      total = saved.back() + region(stages.saved_bytes(stage, length));
+    }
+  }
 
-  size_t groups() const { return head > base ? (head - base + every - 1) / every : 0; }
-  size_t total() const { return (3 + every - 1 + groups()) * bytes; }
+  bool saves(size_t stage) const { return stage >= saving && stage < head; }
   // The first activation of the group that `k` belongs to.
   size_t start(size_t k) const { return base + (k - base) / every * every; }
 
   // Two regions for gradients, and for activations that nothing goes back to; that of the head; one for each activation
-  // within a group; the kept ones.
+  // within a group; the kept ones; and of each stage that saves, its activation and what it saves.
   size_t turn(size_t k) const { return k % 2 * bytes; }
-  size_t kept(size_t k) const { return (3 + every - 1 + (k - base) / every) * bytes; }
+  size_t results(size_t stage) const { return saved[stage - saving]; }
   size_t place(size_t k) const {
     if (k == head) {
       return 2 * bytes;
@@ -35,10 +44,15 @@ struct StageGradient::Plan {
     if (k < base) {
       return turn(k);
     }
-    return k == start(k) ? kept(k) : (3 + k - start(k) - 1) * bytes;
+    if (k >= saving) {
+      return results(k) - bytes;
+    }
+    return k == start(k) ? (3 + every - 1 + (k - base) / every) * bytes : (3 + k - start(k) - 1) * bytes;
   }
 
-  size_t head, base, every, bytes;
+  uint8_t* data = nullptr;
+  size_t head, base, saving, every, bytes, groups, total;
+  std::vector<size_t> saved;  // where the results of each stage that saves lie
 };
 
 Result<StageGradient> StageGradient::create(Stages& stages, GradientSums& sums) {
@@ -79,16 +93,31 @@ Result<StageGradient> StageGradient::create(Stages& stages, GradientSums& sums) 
   return gradient;
 }
 
-Status StageGradient::forward(size_t stage, const Call& call, const CallScalars& scalars, const StateValues& state,
-                              const uint8_t* in, uint8_t* out) {
+size_t StageGradient::first_saving(uint32_t length, uint64_t bytes) const {
+  const size_t activation = region(stages_.activation_bytes(length));
+  size_t stage = stages_.head();
+  while (stage > std::max<size_t>(lowest_, 1) && stages_.can_save(stage - 1)) {
+    const size_t taken = activation + region(stages_.saved_bytes(stage - 1, length));
+    if (taken > bytes) {
+      break;
+    }
+    bytes -= taken;
+    --stage;
+  }
+  return stage;
+}
+
+Status StageGradient::forward(const Plan& plan, size_t stage, const Call& call, const CallScalars& scalars,
+                              const StateValues& state) {
   StageValues values;
   values.scalars = &scalars;
   values.examples = &call.examples;
   values.tokens = call.tokens.data();
-  values.activations = in;
-  values.next_activations = out;
+  values.activations = plan.data + plan.place(stage);
+  values.next_activations = plan.data + plan.place(stage + 1);
+  values.saved = plan.saves(stage) ? plan.data + plan.results(stage) : nullptr;
   values.state = &state;
-  return stages_.run(stage, Pass::kForward, call.length, values);
+  return stages_.run(stage, plan.saves(stage) ? Pass::kSaving : Pass::kForward, call.length, values);
 }
 
 void StageGradient::finish(size_t stage, const std::function<void(size_t)>& finished) const {
@@ -97,16 +126,16 @@ void StageGradient::finish(size_t stage, const std::function<void(size_t)>& fini
   }
 }
 
-Status StageGradient::run(const Call& call, const CallScalars& scalars, const float* weights, uint32_t every,
+Status StageGradient::run(const Call& call, const CallScalars& scalars, const float* weights, const Kept& kept,
                           const StateValues& state, float* logprobs, const std::function<Status()>& scored,
                           const std::function<void(size_t)>& finished) {
   const size_t head = stages_.head();
-  const Plan plan(head, lowest_, every, stages_.activation_bytes(call.length));
+  Plan plan(stages_, lowest_, first_saving(call.length, kept.bytes), kept.every, call.length);
   Scratch& scratch = stages_.scratch();
-  ZO_TRY(scratch.reserve(plan.total()));
-  uint8_t* const data = scratch.data();
+  ZO_TRY(scratch.reserve(plan.total));
+  uint8_t* const data = plan.data = scratch.data();
   for (size_t stage = 0; stage < head; ++stage) {
-    ZO_TRY(forward(stage, call, scalars, state, data + plan.place(stage), data + plan.place(stage + 1)));
+    ZO_TRY(forward(plan, stage, call, scalars, state));
   }
   const auto state_gradient = [&](size_t slot) { return sums_.target(slot); };
   ZO_TRY(head_.gradient(call, reinterpret_cast<const float*>(data + plan.place(head)), weights, state, logprobs,
@@ -114,11 +143,12 @@ Status StageGradient::run(const Call& call, const CallScalars& scalars, const fl
   ZO_TRY(scored());
   finish(head, finished);
   for (size_t stage = head; stage-- > lowest_;) {
-    const size_t start = stage > 0 ? plan.start(stage) : 0;
+    const bool saved = plan.saves(stage);
+    const size_t start = stage == 0 || saved ? stage : plan.start(stage);
     // The forward pass left the activations of the last group; those of the others are made when the first is needed.
-    const bool enters_group = stage > 0 && stage + 1 < head && stage + 1 == plan.start(stage + 1);
+    const bool enters_group = stage + 1 < plan.saving && stage + 1 == plan.start(stage + 1);
     for (size_t k = start; enters_group && k < stage; ++k) {
-      ZO_TRY(forward(k, call, scalars, state, data + plan.place(k), data + plan.place(k + 1)));
+      ZO_TRY(forward(plan, k, call, scalars, state));
     }
     StageValues values;
     values.scalars = &scalars;
@@ -127,16 +157,17 @@ Status StageGradient::run(const Call& call, const CallScalars& scalars, const fl
     values.activations = data + plan.place(stage);
     values.output_gradients = data + plan.turn(stage + 1);
     values.input_gradients = data + plan.turn(stage);
+    values.saved = saved ? data + plan.results(stage) : nullptr;
     values.state = &state;
     values.state_gradient = state_gradient;
-    ZO_TRY(stages_.run(stage, Pass::kBackward, call.length, values));
+    ZO_TRY(stages_.run(stage, saved ? Pass::kFromSaved : Pass::kBackward, call.length, values));
     sums_.add();
     finish(stage, finished);
     if (stage > 0 && stage == start) {
-      scratch.release(plan.kept(stage), plan.bytes);
+      scratch.release(plan.place(stage), plan.bytes + (saved ? region(stages_.saved_bytes(stage, call.length)) : 0));
     }
   }
-  scratch.release(0, plan.total());
+  scratch.release(0, plan.total);
   return {};
 }
 

@@ -1,4 +1,5 @@
-// The gradient of a call's loss through stages: forward with checkpoints, the head, then backward stage by stage.
+// The gradient of a call's loss through stages: forward with checkpoints, the head, then backward stage by stage. The last
+// stages may save their products' results on the way forward, as far as there is room, and compute none of them again.
 #pragma once
 
 #include <functional>
@@ -9,24 +10,32 @@
 
 namespace zoexport {
 
+// What the forward pass keeps for the backward pass.
+struct Kept {
+  uint32_t every = 1;  // stages from one kept activation to the next
+  uint64_t bytes = 0;  // most that stages take which save results, with their activations
+};
+
 class StageGradient {
  public:
   // All references outlive this object. A failure names a stage that must have a backward program and has none.
   static Result<StageGradient> create(Stages& stages, GradientSums& sums);
 
   // Runs a call and adds the gradients of its trainable slots to the sums. `weights` are the loss's derivatives by each
-  // entry's log-probability; the activations that every `every`-th stage takes are kept, those between are computed again.
+  // entry's log-probability; what is not kept is computed again, to the same bits.
   // `scored` is called when `logprobs` (one for each entry) is filled and no stage has run backward: a failure of it ends
   // the call. `finished` gets each slot whose gradient of this call is complete. Adapters leave out what the scalars say.
-  Status run(const Call& call, const CallScalars& scalars, const float* weights, uint32_t every,
+  Status run(const Call& call, const CallScalars& scalars, const float* weights, const Kept& kept,
              const StateValues& state, float* logprobs, const std::function<Status()>& scored,
              const std::function<void(size_t slot)>& finished);
 
  private:
   struct Plan;
+  // The first of the last stages that save their results in `bytes`; the head where none does.
+  size_t first_saving(uint32_t length, uint64_t bytes) const;
   StageGradient(Stages& stages, GradientSums& sums) : stages_(stages), sums_(sums), head_(stages, Pass::kForward) {}
-  Status forward(size_t stage, const Call& call, const CallScalars& scalars, const StateValues& state,
-                 const uint8_t* in, uint8_t* out);
+  Status forward(const Plan& plan, size_t stage, const Call& call, const CallScalars& scalars,
+                 const StateValues& state);
   void finish(size_t stage, const std::function<void(size_t)>& finished) const;
 
   Stages& stages_;

@@ -64,6 +64,7 @@ FIRST_ORDER = {
     "weight_decay": 0.0,
     "clip": 1.0,
     "checkpoint_every": 1,
+    "keep_mb": 0,
     "lr": 1e-3,
     "lr_schedule": "linear",
 }

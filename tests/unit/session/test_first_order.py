@@ -146,6 +146,33 @@ def test_checkpoints_do_not_change_the_gradient(
     check_run(path, TEXT, STEPS, {"checkpoint_every": every}, "adamw", embedding=embedding)
 
 
+@pytest.mark.parametrize(("keep_mb", "saving"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (99, 2)])
+@pytest.mark.parametrize("every", [1, 3])
+def test_saved_results_do_not_change_the_gradient(
+    tmp_path: Path, keep_mb: int, saving: int, every: int
+) -> None:
+    """The last stages save, down to one that cannot, whatever fits: here 1.7 MB and 1.5 MB."""
+    path = split_bundles.write_bundle(tmp_path / "bundle", rows=2000, lengths=(8,), saving=True)
+    settings = {"keep_mb": keep_mb, "checkpoint_every": every}
+    model = check_run(path, TEXT, STEPS, settings, "adamw")
+    steps = len(STEPS)
+    kinds = [name.split("@")[0] for name in model.calls]
+    for program in ("saving", "from_saved"):
+        assert [kinds.count(f"{kind}.{program}") for kind in ("join", "mix")] == [
+            steps * (saving > 0),
+            steps * (saving > 1),
+        ]
+
+
+def test_bundles_without_such_programs_refuse_to_save(tmp_path: Path) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle")
+    with (
+        Session.open(path, engine=SplitModel()) as session,
+        pytest.raises(ConfigError, match="no programs that save results"),
+    ):
+        session.configure(keep_mb=1)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -115,6 +115,45 @@ def test_bad_manifests(tmp_path: Path, change: Change, message: str) -> None:
         Session.open(path, engine=SplitModel())
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["stages"][1].pop("saving"), "saving and from_saved both"),
+        (lambda m: m["stages"][1].update(backward=None), "saving and from_saved both"),
+        (lambda m: m["stages"][1].update(saving="none"), "no program of the family none"),
+        (
+            lambda m: m["stages"][2].update(saving="mix.saving", from_saved="join.from_saved"),
+            "stage",
+        ),
+        (lambda m: without(m, "mix.saving@5", "outputs", "s0"), "that do not fit"),
+        (lambda m: without(m, "mix.saving@5", "outputs", "y1"), "that do not fit"),
+        (
+            lambda m: value(m, "join.from_saved@5", "inputs", "s1").update(shape=[2, 5, 7]),
+            "programs join.saving@5 and join.from_saved@5 that do not fit",
+        ),
+        (
+            lambda m: without(m, "mix.from_saved@5", "outputs", "B"),
+            "state gradients for other slots",
+        ),
+        (
+            lambda m: value(m, "mix.saving@5", "outputs", "s0").update(dtype="int64"),
+            "another dtype",
+        ),
+        (
+            lambda m: value(m, "mix.forward@5", "outputs", "y0").update(role="saved"),
+            "the role saved",
+        ),
+        (lambda m: m["settings"].update(keep_mb=-1), "settings.keep_mb"),
+    ],
+)
+def test_bad_programs_that_save(tmp_path: Path, change: Change, message: str) -> None:
+    path = split_bundles.write_bundle(tmp_path / "bundle", saving=True)
+    Session.open(path, engine=SplitModel()).close()
+    rewrite(path, change)
+    with pytest.raises(BundleError, match=message):
+        Session.open(path, engine=SplitModel())
+
+
 @pytest.mark.parametrize("name", ["0.weight", "1.codes", "1.scale", "ids"])
 def test_bad_weights(tmp_path: Path, name: str) -> None:
     """They are looked at when the first program runs, not when the bundle is opened."""

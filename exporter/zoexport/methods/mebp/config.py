@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
+from zoexport.core.features import Feature
 from zoexport.core.settings import LoraSettings
 
 
@@ -26,6 +27,12 @@ class MebpConfig(LoraSettings):
     checkpoint_every: int = setting(
         1, at_least=1, runtime=True, help="layers between two activations that are kept"
     )
+    keep_mb: int | None = setting(
+        None,
+        at_least=0,
+        runtime=True,
+        help="MB of a mapped file for results that the backward pass need not compute again",
+    )
     lr: float = setting(1e-3, above=0, runtime=True, help="learning rate")
     lr_schedule: str = setting(
         "linear",
@@ -33,3 +40,9 @@ class MebpConfig(LoraSettings):
         runtime=True,
         help="how the rate changes over the steps",
     )
+
+    @property
+    def needs(self) -> dict[Feature, str]:
+        """Programs that keep results, where the user wants that."""
+        keeps = {Feature.SAVED_PRODUCTS: f"setting keep_mb={self.keep_mb}"} if self.keep_mb else {}
+        return {**super().needs, **keeps}

@@ -37,6 +37,7 @@ class MlxTarget:
     has: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
         Feature.ROUNDED_PRODUCTS,
         Feature.ATTENTION,
+        Feature.SAVED_PRODUCTS,
     }
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "engine": ("mlx",),

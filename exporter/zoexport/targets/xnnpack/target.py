@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from zoexport.core.config import as_dict, with_values
+from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
@@ -20,7 +20,7 @@ from zoexport.core.types import (
     TrainingGraph,
 )
 from zoexport.targets import targets
-from zoexport.targets.settings import needs_executorch
+from zoexport.targets.settings import filled, needs_executorch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,7 @@ class XnnpackTarget:
     summary: str
     engine: str = "executorch"
     notice: str = ""
+    keep_mb: int = 0
     has: ClassVar[frozenset[Feature]] = frozenset(Feature)
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "engine": ("executorch",),
@@ -50,14 +51,13 @@ class XnnpackTarget:
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Activations of whole programs follow the weights, those of layers are fp32; arithmetic is fp32."""
-        settings = as_dict(config)
-        changes = {}
-        if settings["activations"] is None:
-            whole = not config.staged and settings["weights"] != "fp32"
-            changes["activations"] = "int8" if whole else "fp32"
-        if settings["compute"] is None:
-            changes["compute"] = "fp32"
-        return with_values(config, changes)
+        whole = not config.staged and as_dict(config)["weights"] != "fp32"
+        preferred = {
+            "activations": "int8" if whole else "fp32",
+            "compute": "fp32",
+            "keep_mb": self.keep_mb,
+        }
+        return filled(config, preferred)
 
     def programs_config(self, config: TrainingSettings) -> TrainingSettings:
         """Quantization is the passes' work."""
@@ -151,5 +151,9 @@ targets.register(
     "android-cpu", XnnpackTarget("android-cpu", "Android phones' CPU: ExecuTorch with XNNPACK")
 )
 targets.register(
-    "host", XnnpackTarget("host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu")
+    "host",
+    # A phone's system writes a mapped file to its flash within seconds, so there it is for the user to ask for.
+    XnnpackTarget(
+        "host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu", keep_mb=256
+    ),
 )

@@ -109,6 +109,8 @@ public struct Run: Equatable, Sendable {
     public var choices: Choices
     /// Whether texts fill rows, as `Dataset.read` reads them.
     public var pack: Bool
+    /// Of first-order methods: most megabytes of products' results that the backward pass need not compute again.
+    public var keepMB: UInt32
 
     init(_ run: zo_run) {
         schedule = Schedule(rawValue: run.schedule)!
@@ -129,6 +131,7 @@ public struct Run: Equatable, Sendable {
         orpoBeta = run.orpo_beta
         choices = Choices(rawValue: run.choices)!
         pack = run.pack != 0
+        keepMB = run.keep_mb
     }
 
     var c: zo_run {
@@ -137,7 +140,8 @@ public struct Run: Equatable, Sendable {
             batch: batch, accumulate: accumulate, lr: lr, eps: eps, seed: seed, total_steps: totalSteps,
             momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery,
             reserved: 0, difference: difference, reserved_too: 0, warmup: warmup, reserved_three: 0, dpo_beta: dpoBeta,
-            orpo_beta: orpoBeta, choices: choices.rawValue, pack: pack ? 1 : 0
+            orpo_beta: orpoBeta, choices: choices.rawValue, pack: pack ? 1 : 0,
+            keep_mb: keepMB, reserved_four: 0
         )
     }
 }

@@ -51,7 +51,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
             run.totalSteps.notNegative("totalSteps"), run.momentum, run.weightDecay, run.clip,
             run.checkpointEvery.toLong().notNegative("checkpointEvery").toInt(), run.difference.ordinal,
             run.warmup.toLong().notNegative("warmup").toInt(), run.dpoBeta, run.orpoBeta, run.choices.ordinal,
-            run.pack,
+            run.pack, run.keepMb.toLong().notNegative("keepMb").toInt(),
         )
     }
 
@@ -290,7 +290,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
             session: Long, schedule: Int, loss: Int, batch: Int, accumulate: Int, lr: Double, eps: Double, seed: Long,
             totalSteps: Long, momentum: Double, weightDecay: Double, clip: Double, checkpointEvery: Int,
             difference: Int, warmup: Int, dpoBeta: Double, orpoBeta: Double,
-            choices: Int, pack: Boolean,
+            choices: Int, pack: Boolean, keepMb: Int,
         )
 
         @JvmStatic

@@ -69,7 +69,8 @@ enum class Difference { CENTRAL, FORWARD }
 
 /**
  * How a run trains. [warmup] is the steps over which the rate rises. [totalSteps] is the schedule's length for [TrainingSession.step]. [momentum], [weightDecay], [clip]
- * (0: none) and [checkpointEvery] are of first-order methods, [difference] is of zeroth-order ones. [dpoBeta] and [orpoBeta]
+ * (0: none), [checkpointEvery] and [keepMb] (room for products' results that the backward pass need not compute again) are
+ * of first-order methods, [difference] is of zeroth-order ones. [dpoBeta] and [orpoBeta]
  * are of a loss of pairs each, [choices] is of [Loss.CHOICES]. [pack]: whether texts fill rows, as [Dataset.read] reads them.
  */
 data class Run(
@@ -91,6 +92,7 @@ data class Run(
     val orpoBeta: Double,
     val choices: Choices,
     val pack: Boolean,
+    val keepMb: Int,
 ) {
     internal constructor(
         schedule: Int,
@@ -111,10 +113,11 @@ data class Run(
         orpoBeta: Double,
         choices: Int,
         pack: Boolean,
+        keepMb: Int,
     ) : this(
         Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps, momentum,
         weightDecay, clip, checkpointEvery, Difference.entries[difference], warmup, dpoBeta, orpoBeta,
-        Choices.entries[choices], pack,
+        Choices.entries[choices], pack, keepMb,
     )
 }
 
