@@ -26,6 +26,7 @@ _OF_THE_GRID = {
     "lora.layers": "--layers",
     "lora.targets": "--targets",
     "split": "--split",
+    "keep_mb": "--keep-mb",
 }
 _ROOT = Path(__file__).parents[1]
 _COMPILE = ("core", "ir", "passes", "methods", "targets", "models", "build.py")

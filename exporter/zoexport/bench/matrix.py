@@ -54,6 +54,7 @@ class Variant:
         bundle: the bundle that the user gave to be measured (or repeated by the baseline); None where the variant is
             compiled.
         split: the setting ``split``; what the method always is where it has no such setting.
+        keep_mb: the setting ``keep_mb`` of a first-order method; None: the target's default, or no such setting.
     """
 
     method: str
@@ -61,11 +62,14 @@ class Variant:
     shape: Shape
     bundle: Path | None = None
     split: str = "whole"
+    keep_mb: int | None = None
 
     def __str__(self) -> str:
         text = f"{self.method} {self.weights}, {self.shape}"
         if self.split != "whole":
             text += f", split {self.split}"
+        if self.keep_mb is not None:
+            text += f", keep_mb {self.keep_mb}"
         return text if self.bundle is None else f"{text}, {self.bundle}"
 
     def settings(self) -> dict[str, str]:
@@ -79,6 +83,7 @@ class Variant:
             "lora.layers": shape.layers,
             "lora.targets": shape.targets,
             "split": self.split,
+            **({} if self.keep_mb is None else {"keep_mb": str(self.keep_mb)}),
         }
         known = fields(methods.get(self.method).config)
         return {key: value for key, value in wanted.items() if key in known}
@@ -104,7 +109,7 @@ class Axes:
         rows: q * B; the batch is then ``rows`` / q, and ``batch`` is not used.
         eager: whether each shape is also measured in PyTorch: a first-order step where one of the methods is, else a
             zeroth-order one.
-        split: of the methods that have this setting.
+        split, keep_mb: of the methods that have this setting.
     """
 
     methods: tuple[str, ...] = ("prge",)
@@ -116,6 +121,7 @@ class Axes:
     labels: tuple[str, ...] = LABELS
     targets: tuple[str, ...] = ("attention",)
     split: tuple[str, ...] = ("whole",)
+    keep_mb: tuple[int | None, ...] = (None,)
     rows: int | None = None
     eager: bool = True
 
@@ -144,12 +150,15 @@ class Axes:
 _QUICK = Axes(methods=("prge", "mezo"), weights=("int4", "fp32"))
 _QUERIES = Axes(queries=(1, 2, 4, 8, 16), rows=16, eager=False)
 _LAYERS = Axes(queries=(4,), layers=("all", "last:8"), labels=("last",), eager=False)
+_ALL_LAYERS = 2000
+"""MB that hold the results of all layers of small models, at the grid's lengths."""
 _MEBP = Axes(
     methods=("mebp", "mezo"),
-    seq_len=(128, 256, 512, 1024),
+    seq_len=(128, 256, 512, 1024, 2048),
     labels=("all",),
     targets=("all-linear",),
     split=("layers",),
+    keep_mb=(0, _ALL_LAYERS),
 )
 
 PRESETS: Mapping[str, tuple[Axes, ...]] = {
@@ -202,12 +211,12 @@ def variants(parts: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]
     for axes in parts:
         chosen = dataclasses.replace(axes, **changes)
         for shape in chosen.shapes():
-            for method, weights, split in itertools.product(
-                chosen.methods, chosen.weights, chosen.split
+            for method, weights, split, keep_mb in itertools.product(
+                chosen.methods, chosen.weights, chosen.split, chosen.keep_mb
             ):
-                found[
-                    Variant(method, weights, _shape(method, shape), split=_split(method, split))
-                ] = None
+                made = Variant(method, weights, _shape(method, shape), split=_split(method, split))
+                kept = keep_mb if "keep_mb" in _settings(method) else None
+                found[dataclasses.replace(made, keep_mb=kept)] = None
             if chosen.eager:
                 baseline = AUTOGRAD if any(map(first_order, chosen.methods)) else EAGER
                 found[Variant(baseline, "fp32", _shape(baseline, shape))] = None
@@ -219,8 +228,12 @@ def _shape(method: str, shape: Shape) -> Shape:
 
 
 def _split(method: str, wanted: str) -> str:
+    return wanted if "split" in _settings(method) else "layers"
+
+
+def _settings(method: str) -> Mapping[str, Any]:
     config: Any = methods.get(method).config
-    return wanted if "split" in fields(config) else "layers"
+    return fields(config)
 
 
 def of_bundle(

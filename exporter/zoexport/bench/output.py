@@ -162,7 +162,10 @@ def _bar_name(entry: Mapping[str, Any]) -> str:
 
 
 def _method(entry: Mapping[str, Any]) -> str:
-    """The method; with its setting ``split`` where that changes what is run."""
+    """The method; with its settings ``split`` and ``keep_mb`` where these change what is run."""
+    kept = entry.get("keep_mb")  # results of earlier releases have none
+    if kept is not None:
+        return f"{entry['method']}, keep_mb {kept}"
     plain = entry["split"] == "whole" or first_order(entry["method"])
     return str(entry["method"]) if plain else f"{entry['method']} by {entry['split']}"
 

@@ -44,6 +44,7 @@ def results(
                 "method": variant.method,
                 "weights": variant.weights,
                 "split": variant.split,
+                "keep_mb": variant.keep_mb,
                 "activations": manifest["settings"]["activations"] if manifest else "fp32",
                 **dataclasses.asdict(variant.shape),
                 # What was compiled here has a name that says what it is; its place is this machine's own.
@@ -109,9 +110,10 @@ def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[st
 def _over_others(
     variant: Variant, variants: Sequence[Variant], rounds: Sequence[Round]
 ) -> list[dict[str, Any]]:
+    plain = dataclasses.replace(variant, keep_mb=None)
     others = {
-        "mezo": _like(variant, variants, method="mezo"),
-        AUTOGRAD: _like(variant, variants, method=AUTOGRAD, weights="fp32", split="whole"),
+        "mezo": _like(plain, variants, method="mezo"),
+        AUTOGRAD: _like(plain, variants, method=AUTOGRAD, weights="fp32", split="whole"),
     }
     found = []
     for name, other in others.items():

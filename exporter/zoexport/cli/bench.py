@@ -60,6 +60,12 @@ _SIZES = _values(click.IntRange(min=1))
     help="Programs of prge and mezo: whole, layers.",
 )
 @click.option(
+    "--keep-mb",
+    callback=_values(click.IntRange(min=0)),
+    metavar="N,...",
+    help="keep_mb of mebp: MB for results that its backward pass need not compute again.",
+)
+@click.option(
     "--labels",
     callback=_values(click.Choice(["all", "last"])),
     metavar="L,...",
@@ -128,8 +134,8 @@ def bench(
       queries   q = 1, 2, 4, 8, 16 at q*B = 16: what a query costs
       layers    q=4, B=1, the last token is predicted: lora.layers last:8 against all
       full      all of these
-      mebp      seq 128 to 1024, B=1, LoRA on all linear layers: mebp, mezo over the same split programs, and PyTorch
-                with autograd; the products of the programs beside PyTorch's and XNNPACK's; unpacking's share
+      mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp, keeping nothing for its backward pass and keeping
+                all layers' results, mezo over the same split programs, and PyTorch with autograd; the products of the programs beside PyTorch's and XNNPACK's; unpacking's share
 
     Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
     again. --shape NAME measures a size without its weights; it is short for the MODEL shape:NAME. Random ones are

@@ -29,9 +29,12 @@ BACK = Product("linear_int4_input_gradient", 1, 256, 1536, 576, 32)
 
 def test_the_mebp_matrix() -> None:
     found = matrix.variants(matrix.preset("mebp"), {})
-    assert {variant.shape.seq_len for variant in found} == {128, 256, 512, 1024}
+    assert {variant.shape.seq_len for variant in found} == {128, 256, 512, 1024, 2048}
     of_256 = [variant for variant in found if variant.shape.seq_len == 256]
-    assert of_256 == [MEBP, MEZO, BASELINE]
+    kept = [dataclasses.replace(MEBP, keep_mb=keep_mb) for keep_mb in (0, 2000)]
+    assert of_256 == [*kept, MEZO, BASELINE]
+    assert str(kept[1]).endswith("lora.targets all-linear, split layers, keep_mb 2000")
+    assert kept[1].settings()["keep_mb"] == "2000"
     assert str(MEZO).endswith("lora.targets all-linear, split layers")
 
 
