@@ -134,8 +134,9 @@ def bench(
       queries   q = 1, 2, 4, 8, 16 at q*B = 16: what a query costs
       layers    q=4, B=1, the last token is predicted: lora.layers last:8 against all
       full      all of these
-      mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp, keeping nothing for its backward pass and keeping
-                all layers' results, mezo over the same split programs, and PyTorch with autograd; the products of the programs beside PyTorch's and XNNPACK's; unpacking's share
+      mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp with keep_mb=0 and with that of all layers, mezo
+                over the same split programs, and PyTorch with autograd; the products of the programs beside PyTorch's
+                and XNNPACK's; unpacking's share
 
     Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
     again. --shape NAME measures a size without its weights; it is short for the MODEL shape:NAME. Random ones are
