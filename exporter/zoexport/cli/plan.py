@@ -107,6 +107,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
     ]
     if "ram_mb" in result:
         rows.append((f"in {result['ram_mb']:g} MB", _disk(result)))
+    if "kept" in result:
+        rows.append(("", _kept(result["kept"])))
     settings = result["settings"]
     lines = [
         f"{result['model']} with {result['method']} for {result['target']},"
@@ -125,6 +127,17 @@ def _disk(result: dict[str, Any]) -> str:
     seconds = result["disk_seconds_per_step"]
     least = "" if seconds is None else f", at least {seconds:g} s"
     return f"{result['from_disk_mb_per_step']} MB of weights from the disk in every step{least}"
+
+
+def _kept(kept: dict[str, int]) -> str:
+    most, fits = kept["keep_mb_of_all_layers"], kept["keep_mb"]
+    if not fits:
+        return (
+            f"no room to keep results for the backward pass; keep_mb={most} would hold all layers"
+        )
+    share = kept["flops_per_step"] / kept["flops_per_step_without"]
+    which = "all layers" if fits >= most else f"some layers (all: {most})"
+    return f"keep_mb={fits} fits, for {which}: {share:.2f} of the arithmetic without"
 
 
 def _compiling(result: dict[str, Any]) -> str:

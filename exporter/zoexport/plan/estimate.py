@@ -142,12 +142,12 @@ class _Parts:
         self.adapter = sum(self.sizes.values())
         self.values = sum(self.trainable.values())
 
-    def programs(self) -> int:
-        """Bytes of the arena that programs share, one after another."""
-        return max(found.planned for found in self.footprints.values())
-
-    def kernels(self) -> int:
-        return self.threads * max(found.scratch for found in self.footprints.values())
+    def programs(self, run: list[Footprint]) -> dict[str, int]:
+        """Bytes of the arena that the programs which run share, one after another, and of their kernels."""
+        return {
+            "programs": max(found.planned for found in run),
+            "kernels": self.threads * max(found.scratch for found in run),
+        }
 
     def bundle(self, weights: int) -> int:
         programs = _PROGRAM * len(self.graph.programs)
@@ -158,7 +158,8 @@ class _Parts:
         weights = self._weights()
         activations = self._activations()
         scratch = activations
-        anonymous = {"programs": self.programs(), "kernels": self.kernels()}
+        order = list(self._order(first_order))
+        anonymous = self.programs([self.footprints[name] for name in self._names(order)])
         anonymous["label rows"] = (1 + first_order) * _FLOAT * self._head_elements()
         anonymous["dropout"] = self._dropout()
         mapped = {"weights": weights, "adapter file": self.adapter, "activations": activations}
@@ -185,7 +186,6 @@ class _Parts:
             else:
                 anonymous["adapters"] = 2 * self.values
             state = _SNAPSHOTS * self.values
-        order = list(self._order(first_order))
         flops, moved = self._step(order, weights if self.graph.whole else 0)
         return Estimate(
             {name: size for name, size in anonymous.items() if size},
@@ -285,7 +285,7 @@ class _Parts:
 
     def _step(self, order: list[tuple[int, str]], inside: int) -> tuple[int, int]:
         """Operations and moved bytes of a step; ``inside``: bytes of the weights that every program has inside."""
-        runs = Counter(self._program(getattr(self.stages[stage], kind)) for stage, kind in order)
+        runs = Counter(self._names(order))
         calls = self.settings["accumulate"]
         flops = {name: product_flops(self.graph.programs[name]) for name in runs}
         return (
@@ -293,6 +293,10 @@ class _Parts:
             calls
             * sum(times * (self.footprints[name].moved + inside) for name, times in runs.items()),
         )
+
+    def _names(self, order: list[tuple[int, str]]) -> Iterator[str]:
+        """Of the programs that run, in order."""
+        return (self._program(getattr(self.stages[stage], kind)) for stage, kind in order)
 
     def _order(self, first_order: bool) -> Iterator[tuple[int, str]]:
         """The programs that a call of a step runs, in order: numbers of stages, and the stage's name of the program."""

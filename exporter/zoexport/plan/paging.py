@@ -25,16 +25,13 @@ def bytes_from_disk(runs: Iterable[int], weights: Sequence[StageWeights], room: 
         room: bytes of memory for them.
     """
     order = list(runs)
-    kept: OrderedDict[tuple[str, int], None] = OrderedDict()
-    missed, dropped = 0, False
+    kept: OrderedDict[tuple[str, int], int] = OrderedDict()
+    held, missed, dropped = 0, 0, False
     for first in (True, False):
         missed = 0
         last = None
         for stage in order:
-            if (
-                stage == last
-                and _PIECE * sum(-(-size // _PIECE) for _, size in weights[stage]) <= room
-            ):
+            if stage == last and sum(size for _, size in weights[stage]) <= room:
                 continue  # still there, all of it
             for name, size in weights[stage]:
                 for piece in range(-(-size // _PIECE)):
@@ -42,10 +39,11 @@ def bytes_from_disk(runs: Iterable[int], weights: Sequence[StageWeights], room: 
                     if key in kept:
                         kept.move_to_end(key)
                         continue
-                    missed += min(_PIECE, size - piece * _PIECE)
-                    kept[key] = None
-                    if len(kept) * _PIECE > max(room, _PIECE):
-                        kept.popitem(last=False)
+                    kept[key] = min(_PIECE, size - piece * _PIECE)
+                    missed += kept[key]
+                    held += kept[key]
+                    while held > max(room, kept[key]):
+                        held -= kept.popitem(last=False)[1]
                         dropped = True
             last = stage
         if first and not dropped:

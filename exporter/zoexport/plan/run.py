@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from zoexport import build
-from zoexport.core.config import as_dict
+from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import ConfigError
+from zoexport.core.features import Feature
 from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.types import Progress, TrainingGraph
 from zoexport.plan.advice import advice
@@ -16,6 +18,8 @@ from zoexport.plan.estimate import PROCESSES, Estimate, estimate
 from zoexport.plan.options import options
 
 _MEGABYTE = 1e6
+_ANY_ROOM = 1 << 30
+"""MB that hold what all layers of any model keep."""
 
 
 def plan_training(
@@ -88,6 +92,7 @@ def plan_training(
         },
         "breakdown": _breakdown(found, process, compile_parts),
         **({} if ram_mb is None else _disk(found, process, ram_mb, disk_mb_s)),
+        **({} if ram_mb is None else _kept(planner, planned, process, ram_mb)),
         "budget_mb": budget_mb,
         "fits": fits,
         **({} if budget_mb is None else {"options": fitting}),
@@ -212,6 +217,36 @@ def _disk(
         "ram_mb": ram_mb,
         "from_disk_mb_per_step": _megabytes(read),
         "disk_seconds_per_step": seconds,
+    }
+
+
+def _kept(
+    planner: _Planner, planned: build.Plan, process: str, ram_mb: float
+) -> dict[str, dict[str, int]]:
+    """What ``keep_mb`` a run can have in so much memory, beside its weights; nothing where there is no such setting."""
+    if Feature.SAVED_PRODUCTS not in planned.target.has or "keep_mb" not in as_dict(planned.config):
+        return {}
+
+    def with_room(keep_mb: int) -> build.Plan:
+        config = with_values(planned.config, {"keep_mb": keep_mb})
+        return dataclasses.replace(planned, config=config)
+
+    graph = planner.graph(with_room(_ANY_ROOM))  # whose programs save, whatever was asked for
+
+    def estimated(keep_mb: int) -> Estimate:
+        return planner.estimate(with_room(keep_mb), graph)
+
+    nothing, everything = estimated(0), estimated(_ANY_ROOM)
+    whole = everything.mapped["activations"] - nothing.mapped["activations"]
+    free = int(ram_mb * _MEGABYTE) - nothing.peak_rss(PROCESSES[process])
+    fits = max(0, min(free, whole + int(_MEGABYTE) - 1)) // int(_MEGABYTE)
+    return {
+        "kept": {
+            "keep_mb": fits,
+            "keep_mb_of_all_layers": -(-whole // int(_MEGABYTE)),
+            "flops_per_step": estimated(fits).flops,
+            "flops_per_step_without": nothing.flops,
+        }
     }
 
 

@@ -22,6 +22,14 @@ def test_what_fits_is_read_once(room: int) -> None:
     assert bytes_from_disk(there_and_back, _layers(10, 4 * MB), room) == 0
 
 
+def test_small_tensors_take_their_own_size() -> None:
+    layers: list[StageWeights] = [
+        tuple((f"layer.{layer}.{n}", 40_000) for n in range(20)) for layer in range(30)
+    ]
+    assert bytes_from_disk([*range(30)] * 2, layers, 30 * 20 * 40_000) == 0
+    assert bytes_from_disk([*range(30)] * 2, layers, 29 * 20 * 40_000) > 0
+
+
 def test_there_and_back_reads_what_is_beyond_memory() -> None:
     """Of ten layers in the room of four, six are read on each way."""
     there_and_back = [*range(10), *reversed(range(10))]

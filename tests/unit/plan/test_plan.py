@@ -57,14 +57,16 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def _plan(folder: Path, method: str = "mebp", **given: Any) -> dict[str, Any]:
-    budget = given.pop("budget_mb", None)
+    budget, ram = given.pop("budget_mb", None), given.pop("ram_mb", None)
+    target = given.pop("target", "host")
     values = {**SMALL, **{key.replace("__", "."): str(value) for key, value in given.items()}}
     return plan_training(
         str(folder),
         method=method,
-        target="host",
+        target=target,
         settings=values,
         budget_mb=budget,
+        ram_mb=ram,
         process="runner",
         progress=lambda *_: None,
     )
@@ -195,11 +197,32 @@ def test_few_labels_call_the_head_less_often(llama: Path) -> None:
 def test_activations_that_are_not_kept_are_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     tiny_config("llama", num_hidden_layers=8).save_pretrained(folder)
-    shapes = {"seq_len": 128, "batch": 16}
+    shapes = {"seq_len": 128, "batch": 16, "keep_mb": 0}
     kept, again = _plan(folder, **shapes), _plan(folder, checkpoint_every=3, **shapes)
     assert again["flops_per_step"] > kept["flops_per_step"]
     assert again["breakdown"]["mapped"]["activations"] < kept["breakdown"]["mapped"]["activations"]
     assert again["peak_anonymous_mb"] == kept["peak_anonymous_mb"]
+
+
+def test_room_for_results_follows_from_memory(tmp_path: Path) -> None:
+    folder = tmp_path / "deep"
+    tiny_config("llama", num_hidden_layers=8).save_pretrained(folder)
+    shapes = {"seq_len": 128, "batch": 16}
+    nothing = _plan(folder, keep_mb=0, **shapes)
+    least = nothing["peak_rss_mb"]
+    some, most, none = (
+        _plan(folder, keep_mb=0, ram_mb=least + more, **shapes)["kept"] for more in (20, 1000, -1)
+    )
+    assert none["keep_mb"] == 0 and none["flops_per_step"] == nothing["flops_per_step"]
+    assert 18 <= some["keep_mb"] <= 20 < most["keep_mb"] == most["keep_mb_of_all_layers"]
+    assert most["flops_per_step"] < some["flops_per_step"] < nothing["flops_per_step"]
+    # A run that is told so takes as much.
+    told = _plan(folder, keep_mb=most["keep_mb"], **shapes)
+    assert told["flops_per_step"] == most["flops_per_step"]
+    assert least < told["peak_rss_mb"] <= least + most["keep_mb"]
+    less = _plan(folder, keep_mb=most["keep_mb"] - 1, **shapes)
+    assert less["flops_per_step"] > told["flops_per_step"]
+    assert "kept" not in _plan(folder, target="ios-mlx", ram_mb=500)
 
 
 @pytest.mark.parametrize("split", ["layers", "whole"])
