@@ -62,8 +62,8 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
         ),
         Pass(
             "fold_constants",
-            lambda graph: fold_constants(graph, keep=graph.parameters),
-            "tables become inputs that stages bind; parameters differ by stage, and may not be read yet",
+            lambda graph: fold_constants(graph, keep=graph.parameters, largest=graph.length**2),
+            "tables and masks become inputs that stages bind; parameters differ by stage, and may not be read yet",
         ),
         Pass(
             "mask_padding", mask_padding, "runs what makes masks, of which tables are by now known"

@@ -141,3 +141,10 @@ def test_a_mask_of_other_tokens_is_left_alone() -> None:
 def test_targets_with_the_operator_get_it() -> None:
     has = {name for name in targets.names() if Feature.ATTENTION in targets.get(name).has}
     assert has == {"host", "android-cpu"}
+
+
+def test_long_rows() -> None:
+    """Masks of more elements than are folded otherwise; they are looked at here, and are in no program afterwards."""
+    graph = passed("llama", "fuse_attention", 2053, max_position_embeddings=4096)
+    assert len(found(graph.programs["layer.0"])) == 1
+    assert all(tensor.numel() < 2053**2 for tensor in graph.weights.values())
