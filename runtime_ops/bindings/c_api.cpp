@@ -63,8 +63,9 @@ zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& bef
     settings.choices = run.choices;
     settings.pack = run.pack != 0;
   }
-  if (run.struct_size >= offsetof(zo_run, reserved_four)) {
+  if (run.struct_size >= sizeof(zo_run)) {
     settings.keep_mb = run.keep_mb;
+    settings.cache_prefix_mb = run.cache_prefix_mb;
   }
   return settings;
 }
@@ -294,7 +295,7 @@ zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
                           settings.choices,
                           settings.pack ? 1 : 0,
                           settings.keep_mb,
-                          0};
+                          settings.cache_prefix_mb};
     return write_struct(found, kFirstRun, "zo_run", run);
   });
 }

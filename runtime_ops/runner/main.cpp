@@ -98,6 +98,7 @@ zo_status begin_run(const Options& options, zo_session* session, zo_error& error
   run.clip = options.clip.value_or(run.clip);
   run.checkpoint_every = options.checkpoint_every.value_or(run.checkpoint_every);
   run.keep_mb = options.keep_mb.value_or(run.keep_mb);
+  run.cache_prefix_mb = options.cache_prefix_mb.value_or(run.cache_prefix_mb);
   run.schedule = options.schedule.value_or(run.schedule);
   run.warmup = options.warmup.value_or(run.warmup);
   run.loss = options.loss.value_or(run.loss);

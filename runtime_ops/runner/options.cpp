@@ -138,6 +138,7 @@ const std::map<std::string, Setter>& setters() {
       {"--clip", number("--clip", &Options::clip, true)},
       {"--checkpoint-every", whole<uint32_t>("--checkpoint-every", &Options::checkpoint_every, 1)},
       {"--keep-mb", whole<uint32_t>("--keep-mb", &Options::keep_mb, 0)},
+      {"--cache-prefix-mb", whole<uint32_t>("--cache-prefix-mb", &Options::cache_prefix_mb, 0)},
       {"--warmup", whole<uint32_t>("--warmup", &Options::warmup, 0)},
       {"--output", path(&Options::output)},
       {"-o", path(&Options::output)},
@@ -228,6 +229,7 @@ const char* const kUsage =
     "\n"
     "  --lr X --eps X --seed N --batch N --accumulate N     default: the bundle's settings\n"
     "  --momentum X --weight-decay X --clip X --checkpoint-every N --keep-mb N     the same, of a first-order method\n"
+    "  --cache-prefix-mb N                room for rows as they leave the layers below the first that is trained\n"
     "  --schedule constant|linear|cosine  --warmup N\n"
     "  --loss full|choices|dpo|orpo --dpo-beta X --orpo-beta X     the last two losses are of pairs of answers\n"
     "  --choices sum|mean --pack on|off     what choices are compared by; whether texts share rows\n"

@@ -43,6 +43,7 @@ struct Options {
   std::optional<double> clip;
   std::optional<uint32_t> checkpoint_every;
   std::optional<uint32_t> keep_mb;
+  std::optional<uint32_t> cache_prefix_mb;
   std::optional<int32_t> schedule;
   std::optional<uint32_t> warmup;
   std::optional<int32_t> loss;

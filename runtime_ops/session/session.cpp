@@ -86,6 +86,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
                    "central, or a method that takes one copy through the model at a time", "Compile the bundle again."};
   }
   session->run_ = known.settings;
+  session->stages_->prefix().keep(in_bytes(known.settings.cache_prefix_mb));
   return session;
 }
 
@@ -96,6 +97,7 @@ Status Session::configure(const RunSettings& run) {
       order_epoch_.reset();
     }
     run_ = run;
+    stages_->prefix().keep(in_bytes(run.cache_prefix_mb));
   }
   return checked;
 }
@@ -139,6 +141,12 @@ Status Session::check_settings(const RunSettings& run) const {
     return argument(
         "keep_mb", std::to_string(run.keep_mb), "0, as this bundle has no programs that save results",
         "Compile it for the target host or android-cpu with --set keep_mb=" + std::to_string(run.keep_mb) + ".");
+  }
+  if (run.cache_prefix_mb > 0 && run.cache_prefix_mb != manifest_.settings.cache_prefix_mb &&
+      stages_->prefix().end() == 0) {
+    return argument("cache_prefix_mb", std::to_string(run.cache_prefix_mb),
+                    "0, as no layer lies below the first that is trained, or the bundle is not of single layers",
+                    "Leave it out, or compile with lora.layers=last:K and split=layers.");
   }
   if (run.batch == 0 || run.accumulate == 0) {
     return argument("batch", "0 examples for an update", "at least 1", "Pass a batch and accumulate of at least 1.");

@@ -37,6 +37,12 @@ class TrainingSettings(abc.ABC):
     )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
     accumulate: int = setting(1, at_least=1, runtime=True, help="batches for one update")
+    cache_prefix_mb: int = setting(
+        0,
+        at_least=0,
+        runtime=True,
+        help="MB of a file for rows as they leave the layers below the first that is trained",
+    )
     lr: float = setting(5e-3, above=0, runtime=True, help="learning rate")
     lr_schedule: str = setting(
         "constant",
@@ -151,10 +157,17 @@ class TrainingSettings(abc.ABC):
 
     def problems(self) -> list[Problem]:
         """Why no target can run these settings."""
-        if self.pack == "off" or self.loss == "full":
-            return []
-        reason = f"loss={self.loss} compares answers, which have rows of their own"
-        return [Problem("setting pack=on", reason, "Leave pack out, or train with loss=full.")]
+        found = []
+        if self.pack == "on" and self.loss != "full":
+            reason = f"loss={self.loss} compares answers, which have rows of their own"
+            fix = "Leave pack out, or train with loss=full."
+            found.append(Problem("setting pack=on", reason, fix))
+        if self.cache_prefix_mb and (not self.staged or self.modules[1] == "all"):
+            where = f"setting cache_prefix_mb={self.cache_prefix_mb}"
+            reason = "no program of a layer lies below the first that is trained"
+            fix = "Leave it out, or give lora.layers=last:K, and split=layers where there is that setting."
+            found.append(Problem(where, reason, fix))
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

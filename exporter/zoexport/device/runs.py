@@ -62,6 +62,7 @@ OPTIONS = {
     "clip": "--clip",
     "checkpoint_every": "--checkpoint-every",
     "keep_mb": "--keep-mb",
+    "cache_prefix_mb": "--cache-prefix-mb",
     "loss": "--loss",
     "dpo.beta": "--dpo-beta",
     "orpo.beta": "--orpo-beta",

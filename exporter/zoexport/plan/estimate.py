@@ -186,6 +186,9 @@ class _Parts:
             else:
                 anonymous["adapters"] = 2 * self.values
             state = _SNAPSHOTS * self.values
+        if cached := self.settings["cache_prefix_mb"] * 1_000_000:
+            mapped["rows of frozen layers"] = cached
+            scratch += cached
         flops, moved = self._step(order, weights if self.graph.whole else 0)
         return Estimate(
             {name: size for name, size in anonymous.items() if size},

@@ -175,7 +175,7 @@ class Run(Structure):
         ("choices", c_int32),
         ("pack", c_int32),
         ("keep_mb", c_uint32),
-        ("reserved_four", c_uint32),
+        ("cache_prefix_mb", c_uint32),
     )
 
 

@@ -193,6 +193,7 @@ def run_of(run: structs.Run) -> Run:
         choices=CHOICES[run.choices],
         pack=SWITCHES[run.pack],
         keep_mb=run.keep_mb,
+        cache_prefix_mb=run.cache_prefix_mb,
     )
 
 
@@ -210,6 +211,7 @@ def run_struct(run: Run) -> structs.Run:
         "checkpoint_every",
         "warmup",
         "keep_mb",
+        "cache_prefix_mb",
     ):
         at_least(0, name, getattr(run, name))
     return structs.Run(
@@ -236,7 +238,7 @@ def run_struct(run: Run) -> structs.Run:
         position("setting 'choices'", run.choices, CHOICES),
         position("setting 'pack'", run.pack, SWITCHES),
         run.keep_mb,
-        0,
+        run.cache_prefix_mb,
     )
 
 

@@ -76,7 +76,8 @@ class Run:
     that the backward pass need not compute again (docs/session.md). ``difference`` is of zeroth-order ones: forward
     where one copy goes through the model at a time (mezo). ``dpo_beta`` and ``orpo_beta`` are of one loss each
     (docs/preferences.md), ``choices`` is what the loss of choices compares. ``pack``: whether texts fill rows, as
-    ``Dataset.read`` reads them (docs/packing.md).
+    ``Dataset.read`` reads them (docs/packing.md). ``cache_prefix_mb``: room for rows as they leave the layers below the
+    first that is trained (docs/session.md).
     """
 
     lr: float
@@ -98,6 +99,7 @@ class Run:
     choices: Choices = "sum"
     pack: Switch = "off"
     keep_mb: int = 0
+    cache_prefix_mb: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -251,7 +251,8 @@ typedef struct zo_run {
   int32_t pack;            /* non-zero: texts fill rows of seq_len one after another (zo_dataset_read_with) */
   uint32_t keep_mb;        /* of first-order methods: most 10^6 bytes of a mapped file in which products' results wait for
                             * the backward pass, which computes those of other stages again; 0: of all */
-  uint32_t reserved_four;  /* likewise */
+  uint32_t cache_prefix_mb; /* most 10^6 bytes of a file in which rows are kept as they leave the layers below the first
+                             * that reads a slot, so that later epochs need not run these; 0: none */
 } zo_run;
 
 /* Fills `run` with the run that is configured: at first the manifest's settings, and with a state its seed and, if it is

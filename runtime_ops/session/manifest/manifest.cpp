@@ -81,9 +81,11 @@ RunSettings read_settings(const JsonNode& node) {
   if (node.has("checkpoint_every")) {
     settings.checkpoint_every = static_cast<uint32_t>(node.member("checkpoint_every").integer(1, kLargest));
   }
-  if (node.has("keep_mb")) {
-    settings.keep_mb = static_cast<uint32_t>(node.member("keep_mb").integer(0, kLargest));
-  }
+  const auto megabytes = [&](const char* key) {
+    return node.has(key) ? static_cast<uint32_t>(node.member(key).integer(0, kLargest)) : 0;
+  };
+  settings.keep_mb = megabytes("keep_mb");
+  settings.cache_prefix_mb = megabytes("cache_prefix_mb");
   settings.lr = positive("lr", 5e-3);
   settings.eps = positive("eps", 1e-2);
   settings.seed = node.has("seed") ? node.member("seed").unsigned_integer() : 0;

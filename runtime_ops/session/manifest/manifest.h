@@ -114,6 +114,9 @@ struct FileSpec {
   std::string sha256;
 };
 
+// Of settings that are megabytes.
+inline uint64_t in_bytes(uint32_t megabytes) { return uint64_t{megabytes} * 1000 * 1000; }
+
 // The settings that a session uses; the others are the compiler's.
 struct RunSettings {
   double lr = 0;
@@ -135,6 +138,8 @@ struct RunSettings {
   double clip = 0;  // the largest norm of an update's gradient; 0: any
   uint32_t checkpoint_every = 1;
   uint32_t keep_mb = 0;  // 10^6 bytes for products' results that the backward pass need not compute again
+  // Of programs of single layers: 10^6 bytes for rows as they leave the layers below the first that is trained.
+  uint32_t cache_prefix_mb = 0;
   // Of zeroth-order methods.
   int32_t difference = ZO_DIFFERENCE_CENTRAL;
 

@@ -29,7 +29,8 @@ Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs,
       scratch_(folder),
       dropout_(manifest.dropout),
       nothing_pending_(manifest.queries(), 0.0f),
-      update_(manifest.whole() ? nullptr : manifest.program("update")) {
+      update_(manifest.whole() ? nullptr : manifest.program("update")),
+      prefix_(*this) {
   for (const StageSpec& stage : manifest.stages) {
     const ProgramSpec& program = *manifest.program(stage.forward, manifest.seq_len);
     slot_of_.emplace_back();

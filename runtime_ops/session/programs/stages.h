@@ -9,6 +9,7 @@
 #include "session/data/batching.h"
 #include "session/manifest/manifest.h"
 #include "session/programs/call_inputs.h"
+#include "session/programs/frozen_prefix.h"
 #include "session/programs/frozen_weights.h"
 #include "session/programs/programs.h"
 #include "session/state/slots.h"
@@ -51,6 +52,7 @@ class Stages {
   // For what passes between stages, of whoever runs a call.
   Scratch& scratch() { return scratch_; }
   const std::string& folder() const { return folder_; }
+  FrozenPrefix& prefix() { return prefix_; }
   Engine& engine() { return programs_.engine(); }
   // Calls whose rows all differ.
   CallLimits limits(Pass pass) const;
@@ -93,6 +95,7 @@ class Stages {
   std::vector<std::map<std::string, size_t>> slot_of_;  // by stage, and of `update_`: local name -> slot
   std::vector<std::vector<size_t>> trainable_;
   size_t hidden_ = 0;
+  FrozenPrefix prefix_;
 };
 
 }  // namespace zoexport

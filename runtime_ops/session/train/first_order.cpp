@@ -13,8 +13,6 @@
 namespace zoexport {
 namespace {
 
-constexpr uint64_t kMegabyte = 1000 * 1000;
-
 class FirstOrderTrainer : public Trainer {
  public:
   FirstOrderTrainer(Stages& stages, Optimizer optimizer)
@@ -91,7 +89,7 @@ class FirstOrderTrainer : public Trainer {
           update(settings, slot, slots);
         }
       };
-      const Kept kept{input.run.checkpoint_every, uint64_t{input.run.keep_mb} * kMegabyte};
+      const Kept kept{input.run.checkpoint_every, in_bytes(input.run.keep_mb)};
       const Status done =
           gradient_->run(call, scalars, entry_weights.data(), kept, state, logprobs.data(), scored, finished);
       if (!finite) {

@@ -109,15 +109,20 @@ size_t StageGradient::first_saving(uint32_t length, uint64_t bytes) const {
 
 Status StageGradient::forward(const Plan& plan, size_t stage, const Call& call, const CallScalars& scalars,
                               const StateValues& state) {
+  StageValues values = values_of(call, scalars, state);
+  values.activations = plan.data + plan.place(stage);
+  values.next_activations = plan.data + plan.place(stage + 1);
+  values.saved = plan.saves(stage) ? plan.data + plan.results(stage) : nullptr;
+  return stages_.run(stage, plan.saves(stage) ? Pass::kSaving : Pass::kForward, call.length, values);
+}
+
+StageValues StageGradient::values_of(const Call& call, const CallScalars& scalars, const StateValues& state) {
   StageValues values;
   values.scalars = &scalars;
   values.examples = &call.examples;
   values.tokens = call.tokens.data();
-  values.activations = plan.data + plan.place(stage);
-  values.next_activations = plan.data + plan.place(stage + 1);
-  values.saved = plan.saves(stage) ? plan.data + plan.results(stage) : nullptr;
   values.state = &state;
-  return stages_.run(stage, plan.saves(stage) ? Pass::kSaving : Pass::kForward, call.length, values);
+  return values;
 }
 
 void StageGradient::finish(size_t stage, const std::function<void(size_t)>& finished) const {
@@ -134,7 +139,12 @@ Status StageGradient::run(const Call& call, const CallScalars& scalars, const fl
   Scratch& scratch = stages_.scratch();
   ZO_TRY(scratch.reserve(plan.total));
   uint8_t* const data = plan.data = scratch.data();
-  for (size_t stage = 0; stage < head; ++stage) {
+  FrozenPrefix& prefix = stages_.prefix();
+  if (prefix.end() > 0) {
+    ZO_TRY(prefix.run(Pass::kForward, call.length, values_of(call, scalars, state),
+                      {data + plan.turn(0), data + plan.turn(1)}, data + plan.place(prefix.end())));
+  }
+  for (size_t stage = prefix.end(); stage < head; ++stage) {
     ZO_TRY(forward(plan, stage, call, scalars, state));
   }
   const auto state_gradient = [&](size_t slot) { return sums_.target(slot); };
@@ -150,15 +160,11 @@ Status StageGradient::run(const Call& call, const CallScalars& scalars, const fl
     for (size_t k = start; enters_group && k < stage; ++k) {
       ZO_TRY(forward(plan, k, call, scalars, state));
     }
-    StageValues values;
-    values.scalars = &scalars;
-    values.examples = &call.examples;
-    values.tokens = call.tokens.data();
+    StageValues values = values_of(call, scalars, state);
     values.activations = data + plan.place(stage);
     values.output_gradients = data + plan.turn(stage + 1);
     values.input_gradients = data + plan.turn(stage);
     values.saved = saved ? data + plan.results(stage) : nullptr;
-    values.state = &state;
     values.state_gradient = state_gradient;
     ZO_TRY(stages_.run(stage, saved ? Pass::kFromSaved : Pass::kBackward, call.length, values));
     sums_.add();

@@ -36,6 +36,8 @@ class StageGradient {
   StageGradient(Stages& stages, GradientSums& sums) : stages_(stages), sums_(sums), head_(stages, Pass::kForward) {}
   Status forward(const Plan& plan, size_t stage, const Call& call, const CallScalars& scalars,
                  const StateValues& state);
+  // What all programs of a call are given.
+  static StageValues values_of(const Call& call, const CallScalars& scalars, const StateValues& state);
   void finish(size_t stage, const std::function<void(size_t)>& finished) const;
 
   Stages& stages_;

@@ -1,5 +1,7 @@
 #include "session/train/stage_scorer.h"
 
+#include <cstring>
+
 namespace zoexport {
 
 uint32_t StageScorer::copies() const {
@@ -56,7 +58,15 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
     }
     values.tokens = repeated_.data();
   }
-  for (size_t stage = 0; stage < stages_.head(); ++stage) {
+  FrozenPrefix& prefix = stages_.prefix();
+  if (prefix.end() > 0) {
+    uint8_t* const given = place(0, prefix.end());
+    ZO_TRY(prefix.run(pass_, call.length, values, {place(0, 0), place(0, 1)}, given));
+    for (uint32_t pass = 1; pass < passes; ++pass) {
+      std::memcpy(place(pass, prefix.end()), given, region);
+    }
+  }
+  for (size_t stage = prefix.end(); stage < stages_.head(); ++stage) {
     for (uint32_t pass = 0; pass < passes; ++pass) {
       ZO_ASSIGN(seen, perturbed(stage, pass, scalars, master));
       values.activations = place(pass, stage);

@@ -34,6 +34,7 @@ ZEROTH_ORDER = {
     "labels": None,
     "split": "whole",
     "accumulate": 1,
+    "cache_prefix_mb": 0,
     "lr": 5e-3,
     "lr_schedule": "constant",
     "warmup": 0,
@@ -220,3 +221,17 @@ def test_a_synonym_has_the_values_that_it_had(
 def test_a_synonym_is_compiled_in_too() -> None:
     with pytest.raises(ConfigError, match="Compile again with --set weight_bits=8"):
         parse(methods.get("quzo").config, {"weight_bits": "8"}, runtime_only=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("mebp", {"lora.layers": "all"}),
+        ("prge", {"lora.layers": "last:2", "split": "whole"}),
+        ("senszoq", {"mask": "mask"}),
+    ],
+)
+def test_a_cache_of_rows_needs_frozen_layers(method: str, settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="no program of a layer lies below"):
+        plan(method, "android-cpu", {**settings, "cache_prefix_mb": "100"})
+    plan("mebp", "android-cpu", {"lora.layers": "last:2", "cache_prefix_mb": "100"})

@@ -111,6 +111,8 @@ public struct Run: Equatable, Sendable {
     public var pack: Bool
     /// Of first-order methods: most megabytes of products' results that the backward pass need not compute again.
     public var keepMB: UInt32
+    /// Most megabytes of rows as they leave the layers below the first that is trained.
+    public var cachePrefixMB: UInt32
 
     init(_ run: zo_run) {
         schedule = Schedule(rawValue: run.schedule)!
@@ -132,6 +134,7 @@ public struct Run: Equatable, Sendable {
         choices = Choices(rawValue: run.choices)!
         pack = run.pack != 0
         keepMB = run.keep_mb
+        cachePrefixMB = run.cache_prefix_mb
     }
 
     var c: zo_run {
@@ -141,7 +144,7 @@ public struct Run: Equatable, Sendable {
             momentum: momentum, weight_decay: weightDecay, clip: clip, checkpoint_every: checkpointEvery,
             reserved: 0, difference: difference, reserved_too: 0, warmup: warmup, reserved_three: 0, dpo_beta: dpoBeta,
             orpo_beta: orpoBeta, choices: choices.rawValue, pack: pack ? 1 : 0,
-            keep_mb: keepMB, reserved_four: 0
+            keep_mb: keepMB, cache_prefix_mb: cachePrefixMB
         )
     }
 }

@@ -104,18 +104,20 @@ ZO_NATIVE(jobject, TrainingSession, nativeRun)(JNIEnv* env, jclass, jlong sessio
   return guarded(env, [&]() -> jobject {
     auto run = sized<zo_run>();
     call(env, zo_session_run, session_of(session), &run);
-    return make(env, "Run", "(IIIIDDJJDDDIIIDDIZI)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
+    return make(env, "Run", "(IIIIDDJJDDDIIIDDIZII)V", static_cast<jint>(run.schedule), static_cast<jint>(run.loss),
                 bits(run.batch), bits(run.accumulate), run.lr, run.eps, bits(run.seed), bits(run.total_steps),
                 run.momentum, run.weight_decay, run.clip, bits(run.checkpoint_every), static_cast<jint>(run.difference),
                 bits(run.warmup), run.dpo_beta, run.orpo_beta, static_cast<jint>(run.choices),
-                static_cast<jboolean>(run.pack != 0 ? JNI_TRUE : JNI_FALSE), bits(run.keep_mb));
+                static_cast<jboolean>(run.pack != 0 ? JNI_TRUE : JNI_FALSE), bits(run.keep_mb),
+                bits(run.cache_prefix_mb));
   });
 }
 
 ZO_NATIVE(void, TrainingSession, nativeConfigure)
 (JNIEnv* env, jclass, jlong session, jint schedule, jint loss, jint batch, jint accumulate, jdouble lr, jdouble eps,
  jlong seed, jlong total_steps, jdouble momentum, jdouble weight_decay, jdouble clip, jint checkpoint_every,
- jint difference, jint warmup, jdouble dpo_beta, jdouble orpo_beta, jint choices, jboolean pack, jint keep_mb) {
+ jint difference, jint warmup, jdouble dpo_beta, jdouble orpo_beta, jint choices, jboolean pack, jint keep_mb,
+ jint cache_prefix_mb) {
   guarded(env, [&] {
     auto run = sized<zo_run>();
     run.schedule = schedule;
@@ -137,6 +139,7 @@ ZO_NATIVE(void, TrainingSession, nativeConfigure)
     run.choices = choices;
     run.pack = pack == JNI_TRUE ? 1 : 0;
     run.keep_mb = static_cast<uint32_t>(keep_mb);
+    run.cache_prefix_mb = static_cast<uint32_t>(cache_prefix_mb);
     call(env, zo_session_configure, session_of(session), &run);
   });
 }

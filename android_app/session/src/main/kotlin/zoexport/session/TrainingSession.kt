@@ -52,6 +52,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
             run.checkpointEvery.toLong().notNegative("checkpointEvery").toInt(), run.difference.ordinal,
             run.warmup.toLong().notNegative("warmup").toInt(), run.dpoBeta, run.orpoBeta, run.choices.ordinal,
             run.pack, run.keepMb.toLong().notNegative("keepMb").toInt(),
+            run.cachePrefixMb.toLong().notNegative("cachePrefixMb").toInt(),
         )
     }
 
@@ -290,7 +291,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
             session: Long, schedule: Int, loss: Int, batch: Int, accumulate: Int, lr: Double, eps: Double, seed: Long,
             totalSteps: Long, momentum: Double, weightDecay: Double, clip: Double, checkpointEvery: Int,
             difference: Int, warmup: Int, dpoBeta: Double, orpoBeta: Double,
-            choices: Int, pack: Boolean, keepMb: Int,
+            choices: Int, pack: Boolean, keepMb: Int, cachePrefixMb: Int,
         )
 
         @JvmStatic

@@ -72,6 +72,7 @@ enum class Difference { CENTRAL, FORWARD }
  * (0: none), [checkpointEvery] and [keepMb] (room for products' results that the backward pass need not compute again) are
  * of first-order methods, [difference] is of zeroth-order ones. [dpoBeta] and [orpoBeta]
  * are of a loss of pairs each, [choices] is of [Loss.CHOICES]. [pack]: whether texts fill rows, as [Dataset.read] reads them.
+ * [cachePrefixMb]: room for rows as they leave the layers below the first that is trained.
  */
 data class Run(
     val schedule: Schedule,
@@ -93,6 +94,7 @@ data class Run(
     val choices: Choices,
     val pack: Boolean,
     val keepMb: Int,
+    val cachePrefixMb: Int,
 ) {
     internal constructor(
         schedule: Int,
@@ -114,10 +116,11 @@ data class Run(
         choices: Int,
         pack: Boolean,
         keepMb: Int,
+        cachePrefixMb: Int,
     ) : this(
         Schedule.entries[schedule], Loss.entries[loss], batch, accumulate, lr, eps, seed.toULong(), totalSteps, momentum,
         weightDecay, clip, checkpointEvery, Difference.entries[difference], warmup, dpoBeta, orpoBeta,
-        Choices.entries[choices], pack, keepMb,
+        Choices.entries[choices], pack, keepMb, cachePrefixMb,
     )
 }
 
