@@ -54,6 +54,9 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
 // Functions in .mlxfn files of a bundle, where this build has MLX. `files` outlives the engine.
 Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
 
+// Programs in files of dispatches, on a GPU that Vulkan has, where this build has the engine. `manifest` and `files` outlive it.
+Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files);
+
 // Programs that the host runs.
 std::unique_ptr<Engine> make_callback_engine(const zo_engine& callbacks);
 

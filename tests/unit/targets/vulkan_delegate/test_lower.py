@@ -29,7 +29,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.samples import sample_inputs
 from zoexport.targets.executorch.exported import is_product
-from zoexport.targets.vulkan.lower import NOT_RUN, Delegated, delegated, sized_program
+from zoexport.targets.vulkan_delegate.lower import NOT_RUN, Delegated, delegated, sized_program
 
 ARCHITECTURES = ("llama", "qwen2", "gemma3", "olmo2")
 ONE_LAYER = {"gemma3": {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}}
