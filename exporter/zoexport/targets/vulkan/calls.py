@@ -1,8 +1,9 @@
 """Programs as calls of the Vulkan engine's shaders, over tensors that have no place yet.
 
 A program, after ``targets.executorch.lower_stages.fused_program``, is products, row programs, attention and labels. Each of
-these becomes one :class:`Call`; views, and results of several, are tensors that others name. Rows of a table are gathered by
-the engine on the CPU, from the mapped file, so that a GPU never holds a table that is only looked up in.
+these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in another order than it
+is stored in is copied first, by a row program too, and so are the few calls that ``fuse_rows`` left as they were. Rows of a
+table are gathered by the engine on the CPU, from the mapped file, so that a GPU never holds a table that is only looked up in.
 """
 
 from __future__ import annotations
@@ -20,13 +21,28 @@ from torch.fx import Node
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import RESHAPES, arguments, aten, is_call, outputs, placeholders, zo
-from zoexport.ir.row_ops import decode
-from zoexport.targets.executorch.layouts import holds_whole, is_layout, resolved, strided
+from zoexport.ir.row_ops import Op, Read, RowProgram, decode
+from zoexport.targets.executorch.layouts import COPIES, Leaf, RowMove
+from zoexport.targets.executorch.row_expressions import treats_rows_alone
+from zoexport.targets.executorch.row_writer import RowWriter
 from zoexport.targets.vulkan.row_phases import NotPhases, phases_of
 
 Tensor = tuple[Node, int]
 """A tensor that a call gives, by its node and the number of the result; or an input, by its placeholder and 0."""
+_COPY = -1
+"""The number of a node's elements in order, where they lie in another in a tensor."""
 
+_MOST_DIMS = 5
+_VIEWS = (
+    aten.permute,
+    aten.transpose,
+    aten.t,
+    aten.unsqueeze,
+    aten.squeeze,
+    aten.expand,
+    aten.select,
+    aten.slice,
+)
 _INTEGERS = (zo.linear_int4, zo.linear_int8)
 _INPUT_GRADIENTS = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
 
@@ -128,6 +144,8 @@ class _Writer:
             for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
         }
         self.tensors: dict[Node, Tensor] = {}
+        self.views: dict[Node, torch.Tensor] = {}
+        """Of every node, a tensor without values: how its elements lie in its tensor, which is dense."""
         self.rules: dict[Any, Callable[[Node], None]] = {
             zo.matmul: self._matmul,
             zo.add_matmul: self._matmul,
@@ -138,6 +156,7 @@ class _Writer:
             zo.embedding_int4: self._packed_rows,
             aten.embedding: self._rows_of_table,
             aten._to_copy: self._numbers,
+            aten.slice_scatter: self._interleaved,
             **dict.fromkeys(_INTEGERS, self._linear),
             **dict.fromkeys(_INPUT_GRADIENTS, self._linear),
             **{getattr(zo, f"rows_{count}"): self._row_program for count in range(1, 7)},
@@ -155,14 +174,35 @@ class _Writer:
     # --- tensors -----------------------------------------------------------------------------------
 
     def _name(self, node: Node, owner: Node, number: int) -> None:
+        """A node whose elements are those of a tensor, in order."""
         self.tensors[node] = owner, number
         value = node.meta["val"]
+        self.views[node] = torch.empty(value.shape, device="meta")
         self.made.words.setdefault((owner, number), -(-value.nbytes // 4))
 
     def _tensor(self, node: Node) -> Tensor:
-        if node not in self.tensors:
-            raise self._refused(node, f"{node.target} in other order than it is stored in")
+        """The tensor that has the elements of ``node`` in order: its own, or a copy of that."""
+        self._densely(node)
         return self.tensors[node]
+
+    def _densely(self, node: Node) -> None:
+        view, owner = self.views[node], self.tensors[node]
+        words = self.made.words[owner]
+        bytes_of_view = view.numel() * node.meta["val"].element_size()
+        if view.is_contiguous() and not view.storage_offset() and -(-bytes_of_view // 4) == words:
+            return
+        if node.meta["val"].dtype != torch.float32 or view.dim() > _MOST_DIMS or not view.numel():
+            raise self._refused(node, "values in other order than they are stored in")
+        whole_rows = view.dim() > 1 and view.stride(-1) == 1
+        dims = tuple(view.shape[:-1] if whole_rows else view.shape) or (1,)
+        strides = tuple(view.stride()[: len(dims)]) or (0,)
+        width = view.shape[-1] if whole_rows else 1
+        program = RowProgram(dims, [Read(width, int(view.storage_offset()), strides)], [width], [0])
+        copied = (node, _COPY)
+        self.made.words[copied] = view.numel()
+        self._rows(node, program, [owner], [copied])
+        self.tensors[node] = copied
+        self.views[node] = torch.empty(view.shape, device="meta")
 
     def _optional(self, node: Node | None) -> Tensor | None:
         return None if node is None else self._tensor(node)
@@ -187,17 +227,32 @@ class _Writer:
 
     def _call(self, node: Node) -> None:
         packet = getattr(node.target, "overloadpacket", node.target)
+        source: Any = node.args[0] if node.args else None
         if packet is operator.getitem:
-            source, number = node.args
-            self._name(node, source, number)  # type: ignore[arg-type]
+            self._name(node, source, node.args[1])  # type: ignore[arg-type]
+        elif packet in RESHAPES or (
+            packet in COPIES and source.meta["val"].dtype == node.meta["val"].dtype
+        ):
+            self._view(node, source, lambda view: view.view(node.meta["val"].shape))
+        elif packet in _VIEWS:
+            self._view(node, source, lambda view: node.target(view, *arguments(node)[1:]))
         elif packet in self.rules:
             self.rules[packet](node)
-        elif is_layout(node):
-            base, _ = resolved(node)
-            if holds_whole(node) and base in self.tensors:
-                self.tensors[node] = self.tensors[base]
-        else:
+        elif treats_rows_alone(node) and len(node.meta["val"].shape) <= _MOST_DIMS + 1:
+            self._alone(node)
+        elif not is_call(node, aten.full):
             raise self._refused(node, f"the operator {node.target}")
+
+    def _view(
+        self, node: Node, source: Node, viewed: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        try:
+            view = viewed(self.views[source])
+        except RuntimeError:
+            # Strides cannot say it.
+            self._densely(source)
+            view = viewed(self.views[source])
+        self.tensors[node], self.views[node] = self.tensors[source], view
 
     # --- products ----------------------------------------------------------------------------------
 
@@ -257,8 +312,7 @@ class _Writer:
 
     def _gather(self, node: Node, table: Node, indices: Node, number: int) -> Tensor:
         """Rows of ``table``, as the tensor ``number`` of ``node``."""
-        base, layouts = resolved(indices)
-        view = strided(base.meta["val"].shape, layouts, ())
+        (base, _), view = self.tensors[indices], self.views[indices]
         stored = self._weight(table)
         if stored is None or base not in self.values or not view.is_contiguous():
             raise self._refused(node, "a lookup of indices that are no input, or in no input")
@@ -273,7 +327,8 @@ class _Writer:
     def _rows_of_table(self, node: Node) -> None:
         """Of float32 they are the result; of integers ``_numbers`` makes numbers."""
         table, indices = arguments(node)[:2]
-        self.tensors[node] = self._gather(node, table, indices, 0)
+        self._gather(node, table, indices, 0)
+        self._name(node, node, 0)
 
     def _packed_rows(self, node: Node) -> None:
         codes, scales, indices = arguments(node)
@@ -299,12 +354,42 @@ class _Writer:
     def _row_program(self, node: Node) -> None:
         inputs, code, constants = arguments(node)
         program = decode(code, constants)
+        several = len(program.outputs) > 1
+        results = self._results(node) if several else [self._result(node)]
+        self._rows(node, program, [self._tensor(one) for one in inputs], results)
+
+    def _alone(self, node: Node) -> None:
+        """A call that treats each row alone, by itself."""
+
+        def read(
+            one: Node, moves: tuple[RowMove, ...], *, top: bool
+        ) -> Leaf | tuple[Node, tuple[RowMove, ...]]:
+            return (one, moves) if top else Leaf(one, (), moves)
+
+        writer = RowWriter(read, [node])
+        inputs = [self._tensor(leaf.node) for leaf in writer.leaves()]
+        self._rows(node, writer.program, inputs, [self._result(node)])
+
+    def _interleaved(self, node: Node) -> None:
+        """A part put to every n-th column of zeros: rows of n columns, of which it has one."""
+        below, part, axis, start, _, step = [*arguments(node), 0, None, None, 1][:6]
+        shape = node.meta["val"].shape
+        is_zero = is_call(below, aten.full) and not arguments(below)[1]
+        if not is_zero or axis % len(shape) != len(shape) - 1 or shape[-1] % step:
+            raise self._refused(node, "a part put into a tensor")
+        inputs = [self._tensor(part)]
+        count = part.meta["val"].numel()
+        code = [(int(Op.FILL), 1, -1, 0, 0), (int(Op.PUT), 1, 0, 0, start or 0)]
+        program = RowProgram((count,), [Read(1, 0, (1,))], [1, step], [1], code, [0.0])
+        self._rows(node, program, inputs, [self._result(node)])
+
+    def _rows(
+        self, node: Node, program: RowProgram, inputs: list[Tensor], results: list[Tensor]
+    ) -> None:
         try:
             phases = phases_of(program)
         except NotPhases as error:
             raise self._refused(node, f"a row program of {error}") from error
-        several = len(program.outputs) > 1
-        results = self._results(node) if several else [self._result(node)]
         sizes = {
             "dims": list(program.dims),
             "reads": [[read.width, read.offset, *read.strides] for read in program.reads],
@@ -313,8 +398,7 @@ class _Writer:
         }
         for phase in sizes["phases"]:
             phase["code"] = [number for line in phase["code"] for number in line]
-        reads: dict[str, Any] = {"inputs": [self._tensor(one) for one in inputs]}
-        self.made.calls.append(Call("rows", reads, {"outputs": results}, sizes))
+        self.made.calls.append(Call("rows", {"inputs": [*inputs]}, {"outputs": [*results]}, sizes))
 
     # --- attention and labels ----------------------------------------------------------------------
 
@@ -350,7 +434,7 @@ class _Writer:
 
     def _labels(self, node: Node) -> None:
         logits, tokens, *weights = arguments(node)
-        if self.values.get(tokens) is None:
+        if self._tensor(tokens)[0] not in self.values:
             raise self._refused(node, "labels that are no input")
         *copies, entries, vocabulary = logits.meta["val"].shape
         reads: dict[str, Any] = {

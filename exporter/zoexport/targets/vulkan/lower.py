@@ -11,6 +11,7 @@ from typing import Any
 
 from zoexport.core.types import Footprint, Lowered, Program, Progress, TrainingGraph, Value
 from zoexport.ir.graphs import identifier, placeholders
+from zoexport.ir.noise import take_noise
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.lower_stages import fused_program
 from zoexport.targets.vulkan.calls import Call, Calls, Tensor, Weight, calls_of
@@ -29,6 +30,7 @@ def lower_vulkan(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
     made: list[Calls] = []
     for number, program in enumerate(graph.programs.values()):
         progress("lowering programs", number / len(graph.programs))
+        take_noise(graph, program)
         made.append(calls_of(fused_program(program)))
     weights, windows = place_weights(made)
     written = {
