@@ -122,9 +122,9 @@ Result<std::unique_ptr<Device>> Device::open() {
   const std::string wanted = variable == nullptr ? "" : lower(variable);
   size_t chosen = physical.size();
   for (size_t i = 0; i < physical.size(); ++i) {
-    const bool is_meant = wanted.empty() ? infos[i].problem.empty()
-                                         : wanted == std::to_string(i) ||
-                                               lower(infos[i].name).find(wanted) != std::string::npos;
+    const bool is_meant = wanted.empty()
+                              ? infos[i].problem.empty()
+                              : wanted == std::to_string(i) || lower(infos[i].name).find(wanted) != std::string::npos;
     if (is_meant && (chosen == physical.size() || (wanted.empty() && rank(infos[i].kind) < rank(infos[chosen].kind)))) {
       chosen = i;
     }

@@ -9,13 +9,13 @@
 namespace zoexport {
 namespace vulkan {
 
-#define ZO_VULKAN_INSTANCE_FUNCTIONS(X)   \
-  X(DestroyInstance)                      \
-  X(EnumeratePhysicalDevices)             \
-  X(GetPhysicalDeviceProperties)          \
-  X(GetPhysicalDeviceMemoryProperties)    \
+#define ZO_VULKAN_INSTANCE_FUNCTIONS(X)     \
+  X(DestroyInstance)                        \
+  X(EnumeratePhysicalDevices)               \
+  X(GetPhysicalDeviceProperties)            \
+  X(GetPhysicalDeviceMemoryProperties)      \
   X(GetPhysicalDeviceQueueFamilyProperties) \
-  X(CreateDevice)                         \
+  X(CreateDevice)                           \
   X(GetDeviceProcAddr)
 
 #define ZO_VULKAN_DEVICE_FUNCTIONS(X) \

@@ -16,10 +16,10 @@ constexpr size_t kMostCode = size_t{1} << 24;
 constexpr uint64_t kMostGroups = 65535;  // of an axis of a dispatch, on every device
 constexpr uint32_t kNone = UINT32_MAX;   // of a tensor that a shader does not get
 
-constexpr uint32_t kTile = 32, kSlice = 64;                       // of shaders/attention.glsl
-constexpr uint32_t kProductRows = 32, kProductColumns = 64;       // of shaders/product.comp
+constexpr uint32_t kTile = 32, kSlice = 64;                         // of shaders/attention.glsl
+constexpr uint32_t kProductRows = 32, kProductColumns = 64;         // of shaders/product.comp
 constexpr uint32_t kUnpackThreads = 128, kMostUnpackGroups = 1024;  // of shaders/unpack.comp
-constexpr uint32_t kPool = 0, kFloats = 1, kInt4 = 2, kInt8 = 3;  // where product.comp finds a matrix
+constexpr uint32_t kPool = 0, kFloats = 1, kInt4 = 2, kInt8 = 3;    // where product.comp finds a matrix
 
 uint64_t parts(uint64_t count, uint64_t size) { return (count + size - 1) / size; }
 
@@ -193,7 +193,8 @@ class Reader {
   }
 
   // A tensor of `count` words that a dispatch reads; kNone where the call has none.
-  uint32_t reads(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch, bool optional = false) const {
+  uint32_t reads(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch,
+                 bool optional = false) const {
     if (optional && !call.has(key)) {
       return kNone;
     }

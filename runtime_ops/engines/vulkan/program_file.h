@@ -74,9 +74,9 @@ struct Program {
 };
 
 struct ProgramFile {
-  uint64_t words = 0;             // of the pool, which all programs share
-  std::vector<uint64_t> windows;  // bytes
-  std::vector<uint32_t> code;     // of row programs
+  uint64_t words = 0;                       // of the pool, which all programs share
+  std::vector<uint64_t> windows;            // bytes
+  std::vector<uint32_t> code;               // of row programs
   std::map<std::string, Program> programs;  // by the manifest's method
 };
 

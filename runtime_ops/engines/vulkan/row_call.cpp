@@ -30,7 +30,8 @@ uint32_t bits(int64_t value) { return static_cast<uint32_t>(static_cast<int32_t>
 
 class RowReader {
  public:
-  RowReader(const JsonNode& call, uint64_t words, std::vector<uint32_t>& code) : call_(call), words_(words), code_(code) {}
+  RowReader(const JsonNode& call, uint64_t words, std::vector<uint32_t>& code)
+      : call_(call), words_(words), code_(code) {}
 
   Dispatch read() {
     const size_t begin = code_.size();
@@ -188,11 +189,11 @@ class RowReader {
   // A register that has a value, a constant, or what an earlier phase reduced.
   int64_t operand(const JsonNode& node) {
     const int64_t value = node.integer(0, kConstant + static_cast<int64_t>(kMostConstants));
-    const bool known = value >= kConstant  ? static_cast<size_t>(value - kConstant) < constant_count_
-                       : value >= kReduced ? value - kReduced < static_cast<int64_t>(kReductions) &&
-                                                 reduced_[static_cast<size_t>(value - kReduced)]
-                                           : value < static_cast<int64_t>(kRegisters) &&
-                                                 written_[static_cast<size_t>(value)];
+    const bool known =
+        value >= kConstant ? static_cast<size_t>(value - kConstant) < constant_count_
+        : value >= kReduced
+            ? value - kReduced < static_cast<int64_t>(kReductions) && reduced_[static_cast<size_t>(value - kReduced)]
+            : value < static_cast<int64_t>(kRegisters) && written_[static_cast<size_t>(value)];
     if (!known) {
       node.problem("a register that was written, a constant or a reduction of an earlier phase");
       return 0;
