@@ -186,6 +186,8 @@ class _Writer:
         return self.tensors[node]
 
     def _densely(self, node: Node) -> None:
+        if node not in self.tensors:  # a constant
+            self._alone(node)
         view, owner = self.views[node], self.tensors[node]
         words = self.made.words[owner]
         bytes_of_view = view.numel() * node.meta["val"].element_size()
@@ -238,9 +240,11 @@ class _Writer:
             self._view(node, source, lambda view: node.target(view, *arguments(node)[1:]))
         elif packet in self.rules:
             self.rules[packet](node)
+        elif packet is aten.full:
+            pass  # made where it is read, as parts that are put into zeros need none
         elif treats_rows_alone(node) and len(node.meta["val"].shape) <= _MOST_DIMS + 1:
             self._alone(node)
-        elif not is_call(node, aten.full):
+        else:
             raise self._refused(node, f"the operator {node.target}")
 
     def _view(

@@ -62,7 +62,9 @@ def _stated(calls: Calls, weights: dict[str, tuple[int, int]]) -> dict[str, Any]
     nodes = placeholders(program)
     return {
         "words": words,
-        "inputs": [_input(places.get((nodes[value.name], 0)), weights, value) for value in program.inputs],
+        "inputs": [
+            _input(places.get((nodes[value.name], 0)), weights, value) for value in program.inputs
+        ],
         "outputs": [places[tensor] for tensor in calls.outputs],
         "gathers": [
             {

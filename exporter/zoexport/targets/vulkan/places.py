@@ -63,7 +63,9 @@ def place_tensors(calls: Calls) -> tuple[dict[Tensor, int], int]:
     return places, total
 
 
-def place_weights(programs: Sequence[Calls]) -> tuple[dict[str, dict[str, tuple[int, int]]], list[int]]:
+def place_weights(
+    programs: Sequence[Calls],
+) -> tuple[dict[str, dict[str, tuple[int, int]]], list[int]]:
     """By program and input, the window that a weight lies in and the byte at which; and the bytes of each window.
 
     Programs of one layer, forward and backward and of all lengths, have their weights at the same places: what one has

@@ -166,7 +166,9 @@ class _Phases:
         if op == Op.FILL:
             return self._value(a, column)
         count = 3 if op == Op.SELECT else 1 if op in _ONE_OPERAND else 2
-        return self._number(_Value(op, tuple(self._value(one, column) for one in (a, b, c)[:count])))
+        return self._number(
+            _Value(op, tuple(self._value(one, column) for one in (a, b, c)[:count]))
+        )
 
     def _assembled(self, lines: list[tuple[int, int, int, int, int]], column: _Column) -> int:
         """What parts that were put over one another have in a column."""
@@ -224,7 +226,11 @@ class _Phases:
         for place, one in enumerate(order):
             value = self.values[one]
             operands = [self._operand(part, registers) for part in value.operands]
-            free += [registers[part] for part in {*value.operands} & registers.keys() if last[part] == place]
+            free += [
+                registers[part]
+                for part in {*value.operands} & registers.keys()
+                if last[part] == place
+            ]
             if not free:
                 free.append(used)
                 used += 1

@@ -1,4 +1,4 @@
-"""The target android-gpu with the engine vulkan: zoexport's own shaders, and what they support."""
+"""The target android-gpu: programs of layers on zoexport's own shaders for Vulkan, and what they support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
-from zoexport.targets import engines
+from zoexport.targets import targets
 from zoexport.targets.settings import filled
 
 
@@ -68,4 +68,4 @@ class VulkanTarget:
         return found
 
 
-engines.register("android-gpu/vulkan", VulkanTarget())
+targets.register("android-gpu", VulkanTarget())

@@ -1,4 +1,4 @@
-"""The target android-gpu: ExecuTorch's Vulkan delegate, and what it supports."""
+"""The target android-gpu with the engine executorch: ExecuTorch's Vulkan delegate, and what it supports."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
-from zoexport.targets import targets
+from zoexport.targets import engines
 from zoexport.targets.settings import filled, needs_executorch
 
 
 @dataclasses.dataclass(frozen=True)
-class VulkanTarget:
+class VulkanDelegateTarget:
     """ExecuTorch with the Vulkan delegate, and zoexport's own kernels on the CPU."""
 
     name: str = "android-gpu"
@@ -84,4 +84,4 @@ class VulkanTarget:
         return found
 
 
-targets.register("android-gpu", VulkanTarget())
+engines.register("android-gpu/executorch", VulkanDelegateTarget())

@@ -44,10 +44,14 @@ RUNTIME_OPERATORS = {
 """Operators of these programs that ExecuTorch's Vulkan runtime registers (VK_REGISTER_OP in its sources)."""
 
 
+ENGINE = {"engine": "executorch"}
+EXECUTORCH = ("--set", "engine=executorch")
+
+
 @functools.cache
 def whole(name: str, *programs: str, **settings: str) -> tuple[TrainingGraph, Delegated]:
     """Some programs of P-RGE over a tiny model of one layer, delegated."""
-    values = {"seq_len": "24", "batch": "2", "lora.rank": "4", "queries": "2", **settings}
+    values = {"seq_len": "24", "batch": "2", "lora.rank": "4", "queries": "2", **ENGINE, **settings}
     planned = plan("prge", "android-gpu", values)
     model = from_config(tiny_config(name, **ONE_LAYER.get(name, {"num_hidden_layers": 1})))
     graph = training_graph(planned, model, lambda *_: None)
@@ -58,11 +62,13 @@ def whole(name: str, *programs: str, **settings: str) -> tuple[TrainingGraph, De
 @functools.cache
 def layers(name: str) -> tuple[TrainingGraph, Delegated]:
     """The backward programs of MeBP over a tiny model, which contain the forward ones, delegated."""
-    graph, _ = tiny_graph(name, target="android-gpu", weights="int4", lora__targets="attention")
+    graph, _ = tiny_graph(
+        name, target="android-gpu", weights="int4", lora__targets="attention", **ENGINE
+    )
     names = ["layer.0.backward@32", *(["head.backward"] if name == "llama" else [])]
     programs = {key: graph.programs[key] for key in names}
     graph = dataclasses.replace(graph, programs=programs)
-    config = plan("mebp", "android-gpu", {}).config
+    config = plan("mebp", "android-gpu", ENGINE).config
     return graph, delegated(graph, config, lambda *_: None)
 
 
@@ -166,14 +172,13 @@ def test_what_cannot_be_delegated_is_said_before_compiling(
     method: str, settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan(method, "android-gpu", settings)
+        plan(method, "android-gpu", {**ENGINE, **settings})
 
 
 def test_defaults() -> None:
-    config = plan("prge", "android-gpu", {}).config
+    config = plan("prge", "android-gpu", ENGINE).config
     assert (config.weights, config.activations, config.compute) == ("int4", "fp32", "fp32")
-    assert plan(None, "android-gpu", {}).method.name == "mebp"
-    assert plan("prge", "android-gpu", {"weights": "int8", "split": "layers"})
+    assert plan("prge", "android-gpu", {**ENGINE, "weights": "int8", "split": "layers"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +195,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     """The one bundle of these tests; its rows are short."""
     folder = tmp_path_factory.mktemp("gpu")
     model, bundle = save_tiny("llama", folder / "tiny"), folder / "bundle"
-    line = ["compile", str(model), "--target", "android-gpu", "--set", "seq_len=32"]
+    line = ["compile", str(model), "--target", "android-gpu", *EXECUTORCH, "--set", "seq_len=32"]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert run([*line, "-o", str(bundle)]) == 0
     return Compiled(model, bundle, out.getvalue())
@@ -242,7 +247,15 @@ def test_products_on_the_cpu_are_refused(
     from executorch.exir.dialects._ops import ops
 
     monkeypatch.delitem(op_registry.vulkan_supported_ops, ops.edge.aten.bmm.default)
-    line = ["compile", str(compiled.model), "--target", "android-gpu", "--method", "prge"]
+    line = [
+        "compile",
+        str(compiled.model),
+        "--target",
+        "android-gpu",
+        *EXECUTORCH,
+        "--method",
+        "prge",
+    ]
     line += ["--set", "seq_len=8", "--set", "split=layers", "-o", str(tmp_path / "bundle")]
     assert run(line) == 1
     message = capfd.readouterr().err.splitlines()[-1]
@@ -258,8 +271,10 @@ def test_a_refusal_of_ExecuTorch_is_one_clear_error(monkeypatch: pytest.MonkeyPa
         raise ValueError("no such\nthing")
 
     monkeypatch.setattr(exir, "to_edge", refuse)
-    graph, _ = tiny_graph("llama", target="android-gpu", weights="int4", lora__targets="attention")
+    graph, _ = tiny_graph(
+        "llama", target="android-gpu", weights="int4", lora__targets="attention", **ENGINE
+    )
     one = dataclasses.replace(graph, programs={"head": graph.programs["head"]})
     with pytest.raises(LoweringError, match="ValueError: no such") as error:
-        delegated(one, plan("mebp", "android-gpu", {}).config, lambda *_: None)
+        delegated(one, plan("mebp", "android-gpu", ENGINE).config, lambda *_: None)
     assert error.value.where == "lowering to Vulkan"

@@ -1,0 +1,175 @@
+"""Lowering to the Vulkan engine: where tensors and weights lie, what is refused, and the shaders themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.rows import program
+from tests.support.splits import tiny_graph
+from tests.support.tiny_models import ARCHITECTURES, fixed
+from zoexport.build import plan
+from zoexport.core.errors import ConfigError, LoweringError
+from zoexport.targets.executorch.lower_stages import fused_program
+from zoexport.targets.vulkan import places
+from zoexport.targets.vulkan.calls import Calls, calls_of
+from zoexport.targets.vulkan.lower import FILE, FORMAT, footprint, lower_vulkan
+from zoexport.targets.vulkan.places import HEAD, LAYERS, place_tensors, place_weights
+
+SHADERS = Path(__file__).parents[4] / "runtime_ops" / "engines" / "vulkan" / "shaders"
+NOT_LOWERED = ("falcon",)
+"""Architectures with an operator that the engine has no shader for."""
+
+
+def lowered(folder: Path, name: str, **settings: str) -> dict[str, Any]:
+    """The file of a tiny model's programs."""
+    graph, _ = tiny_graph(name, target="android-gpu", **settings)
+    made = lower_vulkan(graph, folder, lambda *_: None)
+    assert [entry["name"] for entry in made.programs] == list(graph.programs)
+    assert {entry["file"] for entry in made.programs} == {FILE} and made.engine == "vulkan"
+    content: dict[str, Any] = json.loads((folder / FILE).read_text())
+    return content
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in NOT_LOWERED])
+def test_every_architecture_is_lowered(name: str, tmp_path: Path) -> None:
+    content = lowered(tmp_path, name, weights="int4")
+    assert content["format"] == FORMAT and len(content["windows"]) == 2
+    for made in content["programs"].values():
+        assert made["calls"] and made["words"] > 0
+    assert {call["op"] for made in content["programs"].values() for call in made["calls"]} >= {
+        "product", "rows", "labels"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_LOWERED)
+def test_an_operator_without_a_shader_is_one_message(name: str, tmp_path: Path) -> None:
+    with pytest.raises(LoweringError, match=r"found the operator aten\.index\.Tensor") as raised:
+        lowered(tmp_path, name)
+    assert raised.value.where.startswith("program layer.0@32")
+    assert not (tmp_path / FILE).exists()
+
+
+def in_use(calls: Calls) -> list[set[Any]]:
+    """For each call, the tensors that something before it made and that it or something after it reads."""
+    made = {gather.to for gather in calls.gathers}
+    written = {one for call in calls.calls for one in call.written()}
+    read = {one for call in calls.calls for one in call.read()} | {*calls.outputs}
+    made |= read - written  # inputs
+    found = []
+    for number, call in enumerate(calls.calls):
+        later = {one for other in calls.calls[number:] for one in other.read()} | {*calls.outputs}
+        found.append((made & later) | {*call.written()})
+        made |= {*call.written()}
+    return found
+
+
+@pytest.mark.parametrize(("name", "weights"), [("llama_tied", "int4"), ("cohere", "fp32")])
+def test_no_two_tensors_that_are_needed_at_once_share_a_place(name: str, weights: str) -> None:
+    graph, _ = tiny_graph(name, target="android-gpu", weights=weights)
+    for made in graph.programs.values():
+        calls = calls_of(fused_program(made))
+        at, words = place_tensors(calls)
+        for together in in_use(calls):
+            ends = sorted((at[one], at[one] + calls.words[one]) for one in together)
+            assert all(end <= begin for (_, end), (begin, _) in zip(ends, ends[1:], strict=False))
+            assert ends[-1][1] <= words
+        # Less than half of what all of them would take beside one another.
+        if made.called == "layer.0.backward":
+            assert 2 * words < sum(calls.words[one] for one in at)
+            assert footprint(made).planned == 4 * words
+
+
+def test_weights_of_a_layer_lie_at_the_same_places_forward_and_backward() -> None:
+    graph, _ = tiny_graph("llama_tied", target="android-gpu", weights="int4")
+    weights, windows = place_weights(
+        [calls_of(fused_program(made)) for made in graph.programs.values()]
+    )
+    layers = [
+        weights[f"layer.0{kind}@{length}"] for kind in ("", ".backward") for length in (32, 48)
+    ]
+    assert layers[0] and all(layer == layers[0] for layer in layers[1:])
+    assert {window for window, _ in layers[0].values()} == {LAYERS}
+    assert {window for window, _ in weights["head"].values()} == {HEAD}
+    assert weights["head"] == weights["head.backward"]
+    # Rows of the embedding's table are gathered.
+    assert weights["embedding@32"] == {}
+    # 7 matrices of 64 x 64 to 64 x 128 in 4 bits with 2 bytes a group of 32, and the head's of 320 x 64.
+    assert windows == [20736, 11520]
+
+
+def test_a_table_is_gathered_from_and_never_whole_on_the_device(tmp_path: Path) -> None:
+    content = lowered(tmp_path, "gpt2", weights="fp32")
+    embedding = content["programs"]["embedding_32"]
+    tables = {gather["table"] for gather in embedding["gathers"]}
+    assert len(tables) == 2 and all(embedding["inputs"][table] == {} for table in tables)
+    # Rows of tokens, and of positions, whose indices are a constant from its first element on.
+    assert sorted(gather["count"] for gather in embedding["gathers"]) == [32, 64]
+
+
+def test_what_no_device_could_bind_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = tiny_graph("llama_tied", target="android-gpu", weights="fp32")
+    every = [calls_of(fused_program(made)) for made in graph.programs.values()]
+    monkeypatch.setattr(places, "MOST_BYTES", 100_000)
+    with pytest.raises(LoweringError, match=r"tensors of \d+ MB at once; expected at most 0 MB"):
+        place_tensors(next(calls for calls in every if calls.program.called == "layer.0.backward"))
+    with pytest.raises(LoweringError, match=r"weights of \d+ MB at once"):
+        place_weights(every)
+
+
+def test_calls_that_are_left_outside_of_row_programs() -> None:
+    """Columns two apart, read and written, by row programs of one column each."""
+
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(3, 4, 8).slice_scatter(x[..., 1::2] * 2.0, 2, 0, None, 2)
+
+    calls = calls_of(fused_program(program(halves, fixed("x", (3, 4, 8)))))
+    assert {call.op for call in calls.calls} == {"rows"}
+    strided = calls.calls[0].sizes
+    assert strided["dims"] == [3, 4, 4] and strided["reads"] == [[1, 1, 32, 8, 2]]
+    put = calls.calls[-1].sizes
+    assert put["dims"] == [48] and put["phases"][-1]["width"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("prge", {}, "target android-gpu has no programs of the whole model"),
+        ("mebp", {"compute": "fp16"}, "takes compute=fp32"),
+        ("mebp", {"activations": "int8"}, "takes activations=fp32"),
+        ("senszoq", {}, "has no sparse product"),
+        ("quzo", {"train": "lora"}, "has no product that perturbs integers"),
+    ],
+)
+def test_what_it_cannot_run_is_said_before_compiling(
+    method: str, settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(method, "android-gpu", settings)
+
+
+def test_the_engine_is_the_targets_own_unless_another_is_asked_for() -> None:
+    assert plan(None, "android-gpu", {}).method.name == "mebp"
+    assert plan("mebp", "android-gpu", {}).target.engine == "vulkan"
+    assert plan("mebp", "android-gpu", {"engine": "vulkan"}).target.engine == "vulkan"
+    assert plan("mebp", "android-gpu", {"engine": "executorch"}).target.engine == "executorch"
+
+
+@pytest.mark.parametrize("shader", sorted(SHADERS.glob("*.comp")), ids=lambda path: path.stem)
+def test_shaders_are_valid_for_vulkan_1_1(shader: Path, tmp_path: Path) -> None:
+    compiled = tmp_path / "shader.spv"
+    target = ["--target-env", "vulkan1.1"]
+    subprocess.run(["glslangValidator", "-V", *target, "-o", compiled, shader], check=True)
+    found = subprocess.run(["spirv-val", *target, compiled], capture_output=True, text=True)
+    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+    # No feature that a device may lack.
+    text = subprocess.run(
+        ["spirv-dis", compiled], capture_output=True, text=True, check=True
+    ).stdout
+    capabilities = {line.split()[-1] for line in text.splitlines() if "OpCapability" in line}
+    assert capabilities == {"Shader"}
