@@ -1,6 +1,6 @@
 """Bundles for zoexport's Vulkan engine in the session: the same steps as the methods' references.
 
-They run on whatever device Vulkan has. Mesa's llvmpipe, which is a CPU, is one, so that a machine without a GPU has one too.
+They run on whatever device Vulkan has. Mesa's llvmpipe, which is a CPU, is one: a machine without a GPU has it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Programs as calls of the Vulkan engine's shaders, over tensors that have no place yet.
 
-A program, after ``targets.executorch.lower_stages.fused_program``, is products, row programs, attention and labels. Each of
-these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in another order than it
-is stored in is copied first, by a row program too, and so are the few calls that ``fuse_rows`` left as they were. Rows of a
-table are gathered by the engine on the CPU, from the mapped file, so that a GPU never holds a table that is only looked up in.
+A program, after ``targets.executorch.lower_stages.fused_program``, is products, row programs, attention and labels. Each
+of these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in another
+order than it is stored in is copied first, by a row program too, and the few calls that ``fuse_rows`` left as they were
+become such programs. Rows of a table are gathered by the engine on the CPU, from the mapped file, so that a GPU never
+holds a table that is only looked up in.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Gather:
     """Rows of a table that the engine copies before the calls.
 
     Attributes:
-        table: input, of which the first axis is gathered from. indices: input of int64.
+        table: input, a weight or a slot, of which the first axis is gathered from. indices: input of int64.
         first: the first of the indices that counts. count: of rows.
         to: where the rows lie one after another.
     """
@@ -260,11 +261,15 @@ class _Writer:
 
     # --- products ----------------------------------------------------------------------------------
 
-    def _weight(self, node: Node) -> Value | None:
-        """The input that a matrix is, where that is a weight."""
+    def _input(self, node: Node) -> Value | None:
+        """The input that a node is, regrouped at most."""
         while is_call(node, *RESHAPES):
             node = node.args[0]  # type: ignore[assignment]
-        value = self.values.get(node)
+        return self.values.get(node)
+
+    def _weight(self, node: Node) -> Value | None:
+        """The input that a matrix is, where that is a weight."""
+        value = self._input(node)
         return value if value is not None and value.role == "weight" else None
 
     def _matmul(self, node: Node) -> None:
@@ -317,7 +322,7 @@ class _Writer:
     def _gather(self, node: Node, table: Node, indices: Node, number: int) -> Tensor:
         """Rows of ``table``, as the tensor ``number`` of ``node``."""
         (base, _), view = self.tensors[indices], self.views[indices]
-        stored = self._weight(table)
+        stored = self._input(table)
         if stored is None or base not in self.values or not view.is_contiguous():
             raise self._refused(node, "a lookup of indices that are no input, or in no input")
         count = view.numel()

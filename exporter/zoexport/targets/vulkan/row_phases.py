@@ -1,20 +1,20 @@
 """Row programs as the Vulkan engine runs them: phases over the columns of a row, without a row in between.
 
-A thread of a GPU has no room for whole rows, so a phase computes what it needs of a column from the inputs again, and keeps
-numbers alone. For softmax, with x read by the program::
+A thread of a GPU has no room for whole rows, so a phase computes what it needs of a column from the inputs again, and
+keeps numbers alone. For softmax, with x read by the program::
 
     phase 0: m = maximum of x                      over all columns
     phase 1: s = sum of exp(x - m)
     phase 2: store exp(x - m) * (1 / s)
 
-Each phase is straight-line code over registers of one column. What has one value for all columns, such as 1 / s, is computed
-once, before them. Slices and parts that were put together become reads of another column, chosen by where the column lies.
+Each phase is straight-line code over registers of one column. What has one value for all columns, such as 1 / s, is
+computed once, before them. Slices and parts that were put together become reads of another column, chosen by where the
+column lies.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from zoexport.ir.row_ops import Op, RowProgram
@@ -50,7 +50,8 @@ class Phase:
         width: columns.
         once: how many of the instructions run before the columns, and have one value for all of them.
         code: instructions (op, dst, a, b, c, d).
-        results: (kind, operand, target): "store" to the output ``target``, "sum" or "max" to the reduction of that number.
+        results: (kind, operand, target): "store" to the output ``target``, "sum" or "max" to the reduction of that
+            number.
     """
 
     width: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_no_two_tensors_that_are_needed_at_once_share_a_place(name: str, weights
         at, words = place_tensors(calls)
         for together in in_use(calls):
             ends = sorted((at[one], at[one] + calls.words[one]) for one in together)
-            assert all(end <= begin for (_, end), (begin, _) in zip(ends, ends[1:], strict=False))
+            assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ends))
             assert ends[-1][1] <= words
         # Less than half of what all of them would take beside one another.
         if made.called == "layer.0.backward":

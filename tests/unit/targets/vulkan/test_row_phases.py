@@ -40,57 +40,68 @@ UNARY: dict[int, Callable[..., torch.Tensor]] = {
 }  # fmt: skip
 
 
-def run_phases(
-    made: RowProgram, phases: Sequence[Phase], inputs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The outputs, each (rows, width), of code that is run for all rows and one column at a time."""
-    reads = [
-        torch.as_strided(
-            value.contiguous(), (*made.dims, read.width), (*read.strides, 1), read.offset
-        ).reshape(-1, read.width)
-        for value, read in zip(inputs, made.reads, strict=True)
-    ]
-    rows = math.prod(made.dims)
-    reduced: dict[int, torch.Tensor] = {}
-    stored: dict[int, torch.Tensor] = {}
-    for phase in phases:
-        registers: dict[int, torch.Tensor] = {}
-        columns: list[list[torch.Tensor]] = []
+class Machine:
+    """Runs the code of phases for all rows, and one column at a time."""
 
-        def value(operand: int) -> torch.Tensor:
-            if operand >= CONSTANT:
-                return torch.full((rows,), made.constants[operand - CONSTANT])
-            return reduced[operand - REDUCED] if operand >= REDUCED else registers[operand]
+    def __init__(self, made: RowProgram, inputs: Sequence[torch.Tensor]) -> None:
+        self.constants = made.constants
+        self.rows = math.prod(made.dims)
+        self.reads = [
+            torch.as_strided(
+                value.contiguous(), (*made.dims, read.width), (*read.strides, 1), read.offset
+            ).reshape(-1, read.width)
+            for value, read in zip(inputs, made.reads, strict=True)
+        ]
+        self.registers: dict[int, torch.Tensor] = {}
+        self.reduced: dict[int, torch.Tensor] = {}
+        self.stored: dict[int, torch.Tensor] = {}
 
-        def step(line: tuple[int, ...], column: int) -> None:
-            op, dst, a, b, c, d = line
-            if op == LOAD:
-                width = reads[a].shape[1]
-                place = b + (0 if c else column)
-                result = reads[a][:, min(max(place, 0), width - 1)]
-            elif op == CHOOSE:
-                result = value(a if c <= column < d else b)
-            elif op == Op.SELECT:
-                result = torch.where(value(a) != 0, value(b), value(c))
-            elif op in UNARY:
-                result = UNARY[op](value(a))
-            else:
-                result = BINARY[op](value(a), value(b)).float()
-            registers[dst] = result
+    def value(self, operand: int) -> torch.Tensor:
+        if operand >= CONSTANT:
+            return torch.full((self.rows,), self.constants[operand - CONSTANT])
+        return self.reduced[operand - REDUCED] if operand >= REDUCED else self.registers[operand]
 
+    def step(self, line: tuple[int, ...], column: int) -> None:
+        op, dst, a, b, c, d = line
+        if op == LOAD:
+            width = self.reads[a].shape[1]
+            place = b + (0 if c else column)
+            result = self.reads[a][:, min(max(place, 0), width - 1)]
+        elif op == CHOOSE:
+            result = self.value(a if c <= column < d else b)
+        elif op == Op.SELECT:
+            result = torch.where(self.value(a) != 0, self.value(b), self.value(c))
+        elif op in UNARY:
+            result = UNARY[op](self.value(a))
+        else:
+            result = BINARY[op](self.value(a), self.value(b)).float()
+        self.registers[dst] = result
+
+    def run(self, phase: Phase) -> None:
+        self.registers = {}
+        columns = []
         for line in phase.code[: phase.once]:
-            step(line, 0)
+            self.step(line, 0)
         for column in range(phase.width):
             for line in phase.code[phase.once :]:
-                step(line, column)
-            columns.append([value(operand) for _, operand, _ in phase.results])
+                self.step(line, column)
+            columns.append([self.value(operand) for _, operand, _ in phase.results])
         for number, (kind, _, target) in enumerate(phase.results):
             found = torch.stack([results[number] for results in columns], 1)
             if kind == "store":
-                stored[target] = found
+                self.stored[target] = found
             else:
-                reduced[target] = found.sum(1) if kind == "sum" else found.amax(1)
-    return [stored[number] for number in range(len(made.outputs))]
+                self.reduced[target] = found.sum(1) if kind == "sum" else found.amax(1)
+
+
+def run_phases(
+    made: RowProgram, phases: Sequence[Phase], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The outputs, each (rows, width)."""
+    machine = Machine(made, inputs)
+    for phase in phases:
+        machine.run(phase)
+    return [machine.stored[number] for number in range(len(made.outputs))]
 
 
 def check(made: RowProgram, inputs: Sequence[torch.Tensor]) -> list[Phase]:
@@ -113,8 +124,8 @@ def test_row_programs_of_models(name: str) -> None:
         for node in lowered.module.graph.nodes:
             if node.op != "call_function":
                 continue
-            args = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: values[one])
-            values[node] = node.target(*args[0], **args[1])  # type: ignore[operator]
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
             if is_call(node, *ROWS):
                 inputs, code, constants = operands_of(node)
                 check(decode(code, constants), [values[one] for one in inputs])
