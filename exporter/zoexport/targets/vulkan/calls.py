@@ -1,7 +1,7 @@
 """Programs as calls of the Vulkan engine's shaders, over tensors that have no place yet.
 
-A program, after ``targets.executorch.lower_stages.fused_program``, is products, row programs, attention and labels. Each
-of these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in another
+A program, after ``targets.executorch.lower_stages.fused_program``, is products, row programs, attention and labels.
+Each of these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in another
 order than it is stored in is copied first, by a row program too, and the few calls that ``fuse_rows`` left as they were
 become such programs. Rows of a table are gathered by the engine on the CPU, from the mapped file, so that a GPU never
 holds a table that is only looked up in.
@@ -13,7 +13,7 @@ import dataclasses
 import math
 import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -74,8 +74,8 @@ class Call:
     """
 
     op: str
-    reads: dict[str, Tensor | list[Tensor] | None]
-    writes: dict[str, Tensor | list[Tensor]]
+    reads: Mapping[str, Tensor | list[Tensor] | None]
+    writes: Mapping[str, Tensor | list[Tensor]]
     sizes: dict[str, Any]
     weights: dict[str, Weight] = dataclasses.field(default_factory=dict)
 
@@ -238,7 +238,8 @@ class _Writer:
         ):
             self._view(node, source, lambda view: view.view(node.meta["val"].shape))
         elif packet in _VIEWS:
-            self._view(node, source, lambda view: node.target(view, *arguments(node)[1:]))
+            operator_of: Any = node.target
+            self._view(node, source, lambda view: operator_of(view, *arguments(node)[1:]))
         elif packet in self.rules:
             self.rules[packet](node)
         elif packet is aten.full:
@@ -371,9 +372,9 @@ class _Writer:
         """A call that treats each row alone, by itself."""
 
         def read(
-            one: Node, moves: tuple[RowMove, ...], *, top: bool
+            node: Node, moves: tuple[RowMove, ...], *, top: bool
         ) -> Leaf | tuple[Node, tuple[RowMove, ...]]:
-            return (one, moves) if top else Leaf(one, (), moves)
+            return (node, moves) if top else Leaf(node, (), moves)
 
         writer = RowWriter(read, [node])
         inputs = [self._tensor(leaf.node) for leaf in writer.leaves()]
@@ -399,14 +400,20 @@ class _Writer:
             phases = phases_of(program)
         except NotPhases as error:
             raise self._refused(node, f"a row program of {error}") from error
-        sizes = {
+        sizes: dict[str, Any] = {
             "dims": list(program.dims),
             "reads": [[read.width, read.offset, *read.strides] for read in program.reads],
             "constants": [_bits(constant) for constant in program.constants],
-            "phases": [dataclasses.asdict(phase) for phase in phases],
+            "phases": [
+                {
+                    "width": phase.width,
+                    "once": phase.once,
+                    "code": [number for line in phase.code for number in line],
+                    "results": phase.results,
+                }
+                for phase in phases
+            ],
         }
-        for phase in sizes["phases"]:
-            phase["code"] = [number for line in phase["code"] for number in line]
         self.made.calls.append(Call("rows", {"inputs": [*inputs]}, {"outputs": [*results]}, sizes))
 
     # --- attention and labels ----------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Where tensors and weights of programs lie on a GPU.
 
 The tensors of a program lie in one pool, those that are never needed at once in the same place; all programs share it.
-Matrices that products read lie in windows: one for layers, which each layer's weights fill in turn, and one for the head,
-whose weights stay. A window and the pool are each what every device can bind as one buffer.
+Matrices that products read lie in windows: one for layers, which each layer's weights fill in turn, and one for the
+head, whose weights stay. A window and the pool are each what every device can bind as one buffer.
 """
 
 from __future__ import annotations

@@ -225,19 +225,16 @@ class _Phases:
         code = []
         used = 0
         for place, one in enumerate(order):
-            value = self.values[one]
-            operands = [self._operand(part, registers) for part in value.operands]
-            free += [
-                registers[part]
-                for part in {*value.operands} & registers.keys()
-                if last[part] == place
-            ]
+            made = self.values[one]
+            operands = [self._operand(part, registers) for part in made.operands]
+            read = {*made.operands} & registers.keys()
+            free += [registers[part] for part in read if last[part] == place]
             if not free:
                 free.append(used)
                 used += 1
             registers[one] = free.pop()
-            a, b, c, d = [*operands, *value.bounds, 0, 0, 0, 0][:4]
-            code.append((int(value.op), registers[one], a, b, c, d))
+            a, b, c, d = [*operands, *made.bounds, 0, 0, 0, 0][:4]
+            code.append((int(made.op), registers[one], a, b, c, d))
         if used > MOST_REGISTERS:
             raise NotPhases(f"{used} registers in a phase; at most {MOST_REGISTERS}")
         kept = ((kind, self._operand(value, registers), to) for kind, value, to in results)
