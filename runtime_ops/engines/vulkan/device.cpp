@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include "engines/vulkan/shaders.h"
+#include "session/storage/files.h"
+#include "session/storage/sha256.h"
 
 namespace zoexport {
 namespace vulkan {
@@ -13,6 +15,8 @@ namespace {
 // What shaders/*.comp need; every device with Vulkan has the rest.
 constexpr uint32_t kThreads = 128, kSharedBytes = 16384;
 constexpr uint32_t kBindings = 3;
+constexpr size_t kHashDigits = 64;
+constexpr size_t kMostCache = size_t{64} << 20;
 // A program that takes longer is given up: a driver may wait for ever for a device that hangs.
 constexpr uint64_t kMostNanoseconds = uint64_t{600} * 1000000000;
 
@@ -111,7 +115,7 @@ Result<std::vector<DeviceInfo>> list_devices() {
   return found;
 }
 
-Result<std::unique_ptr<Device>> Device::open() {
+Result<std::unique_ptr<Device>> Device::open(const std::string& cache) {
   ZO_ASSIGN(instance, Instance::open());
   const std::vector<VkPhysicalDevice> physical = physical_devices(instance);
   std::vector<DeviceInfo> infos;
@@ -143,6 +147,7 @@ Result<std::unique_ptr<Device>> Device::open() {
   }
   std::unique_ptr<Device> device(new Device(std::move(instance)));
   device->name_ = infos[chosen].name;
+  device->cache_ = cache;
   ZO_TRY(device->create(physical[chosen]));
   return device;
 }
@@ -179,7 +184,46 @@ Status Device::create(VkPhysicalDevice physical) {
   ZO_VULKAN_DEVICE_FUNCTIONS(ZO_VULKAN_GET)
 #undef ZO_VULKAN_GET
   vk_.GetDeviceQueue(device_, family_, 0, &queue_);
+  VkPhysicalDeviceProperties properties;
+  instance.GetPhysicalDeviceProperties(physical, &properties);
+  cache_file_ = "vulkan-" + sha256_hex(properties.pipelineCacheUUID, VK_UUID_SIZE).substr(0, 16) + ".pipelines";
   return create_objects();
+}
+
+// A driver is to be given nothing but what it made: the file ends with the content's hash.
+VkResult Device::open_pipeline_cache() {
+  std::string content;
+  if (!cache_.empty()) {
+    auto kept = read_file(join(cache_, cache_file_), ZO_STATE_ERROR);
+    if (kept.ok() && kept->size() > kHashDigits) {
+      const size_t size = kept->size() - kHashDigits;
+      content = sha256_hex(kept->data(), size) == kept->substr(size) ? kept->substr(0, size) : "";
+    }
+  }
+  VkPipelineCacheCreateInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+  info.initialDataSize = content.size();
+  info.pInitialData = content.data();
+  return vk_.CreatePipelineCache(device_, &info, nullptr, &pipeline_cache_);
+}
+
+// Without it shaders are only compiled again, so that nobody hears of a folder that cannot be written.
+void Device::keep_pipeline_cache() {
+  size_t size = 0;
+  if (cache_.empty() || !cache_grew_ ||
+      vk_.GetPipelineCacheData(device_, pipeline_cache_, &size, nullptr) != VK_SUCCESS || size > kMostCache) {
+    return;
+  }
+  std::string content(size, '\0');
+  if (vk_.GetPipelineCacheData(device_, pipeline_cache_, &size, content.data()) != VK_SUCCESS) {
+    return;
+  }
+  content.resize(size);
+  content += sha256_hex(content.data(), content.size());
+  if (make_folder(cache_).ok()) {
+    (void)write_file(join(cache_, cache_file_),
+                     [&](int descriptor) { return write_all(descriptor, content.data(), content.size()); });
+  }
 }
 
 Status Device::create_objects() {
@@ -205,10 +249,8 @@ Status Device::create_objects() {
   if (result == VK_SUCCESS) {
     result = vk_.CreatePipelineLayout(device_, &layout, nullptr, &pipeline_layout_);
   }
-  VkPipelineCacheCreateInfo cache{};
-  cache.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
   if (result == VK_SUCCESS) {
-    result = vk_.CreatePipelineCache(device_, &cache, nullptr, &pipeline_cache_);
+    result = open_pipeline_cache();
   }
   const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, kBindings * kMostWindows};
   VkDescriptorPoolCreateInfo descriptors{};
@@ -239,6 +281,9 @@ Device::~Device() {
     return;
   }
   vk_.DeviceWaitIdle(device_);
+  if (lost_ == VK_SUCCESS) {
+    keep_pipeline_cache();
+  }
   for (const auto& [key, pipeline] : pipelines_) {
     vk_.DestroyPipeline(device_, pipeline, nullptr);
   }
@@ -371,6 +416,7 @@ Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
   if (result != VK_SUCCESS) {
     return failed("while compiling a shader", result);
   }
+  cache_grew_ = true;
   pipelines_.emplace(key, made);
   return made;
 }

@@ -35,8 +35,8 @@ class Device {
   };
 
   // The device of the environment's ZOEXPORT_VULKAN_DEVICE, a number or a part of a name; else the one that is likely the
-  // fastest.
-  static Result<std::unique_ptr<Device>> open();
+  // fastest. What its driver makes of shaders is kept in the folder `cache`, or nowhere where it is empty.
+  static Result<std::unique_ptr<Device>> open(const std::string& cache = "");
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
   ~Device();
@@ -58,6 +58,8 @@ class Device {
   explicit Device(Instance instance) : instance_(std::move(instance)) {}
   Status create(VkPhysicalDevice physical);
   Status create_objects();
+  VkResult open_pipeline_cache();
+  void keep_pipeline_cache();
   Result<uint32_t> memory_type(uint32_t allowed) const;
   Result<VkPipeline> pipeline(const Dispatch& dispatch);
   Failure failed(const std::string& doing, VkResult result) const;
@@ -72,6 +74,9 @@ class Device {
   VkDescriptorSetLayout set_layout_ = VK_NULL_HANDLE;
   VkPipelineLayout pipeline_layout_ = VK_NULL_HANDLE;
   VkPipelineCache pipeline_cache_ = VK_NULL_HANDLE;
+  std::string cache_;        // the folder of the file that it is kept in; empty: none
+  std::string cache_file_;   // its name, of the driver and this device
+  bool cache_grew_ = false;  // since it was opened
   VkDescriptorPool descriptors_ = VK_NULL_HANDLE;
   VkCommandPool commands_ = VK_NULL_HANDLE;
   VkFence fence_ = VK_NULL_HANDLE;

@@ -36,6 +36,7 @@ namespace vulkan {
   X(CreatePipelineLayout)             \
   X(DestroyPipelineLayout)            \
   X(CreatePipelineCache)              \
+  X(GetPipelineCacheData)             \
   X(DestroyPipelineCache)             \
   X(CreateComputePipelines)           \
   X(DestroyPipeline)                  \

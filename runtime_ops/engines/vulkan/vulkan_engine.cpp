@@ -170,8 +170,19 @@ class VulkanEngine : public Engine {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files) {
-  ZO_ASSIGN(device, Device::open());
+Result<nlohmann::json> list_vulkan_devices() {
+  ZO_ASSIGN(devices, vulkan::list_devices());
+  nlohmann::json found = nlohmann::json::array();
+  for (const vulkan::DeviceInfo& device : devices) {
+    found.push_back(
+        {{"name", device.name}, {"kind", device.kind}, {"version", device.version}, {"problem", device.problem}});
+  }
+  return found;
+}
+
+Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
+                                                   const std::string& cache) {
+  ZO_ASSIGN(device, Device::open(cache));
   return std::unique_ptr<Engine>(std::make_unique<VulkanEngine>(manifest, files, std::move(device)));
 }
 

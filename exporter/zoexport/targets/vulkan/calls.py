@@ -1,10 +1,10 @@
 """Programs as calls of the Vulkan engine's shaders, over tensors that have no place yet.
 
 A program, after ``targets.executorch.lower_stages.fused_program``, is products, row programs, attention and labels.
-Each of these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in another
-order than it is stored in is copied first, by a row program too, and the few calls that ``fuse_rows`` left as they were
-become such programs. Rows of a table are gathered by the engine on the CPU, from the mapped file, so that a GPU never
-holds a table that is only looked up in.
+Each of these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in
+another order than it is stored in is copied first, by a row program too, and the few calls that ``fuse_rows`` left as
+they were become such programs. Rows of a table are gathered by the engine on the CPU, from the mapped file, so that a
+GPU never holds a table that is only looked up in.
 """
 
 from __future__ import annotations
