@@ -152,7 +152,9 @@ def _qnn() -> Check:
 def _vulkan() -> Iterator[Check]:
     """The devices of Vulkan, whose drivers are loaded in another process, as above."""
     name = "Vulkan"
-    answer = _ask("import json; from zoexport.session import vulkan_devices as v; print(json.dumps(v()))")
+    answer = _ask(
+        "import json; from zoexport.session import vulkan_devices as v; print(json.dumps(v()))"
+    )
     if answer.returncode != 0:
         fix = "Install the GPU's driver (Debian: mesa-vulkan-drivers); android-gpu needs one to run here."
         yield Check(name, "optional", _last_line(answer), fix)
