@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "engines/vulkan/row_module.h"
 #include "engines/vulkan/shaders.h"
 #include "session/storage/files.h"
 #include "session/storage/sha256.h"
@@ -386,7 +387,11 @@ Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
   if (known != pipelines_.end()) {
     return known->second;
   }
-  const ShaderCode code = shader_code(dispatch.shader);
+  // A row program is a shader of its own; others are specialized.
+  const bool is_rows = dispatch.shader == Shader::kRows;
+  const std::vector<uint32_t> written = is_rows ? row_module(dispatch.constants) : std::vector<uint32_t>();
+  const ShaderCode code =
+      is_rows ? ShaderCode{written.data(), written.size() * sizeof(uint32_t)} : shader_code(dispatch.shader);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
   module_info.codeSize = code.bytes;
@@ -397,11 +402,11 @@ Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
     return failed("while loading a shader", result);
   }
   std::vector<VkSpecializationMapEntry> entries;
-  for (uint32_t i = 0; i < dispatch.constants.size(); ++i) {
+  for (uint32_t i = 0; !is_rows && i < dispatch.constants.size(); ++i) {
     entries.push_back({i, i * static_cast<uint32_t>(sizeof(uint32_t)), sizeof(uint32_t)});
   }
   const VkSpecializationInfo constants{static_cast<uint32_t>(entries.size()), entries.data(),
-                                       dispatch.constants.size() * sizeof(uint32_t), dispatch.constants.data()};
+                                       entries.size() * sizeof(uint32_t), dispatch.constants.data()};
   VkComputePipelineCreateInfo info{};
   info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
   info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;

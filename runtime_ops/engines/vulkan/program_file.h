@@ -28,7 +28,8 @@ struct Span {
   bool meets(const Span& other) const { return begin < other.end && other.begin < end; }
 };
 
-// One dispatch. `constants` are the shader's specialization constants, by number; `pushed` its push constants.
+// One dispatch. `constants` are the shader's specialization constants, by number, or a row program (row_call.h); `pushed` its
+// push constants.
 struct Dispatch {
   Shader shader = Shader::kProduct;
   std::vector<uint32_t> constants = {};
@@ -76,7 +77,7 @@ struct Program {
 struct ProgramFile {
   uint64_t words = 0;                       // of the pool, which all programs share
   std::vector<uint64_t> windows;            // bytes
-  std::vector<uint32_t> code;               // of row programs
+  std::vector<uint32_t> code;               // where row programs find their tensors
   std::map<std::string, Program> programs;  // by the manifest's method
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <utility>
 
 #include "session/storage/sizes.h"
 
@@ -9,22 +10,10 @@ namespace zoexport {
 namespace vulkan {
 namespace {
 
-// As shaders/rows.comp has them.
-constexpr size_t kRegisters = 40, kReads = 32, kReductions = 16, kResults = 8;
-constexpr uint64_t kThreads = 64, kLeastLanes = 8;
-constexpr int64_t kConstant = int64_t{1} << 30, kReduced = int64_t{1} << 29;
-constexpr int64_t kLoad = 50, kChoose = 51;
+constexpr size_t kReads = 32, kResults = 8;
+constexpr uint64_t kThreads = 64, kLeastLanes = 8;  // of a workgroup, and of a row
 constexpr size_t kMostRank = 5, kMostPhases = 64, kMostSteps = 1024, kMostConstants = 1024;
 constexpr uint64_t kMostGroups = 65535;  // of an axis of a dispatch
-constexpr uint32_t kStore = 0, kSum = 1, kMax = 2;
-
-// Operands of an instruction of this opcode; 0 where there is none.
-size_t operands_of(int64_t op) {
-  if ((op >= 0 && op <= 5) || (op >= 20 && op <= 25) || op == kChoose) {
-    return 2;
-  }
-  return op >= 10 && op <= 19 ? 1 : op == 26 ? 3 : 0;
-}
 
 uint32_t bits(int64_t value) { return static_cast<uint32_t>(static_cast<int32_t>(value)); }
 
@@ -41,13 +30,16 @@ class RowReader {
     const std::vector<JsonNode> phases = limited(call_.member("phases"), 1, kMostPhases);
     outputs_ = limited(call_.member("outputs"), 1, kMostSteps);
     stored_.assign(outputs_.size(), false);
-    code_.push_back(static_cast<uint32_t>(phases.size()));
+    places_.assign(outputs_.size(), 0);
+    program_.push_back(static_cast<uint32_t>(phases.size()));
     for (const JsonNode& phase : phases) {
       read_phase(phase);
     }
     if (std::find(stored_.begin(), stored_.end(), false) != stored_.end()) {
       call_.member("outputs").problem("outputs that are stored");
     }
+    code_.insert(code_.end(), places_.begin(), places_.end());
+    dispatch_.constants = std::move(program_);
     uint64_t lanes = kLeastLanes;
     while (lanes < kThreads && lanes < widest_) {
       lanes *= 2;
@@ -97,6 +89,7 @@ class RowReader {
     }
     std::vector<uint32_t> strides;
     code_.push_back(static_cast<uint32_t>(items.size()));
+    program_.push_back(static_cast<uint32_t>(items.size()));
     for (size_t i = 0; i < items.size(); ++i) {
       const std::vector<JsonNode> numbers = items[i].items();
       if (numbers.size() != 2 + dims_.size()) {
@@ -118,7 +111,7 @@ class RowReader {
         return;
       }
       code_.push_back(static_cast<uint32_t>(begin));
-      code_.push_back(static_cast<uint32_t>(width));
+      program_.push_back(static_cast<uint32_t>(width));
       dispatch_.reads.push_back({begin, end});
     }
     read_count_ = items.size();
@@ -128,9 +121,9 @@ class RowReader {
   void constants() {
     const std::vector<JsonNode> items = limited(call_.member("constants"), 0, kMostConstants);
     constant_count_ = items.size();
-    code_.push_back(static_cast<uint32_t>(items.size()));
+    program_.push_back(static_cast<uint32_t>(items.size()));
     for (const JsonNode& item : items) {
-      code_.push_back(static_cast<uint32_t>(item.integer(0, UINT32_MAX)));
+      program_.push_back(static_cast<uint32_t>(item.integer(0, UINT32_MAX)));
     }
   }
 
@@ -145,13 +138,13 @@ class RowReader {
     }
     const auto once = static_cast<uint32_t>(phase.member("once").integer(0, static_cast<int64_t>(steps)));
     widest_ = std::max(widest_, width);
-    code_.insert(code_.end(), {static_cast<uint32_t>(width), once, static_cast<uint32_t>(steps),
-                               static_cast<uint32_t>(results.size())});
+    program_.insert(program_.end(), {static_cast<uint32_t>(width), once, static_cast<uint32_t>(steps),
+                                     static_cast<uint32_t>(results.size())});
     written_.reset();
     for (size_t step = 0; step < steps; ++step) {
       read_step(&code[6 * step]);
     }
-    std::bitset<kReductions> reduced;
+    std::bitset<kRowReductions> reduced;
     for (const JsonNode& result : results) {
       read_result(result, width, reduced);
     }
@@ -159,41 +152,41 @@ class RowReader {
   }
 
   void read_step(const JsonNode* step) {
-    const int64_t op = step[0].integer(0, kChoose);
-    const int64_t dst = step[1].integer(0, kRegisters - 1);
-    const size_t operands = operands_of(op);
+    const int64_t op = step[0].integer(0, kRowChoose);
+    const int64_t dst = step[1].integer(0, kRowRegisters - 1);
+    const size_t operands = row_operands(op);
     int64_t numbers[4] = {};
     for (size_t k = 0; k < 4; ++k) {
-      if (op == kLoad) {
+      if (op == kRowLoad) {
         numbers[k] = k == 0   ? step[2].integer(0, static_cast<int64_t>(read_count_) - 1)
                      : k == 1 ? step[3].integer(-most_words(), most_words())
                      : k == 2 ? step[4].integer(0, 1)
                               : 0;
-      } else if (op == kChoose && k >= 2) {
+      } else if (op == kRowChoose && k >= 2) {
         numbers[k] = step[2 + k].integer(-most_words(), most_words());
       } else if (k < operands) {
         numbers[k] = operand(step[2 + k]);
       }
     }
-    if (op != kLoad && operands == 0) {
+    if (op != kRowLoad && operands == 0) {
       step[0].problem("an instruction");
     }
     written_.set(static_cast<size_t>(dst));
-    code_.push_back(static_cast<uint32_t>(op));
-    code_.push_back(static_cast<uint32_t>(dst));
+    program_.push_back(static_cast<uint32_t>(op));
+    program_.push_back(static_cast<uint32_t>(dst));
     for (const int64_t number : numbers) {
-      code_.push_back(bits(number));
+      program_.push_back(bits(number));
     }
   }
 
   // A register that has a value, a constant, or what an earlier phase reduced.
   int64_t operand(const JsonNode& node) {
-    const int64_t value = node.integer(0, kConstant + static_cast<int64_t>(kMostConstants));
-    const bool known =
-        value >= kConstant ? static_cast<size_t>(value - kConstant) < constant_count_
-        : value >= kReduced
-            ? value - kReduced < static_cast<int64_t>(kReductions) && reduced_[static_cast<size_t>(value - kReduced)]
-            : value < static_cast<int64_t>(kRegisters) && written_[static_cast<size_t>(value)];
+    const int64_t value = node.integer(0, kRowConstant + static_cast<int64_t>(kMostConstants));
+    const bool known = value >= kRowConstant ? static_cast<size_t>(value - kRowConstant) < constant_count_
+                       : value >= kRowReduced
+                           ? value - kRowReduced < static_cast<int64_t>(kRowReductions) &&
+                                 reduced_[static_cast<size_t>(value - kRowReduced)]
+                           : value < static_cast<int64_t>(kRowRegisters) && written_[static_cast<size_t>(value)];
     if (!known) {
       node.problem("a register that was written, a constant or a reduction of an earlier phase");
       return 0;
@@ -201,7 +194,7 @@ class RowReader {
     return value;
   }
 
-  void read_result(const JsonNode& result, uint64_t width, std::bitset<kReductions>& reduced) {
+  void read_result(const JsonNode& result, uint64_t width, std::bitset<kRowReductions>& reduced) {
     const std::vector<JsonNode> parts = result.items();
     if (parts.size() != 3) {
       result.problem("a kind, an operand and a number");
@@ -210,9 +203,9 @@ class RowReader {
     const std::string kind = parts[0].text();
     const uint32_t value = bits(operand(parts[1]));
     if (kind == "sum" || kind == "max") {
-      const int64_t to = parts[2].integer(0, kReductions - 1);
+      const int64_t to = parts[2].integer(0, kRowReductions - 1);
       reduced.set(static_cast<size_t>(to));
-      code_.insert(code_.end(), {kind == "sum" ? kSum : kMax, value, static_cast<uint32_t>(to)});
+      program_.insert(program_.end(), {kind == "sum" ? kRowSum : kRowMax, value, static_cast<uint32_t>(to)});
       return;
     }
     const auto number = static_cast<size_t>(parts[2].integer(0, static_cast<int64_t>(outputs_.size()) - 1));
@@ -228,12 +221,14 @@ class RowReader {
     }
     const auto to = static_cast<uint64_t>(outputs_[number].integer(0, static_cast<int64_t>(words_ - count)));
     dispatch_.writes.push_back({to, to + count});
-    code_.insert(code_.end(), {kStore, value, static_cast<uint32_t>(to)});
+    places_[number] = static_cast<uint32_t>(to);
+    program_.insert(program_.end(), {kRowStore, value, static_cast<uint32_t>(number)});
   }
 
   const JsonNode& call_;
   uint64_t words_;
   std::vector<uint32_t>& code_;
+  std::vector<uint32_t> program_;
   Dispatch dispatch_;
   uint64_t rows_ = 0;
   uint64_t widest_ = 1;
@@ -242,11 +237,19 @@ class RowReader {
   size_t constant_count_ = 0;
   std::vector<JsonNode> outputs_;
   std::vector<bool> stored_;
-  std::bitset<kRegisters> written_;
-  std::bitset<kReductions> reduced_;
+  std::vector<uint32_t> places_;  // of outputs
+  std::bitset<kRowRegisters> written_;
+  std::bitset<kRowReductions> reduced_;
 };
 
 }  // namespace
+
+size_t row_operands(int64_t op) {
+  if ((op >= 0 && op <= 5) || (op >= 20 && op <= 25) || op == kRowChoose) {
+    return 2;
+  }
+  return op >= 10 && op <= 19 ? 1 : op == 26 ? 3 : 0;
+}
 
 Dispatch read_row_call(const JsonNode& call, uint64_t words, std::vector<uint32_t>& code) {
   return RowReader(call, words, code).read();

@@ -9,7 +9,7 @@ namespace {
 #include "attention_gradient.h"
 #include "labels.h"
 #include "product.h"
-#include "rows.h"
+#include "row_parts.h"
 #include "unpack.h"
 
 }  // namespace
@@ -21,7 +21,7 @@ ShaderCode shader_code(Shader shader) {
     case Shader::kUnpack:
       return {unpack_words, sizeof(unpack_words)};
     case Shader::kRows:
-      return {rows_words, sizeof(rows_words)};
+      return {row_parts_words, sizeof(row_parts_words)};
     case Shader::kAttention:
       return {attention_words, sizeof(attention_words)};
     case Shader::kAttentionGradient:

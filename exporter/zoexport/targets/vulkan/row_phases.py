@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zoexport.ir.row_ops import Op, RowProgram
 
 MOST_REGISTERS = 40
-"""Of a phase: they are in a workgroup's shared memory (``runtime_ops/engines/vulkan/shaders/rows.comp``)."""
+"""Of a phase: they are a thread's (``runtime_ops/engines/vulkan/row_module.cpp``)."""
 MOST_READS = 32
 MOST_REDUCTIONS = 16
 MOST_RESULTS = 8

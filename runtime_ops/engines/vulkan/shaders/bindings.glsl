@@ -1,5 +1,5 @@
-// What every shader reads and writes: the pool of tensors, seen as floats or as words, a window of weights, and the code of
-// row programs. Offsets are in words of 4 bytes.
+// What every shader reads and writes: the pool of tensors, seen as floats or as words, a window of weights, and where the
+// tensors of row programs lie. Offsets are in words of 4 bytes.
 layout(set = 0, binding = 0) buffer Pool {
   float pool[];
 };
