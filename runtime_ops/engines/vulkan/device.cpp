@@ -100,6 +100,13 @@ DeviceInfo describe(const Instance& instance, VkPhysicalDevice physical) {
   return info;
 }
 
+std::vector<DeviceInfo> describe_all(const Instance& instance, const std::vector<VkPhysicalDevice>& physical) {
+  std::vector<DeviceInfo> infos(physical.size());
+  std::transform(physical.begin(), physical.end(), infos.begin(),
+                 [&](VkPhysicalDevice one) { return describe(instance, one); });
+  return infos;
+}
+
 Failure none(const std::string& found, const std::string& expected) {
   return {ZO_ENGINE_ERROR, "Vulkan", found, expected,
           "See 'zoexport doctor' for the devices; ZOEXPORT_VULKAN_DEVICE is a number or a part of a name."};
@@ -109,20 +116,13 @@ Failure none(const std::string& found, const std::string& expected) {
 
 Result<std::vector<DeviceInfo>> list_devices() {
   ZO_ASSIGN(instance, Instance::open());
-  std::vector<DeviceInfo> found;
-  for (VkPhysicalDevice physical : physical_devices(instance)) {
-    found.push_back(describe(instance, physical));
-  }
-  return found;
+  return describe_all(instance, physical_devices(instance));
 }
 
 Result<std::unique_ptr<Device>> Device::open(const std::string& cache) {
   ZO_ASSIGN(instance, Instance::open());
   const std::vector<VkPhysicalDevice> physical = physical_devices(instance);
-  std::vector<DeviceInfo> infos;
-  for (VkPhysicalDevice one : physical) {
-    infos.push_back(describe(instance, one));
-  }
+  const std::vector<DeviceInfo> infos = describe_all(instance, physical);
   const char* variable = std::getenv("ZOEXPORT_VULKAN_DEVICE");
   const std::string wanted = variable == nullptr ? "" : lower(variable);
   size_t chosen = physical.size();
@@ -390,11 +390,10 @@ Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
   // A row program is a shader of its own; others are specialized.
   const bool is_rows = dispatch.shader == Shader::kRows;
   const std::vector<uint32_t> written = is_rows ? row_module(dispatch.constants) : std::vector<uint32_t>();
-  const ShaderCode code =
-      is_rows ? ShaderCode{written.data(), written.size() * sizeof(uint32_t)} : shader_code(dispatch.shader);
+  const ShaderCode code = is_rows ? ShaderCode{written.data(), written.size()} : shader_code(dispatch.shader);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  module_info.codeSize = code.bytes;
+  module_info.codeSize = code.count * sizeof(uint32_t);
   module_info.pCode = code.words;
   VkShaderModule module = VK_NULL_HANDLE;
   VkResult result = vk_.CreateShaderModule(device_, &module_info, nullptr, &module);
@@ -407,14 +406,15 @@ Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
   }
   const VkSpecializationInfo constants{static_cast<uint32_t>(entries.size()), entries.data(),
                                        entries.size() * sizeof(uint32_t), dispatch.constants.data()};
-  VkComputePipelineCreateInfo info{};
-  info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
-  info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
-  info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
-  info.stage.module = module;
-  info.stage.pName = "main";
-  info.stage.pSpecializationInfo = &constants;
-  info.layout = pipeline_layout_;
+  const VkPipelineShaderStageCreateInfo stage{VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                                              nullptr,
+                                              0,
+                                              VK_SHADER_STAGE_COMPUTE_BIT,
+                                              module,
+                                              "main",
+                                              &constants};
+  const VkComputePipelineCreateInfo info{
+      VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, nullptr, 0, stage, pipeline_layout_, VK_NULL_HANDLE, 0};
   VkPipeline made = VK_NULL_HANDLE;
   result = vk_.CreateComputePipelines(device_, pipeline_cache_, 1, &info, nullptr, &made);
   vk_.DestroyShaderModule(device_, module, nullptr);

@@ -46,7 +46,7 @@ void append(Words& words, Opcode op, const Words& operands) {
 
 // What is known of the functions that a main is made of.
 struct Parts {
-  explicit Parts(const ShaderCode& code) : words(code.words, code.words + code.bytes / sizeof(uint32_t)) {
+  explicit Parts(const ShaderCode& code) : words(code.words, code.words + code.count) {
     bound = words[kBound];
     for (size_t at = kHeader; at < words.size(); at += words[at] >> 16) {
       const uint32_t* const operands = &words[at + 1];
@@ -204,7 +204,7 @@ class Writer {
     }
     Words sums;
     for (uint32_t k = 0; k < results; ++k) {
-      const uint32_t kind = result[3 * k];
+      const uint32_t kind = result[size_t{3} * k];
       sums.push_back(kind == kRowStore ? 0 : variable(parts_.type_float));
       if (kind != kRowStore) {
         append(body_, kStore, {sums[k], constant(parts_.type_float, kind == kRowMax ? 0xFF800000u : 0u)});
@@ -225,7 +225,8 @@ class Writer {
       write_step(code + size_t{6} * i, column);
     }
     for (uint32_t k = 0; k < results; ++k) {
-      const uint32_t kind = result[3 * k], value = operand(result[3 * k + 1]), to = result[3 * k + 2];
+      const uint32_t kind = result[size_t{3} * k], value = operand(result[size_t{3} * k + 1]),
+                     to = result[size_t{3} * k + 2];
       if (kind == kRowStore) {
         call("store_of", parts_.type_void, {constant(parts_.type_uint, to), number(width), column, value});
       } else {
@@ -239,10 +240,11 @@ class Writer {
     append(body_, kBranch, {header});
     append(body_, kLabel, {after});
     for (uint32_t k = 0; k < results; ++k) {
-      const uint32_t kind = result[3 * k];
+      const uint32_t kind = result[size_t{3} * k];
       if (kind != kRowStore) {
         const uint32_t own = load(parts_.type_float, sums[k]);
-        reduced_[result[3 * k + 2]] = call(kind == kRowMax ? "greatest_of" : "total_of", parts_.type_float, {own});
+        reduced_[result[size_t{3} * k + 2]] =
+            call(kind == kRowMax ? "greatest_of" : "total_of", parts_.type_float, {own});
       }
     }
   }

@@ -1,5 +1,7 @@
 #include "engines/vulkan/shaders.h"
 
+#include <iterator>
+
 namespace zoexport {
 namespace vulkan {
 namespace {
@@ -17,17 +19,17 @@ namespace {
 ShaderCode shader_code(Shader shader) {
   switch (shader) {
     case Shader::kProduct:
-      return {product_words, sizeof(product_words)};
+      return {product_words, std::size(product_words)};
     case Shader::kUnpack:
-      return {unpack_words, sizeof(unpack_words)};
+      return {unpack_words, std::size(unpack_words)};
     case Shader::kRows:
-      return {row_parts_words, sizeof(row_parts_words)};
+      return {row_parts_words, std::size(row_parts_words)};
     case Shader::kAttention:
-      return {attention_words, sizeof(attention_words)};
+      return {attention_words, std::size(attention_words)};
     case Shader::kAttentionGradient:
-      return {attention_gradient_words, sizeof(attention_gradient_words)};
+      return {attention_gradient_words, std::size(attention_gradient_words)};
     case Shader::kLabels:
-      return {labels_words, sizeof(labels_words)};
+      return {labels_words, std::size(labels_words)};
   }
   return {nullptr, 0};
 }

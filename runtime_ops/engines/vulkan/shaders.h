@@ -11,7 +11,7 @@ namespace vulkan {
 
 struct ShaderCode {
   const uint32_t* words;
-  size_t bytes;
+  size_t count;
 };
 
 ShaderCode shader_code(Shader shader);
