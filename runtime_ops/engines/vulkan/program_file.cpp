@@ -17,7 +17,7 @@ constexpr uint64_t kMostGroups = 65535;  // of an axis of a dispatch, on every d
 constexpr uint32_t kNone = UINT32_MAX;   // of a tensor that a shader does not get
 
 constexpr uint32_t kTile = 32, kSlice = 64;                         // of shaders/attention.glsl
-constexpr uint32_t kProductRows = 32, kProductColumns = 64;         // of shaders/product.comp
+constexpr uint32_t kProductRows = 64, kProductColumns = 64;         // of shaders/product.comp
 constexpr uint32_t kUnpackThreads = 128, kMostUnpackGroups = 1024;  // of shaders/unpack.comp
 constexpr uint32_t kPool = 0, kFloats = 1, kInt4 = 2, kInt8 = 3;    // where product.comp finds a matrix
 

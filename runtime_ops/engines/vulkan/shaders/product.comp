@@ -5,7 +5,8 @@
 #extension GL_GOOGLE_include_directive : require
 #include "bindings.glsl"
 
-const uint ROWS = 32, COLUMNS = 64, DEPTH = 16;
+const uint ROWS = 64, COLUMNS = 64, DEPTH = 16;
+const uint OWN_ROWS = 8, OWN_COLUMNS = 4;  // of a thread
 const uint TILES_OF_PART = 128;
 layout(local_size_x = 16, local_size_y = 8) in;
 
@@ -95,9 +96,9 @@ void main() {
   const uint thread = gl_LocalInvocationIndex;
   const uint row0 = gl_WorkGroupID.y * ROWS, column0 = gl_WorkGroupID.x * COLUMNS;
   const uint tx = gl_LocalInvocationID.x, ty = gl_LocalInvocationID.y;
-  float total[4][4], part[4][4];
-  for (uint i = 0u; i < 4u; ++i) {
-    for (uint j = 0u; j < 4u; ++j) {
+  float total[OWN_ROWS][OWN_COLUMNS], part[OWN_ROWS][OWN_COLUMNS];
+  for (uint i = 0u; i < OWN_ROWS; ++i) {
+    for (uint j = 0u; j < OWN_COLUMNS; ++j) {
       total[i][j] = 0.0;
       part[i][j] = 0.0;
     }
@@ -112,29 +113,31 @@ void main() {
     }
     barrier();
     for (uint d = 0u; d < DEPTH; ++d) {
-      float a[4], b[4];
-      for (uint i = 0u; i < 4u; ++i) {
+      float a[OWN_ROWS], b[OWN_COLUMNS];
+      for (uint i = 0u; i < OWN_ROWS; ++i) {
         a[i] = tile_a[d][ty + 8u * i];
-        b[i] = tile_b[d][tx + 16u * i];
       }
-      for (uint i = 0u; i < 4u; ++i) {
-        for (uint j = 0u; j < 4u; ++j) {
+      for (uint j = 0u; j < OWN_COLUMNS; ++j) {
+        b[j] = tile_b[d][tx + 16u * j];
+      }
+      for (uint i = 0u; i < OWN_ROWS; ++i) {
+        for (uint j = 0u; j < OWN_COLUMNS; ++j) {
           part[i][j] += a[i] * b[j];
         }
       }
     }
     barrier();
     if (tile % TILES_OF_PART == TILES_OF_PART - 1u) {
-      for (uint i = 0u; i < 4u; ++i) {
-        for (uint j = 0u; j < 4u; ++j) {
+      for (uint i = 0u; i < OWN_ROWS; ++i) {
+        for (uint j = 0u; j < OWN_COLUMNS; ++j) {
           total[i][j] += part[i][j];
           part[i][j] = 0.0;
         }
       }
     }
   }
-  for (uint i = 0u; i < 4u; ++i) {
-    for (uint j = 0u; j < 4u; ++j) {
+  for (uint i = 0u; i < OWN_ROWS; ++i) {
+    for (uint j = 0u; j < OWN_COLUMNS; ++j) {
       const uint row = row0 + ty + 8u * i, column = column0 + tx + 16u * j;
       if (row < of.rows && column < of.columns) {
         const uint index = (gl_WorkGroupID.z * of.rows + row) * of.columns + column;
