@@ -5,6 +5,7 @@ They run on whatever device Vulkan has. Mesa's llvmpipe, which is a CPU, is one:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -186,6 +187,32 @@ def test_a_device_that_is_not_there_is_one_message(compiler: Compiler, tmp_path:
     assert "ZOEXPORT_VULKAN_DEVICE is a number or a part of a name" in message
     by_number = in_process(bundle, ZOEXPORT_VULKAN_DEVICE="0")
     assert by_number.returncode == 0, by_number.stderr
+
+
+def test_what_a_driver_made_of_shaders_is_kept(compiler: Compiler, tmp_path: Path) -> None:
+    """Another session reads it; a file that another hand changed is not given to a driver, and made anew."""
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    losses = in_process(bundle, ZOEXPORT_PACKED=str(tmp_path)).stdout
+    (kept,) = tmp_path.glob("vulkan-*.pipelines")
+    content = kept.read_bytes()
+    assert sha256_hex(content[:-64]) == content[-64:].decode()
+    kept.write_bytes(b"x" + content[1:])
+    done = in_process(bundle, ZOEXPORT_PACKED=str(tmp_path), **VALIDATED)
+    assert done.returncode == 0 and done.stdout == losses and "VUID-" not in done.stderr
+    again = kept.read_bytes()
+    assert sha256_hex(again[:-64]) == again[-64:].decode()
+    # A folder that cannot be made is no error.
+    assert in_process(bundle, ZOEXPORT_PACKED=str(kept / "none")).stdout == losses
+
+
+def sha256_hex(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_doctor_lists_devices() -> None:
+    checks = {check["name"]: check for check in verb("doctor")["checks"]}
+    device = checks["Vulkan device 0"]
+    assert device["status"] == "ok" and "Vulkan 1." in device["found"]
 
 
 def test_a_machine_without_a_driver_is_one_message(compiler: Compiler, tmp_path: Path) -> None:
