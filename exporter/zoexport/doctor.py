@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import re
@@ -63,6 +64,7 @@ def examine() -> dict[str, Any]:
         *_packages(),
         _native(),
         _qnn(),
+        *_vulkan(),
         *_targets(),
         *_places(),
     ]
@@ -145,6 +147,27 @@ def _qnn() -> Check:
         build = answer.stdout.strip().splitlines()[-1]
         return Check(name, "ok", f"{build}, libraries of {library.source}, used {how}")
     return Check(name, "optional", _last_line(answer), f"Install {library.source} again.")
+
+
+def _vulkan() -> Iterator[Check]:
+    """The devices of Vulkan, whose drivers are loaded in another process, as above."""
+    name = "Vulkan"
+    answer = _ask(
+        "import json; from zoexport.session import vulkan_devices as v; print(json.dumps(v()))"
+    )
+    if answer.returncode != 0:
+        fix = "Install the GPU's driver (Debian: mesa-vulkan-drivers); android-gpu needs one to run here."
+        yield Check(name, "optional", _last_line(answer), fix)
+        return
+    devices = json.loads(answer.stdout.splitlines()[-1])
+    for number, device in enumerate(devices):
+        found = f"{device['name']} ({device['kind']}), Vulkan {device['version']}"
+        if device["problem"]:
+            yield Check(f"{name} device {number}", "optional", f"{found}: {device['problem']}")
+        else:
+            yield Check(f"{name} device {number}", "ok", found)
+    if not devices:
+        yield Check(name, "optional", "a library, and no device", "Install the GPU's driver.")
 
 
 def _targets() -> Iterator[Check]:

@@ -8,6 +8,7 @@
 #include "bindings/c_session.h"
 #include "bindings/c_support.h"
 #include "bindings/handles.h"
+#include "engines/engine.h"
 #include "engines/packed_weights.h"
 #include "rng/permutation.h"
 #include "rng/variants.h"
@@ -112,6 +113,18 @@ zo_status replay_slot(zo_session* session, const char* name, uint64_t updates, S
                       size_t count, zo_error* error) {
   return with_slot(session, name, form, values, count, error,
                    [&](zoexport::Session& impl, size_t slot) { return impl.replay_slot(slot, updates, form, values); });
+}
+
+// Copies a document to `text` where `size` says that there is room for it, and says there how much it takes.
+Status give_json(const nlohmann::json& document, char* text, size_t* size) {
+  const std::string found = document.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  const size_t room = *size;
+  *size = found.size() + 1;
+  if (*size <= room) {
+    ZO_REQUIRE(text);
+    std::memcpy(text, found.c_str(), *size);
+  }
+  return {};
 }
 
 }  // namespace
@@ -257,14 +270,15 @@ zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_err
     ZO_TRY(check_path(folder, "folder"));
     ZO_REQUIRE(size);
     ZO_ASSIGN(description, zoexport::describe_state(folder));
-    const std::string found = description.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-    const size_t room = *size;
-    *size = found.size() + 1;
-    if (*size <= room) {
-      ZO_REQUIRE(text);
-      std::memcpy(text, found.c_str(), *size);
-    }
-    return {};
+    return give_json(description, text, size);
+  });
+}
+
+zo_status zo_vulkan_devices(char* text, size_t* size, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(size);
+    ZO_ASSIGN(devices, zoexport::list_vulkan_devices());
+    return give_json(devices, text, size);
   });
 }
 

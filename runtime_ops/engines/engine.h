@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,13 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
 
 // Functions in .mlxfn files of a bundle, where this build has MLX. `files` outlives the engine.
 Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
+
+// Programs in files of dispatches, on a GPU that Vulkan has, where this build has the engine. What a driver makes of the
+// shaders is kept in the folder `cache`, or nowhere where it is empty. `manifest` and `files` outlive the engine.
+Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
+                                                   const std::string& cache);
+// The devices that it could run on, as zo_vulkan_devices states them.
+Result<nlohmann::json> list_vulkan_devices();
 
 // Programs that the host runs.
 std::unique_ptr<Engine> make_callback_engine(const zo_engine& callbacks);

@@ -64,9 +64,12 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   } else if (known.engine == "mlx") {
     ZO_ASSIGN(engine, load_mlx_engine(files));
     session->engine_ = std::move(engine);
+  } else if (known.engine == "vulkan") {
+    ZO_ASSIGN(engine, make_vulkan_engine(known, files, options.packed));
+    session->engine_ = std::move(engine);
   } else {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the engine " + known.engine,
-                   "executorch, mlx, or an engine that the host supplies",
+                   "executorch, mlx, vulkan, or an engine that the host supplies",
                    "Compile the bundle for a target of this system."};
   }
   session->verify_programs_ = !options.engine;

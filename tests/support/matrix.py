@@ -36,6 +36,7 @@ TARGETS = (
     ("android-cpu", None),
     ("android-npu", None),
     ("android-gpu", None),
+    ("android-gpu", "executorch"),
     ("ios-mlx", None),
     ("ios-coreml", None),
     ("ios-coreml", "executorch"),

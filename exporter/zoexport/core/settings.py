@@ -32,8 +32,8 @@ class TrainingSettings(abc.ABC):
     )
     engine: str | None = setting(
         None,
-        choices=("coreml", "executorch"),
-        help="what runs the programs, where the target has a choice (ios-coreml: coreml)",
+        choices=("coreml", "executorch", "vulkan"),
+        help="what runs the programs, where the target has a choice (android-gpu: vulkan; ios-coreml: coreml)",
     )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
     accumulate: int = setting(1, at_least=1, runtime=True, help="batches for one update")

@@ -98,6 +98,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_dataset_load": (_HANDLE, c_char_p),
     "zo_dataset_write": (_HANDLE, c_char_p),
     "zo_memory_usage": (POINTER(structs.Memory),),
+    "zo_vulkan_devices": (c_char_p, POINTER(c_size_t)),
     "zo_dataset_digest": (_HANDLE, c_char_p),
     "zo_prompts_read": (c_char_p, structs.ON_PROMPT, c_void_p),
     "zo_dataset_read_with": (

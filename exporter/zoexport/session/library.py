@@ -6,6 +6,7 @@ import array
 import ctypes
 
 from zoexport.session import abi, structs
+from zoexport.session.support import json_of
 from zoexport.session.types import Memory
 
 
@@ -23,6 +24,16 @@ def memory_usage() -> Memory:
     usage = structs.sized(structs.Memory)
     abi.call("zo_memory_usage", ctypes.byref(usage))
     return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
+
+
+def vulkan_devices() -> list[dict[str, str]]:
+    """What Vulkan has: name, kind, version, and the problem for which a device cannot run programs, or "".
+
+    Raises:
+        ZoExportError: there is no Vulkan, or the library was built without the engine.
+    """
+    found: list[dict[str, str]] = json_of("zo_vulkan_devices")
+    return found
 
 
 def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:

@@ -148,14 +148,23 @@ def describe_state(state: Path) -> dict[str, Any]:
     Raises:
         StateError: there is none, or it is damaged beyond its log.
     """
+    found: dict[str, Any] = json_of("zo_state_describe", abi.path_bytes(state))
+    return found
+
+
+def json_of(function: str, *arguments: Any) -> Any:
+    """The document that a verb gives, whose last arguments are room for it and how much that is.
+
+    Raises:
+        ZoExportError: the verb's.
+    """
     room = 4096
     while True:
         text = ctypes.create_string_buffer(room)
         size = ctypes.c_size_t(room)
-        abi.call("zo_state_describe", abi.path_bytes(state), text, ctypes.byref(size))
+        abi.call(function, *arguments, text, ctypes.byref(size))
         if size.value <= room:
-            found: dict[str, Any] = json.loads(text.value)
-            return found
+            return json.loads(text.value)
         room = size.value
 
 

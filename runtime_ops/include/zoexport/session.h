@@ -217,6 +217,11 @@ ZO_API zo_status zo_session_attach_with(zo_session* session, const char* folder,
  * written, and `text` may be NULL then. */
 ZO_API zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_error* error);
 
+/* The devices of Vulkan that bundles of the engine vulkan could run on, as a zero-terminated JSON list of objects with `name`,
+ * `kind` ("integrated", "discrete", "virtual", "cpu" or "other"), `version` of Vulkan, and `problem`, why a device cannot run
+ * them, or "". `size` as above. */
+ZO_API zo_status zo_vulkan_devices(char* text, size_t* size, zo_error* error);
+
 enum { ZO_SCHEDULE_CONSTANT = 0, ZO_SCHEDULE_LINEAR = 1, ZO_SCHEDULE_COSINE = 2 };
 /* The last two are of pairs of a chosen and a rejected answer (docs/preferences.md). */
 enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1, ZO_LOSS_DPO = 2, ZO_LOSS_ORPO = 3 };

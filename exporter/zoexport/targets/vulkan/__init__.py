@@ -1,1 +1,1 @@
-"""ExecuTorch with the Vulkan delegate, on Android's GPU."""
+"""Vulkan: programs of layers as calls of zoexport's own compute shaders, on a phone's GPU."""

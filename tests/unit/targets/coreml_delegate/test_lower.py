@@ -205,9 +205,9 @@ def test_defaults() -> None:
         ("ios-coreml", {**ENGINE, "compute": "fp16"}, "rounds every operation of a program alike"),
         ("ios-coreml", {**ENGINE, "activations": "int8"}, "takes activations=fp32"),
         ("ios-coreml", {**ENGINE, "soc": "SM8650"}, "has no choice of soc"),
-        ("ios-coreml", {"engine": "mlx"}, "coreml, executorch"),
+        ("ios-coreml", {"engine": "mlx"}, "coreml, executorch, vulkan"),
         ("ios-mlx", ENGINE, "target ios-mlx takes engine=mlx"),
-        ("android-gpu", {"engine": "coreml"}, "target android-gpu takes engine=executorch"),
+        ("android-gpu", {"engine": "coreml"}, "target android-gpu takes engine=vulkan"),
         ("host", {"engine": "coreml"}, "Leave engine out, or choose engine=executorch"),
     ],
 )

@@ -1,265 +1,176 @@
-"""Programs lowered for Vulkan: what the delegates get, and what is said of a bundle that nothing here can run.
-
-A delegate is run here as the operators that it was given, in torch: that compares what we made of the graph, not what
-a GPU computes.
-"""
+"""Lowering to the Vulkan engine: where tensors and weights lie, what is refused, and the shaders themselves."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
-import io
+import itertools
 import json
-import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.fx import Node
 
-from tests.support.splits import arguments, difference, state, tiny_graph
-from tests.support.tiers import slow_after
-from tests.support.tiny_models import from_config, save_tiny, tiny_config
-from zoexport.build import plan, training_graph
-from zoexport.cli.main import run
-from zoexport.core import manifest
+from tests.support.rows import program
+from tests.support.splits import tiny_graph
+from tests.support.tiny_models import ARCHITECTURES, fixed
+from zoexport.build import plan
 from zoexport.core.errors import ConfigError, LoweringError
-from zoexport.core.types import TrainingGraph
-from zoexport.ir.samples import sample_inputs
-from zoexport.targets.executorch.exported import is_product
-from zoexport.targets.vulkan.lower import NOT_RUN, Delegated, delegated, sized_program
+from zoexport.targets.executorch.lower_stages import fused_program
+from zoexport.targets.vulkan import places
+from zoexport.targets.vulkan.calls import Calls, calls_of
+from zoexport.targets.vulkan.lower import FILE, FORMAT, footprint, lower_vulkan
+from zoexport.targets.vulkan.places import HEAD, LAYERS, place_tensors, place_weights
 
-ARCHITECTURES = ("llama", "qwen2", "gemma3", "olmo2")
-ONE_LAYER = {"gemma3": {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}}
-RUNTIME_OPERATORS = {
-    *("_softmax.default", "_to_copy.default", "add.Tensor", "bmm.default", "cat.default", "clone.default"),
-    *("constant_pad_nd.default", "div.Tensor", "embedding.default", "expand_copy.default", "gelu.default"),
-    *("index_select.default", "linear.default", "mean.dim", "mul.Tensor", "neg.default", "permute_copy.default"),
-    *("pow.Tensor_Scalar", "repeat.default", "rsqrt.default", "sigmoid.default", "slice_copy.Tensor"),
-    *("squeeze_copy.dims", "sub.Tensor", "sum.dim_IntList", "tanh.default", "unsqueeze_copy.default"),
-    *("view_copy.default", "embedding_q4gsw.default", "linear_q4gsw.default", "prepack.default"),
-}  # fmt: skip
-"""Operators of these programs that ExecuTorch's Vulkan runtime registers (VK_REGISTER_OP in its sources)."""
+SHADERS = Path(__file__).parents[4] / "runtime_ops" / "engines" / "vulkan" / "shaders"
+NOT_LOWERED = ("falcon",)
+"""Architectures with an operator that the engine has no shader for."""
 
 
-@functools.cache
-def whole(name: str, *programs: str, **settings: str) -> tuple[TrainingGraph, Delegated]:
-    """Some programs of P-RGE over a tiny model of one layer, delegated."""
-    values = {"seq_len": "24", "batch": "2", "lora.rank": "4", "queries": "2", **settings}
-    planned = plan("prge", "android-gpu", values)
-    model = from_config(tiny_config(name, **ONE_LAYER.get(name, {"num_hidden_layers": 1})))
-    graph = training_graph(planned, model, lambda *_: None)
-    graph.programs = {program: graph.programs[program] for program in programs}
-    return graph, delegated(graph, planned.config, lambda *_: None)
+def lowered(folder: Path, name: str, **settings: str) -> dict[str, Any]:
+    """The file of a tiny model's programs."""
+    graph, _ = tiny_graph(name, target="android-gpu", **settings)
+    made = lower_vulkan(graph, folder, lambda *_: None)
+    assert [entry["name"] for entry in made.programs] == list(graph.programs)
+    assert {entry["file"] for entry in made.programs} == {FILE} and made.engine == "vulkan"
+    content: dict[str, Any] = json.loads((folder / FILE).read_text())
+    return content
 
 
-@functools.cache
-def layers(name: str) -> tuple[TrainingGraph, Delegated]:
-    """The backward programs of MeBP over a tiny model, which contain the forward ones, delegated."""
-    graph, _ = tiny_graph(name, target="android-gpu", weights="int4", lora__targets="attention")
-    names = ["layer.0.backward@32", *(["head.backward"] if name == "llama" else [])]
-    programs = {key: graph.programs[key] for key in names}
-    graph = dataclasses.replace(graph, programs=programs)
-    config = plan("mebp", "android-gpu", {}).config
-    return graph, delegated(graph, config, lambda *_: None)
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in NOT_LOWERED])
+def test_every_architecture_is_lowered(name: str, tmp_path: Path) -> None:
+    content = lowered(tmp_path, name, weights="int4")
+    assert content["format"] == FORMAT and len(content["windows"]) == 2
+    for made in content["programs"].values():
+        assert made["calls"] and made["words"] > 0
+    assert {call["op"] for made in content["programs"].values() for call in made["calls"]} >= {
+        "product", "rows", "labels"
+    }  # fmt: skip
 
 
-def delegates(edge: Delegated, name: str) -> list[Any]:
-    """The delegates of a program, as ExecuTorch has lowered them."""
-    graph_module = edge.program(name).graph_module
-    return [module for key, module in graph_module.named_children() if "lowered_module" in key]
+@pytest.mark.parametrize("name", NOT_LOWERED)
+def test_an_operator_without_a_shader_is_one_message(name: str, tmp_path: Path) -> None:
+    with pytest.raises(LoweringError, match=r"found the operator aten\.index\.Tensor") as raised:
+        lowered(tmp_path, name)
+    assert raised.value.where.startswith("program layer.0@32")
+    assert not (tmp_path / FILE).exists()
 
 
-def operators(module: Any) -> list[str]:
-    """What the Vulkan runtime will be asked for, by a delegate's serialized graph."""
-    names = re.findall(rb"(?:aten|et_vk|torchao)\.(\w+\.\w+)", module.processed_bytes)
-    return [name.decode() for name in names]
+def in_use(calls: Calls) -> list[set[Any]]:
+    """For each call, the tensors that something before it made and that it or something after it reads."""
+    made = {gather.to for gather in calls.gathers}
+    written = {one for call in calls.calls for one in call.written()}
+    read = {one for call in calls.calls for one in call.read()} | {*calls.outputs}
+    made |= read - written  # inputs
+    found = []
+    for number, call in enumerate(calls.calls):
+        later = {one for other in calls.calls[number:] for one in other.read()} | {*calls.outputs}
+        found.append((made & later) | {*call.written()})
+        made |= {*call.written()}
+    return found
 
 
-def check(edge: Delegated, name: str) -> None:
-    """Every product is in a delegate, and of the form that the runtime computes."""
-    outside = [str(node.target) for node in edge.program(name).graph_module.graph.nodes]
-    assert not [call for call in outside if is_product(call.replace("aten.", "aten::"))]
-    for module in delegates(edge, name):
-        assert {*operators(module)} <= RUNTIME_OPERATORS
-        inner = module.original_module
-        signature = inner.graph_signature
-        constants = {*signature.inputs_to_buffers, *signature.inputs_to_parameters}
-        for node in inner.graph_module.graph.nodes:
-            if "aten.mm." in str(node.target):
-                assert [arg.meta["val"].dim() for arg in node.args] == [2, 2]
-                assert _source(node.args[1]).name in constants
-            if "aten.bmm." in str(node.target):
-                assert [arg.meta["val"].dim() for arg in node.args] == [3, 3]
-                assert node.args[0].name not in constants
+@pytest.mark.parametrize(("name", "weights"), [("llama_tied", "int4"), ("cohere", "fp32")])
+def test_no_two_tensors_that_are_needed_at_once_share_a_place(name: str, weights: str) -> None:
+    graph, _ = tiny_graph(name, target="android-gpu", weights=weights)
+    for made in graph.programs.values():
+        calls = calls_of(fused_program(made))
+        at, words = place_tensors(calls)
+        for together in in_use(calls):
+            ends = sorted((at[one], at[one] + calls.words[one]) for one in together)
+            assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ends))
+            assert ends[-1][1] <= words
+        # Less than half of what all of them would take beside one another.
+        if made.called == "layer.0.backward":
+            assert 2 * words < sum(calls.words[one] for one in at)
+            assert footprint(made).planned == 4 * words
 
 
-def _source(node: Node) -> Node:
-    """The input below layouts and what makes numbers of codes."""
-    while node.op != "placeholder":
-        (node, *_) = node.all_input_nodes
-    return node
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_zeroth_order_training_is_one_delegate(name: str) -> None:
-    graph, edge = whole(name, "train")
-    check(edge, "train")
-    (module,) = delegates(edge, "train")
-    products = operators(module).count("linear_q4gsw.default")
-    weights = [name for name in graph.weights if name.endswith(".codes.int8")]
-    # Those of the layer and of the output head, whether or not that shares its weight with the table of tokens.
-    assert products == len(weights) == 8
-    assert operators(module).count("embedding_q4gsw.default") == 1
-    program = sized_program(graph, graph.programs["train"])
-    values = sample_inputs(dataclasses.replace(graph, initial=state(graph)), program)
-    for value in program.arguments():
-        if value.role in ("learning_rate", "epsilon", "projected_gradients"):
-            values[value.name] = torch.full(value.sizes(), 0.01)
-        if value.role == "step":
-            values[value.name] = torch.tensor([3])
-    expected = program.module(
-        *(values.get(v.name, graph.weights.get(v.name)) for v in program.inputs)
+def test_weights_of_a_layer_lie_at_the_same_places_forward_and_backward() -> None:
+    graph, _ = tiny_graph("llama_tied", target="android-gpu", weights="int4")
+    weights, windows = place_weights(
+        [calls_of(fused_program(made)) for made in graph.programs.values()]
     )
-    found = edge.program("train").module()(*(values[value.name] for value in program.arguments()))
-    for ours, theirs in zip(found, expected, strict=True):
-        assert difference(ours, theirs) < 5e-6
+    layers = [
+        weights[f"layer.0{kind}@{length}"] for kind in ("", ".backward") for length in (32, 48)
+    ]
+    assert layers[0] and all(layer == layers[0] for layer in layers[1:])
+    assert {window for window, _ in layers[0].values()} == {LAYERS}
+    assert {window for window, _ in weights["head"].values()} == {HEAD}
+    assert weights["head"] == weights["head.backward"]
+    # Rows of the embedding's table are gathered.
+    assert weights["embedding@32"] == {}
+    # 7 matrices of 64 x 64 to 64 x 128 in 4 bits with 2 bytes a group of 32, and the head's of 320 x 64.
+    assert windows == [20736, 11520]
 
 
-@pytest.mark.parametrize("name", slow_after(2, ARCHITECTURES))
-def test_backpropagation_is_one_delegate_a_layer(name: str) -> None:
-    graph, edge = layers(name)
-    for key, program in graph.programs.items():
-        check(edge, key)
-        # The output head's gradient lies between two.
-        assert len(delegates(edge, key)) == (2 if key == "head.backward" else 1)
-        given = arguments(graph, program)
-        found = edge.program(key).module()(*given)
-        for ours, theirs in zip(found, program.module(*given), strict=True):
-            assert difference(ours, theirs) < 5e-6
+def test_a_table_is_gathered_from_and_never_whole_on_the_device(tmp_path: Path) -> None:
+    content = lowered(tmp_path, "gpt2", weights="fp32")
+    embedding = content["programs"]["embedding_32"]
+    tables = {gather["table"] for gather in embedding["gathers"]}
+    assert len(tables) == 2 and all(embedding["inputs"][table] == {} for table in tables)
+    # Rows of tokens, and of positions, whose indices are a constant from its first element on.
+    assert sorted(gather["count"] for gather in embedding["gathers"]) == [32, 64]
 
 
-def test_fp32_weights_and_fp16_arithmetic() -> None:
-    graph, edge = whole("llama", "evaluate", weights="fp32", compute="fp16")
-    check(edge, "evaluate")
-    (module,) = delegates(edge, "evaluate")
-    assert operators(module).count("linear.default") == 8
-    assert [spec.value for spec in module.compile_specs if spec.key == "force_fp16"] == [b"\x01"]
-    # Rows of one length, and as many labels as there may be: 2 rows of 24 tokens.
-    (entry,) = edge.entries
-    shapes = {value["role"]: value["shape"] for value in entry["inputs"]}
-    assert shapes["tokens"] == [2, 24]
-    assert shapes["label_positions"] == [48] == [graph.max_labels]
+def test_what_no_device_could_bind_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = tiny_graph("llama_tied", target="android-gpu", weights="fp32")
+    every = [calls_of(fused_program(made)) for made in graph.programs.values()]
+    monkeypatch.setattr(places, "MOST_BYTES", 100_000)
+    with pytest.raises(LoweringError, match=r"tensors of \d+ MB at once; expected at most 0 MB"):
+        place_tensors(next(calls for calls in every if calls.program.called == "layer.0.backward"))
+    with pytest.raises(LoweringError, match=r"weights of \d+ MB at once"):
+        place_weights(every)
+
+
+def test_calls_that_are_left_outside_of_row_programs() -> None:
+    """Columns two apart, read and written, by row programs of one column each."""
+
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(3, 4, 8).slice_scatter(x[..., 1::2] * 2.0, 2, 0, None, 2)
+
+    calls = calls_of(fused_program(program(halves, fixed("x", (3, 4, 8)))))
+    assert {call.op for call in calls.calls} == {"rows"}
+    strided = calls.calls[0].sizes
+    assert strided["dims"] == [3, 4, 4] and strided["reads"] == [[1, 1, 32, 8, 2]]
+    put = calls.calls[-1].sizes
+    assert put["dims"] == [48] and put["phases"][-1]["width"] == 2
 
 
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
+        ("prge", {}, "target android-gpu has no programs of the whole model"),
+        ("mebp", {"compute": "fp16"}, "takes compute=fp32"),
         ("mebp", {"activations": "int8"}, "takes activations=fp32"),
-        ("prge", {"activations": "int8"}, "choose activations=fp32"),
-        ("mezo", {"weights": "int8"}, "_weight_int8pack_mm"),
+        ("senszoq", {}, "has no sparse product"),
+        ("quzo", {"train": "lora"}, "has no product that perturbs integers"),
     ],
 )
-def test_what_cannot_be_delegated_is_said_before_compiling(
+def test_what_it_cannot_run_is_said_before_compiling(
     method: str, settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(method, "android-gpu", settings)
 
 
-def test_defaults() -> None:
-    config = plan("prge", "android-gpu", {}).config
-    assert (config.weights, config.activations, config.compute) == ("int4", "fp32", "fp32")
+def test_the_engine_is_the_targets_own_unless_another_is_asked_for() -> None:
     assert plan(None, "android-gpu", {}).method.name == "mebp"
-    assert plan("prge", "android-gpu", {"weights": "int8", "split": "layers"})
+    assert plan("mebp", "android-gpu", {}).target.engine == "vulkan"
+    assert plan("mebp", "android-gpu", {"engine": "vulkan"}).target.engine == "vulkan"
+    assert plan("mebp", "android-gpu", {"engine": "executorch"}).target.engine == "executorch"
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-    """A tiny model's folder, its bundle with the target's defaults, and what compiling it said."""
-
-    model: Path
-    bundle: Path
-    text: str
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """The one bundle of these tests; its rows are short."""
-    folder = tmp_path_factory.mktemp("gpu")
-    model, bundle = save_tiny("llama", folder / "tiny"), folder / "bundle"
-    line = ["compile", str(model), "--target", "android-gpu", "--set", "seq_len=32"]
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert run([*line, "-o", str(bundle)]) == 0
-    return Compiled(model, bundle, out.getvalue())
-
-
-def test_a_bundle_says_what_was_delegated_and_that_it_was_not_run(
-    compiled: Compiled, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert "Compiled for android-gpu with mebp." in compiled.text
-    assert f"Note: {NOT_RUN}." in compiled.text.splitlines()
-    found = manifest.read(compiled.bundle, verify_files=True)
-    assert found["backends"] == ["VulkanBackend"]
-    assert found["notes"] == [NOT_RUN]
-    assert {name: len(parts) for name, parts in found["delegate_list"].items()} == {
-        "embedding@32": 0, "layer.0@32": 1, "head": 1, "layer.0.backward@32": 1, "head.backward": 2
-    }  # fmt: skip
-    assert found["fallback_ops"]["layer.0.backward@32"] == {"zoexport::embedding_int4": 7}
-    assert {*found["fallback_reasons"]["head"]} == {*found["fallback_ops"]["head"]}
-    assert "constants alone" in found["fallback_reasons"]["head"]["zoexport::embedding_int4"]
-    assert run(["inspect", str(compiled.bundle)]) == 0
-    assert f"Note: {NOT_RUN}." in capfd.readouterr().out.splitlines()
-    assert run(["inspect", str(compiled.bundle), "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["notes"] == [NOT_RUN]
-
-
-@pytest.mark.parametrize("verb", ["parity", "train"])
-def test_running_it_here_is_one_clear_error(
-    compiled: Compiled, verb: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    data = tmp_path / "data.jsonl"
-    data.write_text('{"text": "The film is a warm story."}\n')
-    training = ["--data", str(data), "--state", str(tmp_path / "state"), "--steps", "1"]
-    assert run([verb, str(compiled.bundle), "--json", *(training if verb == "train" else [])]) == 1
-    out, err = capfd.readouterr()
-    assert [line for line in err.splitlines() if line.startswith("error:")] == err.splitlines()[-1:]
-    error = json.loads(out)["error"]
-    assert error["found"] == "programs for the backend VulkanBackend, which this runtime lacks"
-    assert error["fix"] == "Run the bundle where target android-gpu runs."
-    assert not (tmp_path / "state").exists()
-
-
-def test_products_on_the_cpu_are_refused(
-    compiled: Compiled,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    from executorch.backends.vulkan import op_registry
-    from executorch.exir.dialects._ops import ops
-
-    monkeypatch.delitem(op_registry.vulkan_supported_ops, ops.edge.aten.bmm.default)
-    line = ["compile", str(compiled.model), "--target", "android-gpu", "--method", "prge"]
-    line += ["--set", "seq_len=8", "--set", "split=layers", "-o", str(tmp_path / "bundle")]
-    assert run(line) == 1
-    message = capfd.readouterr().err.splitlines()[-1]
-    assert "target android-gpu: found matrix products that its accelerator does not take" in message
-    assert "aten::bmm x1 in head (ExecuTorch's Vulkan partitioner: no operator" in message
-    assert not (tmp_path / "bundle").exists()
-
-
-def test_a_refusal_of_ExecuTorch_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from executorch import exir
-
-    def refuse(*_: object, **__: object) -> None:
-        raise ValueError("no such\nthing")
-
-    monkeypatch.setattr(exir, "to_edge", refuse)
-    graph, _ = tiny_graph("llama", target="android-gpu", weights="int4", lora__targets="attention")
-    one = dataclasses.replace(graph, programs={"head": graph.programs["head"]})
-    with pytest.raises(LoweringError, match="ValueError: no such") as error:
-        delegated(one, plan("mebp", "android-gpu", {}).config, lambda *_: None)
-    assert error.value.where == "lowering to Vulkan"
+@pytest.mark.parametrize("shader", sorted(SHADERS.glob("*.comp")), ids=lambda path: path.stem)
+def test_shaders_are_valid_for_vulkan_1_1(shader: Path, tmp_path: Path) -> None:
+    compiled = tmp_path / "shader.spv"
+    target = ["--target-env", "vulkan1.1"]
+    subprocess.run(["glslangValidator", "-V", *target, "-o", compiled, shader], check=True)
+    found = subprocess.run(["spirv-val", *target, compiled], capture_output=True, text=True)
+    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+    # No feature that a device may lack.
+    text = subprocess.run(
+        ["spirv-dis", compiled], capture_output=True, text=True, check=True
+    ).stdout
+    capabilities = {line.split()[-1] for line in text.splitlines() if "OpCapability" in line}
+    assert capabilities == {"Shader"}

@@ -17,7 +17,7 @@ from zoexport.core import int4
 from zoexport.core.types import Program, Stage, TrainingGraph, Value
 from zoexport.ir.graphs import aten, operand, placeholders, shape_of, zo
 from zoexport.ir.shapes import record_shapes
-from zoexport.targets.vulkan.rules import write_for_vulkan
+from zoexport.targets.vulkan_delegate.rules import write_for_vulkan
 
 N, K = 96, 64
 CODES, SCALES = int4.quantize_int4(fixed("weight", (N, K)))

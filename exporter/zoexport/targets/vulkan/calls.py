@@ -1,0 +1,470 @@
+"""Programs as calls of the Vulkan engine's shaders, over tensors that have no place yet.
+
+A program, after ``targets.executorch.lower_stages.fused_program``, is products, row programs, attention and labels.
+Each of these becomes one :class:`Call`; views, and results of several, are tensors that others name. What is read in
+another order than it is stored in is copied first, by a row program too, and the few calls that ``fuse_rows`` left as
+they were become such programs. Rows of a table are gathered by the engine on the CPU, from the mapped file, so that a
+GPU never holds a table that is only looked up in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from zoexport.core.errors import LoweringError
+from zoexport.core.types import Program, Value
+from zoexport.ir.graphs import RESHAPES, arguments, aten, is_call, outputs, placeholders, zo
+from zoexport.ir.row_ops import Op, Read, RowProgram, decode
+from zoexport.targets.executorch.layouts import COPIES, Leaf, RowMove
+from zoexport.targets.executorch.row_expressions import treats_rows_alone
+from zoexport.targets.executorch.row_writer import RowWriter
+from zoexport.targets.vulkan.row_phases import NotPhases, phases_of
+
+Tensor = tuple[Node, int]
+"""A tensor that a call gives, by its node and the number of the result; or an input, by its placeholder and 0."""
+_COPY = -1
+"""The number of a node's elements in order, where they lie in another in a tensor."""
+
+_MOST_DIMS = 5
+_VIEWS = (
+    aten.permute,
+    aten.transpose,
+    aten.t,
+    aten.unsqueeze,
+    aten.squeeze,
+    aten.expand,
+    aten.select,
+    aten.slice,
+)
+_INTEGERS = (zo.linear_int4, zo.linear_int8)
+_INPUT_GRADIENTS = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A matrix that a product reads from a window of weights.
+
+    Attributes:
+        kind: "fp32", "int4" or "int8". values: its input. scales: that of its scales, of integers.
+        group: elements of a row that share a scale, of int4.
+    """
+
+    kind: str
+    values: Value
+    scales: Value | None = None
+    group: int = 0
+
+
+@dataclasses.dataclass
+class Call:
+    """A dispatch of a shader, or a few of one kind.
+
+    Attributes:
+        op: as the file names it.
+        reads, writes: tensors, by the file's key. weights: matrices, likewise.
+        sizes: what else the file says of it.
+    """
+
+    op: str
+    reads: Mapping[str, Tensor | list[Tensor] | None]
+    writes: Mapping[str, Tensor | list[Tensor]]
+    sizes: dict[str, Any]
+    weights: dict[str, Weight] = dataclasses.field(default_factory=dict)
+
+    def read(self) -> list[Tensor]:
+        """All that it reads, weights aside."""
+        return _flat(self.reads)
+
+    def written(self) -> list[Tensor]:
+        """All that it writes."""
+        return _flat(self.writes)
+
+
+def _flat(named: Any) -> list[Tensor]:
+    lists = (value if isinstance(value, list) else [value] for value in named.values())
+    return [one for values in lists for one in values if one is not None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gather:
+    """Rows of a table that the engine copies before the calls.
+
+    Attributes:
+        table: input, a weight or a slot, of which the first axis is gathered from. indices: input of int64.
+        first: the first of the indices that counts. count: of rows.
+        to: where the rows lie one after another.
+    """
+
+    table: Value
+    indices: Value
+    first: int
+    count: int
+    to: Tensor
+
+
+@dataclasses.dataclass
+class Calls:
+    """A program as calls.
+
+    Attributes:
+        program: as it was fused.
+        gathers, calls: in their order. outputs: tensors, in the program's order.
+        words: 32-bit words of every tensor.
+    """
+
+    program: Program
+    gathers: list[Gather] = dataclasses.field(default_factory=list)
+    calls: list[Call] = dataclasses.field(default_factory=list)
+    outputs: list[Tensor] = dataclasses.field(default_factory=list)
+    words: dict[Tensor, int] = dataclasses.field(default_factory=dict)
+
+
+def calls_of(program: Program) -> Calls:
+    """The calls of a fused program.
+
+    Raises:
+        LoweringError: an operator, or a size, that the engine has no shader for.
+    """
+    return _Writer(program).run()
+
+
+class _Writer:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.made = Calls(program)
+        self.values = {
+            node: value
+            for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
+        }
+        self.tensors: dict[Node, Tensor] = {}
+        self.views: dict[Node, torch.Tensor] = {}
+        """Of every node, a tensor without values: how its elements lie in its tensor, which is dense."""
+        self.rules: dict[Any, Callable[[Node], None]] = {
+            zo.matmul: self._matmul,
+            zo.add_matmul: self._matmul,
+            zo.attention: self._attention,
+            zo.attention_gradient: self._attention,
+            zo.label_logprobs: self._labels,
+            zo.label_gradient: self._labels,
+            zo.embedding_int4: self._packed_rows,
+            aten.embedding: self._rows_of_table,
+            aten._to_copy: self._numbers,
+            aten.slice_scatter: self._interleaved,
+            **dict.fromkeys(_INTEGERS, self._linear),
+            **dict.fromkeys(_INPUT_GRADIENTS, self._linear),
+            **{getattr(zo, f"rows_{count}"): self._row_program for count in range(1, 7)},
+        }
+
+    def run(self) -> Calls:
+        for node in self.program.module.graph.nodes:
+            if node.op == "placeholder":
+                self._name(node, node, 0)
+            elif node.op == "call_function":
+                self._call(node)
+        self.made.outputs = [self._tensor(node) for node in outputs(self.program).values()]
+        return self.made
+
+    # --- tensors -----------------------------------------------------------------------------------
+
+    def _name(self, node: Node, owner: Node, number: int) -> None:
+        """A node whose elements are those of a tensor, in order."""
+        self.tensors[node] = owner, number
+        value = node.meta["val"]
+        self.views[node] = torch.empty(value.shape, device="meta")
+        self.made.words.setdefault((owner, number), -(-value.nbytes // 4))
+
+    def _tensor(self, node: Node) -> Tensor:
+        """The tensor that has the elements of ``node`` in order: its own, or a copy of that."""
+        self._densely(node)
+        return self.tensors[node]
+
+    def _densely(self, node: Node) -> None:
+        if node not in self.tensors:  # a constant
+            self._alone(node)
+        view, owner = self.views[node], self.tensors[node]
+        words = self.made.words[owner]
+        bytes_of_view = view.numel() * node.meta["val"].element_size()
+        if view.is_contiguous() and not view.storage_offset() and -(-bytes_of_view // 4) == words:
+            return
+        if node.meta["val"].dtype != torch.float32 or view.dim() > _MOST_DIMS or not view.numel():
+            raise self._refused(node, "values in other order than they are stored in")
+        whole_rows = view.dim() > 1 and view.stride(-1) == 1
+        dims = tuple(view.shape[:-1] if whole_rows else view.shape) or (1,)
+        strides = tuple(view.stride()[: len(dims)]) or (0,)
+        width = view.shape[-1] if whole_rows else 1
+        program = RowProgram(dims, [Read(width, int(view.storage_offset()), strides)], [width], [0])
+        copied = (node, _COPY)
+        self.made.words[copied] = view.numel()
+        self._rows(node, program, [owner], [copied])
+        self.tensors[node] = copied
+        self.views[node] = torch.empty(view.shape, device="meta")
+
+    def _optional(self, node: Node | None) -> Tensor | None:
+        return None if node is None else self._tensor(node)
+
+    def _result(self, node: Node) -> Tensor:
+        self._name(node, node, 0)
+        return self.tensors[node]
+
+    def _results(self, node: Node) -> list[Tensor]:
+        """Those of a call that gives several, also where nothing reads one."""
+        for number, value in enumerate(node.meta["val"]):
+            self.made.words[node, number] = -(-value.nbytes // 4)
+        return [(node, number) for number in range(len(node.meta["val"]))]
+
+    def _refused(self, node: Node, found: str) -> LoweringError:
+        return LoweringError(
+            f"program {self.program.name}, {node.format_node()}"[:300],
+            found=found,
+            expected="what the Vulkan engine has a shader for",
+            fix="Report the model's architecture, or compile for another target.",
+        )
+
+    def _call(self, node: Node) -> None:
+        packet = getattr(node.target, "overloadpacket", node.target)
+        source: Any = node.args[0] if node.args else None
+        if packet is operator.getitem:
+            self._name(node, source, node.args[1])  # type: ignore[arg-type]
+        elif packet in RESHAPES or (
+            packet in COPIES and source.meta["val"].dtype == node.meta["val"].dtype
+        ):
+            self._view(node, source, lambda view: view.view(node.meta["val"].shape))
+        elif packet in _VIEWS:
+            operator_of: Any = node.target
+            self._view(node, source, lambda view: operator_of(view, *arguments(node)[1:]))
+        elif packet in self.rules:
+            self.rules[packet](node)
+        elif packet is aten.full:
+            pass  # made where it is read, as parts that are put into zeros need none
+        elif treats_rows_alone(node) and len(node.meta["val"].shape) <= _MOST_DIMS + 1:
+            self._alone(node)
+        else:
+            raise self._refused(node, f"the operator {node.target}")
+
+    def _view(
+        self, node: Node, source: Node, viewed: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        try:
+            view = viewed(self.views[source])
+        except RuntimeError:
+            # Strides cannot say it.
+            self._densely(source)
+            view = viewed(self.views[source])
+        self.tensors[node], self.views[node] = self.tensors[source], view
+
+    # --- products ----------------------------------------------------------------------------------
+
+    def _input(self, node: Node) -> Value | None:
+        """The input that a node is, regrouped at most."""
+        while is_call(node, *RESHAPES):
+            node = node.args[0]  # type: ignore[assignment]
+        return self.values.get(node)
+
+    def _weight(self, node: Node) -> Value | None:
+        """The input that a matrix is, where that is a weight."""
+        value = self._input(node)
+        return value if value is not None and value.role == "weight" else None
+
+    def _matmul(self, node: Node) -> None:
+        *added, a, b, transpose_a, transpose_b = arguments(node)
+        *lead, rows, columns = node.meta["val"].shape
+        reads: dict[str, Any] = {"add": self._tensor(added[0]) if added else None, "bias": None}
+        weights: dict[str, Weight] = {}
+        for key, matrix in (("a", a), ("b", b)):
+            weight = self._weight(matrix)
+            if weight is not None and not weights:
+                weights[key] = Weight("fp32", weight)
+            else:
+                reads[key] = self._tensor(matrix)
+        sizes = {
+            "batch": math.prod(lead),
+            "rows": rows,
+            "columns": columns,
+            "depth": a.meta["val"].shape[-2 if transpose_a else -1],
+            "transposed": [bool(transpose_a), bool(transpose_b)],
+        }
+        self.made.calls.append(Call("product", reads, {"out": self._result(node)}, sizes, weights))
+
+    def _linear(self, node: Node) -> None:
+        forward = is_call(node, *_INTEGERS)
+        x, codes, scales, *bias = arguments(node)
+        is_int4 = is_call(node, zo.linear_int4, zo.linear_int4_input_gradient)
+        *lead, depth = x.meta["val"].shape
+        group = 2 * codes.meta["val"].shape[1] // scales.meta["val"].shape[1] if is_int4 else 0
+        stored = self._weight(codes), self._weight(scales)
+        if stored[0] is None or stored[1] is None:
+            raise self._refused(node, "a quantized matrix that is no input")
+        weight = Weight("int4" if is_int4 else "int8", stored[0], stored[1], group)
+        sizes = {
+            "batch": 1,
+            "rows": math.prod(lead),
+            "columns": node.meta["val"].shape[-1],
+            "depth": depth,
+            "transposed": [False, forward],
+        }
+        reads = {
+            "a": self._tensor(x),
+            "add": None,
+            "bias": self._optional(bias[0] if bias else None),
+        }
+        result = {"out": self._result(node)}
+        self.made.calls.append(Call("product", reads, result, sizes, {"b": weight}))
+
+    # --- tables ------------------------------------------------------------------------------------
+
+    def _gather(self, node: Node, table: Node, indices: Node, number: int) -> Tensor:
+        """Rows of ``table``, as the tensor ``number`` of ``node``."""
+        (base, _), view = self.tensors[indices], self.views[indices]
+        stored = self._input(table)
+        if stored is None or base not in self.values or not view.is_contiguous():
+            raise self._refused(node, "a lookup of indices that are no input, or in no input")
+        count = view.numel()
+        bytes_of_row = table.meta["val"][0].nbytes
+        to = node, number
+        self.made.words[to] = -(-count * bytes_of_row // 4)
+        first = int(view.storage_offset())
+        self.made.gathers.append(Gather(stored, self.values[base], first, count, to))
+        return to
+
+    def _rows_of_table(self, node: Node) -> None:
+        """Of float32 they are the result; of integers ``_numbers`` makes numbers."""
+        table, indices = arguments(node)[:2]
+        self._gather(node, table, indices, 0)
+        self._name(node, node, 0)
+
+    def _packed_rows(self, node: Node) -> None:
+        codes, scales, indices = arguments(node)
+        *lead, width = node.meta["val"].shape
+        reads: dict[str, Any] = {
+            "codes": self._gather(node, codes, indices, 1),
+            "scales": self._gather(node, scales, indices, 2),
+        }
+        group = width // scales.meta["val"].shape[1]
+        sizes = {"rows": math.prod(lead), "width": width, "group": group}
+        self.made.calls.append(Call("unpack", reads, {"out": self._result(node)}, sizes))
+
+    def _numbers(self, node: Node) -> None:
+        (source,) = arguments(node)
+        if source.meta["val"].dtype != torch.int8 or node.meta["val"].dtype != torch.float32:
+            raise self._refused(node, f"a conversion of {source.meta['val'].dtype}")
+        reads: dict[str, Any] = {"codes": self._tensor(source), "scales": None}
+        sizes = {"rows": 1, "width": node.meta["val"].numel(), "group": 0}
+        self.made.calls.append(Call("unpack", reads, {"out": self._result(node)}, sizes))
+
+    # --- rows --------------------------------------------------------------------------------------
+
+    def _row_program(self, node: Node) -> None:
+        inputs, code, constants = arguments(node)
+        program = decode(code, constants)
+        several = len(program.outputs) > 1
+        results = self._results(node) if several else [self._result(node)]
+        self._rows(node, program, [self._tensor(one) for one in inputs], results)
+
+    def _alone(self, node: Node) -> None:
+        """A call that treats each row alone, by itself."""
+
+        def read(
+            node: Node, moves: tuple[RowMove, ...], *, top: bool
+        ) -> Leaf | tuple[Node, tuple[RowMove, ...]]:
+            return (node, moves) if top else Leaf(node, (), moves)
+
+        writer = RowWriter(read, [node])
+        inputs = [self._tensor(leaf.node) for leaf in writer.leaves()]
+        self._rows(node, writer.program, inputs, [self._result(node)])
+
+    def _interleaved(self, node: Node) -> None:
+        """A part put to every n-th column of zeros: rows of n columns, of which it has one."""
+        below, part, axis, start, _, step = [*arguments(node), 0, None, None, 1][:6]
+        shape = node.meta["val"].shape
+        is_zero = is_call(below, aten.full) and not arguments(below)[1]
+        if not is_zero or axis % len(shape) != len(shape) - 1 or shape[-1] % step:
+            raise self._refused(node, "a part put into a tensor")
+        inputs = [self._tensor(part)]
+        count = part.meta["val"].numel()
+        code = [(int(Op.FILL), 1, -1, 0, 0), (int(Op.PUT), 1, 0, 0, start or 0)]
+        program = RowProgram((count,), [Read(1, 0, (1,))], [1, step], [1], code, [0.0])
+        self._rows(node, program, inputs, [self._result(node)])
+
+    def _rows(
+        self, node: Node, program: RowProgram, inputs: list[Tensor], results: list[Tensor]
+    ) -> None:
+        try:
+            phases = phases_of(program)
+        except NotPhases as error:
+            raise self._refused(node, f"a row program of {error}") from error
+        sizes: dict[str, Any] = {
+            "dims": list(program.dims),
+            "reads": [[read.width, read.offset, *read.strides] for read in program.reads],
+            "constants": [_bits(constant) for constant in program.constants],
+            "phases": [
+                {
+                    "width": phase.width,
+                    "once": phase.once,
+                    "code": [number for line in phase.code for number in line],
+                    "results": phase.results,
+                }
+                for phase in phases
+            ],
+        }
+        self.made.calls.append(Call("rows", {"inputs": [*inputs]}, {"outputs": [*results]}, sizes))
+
+    # --- attention and labels ----------------------------------------------------------------------
+
+    def _attention(self, node: Node) -> None:
+        backward = is_call(node, zo.attention_gradient)
+        q, k, v, bias, *others = arguments(node)
+        scale, causal, window = others[-3:]
+        reads: dict[str, Any] = {
+            "q": self._tensor(q),
+            "k": self._tensor(k),
+            "v": self._tensor(v),
+            "bias": self._optional(bias),
+        }
+        names = ("out", "lse", "gradient") if backward else ()
+        reads |= {name: self._tensor(one) for name, one in zip(names, others, strict=False)}
+        batches, tokens, heads, depth = q.meta["val"].shape
+        _, _, groups, width = v.meta["val"].shape
+        sizes = {
+            "batches": batches,
+            "tokens": tokens,
+            "heads": heads,
+            "groups": groups,
+            "depth": depth,
+            "width": width,
+            "scale": _bits(scale),
+            "causal": bool(causal),
+            "window": window,
+        }
+        results = ("dq", "dk", "dv") if backward else ("out", "lse")
+        writes = dict(zip(results, self._results(node), strict=True))
+        op = "attention_gradient" if backward else "attention"
+        self.made.calls.append(Call(op, reads, {**writes}, sizes))
+
+    def _labels(self, node: Node) -> None:
+        logits, tokens, *weights = arguments(node)
+        if self._tensor(tokens)[0] not in self.values:
+            raise self._refused(node, "labels that are no input")
+        *copies, entries, vocabulary = logits.meta["val"].shape
+        reads: dict[str, Any] = {
+            "logits": self._tensor(logits),
+            "tokens": self._tensor(tokens),
+            "weights": self._optional(weights[0] if weights else None),
+        }
+        names = ("logprobs", "is_argmax", "gradient")
+        writes = dict(zip(names, self._results(node), strict=False))
+        sizes = {"copies": math.prod(copies), "entries": entries, "vocabulary": vocabulary}
+        self.made.calls.append(Call("labels", reads, {**writes}, sizes))
+
+
+def _bits(number: float) -> int:
+    """A float32 as an integer, which JSON can say of every one."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    return int(bits)

@@ -1,0 +1,1 @@
+"""ExecuTorch with the Vulkan delegate, on Android's GPU."""

@@ -1,0 +1,421 @@
+#include "engines/vulkan/program_file.h"
+
+#include <algorithm>
+
+#include "engines/vulkan/row_call.h"
+#include "session/storage/json_reader.h"
+#include "session/storage/sizes.h"
+
+namespace zoexport {
+namespace vulkan {
+namespace {
+
+const char* const kFormat = "zoexport-vulkan-1";
+constexpr int64_t kMostWords = static_cast<int64_t>(kMostBytes / 4);
+constexpr size_t kMostCode = size_t{1} << 24;
+constexpr uint64_t kMostGroups = 65535;  // of an axis of a dispatch, on every device
+constexpr uint32_t kNone = UINT32_MAX;   // of a tensor that a shader does not get
+
+constexpr uint32_t kTile = 32, kSlice = 64;                         // of shaders/attention.glsl
+constexpr uint32_t kProductRows = 64, kProductColumns = 64;         // of shaders/product.comp
+constexpr uint32_t kUnpackThreads = 128, kMostUnpackGroups = 1024;  // of shaders/unpack.comp
+constexpr uint32_t kPool = 0, kFloats = 1, kInt4 = 2, kInt8 = 3;    // where product.comp finds a matrix
+
+uint64_t parts(uint64_t count, uint64_t size) { return (count + size - 1) / size; }
+
+uint64_t bytes_of(const ValueSpec& value) {
+  uint64_t bytes = dtype_bytes(value.dtype);
+  for (const Dimension& size : value.shape) {
+    bytes = size_product(bytes, static_cast<uint64_t>(std::max<int64_t>(size.max, 0)));
+  }
+  return bytes;
+}
+
+// Bytes of a row of a table.
+uint64_t row_bytes(const ValueSpec& value) {
+  ValueSpec row = value;
+  row.shape.erase(row.shape.begin());
+  return bytes_of(row);
+}
+
+class Reader {
+ public:
+  Reader(const ProgramSpec& spec, const JsonNode& node, ProgramFile& file) : spec_(spec), node_(node), file_(file) {}
+
+  Program read() {
+    program_.words = static_cast<uint64_t>(node_.member("words").integer(1, kMostWords));
+    read_inputs();
+    read_outputs();
+    for (const JsonNode& gather : node_.member("gathers").items()) {
+      read_gather(gather);
+    }
+    for (const JsonNode& call : node_.member("calls").items()) {
+      read_call(call);
+    }
+    return std::move(program_);
+  }
+
+ private:
+  // The word at which `count` words of the pool begin.
+  uint32_t place(const JsonNode& node, uint64_t count) const {
+    if (count > program_.words) {
+      node.problem("a tensor within the pool");
+      return 0;
+    }
+    return static_cast<uint32_t>(node.integer(0, static_cast<int64_t>(program_.words - count)));
+  }
+
+  uint32_t size(const JsonNode& call, const char* key, int64_t least = 1, int64_t most = kMostWords) const {
+    return static_cast<uint32_t>(call.member(key).integer(least, most));
+  }
+
+  void read_inputs() {
+    const JsonNode list = node_.member("inputs");
+    const std::vector<JsonNode> items = list.items();
+    if (items.size() != spec_.inputs.size()) {
+      list.problem(std::to_string(spec_.inputs.size()) + " inputs, as the manifest has");
+      return;
+    }
+    for (size_t i = 0; i < items.size(); ++i) {
+      const uint64_t bytes = bytes_of(spec_.inputs[i]);
+      InputPlace found;
+      found.in_pool = items[i].has("pool");
+      found.in_window = items[i].has("window");
+      if (found.in_pool) {
+        found.word = place(items[i].member("pool"), parts(bytes, 4));
+      }
+      if (found.in_window && spec_.inputs[i].role != "weight") {
+        items[i].member("window").problem("none, as only weights stay the same");
+      }
+      if (found.in_window) {
+        found.window = window_of(items[i]);
+        found.at = window_place(items[i].member("at"), found.window, bytes);
+      }
+      program_.inputs.push_back(found);
+    }
+  }
+
+  size_t window_of(const JsonNode& node) const {
+    const int64_t last = static_cast<int64_t>(file_.windows.size()) - 1;
+    return static_cast<size_t>(node.member("window").integer(0, std::max<int64_t>(last, 0)));
+  }
+
+  // The byte of a window at which `bytes` begin.
+  uint64_t window_place(const JsonNode& node, size_t window, uint64_t bytes) const {
+    const uint64_t room = window < file_.windows.size() ? file_.windows[window] : 0;
+    if (bytes > room) {
+      node.problem("a matrix within its window");
+      return 0;
+    }
+    const auto at = static_cast<uint64_t>(node.integer(0, static_cast<int64_t>(room - bytes)));
+    if (at % 4 != 0) {
+      node.problem("a multiple of 4");
+    }
+    return at;
+  }
+
+  void read_outputs() {
+    const JsonNode list = node_.member("outputs");
+    const std::vector<JsonNode> items = list.items();
+    if (items.size() != spec_.outputs.size()) {
+      list.problem(std::to_string(spec_.outputs.size()) + " outputs, as the manifest has");
+      return;
+    }
+    for (size_t i = 0; i < items.size(); ++i) {
+      program_.outputs.push_back(place(items[i], parts(bytes_of(spec_.outputs[i]), 4)));
+    }
+  }
+
+  // An input of whole numbers of 64 bits, of which `needed` are read.
+  size_t read_indices(const JsonNode& node, uint64_t needed) const {
+    const auto input = static_cast<size_t>(node.integer(0, static_cast<int64_t>(spec_.inputs.size()) - 1));
+    if (input >= spec_.inputs.size() || spec_.inputs[input].dtype != ZO_INT64 ||
+        size_product(needed, sizeof(int64_t)) > bytes_of(spec_.inputs[input])) {
+      node.problem("an input of int64 with so many numbers");
+      return 0;
+    }
+    return input;
+  }
+
+  void read_gather(const JsonNode& node) {
+    Gather gather{};
+    const JsonNode table = node.member("table");
+    gather.table = static_cast<size_t>(table.integer(0, static_cast<int64_t>(spec_.inputs.size()) - 1));
+    gather.first = size(node, "first", 0);
+    gather.count = size(node, "count");
+    gather.indices = read_indices(node.member("indices"), gather.first + gather.count);
+    if (gather.table >= spec_.inputs.size() || spec_.inputs[gather.table].shape.empty()) {
+      table.problem("an input with rows");
+      return;
+    }
+    const uint64_t bytes = size_product(gather.count, row_bytes(spec_.inputs[gather.table]));
+    gather.to = place(node.member("to"), parts(bytes, 4));
+    program_.gathers.push_back(gather);
+  }
+
+  void read_call(const JsonNode& call) {
+    const std::string op = call.member("op").text();
+    if (op == "product") {
+      read_product(call);
+    } else if (op == "unpack") {
+      read_unpack(call);
+    } else if (op == "rows") {
+      add(call, read_row_call(call, program_.words, file_.code));
+    } else if (op == "attention") {
+      read_attention(call, false);
+    } else if (op == "attention_gradient") {
+      read_attention(call, true);
+    } else if (op == "labels") {
+      read_labels(call);
+    } else {
+      call.member("op").problem("a call that this engine has");
+    }
+  }
+
+  void add(const JsonNode& call, Dispatch dispatch) {
+    for (size_t i = 0; i < dispatch.writes.size(); ++i) {
+      const Span& written = dispatch.writes[i];
+      const auto meets = [&](const Span& other) { return &other != &written && written.meets(other); };
+      if (std::any_of(dispatch.reads.begin(), dispatch.reads.end(), meets) ||
+          std::any_of(dispatch.writes.begin(), dispatch.writes.end(), meets)) {
+        call.problem("results that overlap nothing else of the call");
+      }
+    }
+    for (const uint32_t groups : dispatch.groups) {
+      if (groups == 0 || groups > kMostGroups) {
+        call.problem("sizes that a dispatch can have");
+      }
+    }
+    if (file_.code.size() > kMostCode) {
+      call.problem("row programs of " + std::to_string(kMostCode) + " words together, at most");
+    }
+    program_.dispatches.push_back(std::move(dispatch));
+  }
+
+  // A tensor of `count` words that a dispatch reads; kNone where the call has none.
+  uint32_t reads(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch,
+                 bool optional = false) const {
+    if (optional && !call.has(key)) {
+      return kNone;
+    }
+    const uint32_t at = place(call.member(key), count);
+    dispatch.reads.push_back({at, at + count});
+    return at;
+  }
+  uint32_t writes(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch) const {
+    const uint32_t at = place(call.member(key), count);
+    dispatch.writes.push_back({at, at + count});
+    return at;
+  }
+
+  static void set_groups(Dispatch& dispatch, uint64_t x, uint64_t y, uint64_t z) {
+    const uint64_t groups[] = {x, y, z};
+    for (size_t i = 0; i < 3; ++i) {
+      dispatch.groups[i] = static_cast<uint32_t>(std::min<uint64_t>(groups[i], UINT32_MAX));
+    }
+  }
+
+  struct Matrix {
+    uint32_t from = kPool;
+    uint32_t at = 0;
+    uint32_t scales = 0;
+    uint32_t group = 1;
+  };
+
+  // An operand of a product: a word of the pool, or a weight of a window, which is (rows, width) as it is stored.
+  Matrix read_matrix(const JsonNode& call, const char* key, uint64_t batch, uint64_t rows, uint64_t width,
+                     Dispatch& dispatch) const {
+    const JsonNode node = call.member(key);
+    Matrix matrix;
+    if (!node.is_object()) {
+      matrix.at = reads(call, key, size_product(batch, size_product(rows, width)), dispatch);
+      return matrix;
+    }
+    const std::string kind = node.member("kind").text();
+    const uint64_t elements = size_product(rows, width);
+    dispatch.window = window_of(node);
+    uint64_t bytes = size_product(elements, 4), scales = 0;
+    matrix.from = kFloats;
+    if (kind == "int4") {
+      matrix.from = kInt4;
+      matrix.group = static_cast<uint32_t>(node.member("group").integer(32, kMostWords));
+      if (width % matrix.group != 0 || matrix.group % 32 != 0) {
+        node.member("group").problem("a multiple of 32 that divides the width");
+        return matrix;
+      }
+      bytes = elements / 2;
+      scales = size_product(rows, width / matrix.group * 2);
+    } else if (kind == "int8") {
+      matrix.from = kInt8;
+      bytes = elements;
+      scales = size_product(rows, 4);
+    } else if (kind != "fp32") {
+      node.member("kind").problem("fp32, int8 or int4");
+    }
+    if (batch != 1) {
+      node.problem("one matrix for a batch of one");
+    }
+    // A shader reads whole words.
+    matrix.at = static_cast<uint32_t>(window_place(node.member("at"), dispatch.window, 4 * parts(bytes, 4)) / 4);
+    if (scales > 0) {
+      matrix.scales =
+          static_cast<uint32_t>(window_place(node.member("scales"), dispatch.window, 4 * parts(scales, 4)) / 4);
+    }
+    return matrix;
+  }
+
+  void read_product(const JsonNode& call) {
+    const uint32_t batch = size(call, "batch"), rows = size(call, "rows"), columns = size(call, "columns"),
+                   depth = size(call, "depth");
+    const std::vector<JsonNode> transposed = call.member("transposed").items();
+    if (transposed.size() != 2) {
+      call.member("transposed").problem("two words, true or false");
+      return;
+    }
+    const bool turned_a = transposed[0].boolean(), turned_b = transposed[1].boolean();
+    Dispatch dispatch{Shader::kProduct};
+    const Matrix a = turned_a ? read_matrix(call, "a", batch, depth, rows, dispatch)
+                              : read_matrix(call, "a", batch, rows, depth, dispatch);
+    const Matrix b = turned_b ? read_matrix(call, "b", batch, columns, depth, dispatch)
+                              : read_matrix(call, "b", batch, depth, columns, dispatch);
+    if (a.from != kPool && (a.from != kFloats || b.from != kPool)) {
+      call.member("a").problem("numbers of the pool, or fp32 weights beside numbers of the pool");
+    }
+    const uint64_t results = size_product(batch, size_product(rows, columns));
+    const uint32_t add_at = reads(call, "add", results, dispatch, true);
+    const uint32_t bias = reads(call, "bias", columns, dispatch, true);
+    const uint32_t out = writes(call, "out", results, dispatch);
+    dispatch.constants = {a.from, b.from, turned_a, turned_b, add_at != kNone, bias != kNone};
+    dispatch.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, add_at, bias, out};
+    set_groups(dispatch, parts(columns, kProductColumns), parts(rows, kProductRows), batch);
+    add(call, std::move(dispatch));
+  }
+
+  void read_unpack(const JsonNode& call) {
+    const uint32_t rows = size(call, "rows"), width = size(call, "width"), group = size(call, "group", 0);
+    const uint64_t elements = size_product(rows, width);
+    Dispatch dispatch{Shader::kUnpack, {group > 0}};
+    if (group > 0 && (group % 32 != 0 || width % group != 0)) {
+      call.member("group").problem("a multiple of 32 that divides the width, or 0");
+      return;
+    }
+    const uint32_t codes = reads(call, "codes", group > 0 ? elements / 8 : parts(elements, 4), dispatch);
+    const uint32_t scales = group > 0 ? reads(call, "scales", parts(elements / group, 2), dispatch) : 0;
+    const uint32_t out = writes(call, "out", elements, dispatch);
+    dispatch.pushed = {static_cast<uint32_t>(elements), codes, scales, std::max<uint32_t>(group, 1), out};
+    set_groups(dispatch, std::min<uint64_t>(parts(elements, kUnpackThreads), kMostUnpackGroups), 1, 1);
+    add(call, std::move(dispatch));
+  }
+
+  void read_attention(const JsonNode& call, bool gradient) {
+    const uint32_t batches = size(call, "batches"), tokens = size(call, "tokens"), heads = size(call, "heads"),
+                   groups = size(call, "groups"), depth = size(call, "depth"), width = size(call, "width");
+    const auto scale = static_cast<uint32_t>(call.member("scale").integer(0, UINT32_MAX));
+    const bool causal = call.member("causal").boolean();
+    const uint32_t window = size(call, "window", 0);
+    if (heads % groups != 0) {
+      call.member("groups").problem("a number that divides heads");
+      return;
+    }
+    const uint64_t rows = size_product(batches, tokens);
+    const auto tensor = [&](uint64_t of_heads, uint64_t size_of_head) {
+      return size_product(rows, size_product(of_heads, size_of_head));
+    };
+    Dispatch first{Shader::kAttention};
+    const uint32_t q = reads(call, "q", tensor(heads, depth), first);
+    const uint32_t k = reads(call, "k", tensor(groups, depth), first);
+    const uint32_t v = reads(call, "v", tensor(groups, width), first);
+    const uint32_t bias = reads(call, "bias", rows, first, true);
+    const uint64_t outs = tensor(heads, width);
+    const std::vector<uint32_t> sizes = {tokens, heads, groups, depth, width, scale, causal, window, q, k, v, bias};
+    first.pushed = sizes;
+    if (!gradient) {
+      first.pushed.push_back(writes(call, "out", outs, first));
+      first.pushed.push_back(writes(call, "lse", tensor(heads, 1), first));
+      set_groups(first, parts(tokens, kTile), heads, size_product(batches, parts(width, kSlice)));
+      add(call, std::move(first));
+      return;
+    }
+    first.shader = Shader::kAttentionGradient;
+    first.pushed.push_back(reads(call, "out", outs, first));
+    first.pushed.push_back(reads(call, "lse", tensor(heads, 1), first));
+    first.pushed.push_back(reads(call, "gradient", outs, first));
+    Dispatch second = first;
+    const uint32_t dq = writes(call, "dq", tensor(heads, depth), first);
+    const uint32_t dk = writes(call, "dk", tensor(groups, depth), second);
+    const uint32_t dv = writes(call, "dv", tensor(groups, width), second);
+    for (Dispatch* dispatch : {&first, &second}) {
+      dispatch->pushed.insert(dispatch->pushed.end(), {dq, dk, dv});
+    }
+    first.constants = {0};
+    second.constants = {1};
+    set_groups(first, parts(tokens, kTile), heads, size_product(batches, parts(depth, kSlice)));
+    set_groups(second, parts(tokens, kTile), groups, size_product(batches, parts(std::max(depth, width), kSlice)));
+    add(call, std::move(first));
+    add(call, std::move(second));
+  }
+
+  void read_labels(const JsonNode& call) {
+    const uint32_t copies = size(call, "copies"), entries = size(call, "entries"),
+                   vocabulary = size(call, "vocabulary");
+    const uint64_t rows = size_product(copies, entries);
+    const uint64_t logits = size_product(rows, vocabulary);
+    const bool gradient = call.has("gradient");
+    const size_t tokens = read_indices(call.member("tokens"), entries);
+    if (tokens >= program_.inputs.size() || !program_.inputs[tokens].in_pool) {
+      call.member("tokens").problem("an input that is in the pool");
+      return;
+    }
+    Dispatch dispatch{Shader::kLabels, {gradient}};
+    const uint64_t first = program_.inputs[tokens].word;
+    dispatch.reads.push_back({first, first + 2 * uint64_t{entries}});
+    dispatch.pushed = {entries, vocabulary, reads(call, "logits", logits, dispatch), static_cast<uint32_t>(first),
+                       gradient ? reads(call, "weights", rows, dispatch) : kNone};
+    dispatch.pushed.push_back(writes(call, "logprobs", rows, dispatch));
+    dispatch.pushed.push_back(writes(call, "is_argmax", rows, dispatch));
+    dispatch.pushed.push_back(gradient ? writes(call, "gradient", logits, dispatch) : kNone);
+    program_.labels.push_back({tokens, vocabulary});
+    set_groups(dispatch, rows, 1, 1);
+    add(call, std::move(dispatch));
+  }
+
+  const ProgramSpec& spec_;
+  const JsonNode& node_;
+  ProgramFile& file_;
+  Program program_;
+};
+
+}  // namespace
+
+Result<ProgramFile> read_program_file(const std::string& text, const std::string& path,
+                                      const std::vector<const ProgramSpec*>& programs) {
+  const char* const fix = "Compile the bundle with this version of zoexport, or copy it again.";
+  ZO_ASSIGN(document, parse_json(text.data(), text.data() + text.size(), ZO_ENGINE_ERROR, path, fix));
+  JsonProblems problems(ZO_ENGINE_ERROR, path, fix);
+  const JsonNode root(&document, "", &problems);
+  ProgramFile file;
+  const JsonNode format = root.member("format");
+  if (format.text() != kFormat) {
+    format.problem(std::string("\"") + kFormat + "\"");
+  }
+  ZO_TRY(problems.status());
+  for (const JsonNode& window : root.member("windows").items()) {
+    file.windows.push_back(static_cast<uint64_t>(window.integer(0, static_cast<int64_t>(kMostBytes))));
+  }
+  if (file.windows.empty() || file.windows.size() > kMostWindows) {
+    root.member("windows").problem("1 to " + std::to_string(kMostWindows) + " windows");
+  }
+  ZO_TRY(problems.status());
+  const JsonNode all = root.member("programs");
+  for (const ProgramSpec* spec : programs) {
+    const JsonNode node = all.member(spec->method.c_str());
+    Program program = Reader(*spec, node, file).read();
+    ZO_TRY(problems.status());
+    file.words = std::max(file.words, program.words);
+    file.programs[spec->method] = std::move(program);
+  }
+  return file;
+}
+
+}  // namespace vulkan
+}  // namespace zoexport

@@ -1,0 +1,89 @@
+// model.vulkan.json: the programs of a bundle as dispatches of this engine's shaders (docs/android-gpu.md has the format). It
+// may be a stranger's: whatever it says, no dispatch reads or writes outside of the buffers that are made for it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "session/manifest/manifest.h"
+#include "session/result.h"
+
+namespace zoexport {
+namespace vulkan {
+
+enum class Shader : uint8_t { kProduct, kUnpack, kRows, kAttention, kAttentionGradient, kLabels };
+inline constexpr size_t kShaders = 6;
+
+// Bytes that every device with Vulkan can bind as one buffer: the pool, or a window of weights.
+inline constexpr uint64_t kMostBytes = uint64_t{1} << 27;
+inline constexpr size_t kMostWindows = 16;
+inline constexpr size_t kMostPushed = 32;  // words of push constants: what every device takes
+
+// Words of the pool, from the first to before the last.
+struct Span {
+  uint64_t begin;
+  uint64_t end;
+  bool meets(const Span& other) const { return begin < other.end && other.begin < end; }
+};
+
+// One dispatch. `constants` are the shader's specialization constants, by number, or a row program (row_call.h); `pushed` its
+// push constants.
+struct Dispatch {
+  Shader shader = Shader::kProduct;
+  std::vector<uint32_t> constants = {};
+  std::vector<uint32_t> pushed = {};
+  uint32_t groups[3] = {1, 1, 1};
+  size_t window = 0;  // that it is given, whether it reads it or not
+  std::vector<Span> reads = {};
+  std::vector<Span> writes = {};
+};
+
+// Where an input is copied to before the dispatches.
+struct InputPlace {
+  bool in_pool = false;
+  bool in_window = false;
+  uint32_t word = 0;  // of the pool
+  size_t window = 0;
+  uint64_t at = 0;  // bytes
+};
+
+// Rows of the first axis of the input `table`, by `count` numbers of the input `indices` from `first` on, to a word of the
+// pool.
+struct Gather {
+  size_t table;
+  size_t indices;
+  uint64_t first;
+  uint64_t count;
+  uint32_t to;
+};
+
+// An input of labels, each of which is to be below `vocabulary`.
+struct LabelInput {
+  size_t input;
+  int64_t vocabulary;
+};
+
+struct Program {
+  uint64_t words = 0;  // of the pool
+  std::vector<InputPlace> inputs;
+  std::vector<uint32_t> outputs;  // the word at which each begins
+  std::vector<Gather> gathers;
+  std::vector<LabelInput> labels;
+  std::vector<Dispatch> dispatches;
+};
+
+struct ProgramFile {
+  uint64_t words = 0;                       // of the pool, which all programs share
+  std::vector<uint64_t> windows;            // bytes
+  std::vector<uint32_t> code;               // where row programs find their tensors
+  std::map<std::string, Program> programs;  // by the manifest's method
+};
+
+// Parses and checks `text`, the content of `path`, against the programs that the manifest has in that file.
+Result<ProgramFile> read_program_file(const std::string& text, const std::string& path,
+                                      const std::vector<const ProgramSpec*>& programs);
+
+}  // namespace vulkan
+}  // namespace zoexport

@@ -1,0 +1,20 @@
+// The shaders as SPIR-V, which the build compiles from shaders/*.comp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engines/vulkan/program_file.h"
+
+namespace zoexport {
+namespace vulkan {
+
+struct ShaderCode {
+  const uint32_t* words;
+  size_t count;
+};
+
+ShaderCode shader_code(Shader shader);
+
+}  // namespace vulkan
+}  // namespace zoexport

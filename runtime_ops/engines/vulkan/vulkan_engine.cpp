@@ -1,0 +1,189 @@
+// Programs of a bundle on a GPU, through Vulkan: each is recorded once and submitted as one, over memory that was planned
+// when it was compiled.
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <memory>
+
+#include "engines/engine.h"
+#include "engines/vulkan/device.h"
+#include "engines/vulkan/program_file.h"
+
+namespace zoexport {
+namespace {
+
+using vulkan::Device;
+
+Failure failed(const ProgramSpec& program, const std::string& found, const std::string& expected) {
+  return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, expected,
+          "Compile the bundle again."};
+}
+
+// What was copied to a place of a window last, and where that ends.
+struct Brought {
+  uint64_t end;
+  const void* data;
+};
+
+// A program file with the buffers that its programs share.
+struct Loaded {
+  vulkan::ProgramFile file;
+  Device::Buffer pool, code;
+  std::vector<Device::Buffer> windows;
+  std::vector<std::map<uint64_t, Brought>> brought;  // by window and byte
+  std::vector<VkDescriptorSet> sets;
+  std::map<std::string, VkCommandBuffer> commands;  // by method
+};
+
+class VulkanEngine : public Engine {
+ public:
+  VulkanEngine(const Manifest& manifest, const BundleFiles& files, std::unique_ptr<Device> device)
+      : manifest_(manifest), files_(files), device_(std::move(device)) {}
+
+  Status load(const ProgramSpec& program) override {
+    std::unique_ptr<Loaded>& loaded = loaded_[program.file];
+    if (loaded == nullptr) {
+      ZO_ASSIGN(opened, open_file(program));
+      loaded = std::move(opened);
+    }
+    if (loaded->commands.count(program.method) == 0) {
+      ZO_ASSIGN(commands, device_->record(loaded->file.programs.at(program.method).dispatches, loaded->sets));
+      loaded->commands[program.method] = commands;
+    }
+    return {};
+  }
+
+  Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
+             const std::vector<Tensor>& outputs) override {
+    Loaded& loaded = *loaded_.at(program.file);
+    const vulkan::Program& planned = loaded.file.programs.at(program.method);
+    for (const vulkan::LabelInput& labels : planned.labels) {
+      const Tensor& input = inputs[labels.input];
+      const auto* tokens = static_cast<const int64_t*>(input.data);
+      ZO_TRY(check_below(program, input, tokens, input.bytes / sizeof(int64_t), labels.vocabulary));
+    }
+    for (const vulkan::Gather& gather : planned.gathers) {
+      ZO_TRY(copy_rows(program, gather, inputs, loaded.pool.data));
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const vulkan::InputPlace& place = planned.inputs[i];
+      if (place.in_pool) {
+        std::memcpy(loaded.pool.data + uint64_t{place.word} * 4, inputs[i].data, inputs[i].bytes);
+      }
+      if (place.in_window) {
+        bring(loaded, place, inputs[i]);
+      }
+    }
+    ZO_TRY(device_->submit(loaded.commands.at(program.method)));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].data != nullptr) {
+        std::memcpy(outputs[i].data, loaded.pool.data + uint64_t{planned.outputs[i]} * 4, outputs[i].bytes);
+      }
+    }
+    return {};
+  }
+
+ private:
+  Result<std::unique_ptr<Loaded>> open_file(const ProgramSpec& program) {
+    std::vector<const ProgramSpec*> programs;
+    const auto add = [&](const std::vector<ProgramSpec>& some) {
+      for (const ProgramSpec& other : some) {
+        if (other.file == program.file) {
+          programs.push_back(&other);
+        }
+      }
+    };
+    add(manifest_.programs);
+    if (manifest_.generate) {
+      add(manifest_.generate->programs);
+    }
+    ZO_ASSIGN(opened, files_.open(program.file));
+    ZO_ASSIGN(text, opened.read());
+    ZO_ASSIGN(file, vulkan::read_program_file(text, opened.path(), programs));
+    auto loaded = std::make_unique<Loaded>();
+    ZO_ASSIGN(pool, device_->make_buffer(4 * file.words));
+    ZO_ASSIGN(code, device_->make_buffer(4 * file.code.size()));
+    if (!file.code.empty()) {
+      std::memcpy(code.data, file.code.data(), 4 * file.code.size());
+    }
+    for (const uint64_t bytes : file.windows) {
+      ZO_ASSIGN(window, device_->make_buffer(bytes));
+      ZO_ASSIGN(set, device_->bind(pool, window, code));
+      loaded->windows.push_back(window);
+      loaded->sets.push_back(set);
+    }
+    loaded->brought.resize(file.windows.size());
+    loaded->pool = pool;
+    loaded->code = code;
+    loaded->file = std::move(file);
+    return loaded;
+  }
+
+  static Status check_below(const ProgramSpec& program, const Tensor& input, const int64_t* numbers, size_t count,
+                            int64_t end) {
+    for (size_t i = 0; i < count; ++i) {
+      if (numbers[i] < 0 || numbers[i] >= end) {
+        return failed(program, std::to_string(numbers[i]) + " in " + input.name,
+                      "numbers from 0 to " + std::to_string(end - 1));
+      }
+    }
+    return {};
+  }
+
+  static Status copy_rows(const ProgramSpec& program, const vulkan::Gather& gather, const std::vector<Tensor>& inputs,
+                          uint8_t* pool) {
+    const Tensor& table = inputs[gather.table];
+    const Tensor& indices = inputs[gather.indices];
+    const auto* numbers = static_cast<const int64_t*>(indices.data) + gather.first;
+    const int64_t rows = table.shape[0];
+    ZO_TRY(check_below(program, indices, numbers, gather.count, rows));
+    const size_t bytes = table.bytes / static_cast<size_t>(rows);
+    uint8_t* to = pool + uint64_t{gather.to} * 4;
+    for (size_t i = 0; i < gather.count; ++i) {
+      std::memcpy(to + i * bytes, static_cast<const uint8_t*>(table.data) + static_cast<size_t>(numbers[i]) * bytes,
+                  bytes);
+    }
+    return {};
+  }
+
+  // Weights lie in a mapped file that does not change, so that what is in its place already need not be copied again.
+  static void bring(Loaded& loaded, const vulkan::InputPlace& place, const Tensor& input) {
+    std::map<uint64_t, Brought>& brought = loaded.brought[place.window];
+    const uint64_t end = place.at + input.bytes;
+    const auto known = brought.find(place.at);
+    if (known != brought.end() && known->second.data == input.data && known->second.end == end) {
+      return;
+    }
+    // Layers of several kinds share a window.
+    for (auto other = brought.begin(); other != brought.end();) {
+      other = other->first < end && place.at < other->second.end ? brought.erase(other) : std::next(other);
+    }
+    std::memcpy(loaded.windows[place.window].data + place.at, input.data, input.bytes);
+    brought[place.at] = {end, input.data};
+  }
+
+  const Manifest& manifest_;
+  const BundleFiles& files_;
+  std::unique_ptr<Device> device_;
+  std::map<std::string, std::unique_ptr<Loaded>> loaded_;  // by file
+};
+
+}  // namespace
+
+Result<nlohmann::json> list_vulkan_devices() {
+  ZO_ASSIGN(devices, vulkan::list_devices());
+  nlohmann::json found = nlohmann::json::array();
+  for (const vulkan::DeviceInfo& device : devices) {
+    found.push_back(
+        {{"name", device.name}, {"kind", device.kind}, {"version", device.version}, {"problem", device.problem}});
+  }
+  return found;
+}
+
+Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
+                                                   const std::string& cache) {
+  ZO_ASSIGN(device, Device::open(cache));
+  return std::unique_ptr<Engine>(std::make_unique<VulkanEngine>(manifest, files, std::move(device)));
+}
+
+}  // namespace zoexport

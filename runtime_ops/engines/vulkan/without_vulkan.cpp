@@ -1,0 +1,21 @@
+// A library without the Vulkan engine: built where no compiler of shaders was, or for systems without Vulkan.
+#include "engines/engine.h"
+
+namespace zoexport {
+
+namespace {
+
+Failure built_without(const std::string& where) {
+  return {ZO_ENGINE_ERROR, where, "a library that was built without the engine vulkan", "one that has it",
+          "Build it where glslangValidator and Vulkan's headers are (on Debian: glslang-tools, libvulkan-dev)."};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest&, const BundleFiles& files, const std::string&) {
+  return built_without("bundle " + files.path());
+}
+
+Result<nlohmann::json> list_vulkan_devices() { return built_without("Vulkan"); }
+
+}  // namespace zoexport

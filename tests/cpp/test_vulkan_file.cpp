@@ -1,0 +1,217 @@
+// Program files of the Vulkan engine: what is wrong with one is one message, and whatever was accepted stays within its buffers.
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <string>
+
+#include "check.h"
+#include "vulkan_files.h"
+
+namespace {
+
+using namespace zoexport;
+using vulkan::Dispatch;
+using vulkan::ProgramFile;
+using vulkan_files::value;
+
+// A lookup, a product of integers, a row program of two phases and attention: 4 rows of 32 numbers.
+const char* const kBody =
+    R"("inputs":[{},{"pool":0},{"window":0,"at":0},{"window":0,"at":64},{"pool":512}],"outputs":[384],)"
+    R"("gathers":[{"table":0,"indices":1,"first":0,"count":4,"to":16}],"calls":[)"
+    R"({"op":"product","batch":1,"rows":4,"columns":4,"depth":32,"transposed":[false,true],"a":16,)"
+    R"("b":{"kind":"int4","window":0,"at":0,"scales":64,"group":32},"bias":512,"out":160},)"
+    R"({"op":"rows","dims":[4],"reads":[[32,0,32],[4,0,4]],"inputs":[16,160],"outputs":[192],"constants":[1065353216],)"
+    R"("phases":[{"width":4,"once":0,"code":[50,0,1,0,0,0],"results":[["sum",0,0]]},)"
+    R"({"width":32,"once":1,"code":[0,1,536870912,1073741824,0,0,50,0,0,0,0,0,2,0,0,1,0,0,51,0,0,1,-4,8],)"
+    R"("results":[["store",0,0]]}]},)"
+    R"({"op":"attention","batches":1,"tokens":4,"heads":2,"groups":1,"depth":8,"width":8,"scale":1048576000,)"
+    R"("causal":true,"window":0,"q":192,"k":16,"v":48,"out":384,"lse":448},)"
+    R"({"op":"labels","copies":1,"entries":4,"vocabulary":8,"logits":192,"tokens":1,"weights":512,"logprobs":456,)"
+    R"("is_argmax":464,"gradient":480}])";
+constexpr uint64_t kWords = 516;
+
+ProgramSpec spec() {
+  ProgramSpec made;
+  made.inputs = {value("table", "weight", ZO_FLOAT32, {10, 32}), value("tokens", "tokens", ZO_INT64, {4}),
+                 value("codes", "weight", ZO_UINT8, {4, 16}), value("scales", "weight", ZO_BFLOAT16, {4, 1}),
+                 value("bias", "state", ZO_FLOAT32, {4})};
+  made.outputs = {value("out", "activation", ZO_FLOAT32, {4, 16})};
+  return made;
+}
+
+std::string whole() { return vulkan_files::file(kWords, kBody, "80"); }
+
+std::string altered(const std::string& from, const std::string& to) {
+  std::string text = whole();
+  const size_t at = text.find(from);
+  CHECK(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+// Whether a dispatch keeps to the pool and writes nothing that it reads.
+bool is_within(const Dispatch& dispatch, const ProgramFile& file, uint64_t words) {
+  bool fits = dispatch.window < file.windows.size() && dispatch.pushed.size() <= vulkan::kMostPushed;
+  for (const vulkan::Span& written : dispatch.writes) {
+    fits = fits && written.begin < written.end && written.end <= words;
+    for (const vulkan::Span& read : dispatch.reads) {
+      fits = fits && read.end <= words && !read.meets(written);
+    }
+  }
+  return fits && std::all_of(std::begin(dispatch.groups), std::end(dispatch.groups),
+                             [](uint32_t groups) { return groups > 0 && groups <= 65535; });
+}
+
+void test_a_whole_file() {
+  ProgramSpec program = spec();
+  const auto file = vulkan_files::read(whole(), program);
+  if (!CHECK(file.ok())) {
+    std::fprintf(stderr, "%s: %s; %s\n", file.failure().where.c_str(), file.failure().found.c_str(),
+                 file.failure().expected.c_str());
+    return;
+  }
+  const vulkan::Program& read = file->programs.at("p");
+  CHECK(read.dispatches.size() == 4 && read.gathers.size() == 1 && read.labels.size() == 1);
+  CHECK(!read.inputs[0].in_pool && !read.inputs[0].in_window && read.inputs[3].at == 64);
+  // rows, columns, depth, a, b, scales, group, add, bias, out
+  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 160}));
+  CHECK((read.dispatches[0].constants == std::vector<uint32_t>{0, 2, 0, 1, 0, 1}));
+  CHECK(read.dispatches[1].shader == vulkan::Shader::kRows && read.dispatches[1].pushed[1] == 32);
+  for (const Dispatch& dispatch : read.dispatches) {
+    CHECK(is_within(dispatch, *file, read.words));
+  }
+}
+
+// Of each fault: what stands there instead of what, and where the message says that it is.
+void test_faults() {
+  const char* const faults[][3] = {
+      {"zoexport-vulkan-1", "zoexport-vulkan-2", "format"},
+      {"\"windows\":[80]", "\"windows\":[134217729]", "windows[0]"},
+      {"\"windows\":[80]", "\"windows\":[]", "windows"},
+      {"\"words\":516", "\"words\":33554433", "programs.p.words"},
+      {"\"words\":516", "\"words\":515", "programs.p.inputs[4].pool"},
+      {"{\"pool\":0},", "", "programs.p.inputs"},
+      {"\"at\":64}", "\"at\":62}", "programs.p.inputs[3].at"},
+      {"\"at\":64}", "\"at\":76}", "programs.p.inputs[3].at"},
+      {"{\"pool\":512}", "{\"window\":0,\"at\":0}", "programs.p.inputs[4].window"},
+      {"\"outputs\":[384]", "\"outputs\":[453]", "programs.p.outputs[0]"},
+      {"\"outputs\":[384]", "\"outputs\":[]", "programs.p.outputs"},
+      {"\"table\":0", "\"table\":5", "programs.p.gathers[0].table"},
+      {"\"indices\":1", "\"indices\":4", "programs.p.gathers[0].indices"},
+      {"\"count\":4", "\"count\":5", "programs.p.gathers[0].indices"},
+      {"\"first\":0", "\"first\":1", "programs.p.gathers[0].indices"},
+      {"\"to\":16", "\"to\":389", "programs.p.gathers[0].to"},
+      {"\"op\":\"product\"", "\"op\":\"other\"", "programs.p.calls[0].op"},
+      {"\"rows\":4", "\"rows\":0", "programs.p.calls[0].rows"},
+      {"\"rows\":4", "\"rows\":33554432", "programs.p.calls[0].a"},
+      {"\"columns\":4", "\"columns\":5", "programs.p.calls[0].bias"},
+      {"[false,true]", "[false]", "programs.p.calls[0].transposed"},
+      {"\"group\":32", "\"group\":33", "programs.p.calls[0].b.group"},
+      {"\"kind\":\"int4\"", "\"kind\":\"int5\"", "programs.p.calls[0].b.kind"},
+      {"\"scales\":64", "\"scales\":76", "programs.p.calls[0].b.scales"},
+      {"\"batch\":1,\"rows\":4,\"columns\":4", "\"batch\":2,\"rows\":2,\"columns\":4", "programs.p.calls[0].b"},
+      {"\"out\":160", "\"out\":30", "programs.p.calls[0]"},
+      {"\"dims\":[4]", "\"dims\":[]", "programs.p.calls[1].dims"},
+      {"\"dims\":[4]", "\"dims\":[400,400]", "programs.p.calls[1].dims"},
+      {"[4,0,4]]", "[4,345,4]]", "programs.p.calls[1].reads[1]"},
+      {"[4,0,4]]", "[4,0]]", "programs.p.calls[1].reads[1]"},
+      {"\"inputs\":[16,160]", "\"inputs\":[16]", "programs.p.calls[1].reads"},
+      {"[50,0,1,0,0,0]", "[50,0,2,0,0,0]", "programs.p.calls[1].phases[0].code[2]"},
+      {"[50,0,1,0,0,0]", "[50,40,1,0,0,0]", "programs.p.calls[1].phases[0].code[1]"},
+      {"[50,0,1,0,0,0]", "[27,0,1,0,0,0]", "programs.p.calls[1].phases[0].code[0]"},
+      {"[50,0,1,0,0,0]", "[50,0,1,0,0]", "programs.p.calls[1].phases[0].code"},
+      {"[\"sum\",0,0]", "[\"sum\",1,0]", "programs.p.calls[1].phases[0].results[0][1]"},
+      {"[\"sum\",0,0]", "[\"sum\",0,16]", "programs.p.calls[1].phases[0].results[0][2]"},
+      {"[\"sum\",0,0]", "[\"product\",0,0]", "programs.p.calls[1].phases[0].results[0]"},
+      {"536870912", "536870913", "programs.p.calls[1].phases[1].code[2]"},
+      {"1073741824", "1073741825", "programs.p.calls[1].phases[1].code[3]"},
+      {"\"once\":1", "\"once\":5", "programs.p.calls[1].phases[1].once"},
+      {"[\"store\",0,0]", "[\"store\",0,1]", "programs.p.calls[1].phases[1].results[0][2]"},
+      {"[\"store\",0,0]", "[\"sum\",0,1]", "programs.p.calls[1].outputs"},
+      {"\"outputs\":[192]", "\"outputs\":[100]", "programs.p.calls[1]"},
+      {"\"groups\":1", "\"groups\":3", "programs.p.calls[2].groups"},
+      {"\"tokens\":4", "\"tokens\":100", "programs.p.calls[2].q"},
+      {"\"out\":384", "\"out\":190", "programs.p.calls[2]"},
+      {"\"tokens\":1,", "\"tokens\":0,", "programs.p.calls[3].tokens"},
+      {"\"entries\":4", "\"entries\":5", "programs.p.calls[3].tokens"},
+      {"\"weights\":512", "\"weights\":513", "programs.p.calls[3].weights"},
+      {"\"gradient\":480", "\"gradient\":456", "programs.p.calls[3]"},
+  };
+  for (const auto& fault : faults) {
+    ProgramSpec program = spec();
+    const auto file = vulkan_files::read(altered(fault[0], fault[1]), program);
+    const std::string where = file.ok() ? "nowhere" : file.failure().where;
+    if (!CHECK(where == std::string("model.vulkan.json, ") + fault[2])) {
+      std::fprintf(stderr, "%s for %s: %s\n", fault[1], fault[0], where.c_str());
+    }
+    CHECK(file.ok() || (file.failure().code == ZO_ENGINE_ERROR && !file.failure().found.empty() &&
+                        !file.failure().expected.empty() && !file.failure().fix.empty()));
+  }
+}
+
+// Numbers of a file are replaced by others, small and large: it is refused, or keeps to its buffers.
+void test_altered_numbers() {
+  const std::string text = whole();
+  const char* const numbers[] = {"0",
+                                 "1",
+                                 "3",
+                                 "4",
+                                 "15",
+                                 "16",
+                                 "31",
+                                 "63",
+                                 "64",
+                                 "255",
+                                 "512",
+                                 "515",
+                                 "516",
+                                 "517",
+                                 "4096",
+                                 "65536",
+                                 "33554432",
+                                 "536870912",
+                                 "1073741824",
+                                 "4294967295",
+                                 "9223372036854775807",
+                                 "-1",
+                                 "18446744073709551615",
+                                 "1e3",
+                                 "null",
+                                 "\"a\"",
+                                 "[]",
+                                 "{}"};
+  size_t accepted = 0, refused = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (std::isdigit(static_cast<unsigned char>(text[at])) == 0 || text[at - 1] == '-' ||
+        std::isdigit(static_cast<unsigned char>(text[at - 1])) != 0) {
+      continue;
+    }
+    size_t end = at;
+    while (std::isdigit(static_cast<unsigned char>(text[end])) != 0) {
+      ++end;
+    }
+    for (const char* number : numbers) {
+      ProgramSpec program = spec();
+      const auto file = vulkan_files::read(text.substr(0, at) + number + text.substr(end), program);
+      (file.ok() ? accepted : refused) += 1;
+      if (file.ok()) {
+        const vulkan::Program& read = file->programs.at("p");
+        for (const Dispatch& dispatch : read.dispatches) {
+          CHECK(is_within(dispatch, *file, read.words));
+        }
+        for (const vulkan::Gather& gather : read.gathers) {
+          CHECK(gather.to + 32 * gather.count <= read.words && gather.first + gather.count <= 4);
+        }
+      }
+    }
+  }
+  CHECK(accepted > 100 && refused > 1000);
+}
+
+}  // namespace
+
+int main() {
+  test_a_whole_file();
+  test_faults();
+  test_altered_numbers();
+  return check::result();
+}

@@ -1,0 +1,476 @@
+// The shaders on the device that Vulkan has, which is a CPU where no GPU is: products, attention, labels and row programs of
+// sizes that fill no tile, against the kernels of the CPU and sums in double.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "engines/vulkan/device.h"
+#include "kernels/attention.h"
+#include "kernels/int4.h"
+#include "kernels/label_logprobs.h"
+#include "rng/normal.h"
+#include "vulkan_files.h"
+
+namespace {
+
+using namespace zoexport;
+using vulkan::Device;
+using vulkan_files::value;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+using Floats = std::vector<float>;
+
+Floats noise(uint32_t id, size_t count) {
+  Floats values(count);
+  rng::normals(rng::Stream{7, id, 0, 0}, 0, count, values.data());
+  return values;
+}
+
+Device& device() {
+  static const std::unique_ptr<Device> shared = [] {
+    auto opened = Device::open();
+    if (!opened.ok()) {
+      const Failure& failure = opened.failure();
+      std::fprintf(stderr, "%s: %s; %s\n", failure.found.c_str(), failure.expected.c_str(), failure.fix.c_str());
+      std::exit(1);
+    }
+    return std::move(*opened);
+  }();
+  return *shared;
+}
+
+// Tensors one after another in the pool, in multiples of four words.
+class Pool {
+ public:
+  std::string add(const Floats& values) {
+    const size_t at = words_.size();
+    words_.insert(words_.end(), values.begin(), values.end());
+    words_.resize((words_.size() + 3) / 4 * 4, kNan);
+    return std::to_string(at);
+  }
+  std::string room(size_t count) { return add(Floats(count, kNan)); }
+
+  // Runs one call, and keeps what the pool holds afterwards.
+  void run(const std::string& call, const std::vector<uint8_t>& window = {}, const std::string& inputs = "",
+           ProgramSpec spec = {}) {
+    const std::string text = vulkan_files::file(
+        words_.size(), "\"inputs\":[" + inputs + "],\"outputs\":[],\"gathers\":[],\"calls\":[" + call + "]",
+        std::to_string((window.size() + 15) / 16 * 16));
+    const auto file = vulkan_files::read(text, spec);
+    if (!CHECK(file.ok())) {
+      std::fprintf(stderr, "%s: %s; %s\n", file.failure().where.c_str(), file.failure().found.c_str(),
+                   file.failure().expected.c_str());
+      return;
+    }
+    // A device of its own for each call: buffers live as long as their device.
+    auto opened = Device::open();
+    const auto pool = (*opened)->make_buffer(4 * words_.size());
+    const auto weights = (*opened)->make_buffer((window.size() + 15) / 16 * 16);
+    const auto code = (*opened)->make_buffer(4 * file->code.size());
+    CHECK(pool.ok() && weights.ok() && code.ok());
+    std::memcpy(pool->data, words_.data(), 4 * words_.size());
+    std::copy(window.begin(), window.end(), weights->data);
+    std::memcpy(code->data, file->code.data(), 4 * file->code.size());
+    const auto set = (*opened)->bind(*pool, *weights, *code);
+    const auto commands = (*opened)->record(file->programs.at("p").dispatches, {*set});
+    CHECK(set.ok() && commands.ok() && (*opened)->submit(*commands).ok());
+    std::memcpy(words_.data(), pool->data, 4 * words_.size());
+  }
+
+  Floats at(const std::string& place, size_t count) const {
+    const auto begin = words_.begin() + std::stol(place);
+    return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+  }
+
+ private:
+  Floats words_;
+};
+
+// The norm of the difference over that of what is expected; infinite where one is no number.
+double difference(const Floats& found, const Floats& expected) {
+  double apart = 0, norm = 1e-12;  // of what is all but nothing the difference itself counts
+  for (size_t i = 0; i < expected.size(); ++i) {
+    apart += std::pow(double{found[i]} - double{expected[i]}, 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  const double relative = std::sqrt(apart / norm);
+  return relative < kInfinity ? relative : kInfinity;
+}
+
+std::string number(size_t value) { return std::to_string(value); }
+std::string word(bool value) { return value ? "true" : "false"; }
+std::string bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return std::to_string(bits);
+}
+
+struct Shape {
+  size_t batch, rows, columns, depth;
+};
+const Shape kShapes[] = {{1, 1, 1, 1}, {1, 33, 65, 17}, {3, 5, 130, 70}, {1, 64, 8, 4100}, {2, 70, 64, 16}};
+
+std::string product(const Shape& s, bool turned_a, bool turned_b, const std::string& a, const std::string& b,
+                    const std::string& others) {
+  return R"({"op":"product","batch":)" + number(s.batch) + R"(,"rows":)" + number(s.rows) + R"(,"columns":)" +
+         number(s.columns) + R"(,"depth":)" + number(s.depth) + R"(,"transposed":[)" + word(turned_a) + "," +
+         word(turned_b) + R"(],"a":)" + a + R"(,"b":)" + b + "," + others + "}";
+}
+
+Floats multiplied(const Shape& s, const Floats& a, const Floats& b, bool turned_a, bool turned_b) {
+  Floats c(s.batch * s.rows * s.columns);
+  for (size_t i = 0; i < c.size(); ++i) {
+    const size_t batch = i / (s.rows * s.columns), row = i / s.columns % s.rows, column = i % s.columns;
+    double sum = 0;
+    for (size_t d = 0; d < s.depth; ++d) {
+      const float x = a[batch * s.rows * s.depth + (turned_a ? d * s.rows + row : row * s.depth + d)];
+      const float y = b[batch * s.depth * s.columns + (turned_b ? column * s.depth + d : d * s.columns + column)];
+      sum += double{x} * double{y};
+    }
+    c[i] = static_cast<float>(sum);
+  }
+  return c;
+}
+
+void test_products() {
+  for (const Shape& s : kShapes) {
+    const Floats a = noise(1, s.batch * s.rows * s.depth), b = noise(2, s.batch * s.depth * s.columns);
+    const Floats more = noise(3, s.batch * s.rows * s.columns), bias = noise(4, s.columns);
+    for (int form = 0; form < 8; ++form) {
+      const bool turned_a = (form & 1) != 0, turned_b = (form & 2) != 0, adds = (form & 4) != 0;
+      Floats expected = multiplied(s, a, b, turned_a, turned_b);
+      for (size_t i = 0; adds && i < expected.size(); ++i) {
+        expected[i] += more[i] + bias[i % s.columns];
+      }
+      Pool pool;
+      const std::string x = pool.add(a), y = pool.add(b), z = pool.add(more), w = pool.add(bias);
+      const std::string out = pool.room(expected.size());
+      const std::string others = (adds ? "\"add\":" + z + ",\"bias\":" + w + "," : "") + "\"out\":" + out;
+      pool.run(product(s, turned_a, turned_b, x, y, others));
+      CHECK(difference(pool.at(out, expected.size()), expected) < 2e-6);
+    }
+  }
+}
+
+// A matrix in the window, as a second operand and, of float32, as a first one.
+void test_weights() {
+  for (const size_t width : {size_t{32}, size_t{96}, size_t{4096}}) {
+    const size_t rows = 70, tokens = 35;
+    std::vector<uint8_t> codes(rows * width / 2);
+    std::vector<uint16_t> scales(rows * width / 32);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      codes[i] = static_cast<uint8_t>(i * 37 + i / 251);
+    }
+    for (size_t i = 0; i < scales.size(); ++i) {
+      scales[i] = static_cast<uint16_t>(0x3C00 + i % 300);
+    }
+    Floats numbers(rows * width);
+    for (size_t row = 0; row < rows; ++row) {
+      kernels::int4_dequantize_row({codes.data(), scales.data(), rows, width, 32}, row, &numbers[row * width]);
+    }
+    std::vector<uint8_t> window(codes);
+    const size_t at = window.size();
+    window.resize(at + 2 * scales.size());
+    std::memcpy(&window[at], scales.data(), 2 * scales.size());
+    const std::string weight = R"({"kind":"int4","window":0,"at":0,"scales":)" + number(at) + R"(,"group":32})";
+    for (const bool forward : {true, false}) {
+      const Shape s{1, tokens, forward ? rows : width, forward ? width : rows};
+      const Floats x = noise(5, s.rows * s.depth);
+      Pool pool;
+      const std::string a = pool.add(x), out = pool.room(s.rows * s.columns);
+      pool.run(product(s, false, forward, a, weight, "\"out\":" + out), window);
+      CHECK(difference(pool.at(out, s.rows * s.columns), multiplied(s, x, numbers, false, forward)) < 2e-6);
+    }
+  }
+  // int8 of a width that fills no words.
+  const size_t rows = 9, width = 37;
+  Floats numbers(rows * width);
+  std::vector<uint8_t> window(size_t{336} + 4 * rows);
+  const Floats scales = noise(6, rows);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    window[i] = static_cast<uint8_t>(i * 91);
+    numbers[i] = static_cast<float>(static_cast<int8_t>(window[i])) * scales[i / width];
+  }
+  std::memcpy(&window[336], scales.data(), 4 * rows);
+  for (const bool forward : {true, false}) {
+    const Shape s{1, 4, forward ? rows : width, forward ? width : rows};
+    const Floats x = noise(7, s.rows * s.depth);
+    Pool pool;
+    const std::string a = pool.add(x), out = pool.room(s.rows * s.columns);
+    pool.run(product(s, false, forward, a, R"({"kind":"int8","window":0,"at":0,"scales":336})", "\"out\":" + out),
+             window);
+    CHECK(difference(pool.at(out, s.rows * s.columns), multiplied(s, x, numbers, false, forward)) < 2e-6);
+  }
+  const Shape s{1, 40, 6, 50};
+  const Floats a = noise(8, s.rows * s.depth), b = noise(9, s.depth * s.columns);
+  std::vector<uint8_t> floats(4 * a.size());
+  std::memcpy(floats.data(), a.data(), floats.size());
+  Pool pool;
+  const std::string y = pool.add(b), out = pool.room(s.rows * s.columns);
+  pool.run(product(s, false, false, R"({"kind":"fp32","window":0,"at":0})", y, "\"out\":" + out), floats);
+  CHECK(difference(pool.at(out, s.rows * s.columns), multiplied(s, a, b, false, false)) < 2e-6);
+}
+
+struct AttentionShape {
+  size_t batches, tokens, heads, groups, depth, width, window;
+  bool causal, biased;
+};
+
+void test_attention() {
+  const AttentionShape shapes[] = {
+      {1, 1, 1, 1, 8, 8, 0, true, false},    {2, 70, 4, 2, 16, 16, 0, true, false},
+      {1, 65, 3, 1, 80, 80, 0, false, true}, {1, 100, 2, 2, 128, 96, 7, true, false},
+      {2, 33, 2, 1, 24, 40, 33, true, true}, {1, 96, 1, 1, 20, 200, 40, true, false},
+  };
+  for (const AttentionShape& s : shapes) {
+    const size_t queries = s.batches * s.tokens * s.heads, keys = s.batches * s.tokens * s.groups;
+    const Floats q = noise(1, queries * s.depth), k = noise(2, keys * s.depth), v = noise(3, keys * s.width);
+    const Floats dout = noise(4, queries * s.width);
+    Floats bias = noise(5, s.batches * s.tokens);
+    std::fill(bias.end() - static_cast<std::ptrdiff_t>(s.tokens / 4), bias.end(), -3.4e38f);
+    const float scale = 1 / std::sqrt(static_cast<float>(s.depth));
+    const kernels::Attention attention{q.data(),  k.data(), v.data(), s.biased ? bias.data() : nullptr,
+                                       s.batches, s.tokens, s.heads,  s.groups,
+                                       s.depth,   s.width,  scale,    s.causal,
+                                       s.window};
+    Floats out(queries * s.width), lse(queries), dq(q.size()), dk(k.size()), dv(v.size());
+    const kernels::AttentionGradient gradient{out.data(), lse.data(), dout.data(), dq.data(), dk.data(), dv.data()};
+    CHECK(kernels::run_attention(attention, {out.data(), lse.data()}, 0, kernels::attention_tasks(attention).count));
+    for (size_t round = 0; round < kernels::gradient_rounds(attention); ++round) {
+      CHECK(kernels::run_gradient(attention, gradient, round, 0, kernels::gradient_tasks(attention, round).count));
+    }
+    Pool pool;
+    const std::string sizes = R"("batches":)" + number(s.batches) + R"(,"tokens":)" + number(s.tokens) +
+                              R"(,"heads":)" + number(s.heads) + R"(,"groups":)" + number(s.groups) + R"(,"depth":)" +
+                              number(s.depth) + R"(,"width":)" + number(s.width) + R"(,"scale":)" + bits(scale) +
+                              R"(,"causal":)" + word(s.causal) + R"(,"window":)" + number(s.window) + R"(,"q":)" +
+                              pool.add(q) + R"(,"k":)" + pool.add(k) + R"(,"v":)" + pool.add(v) +
+                              (s.biased ? R"(,"bias":)" + pool.add(bias) : "");
+    const std::string outs = pool.room(out.size()), sums = pool.room(lse.size());
+    pool.run(R"({"op":"attention",)" + sizes + R"(,"out":)" + outs + R"(,"lse":)" + sums + "}");
+    CHECK(difference(pool.at(outs, out.size()), out) < 2e-6);
+    CHECK(difference(pool.at(sums, lse.size()), lse) < 2e-6);
+    const std::string douts = pool.add(dout), of_q = pool.room(dq.size()), of_k = pool.room(dk.size()),
+                      of_v = pool.room(dv.size());
+    pool.run(R"({"op":"attention_gradient",)" + sizes + R"(,"out":)" + outs + R"(,"lse":)" + sums + R"(,"gradient":)" +
+             douts + R"(,"dq":)" + of_q + R"(,"dk":)" + of_k + R"(,"dv":)" + of_v + "}");
+    // Nothing moves the one score of a token that sees itself alone.
+    const auto is_nothing = [&](const Floats& found) {
+      return s.tokens == 1 && std::all_of(found.begin(), found.end(), [](float x) { return std::fabs(x) < 1e-6f; });
+    };
+    for (const auto& [place, expected] : {std::pair(of_q, dq), std::pair(of_k, dk)}) {
+      const Floats found = pool.at(place, expected.size());
+      CHECK(is_nothing(found) || difference(found, expected) < 5e-6);
+    }
+    CHECK(difference(pool.at(of_v, dv.size()), dv) < 5e-6);
+  }
+}
+
+void test_labels() {
+  const size_t entries = 7, vocabulary = 1000;
+  Floats logits = noise(1, entries * vocabulary);
+  std::vector<int64_t> tokens = {0, 999, 500, 3, 4, 5, 6};
+  logits[2 * vocabulary + 500] = 40;                             // all but certain
+  logits[3 * vocabulary + 7] = kNan;                             // a run that diverged
+  logits[4 * vocabulary + 7] = kInfinity;                        // likewise
+  logits[5 * vocabulary + 5] = logits[5 * vocabulary + 9] = 30;  // the label is the first of two greatest
+  logits[6 * vocabulary + 2] = logits[6 * vocabulary + 6] = 30;  // and is not
+  const Floats weights = noise(2, entries);
+  Floats logprobs(entries), is_argmax(entries), gradient(logits.size());
+  kernels::label_gradient_rows(logits.data(), tokens.data(), weights.data(), vocabulary, 0, entries, logprobs.data(),
+                               is_argmax.data(), gradient.data());
+  Pool pool;
+  Floats words(2 * entries);
+  std::memcpy(words.data(), tokens.data(), sizeof(int64_t) * entries);
+  const std::string labels = pool.add(words), x = pool.add(logits), w = pool.add(weights);
+  const std::string of_logprobs = pool.room(entries), firsts = pool.room(entries), out = pool.room(gradient.size());
+  ProgramSpec spec;
+  spec.inputs = {value("labels", "label_tokens", ZO_INT64, {static_cast<int64_t>(entries)})};
+  pool.run(R"({"op":"labels","copies":1,"entries":7,"vocabulary":1000,"tokens":0,"logits":)" + x + R"(,"weights":)" +
+               w + R"(,"logprobs":)" + of_logprobs + R"(,"is_argmax":)" + firsts + R"(,"gradient":)" + out + "}",
+           {}, "{\"pool\":" + labels + "}", spec);
+  const Floats found = pool.at(of_logprobs, entries), found_gradient = pool.at(out, gradient.size());
+  CHECK(pool.at(firsts, entries) == is_argmax);
+  for (size_t m = 0; m < entries; ++m) {
+    CHECK(std::isnan(logprobs[m]) ? std::isnan(found[m]) : std::fabs(found[m] - logprobs[m]) < 4e-6f);
+    const auto row = [&](const Floats& all) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(m * vocabulary);
+      return Floats(begin, begin + static_cast<std::ptrdiff_t>(vocabulary));
+    };
+    const double apart = difference(row(found_gradient), row(gradient));
+    if (!CHECK(std::isnan(logprobs[m]) ? std::isnan(row(found_gradient)[1]) : apart < 4e-6)) {
+      std::fprintf(stderr, "row %zu: %g apart\n", m, apart);
+    }
+  }
+}
+
+struct Function {
+  int op;
+  double (*expected)(double);
+};
+
+// Every function of one number, over what it is defined for and beyond.
+void test_row_functions() {
+  const Function functions[] = {
+      {10, [](double x) { return -x; }},
+      {11, [](double x) { return std::exp(x); }},
+      {12, [](double x) { return std::log(x); }},
+      {13, [](double x) { return std::sqrt(x); }},
+      {14, [](double x) { return 1 / std::sqrt(x); }},
+      {15, [](double x) { return 1 / x; }},
+      {16, [](double x) { return 1 / (1 + std::exp(-x)); }},
+      {17, [](double x) { return std::tanh(x); }},
+      {18, [](double x) { return std::erf(x); }},
+      {19, [](double x) { return std::fabs(x); }},
+  };
+  Floats values = {0.0f,  1e-6f, -1e-6f, 0.5f, -0.5f, 0.62f,  0.63f, 0.92f,  0.93f, 3.9f,
+                   -3.9f, 10,    -10,    80,   -80,   1e-30f, 1e30f, -1e30f, kNan};
+  const Floats others = noise(1, 45);
+  values.insert(values.end(), others.begin(), others.end());
+  const size_t count = values.size();
+  for (const Function& function : functions) {
+    Pool pool;
+    const std::string in = pool.add(values), out = pool.room(count);
+    pool.run(R"({"op":"rows","dims":[1],"reads":[[)" + number(count) + R"(,0,0]],"inputs":[)" + in +
+             R"(],"outputs":[)" + out + R"(],"constants":[],"phases":[{"width":)" + number(count) +
+             R"(,"once":0,"code":[50,0,0,0,0,0,)" + number(static_cast<size_t>(function.op)) +
+             R"(,0,0,0,0,0],"results":[["store",0,0]]}]})");
+    const Floats found = pool.at(out, count);
+    for (size_t i = 0; i < count; ++i) {
+      const auto expected = static_cast<float>(function.expected(double{values[i]}));
+      const double apart = std::fabs(double{found[i]} - double{expected});
+      const bool same = std::isnan(expected) ? std::isnan(found[i]) : found[i] == expected;
+      if (!CHECK(same || apart <= 1e-6 * std::fabs(double{expected}) + 2e-7 || std::fabs(expected) < 1.2e-38f)) {
+        std::fprintf(stderr, "opcode %d of %g: %g, expected %g\n", function.op, double{values[i]}, double{found[i]},
+                     double{expected});
+      }
+    }
+  }
+}
+
+// Comparisons, choices and reductions of rows of several widths, of which one is longer than a workgroup, with NaN.
+void test_row_operations() {
+  for (const size_t width : {size_t{1}, size_t{5}, size_t{64}, size_t{1000}}) {
+    const size_t rows = 19;
+    Floats a = noise(1, rows * width), b = noise(2, rows * width);
+    a[width / 2] = b[3 * width] = kNan;
+    const int ops[] = {0, 1, 2, 3, 4, 5, 20, 21, 22, 23, 24, 25};
+    Pool pool;
+    const std::string x = pool.add(a), y = pool.add(b);
+    std::string outputs, phases;
+    std::vector<std::string> places;
+    for (size_t i = 0; i < std::size(ops); ++i) {
+      places.push_back(pool.room(rows * width));
+      outputs += places.back() + ",";
+      phases += R"({"width":)" + number(width) + R"(,"once":0,"code":[50,0,0,0,0,0,50,1,1,0,0,0,)" +
+                number(static_cast<size_t>(ops[i])) + R"(,2,0,1,0,0],"results":[["store",2,)" + number(i) + "]]},";
+    }
+    const std::string sums = pool.room(rows), greatest = pool.room(rows);
+    phases += R"({"width":)" + number(width) +
+              R"(,"once":0,"code":[50,0,0,0,0,0],"results":[["sum",0,3],["max",0,15]]},)"
+              R"({"width":1,"once":0,"code":[],"results":[["store",536870915,12],["store",536870927,13]]})";
+    outputs += sums + "," + greatest;
+    const std::string read = "[" + number(width) + ",0," + number(width) + "]";
+    pool.run(R"({"op":"rows","dims":[19],"reads":[)" + read + "," + read + R"(],"inputs":[)" + x + "," + y +
+             R"(],"outputs":[)" + outputs + R"(],"constants":[],"phases":[)" + phases + "]}");
+    const auto expected = [](int op, float p, float q) -> float {
+      switch (op) {
+        case 0:
+          return p + q;
+        case 1:
+          return p - q;
+        case 2:
+          return p * q;
+        case 3:
+          return p / q;
+        case 4:
+          return std::isnan(p) || std::isnan(q) ? kNan : std::max(p, q);
+        case 5:
+          return std::isnan(p) || std::isnan(q) ? kNan : std::min(p, q);
+        case 20:
+          return p < q ? 1.0f : 0.0f;
+        case 21:
+          return p <= q ? 1.0f : 0.0f;
+        case 22:
+          return p > q ? 1.0f : 0.0f;
+        case 23:
+          return p >= q ? 1.0f : 0.0f;
+        case 24:
+          return p == q ? 1.0f : 0.0f;
+        default:
+          return p != q ? 1.0f : 0.0f;
+      }
+    };
+    for (size_t i = 0; i < std::size(ops); ++i) {
+      const Floats found = pool.at(places[i], rows * width);
+      for (size_t e = 0; e < found.size(); ++e) {
+        const float wanted = expected(ops[i], a[e], b[e]);
+        CHECK(std::isnan(wanted) ? std::isnan(found[e]) : std::fabs(found[e] - wanted) <= 2.5e-7f * std::fabs(wanted));
+      }
+    }
+    const Floats found = pool.at(sums, rows), most = pool.at(greatest, rows);
+    for (size_t row = 0; row < rows; ++row) {
+      double sum = 0;
+      float top = -kInfinity;
+      for (size_t i = 0; i < width; ++i) {
+        sum += double{a[row * width + i]};
+        top = expected(4, top, a[row * width + i]);
+      }
+      CHECK(row == 0 ? std::isnan(found[row]) : std::fabs(double{found[row]} - sum) < 1e-4);
+      CHECK(row == 0 ? std::isnan(most[row]) : most[row] == top);
+    }
+  }
+}
+
+void test_unpacked_rows() {
+  const size_t rows = 3, width = 96;
+  std::vector<uint8_t> codes(rows * width / 2);
+  std::vector<uint16_t> scales(12);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(i * 53 + 7);
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = static_cast<uint16_t>(0x3E00 + 11 * i);
+  }
+  Floats expected(rows * width);
+  for (size_t row = 0; row < rows; ++row) {
+    kernels::int4_dequantize_row({codes.data(), scales.data(), rows, width, 32}, row, &expected[row * width]);
+  }
+  Floats code_words(codes.size() / 4), scale_words(scales.size() / 2);
+  std::memcpy(code_words.data(), codes.data(), codes.size());
+  std::memcpy(scale_words.data(), scales.data(), 2 * scales.size());
+  Pool pool;
+  const std::string c = pool.add(code_words), s = pool.add(scale_words), out = pool.room(expected.size());
+  pool.run(R"({"op":"unpack","rows":3,"width":96,"group":32,"codes":)" + c + R"(,"scales":)" + s + R"(,"out":)" + out +
+           "}");
+  CHECK(pool.at(out, expected.size()) == expected);
+  const std::string numbers = pool.room(4 * code_words.size());
+  pool.run(R"({"op":"unpack","rows":1,"width":144,"group":0,"codes":)" + c + R"(,"out":)" + numbers + "}");
+  const Floats found = pool.at(numbers, codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) {
+    CHECK(found[i] == static_cast<float>(static_cast<int8_t>(codes[i])));
+  }
+}
+
+}  // namespace
+
+int main() {
+  std::printf("%s\n", device().name().c_str());
+  test_products();
+  test_weights();
+  test_attention();
+  test_labels();
+  test_row_functions();
+  test_row_operations();
+  test_unpacked_rows();
+  return check::result();
+}

@@ -1,0 +1,270 @@
+"""Bundles for zoexport's Vulkan engine in the session: the same steps as the methods' references.
+
+They run on whatever device Vulkan has. Mesa's llvmpipe, which is a CPU, is one: a machine without a GPU has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.tiers import slow_after
+from tests.support.verbs import run, verb
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ZoExportError
+from zoexport.core.files import sha256
+from zoexport.parity import parity
+from zoexport.session import Dataset, Session
+from zoexport.targets.vulkan.lower import FILE
+from zoexport.transfer import export_adapter
+
+pytestmark = pytest.mark.parity
+TARGET = "android-gpu"
+ALL = {"lora__targets": "all-linear", "weights": "int4"}
+ARCHITECTURES = (
+    "llama_tied",
+    "gpt2",
+    "gemma3",
+    "qwen3",
+    "olmo2",
+    "phi3",
+    "opt",
+    "gpt_neox",
+    "bloom",
+)
+CASES = [
+    *((name, "int4") for name in ARCHITECTURES),
+    *((name, "fp32") for name in ("qwen2", "gemma2", "cohere", "mpt", "starcoder2")),
+    *((name, "int8") for name in ("mistral", "stablelm", "phi")),
+]
+EXAMPLES = [
+    [(7 * number + 3 * place) % 300 for place in range(length + 1)]
+    for number, length in enumerate((5, 24, 11))
+]
+VALIDATED = {
+    "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
+    "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
+    "VK_LOADER_DEBUG": "layer",
+}
+
+
+def compare(bundle: Path, steps: int = 4) -> dict[str, Any]:
+    """Parity without progress; it passes, with the bounds of fp32."""
+    report = parity(bundle, steps=steps, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    assert report["max_relative_loss_error"] <= 1e-4
+    assert report["runner"] == "session (vulkan)"
+    return report
+
+
+def data() -> Dataset:
+    made = Dataset()
+    for tokens in EXAMPLES:
+        made.add([(tokens[:-1], tokens[1:])], 0)
+    return made
+
+
+@pytest.mark.parametrize(("name", "weights"), slow_after(2, CASES))
+def test_mebp(compiler: Compiler, name: str, weights: str) -> None:
+    """Every tensor of every adapter against autograd over the same dequantized weights."""
+    report = compare(compiler.bundle(name, "mebp", TARGET, **{**ALL, "weights": weights}))
+    assert report["max_relative_gradient_error"] <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    slow_after(
+        1,
+        [
+            {"seq_len": 48, "batch": 1, "lora__dropout": 0.1},
+            {"optimizer": "sgd", "momentum": 0.9, "checkpoint_every": 2, "clip": 0},
+            {"batch": 2, "accumulate": 2, "loss": "choices"},
+            {"group_size": 64, "lora__targets": "attention", "lora__layers": "last:1"},
+        ],
+    ),
+    ids=lambda settings: ",".join(settings),
+)
+def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
+    compare(compiler.bundle("qwen2", "mebp", TARGET, **{**ALL, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    slow_after(
+        1,
+        [
+            ("prge", {"split": "layers", "queries": 2}),
+            ("mezo", {"split": "layers", "queries": 1}),
+            ("spzo", {"perturbations": "1,1", "batch": 2}),
+        ],
+    ),
+)
+def test_zeroth_order_over_layers(
+    compiler: Compiler, method: str, settings: dict[str, Any]
+) -> None:
+    report = compare(compiler.bundle("llama", method, TARGET, weights="int4", **settings))
+    # The noise is the session's, and the update of it is the reference's to the bit.
+    assert report["max_relative_state_error"] == 0.0
+
+
+@pytest.mark.parametrize("method", slow_after(1, ["mebp", "spzo"]))
+def test_a_resumed_run_is_the_same_run(compiler: Compiler, method: str, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama", method, TARGET, weights="int4", lr_schedule="constant")
+    for name, parts in (("whole", [6]), ("parts", [1, 3, 6])):
+        for total in parts:
+            with Session.open(bundle) as session, data() as examples:
+                session.attach(tmp_path / name)
+                session.train(examples, total)
+        export_adapter(
+            bundle, state=tmp_path / name, kind="peft", output=tmp_path / f"{name}-a", force=False
+        )
+    files = [tmp_path / f"{name}-a" / "adapter_model.safetensors" for name in ("whole", "parts")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_training_from_the_command_line(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 3)
+    state = tmp_path / "state"
+    before = verb("eval", bundle, "--data", rows)
+    trained = verb("train", bundle, "--data", rows, "--state", state, "--steps", 8)
+    after = verb("eval", bundle, "--data", rows, "--state", state)
+    assert trained["steps"] == 8 and after["loss"] < 0.8 * before["loss"]
+
+
+def in_process(bundle: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Two steps of a session in a process of its own."""
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom zoexport.session import Dataset, Session\n"
+        "with Session.open(Path(sys.argv[1])) as session, Dataset() as examples:\n"
+        "    examples.add([(list(range(20)), list(range(1, 21)))], 0)\n"
+        "    print([session.step(examples, [0]).loss for _ in range(2)])\n"
+    )
+    command = [sys.executable, "-c", script, str(bundle)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings"),
+    slow_after(
+        1,
+        [
+            ("llama_tied", "mebp", ALL),
+            ("cohere", "mebp", {**ALL, "weights": "fp32"}),
+            ("llama", "spzo", {"weights": "int8", "batch": 2}),
+        ],
+    ),
+)
+def test_the_validation_layer_finds_nothing(
+    compiler: Compiler, name: str, method: str, settings: dict[str, Any]
+) -> None:
+    """With its checks of synchronization: a barrier that is missing is one of its messages."""
+    done = in_process(compiler.bundle(name, method, TARGET, **settings), **VALIDATED)
+    assert done.returncode == 0, done.stderr
+    assert "Loading layer library libVkLayer_khronos_validation.so" in done.stderr
+    said = done.stdout + done.stderr
+    assert [word for word in ("VUID-", "SYNC-HAZARD", "UNASSIGNED-") if word in said] == []
+
+
+def test_a_device_that_is_not_there_is_one_message(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    done = in_process(bundle, ZOEXPORT_VULKAN_DEVICE="no such device")
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert "Vulkan: found no device 'no such device'; expected one of " in message
+    assert "ZOEXPORT_VULKAN_DEVICE is a number or a part of a name" in message
+    by_number = in_process(bundle, ZOEXPORT_VULKAN_DEVICE="0")
+    assert by_number.returncode == 0, by_number.stderr
+
+
+def test_what_a_driver_made_of_shaders_is_kept(compiler: Compiler, tmp_path: Path) -> None:
+    """Another session reads it; a file that another hand changed is not given to a driver, and made anew."""
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    losses = in_process(bundle, ZOEXPORT_PACKED=str(tmp_path)).stdout
+    (kept,) = tmp_path.glob("vulkan-*.pipelines")
+    content = kept.read_bytes()
+    assert sha256_hex(content[:-64]) == content[-64:].decode()
+    kept.write_bytes(b"x" + content[1:])
+    done = in_process(bundle, ZOEXPORT_PACKED=str(tmp_path), **VALIDATED)
+    assert done.returncode == 0 and done.stdout == losses and "VUID-" not in done.stderr
+    again = kept.read_bytes()
+    assert sha256_hex(again[:-64]) == again[-64:].decode()
+    # A folder that cannot be made is no error.
+    assert in_process(bundle, ZOEXPORT_PACKED=str(kept / "none")).stdout == losses
+
+
+def sha256_hex(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_doctor_lists_devices() -> None:
+    checks = {check["name"]: check for check in verb("doctor")["checks"]}
+    device = checks["Vulkan device 0"]
+    assert device["status"] == "ok" and "Vulkan 1." in device["found"]
+
+
+def test_a_machine_without_a_driver_is_one_message(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    none = tmp_path / "none.json"
+    none.write_text(
+        json.dumps({"file_format_version": "1.0.0", "ICD": {"library_path": "/none.so"}})
+    )
+    done = in_process(bundle, VK_ICD_FILENAMES=str(none), VK_DRIVER_FILES=str(none))
+    assert done.returncode == 1
+    assert "expected a library and a driver of Vulkan 1.1" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("zoexport-vulkan-1", "zoexport-vulkan-9"), "format: found"),
+        (
+            lambda text: text.replace('"op":"rows"', '"op":"columns"', 1),
+            "a call that this engine has",
+        ),
+        (lambda text: text[: len(text) // 2], "valid JSON"),
+    ],
+)
+def test_a_program_file_of_a_stranger_is_one_message(
+    compiler: Compiler, tmp_path: Path, change: Any, message: str
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(compiler.bundle("llama_tied", "mebp", TARGET, **ALL), bundle)
+    (bundle / FILE).write_text(change((bundle / FILE).read_text()))
+    path = bundle / manifests.FILE
+    content = json.loads(path.read_text("utf-8"))
+    content["files"][FILE] = {
+        "bytes": (bundle / FILE).stat().st_size,
+        "sha256": sha256(bundle / FILE),
+    }
+    content["bundle_id"] = manifests.bundle_id(content)
+    path.write_text(json.dumps(content), "utf-8")
+    with (
+        Session.open(bundle) as session,
+        data() as examples,
+        pytest.raises(ZoExportError, match=message),
+    ):
+        session.step(examples, [0])
+
+
+def test_an_architecture_without_a_shader_is_refused_by_compile(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    done = run(
+        "compile", compiler.model("falcon"), "--target", TARGET, "-o", tmp_path / "bundle",
+        "--set", "seq_len=24",
+    )  # fmt: skip
+    assert done.returncode == 1 and not (tmp_path / "bundle").exists()
+    assert "found the operator aten.index.Tensor" in done.stderr.splitlines()[-1]
