@@ -254,7 +254,7 @@ typedef struct zo_run {
   double orpo_beta;        /* of ZO_LOSS_ORPO: the weight of the odds ratio beside the chosen answer's own loss */
   int32_t choices;         /* one of ZO_CHOICES_* */
   int32_t pack;            /* non-zero: texts fill rows of seq_len one after another (zo_dataset_read_with) */
-  uint32_t keep_mb;        /* of first-order methods: most 10^6 bytes of a mapped file in which products' results wait for
+  uint32_t keep_mb; /* of first-order methods: most 10^6 bytes of a mapped file in which products' results wait for
                             * the backward pass, which computes those of other stages again; 0: of all */
   uint32_t cache_prefix_mb; /* most 10^6 bytes of a file in which rows are kept as they leave the layers below the first
                              * that reads a slot, so that later epochs need not run these; 0: none */
