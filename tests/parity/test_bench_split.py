@@ -110,15 +110,27 @@ def test_the_mebp_grid(
     )
     # A model of 128 positions.
     names = [(entry["method"], entry["seq_len"], entry["split"]) for entry in result["results"]]
-    assert names == [("mebp", 128, "layers"), ("mezo", 128, "layers"), ("autograd", 128, "whole")]
-    mebp, mezo, autograd = result["results"]
+    assert names == [
+        ("mebp", 128, "layers"),
+        ("mebp", 128, "layers"),
+        ("mezo", 128, "layers"),
+        ("autograd", 128, "whole"),
+    ]
+    mebp, kept, mezo, autograd = result["results"]
+    assert [entry["keep_mb"] for entry in result["results"]] == [0, 2000, None, None]
     calls = {program["name"]: program["calls"] for program in mebp["programs"]}
     # Two layers; the head takes 128 labels, or 127, in chunks.
     assert (calls["embedding@128"], calls["layer.0@128"]) == (1, 2)
     assert calls["layer.0.backward@128"] == 2
-    assert {program["direction"] for program in mebp["programs"]} == {"forward", "backward"}
+    calls = {program["name"]: program["calls"] for program in kept["programs"]}
+    assert calls["layer.0.saving@128"] == calls["layer.0.backward.from_saved@128"] == 2
+    assert not calls.keys() & {"layer.0@128", "layer.0.backward@128"}
+    for entry in (mebp, kept):
+        directions = {program["name"]: program["direction"] for program in entry["programs"]}
+        assert {*directions.values()} == {"forward", "backward"}
+        assert {directions[name] for name in directions if ".backward" in name} == {"backward"}
     assert {program["name"]: program["calls"] for program in mezo["programs"]}["layer.0@128"] == 4
-    for entry in (mebp, mezo):
+    for entry in (mebp, kept, mezo):
         for program in entry["programs"]:
             assert program["planned_mb"] >= 0 and program["call_seconds"] > 0
         inside = sum(program["seconds"] for program in entry["programs"])

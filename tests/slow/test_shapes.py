@@ -35,8 +35,8 @@ def test_a_step_of_qwen_s_shape(cache: Path, capfd: pytest.CaptureFixture[str]) 
     calls = {program["name"]: program["calls"] for program in entry["programs"]}
     assert calls == {
         "embedding@64": 1,
-        "layer.0@64": 24,
-        "layer.0.backward@64": 24,
+        "layer.0.saving@64": 24,
+        "layer.0.backward.from_saved@64": 24,
         "head.backward": 1,
     }
     assert 0 < entry["step_seconds"] < 60

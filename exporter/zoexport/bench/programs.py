@@ -29,7 +29,9 @@ def of_variant(bundle: Path, samples: Sequence[Sample]) -> list[dict[str, Any]]:
         samples: one a round.
     """
     manifest = manifests.read(bundle)
-    backward = {stage["backward"] for stage in manifest["stages"]} - {None}
+    backward = {
+        stage.get(kind) for stage in manifest["stages"] for kind in ("backward", "from_saved")
+    }
     found = []
     for program in manifest["programs"]:
         name, family = program["name"], program.get("family")  # an update belongs to none
@@ -42,7 +44,7 @@ def of_variant(bundle: Path, samples: Sequence[Sample]) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "family": family,
-                "direction": "backward" if family in backward else "forward",
+                "direction": "backward" if family and family in backward else "forward",
                 "calls": round(calls, 4),
                 "seconds": round(seconds, 6),
                 "call_seconds": round(seconds / calls, 6),
