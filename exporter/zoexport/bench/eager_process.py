@@ -20,7 +20,7 @@ from zoexport.bench.runner import LEARNING_RATE, Sample, with_peak
 from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.errors import ModelError, ZoExportError, rebuilt
-from zoexport.core.memory import anonymous_peak, status
+from zoexport.core.memory import anonymous_peak, give_back, status
 
 Baseline = Callable[[Path, Path, int, int], Sample]
 """(bundle, examples, steps, warm-up steps) to a sample."""
@@ -124,6 +124,7 @@ class _Side:
         slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
         trainer = _trainer(self.loaded.model, slots, manifest)
         del initial, slots
+        give_back()  # what an earlier request's longer rows took
         _forget_peak()
         try:
             anonymous = 0.0

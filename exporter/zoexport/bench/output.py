@@ -156,18 +156,9 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def _bar_name(entry: Mapping[str, Any]) -> str:
-    name = f"{_method(entry)} {entry['weights']}"
+    name = f"{sections.method_of(entry)} {entry['weights']}"
     name = name if first_order(entry["method"]) else f"{name}, q {entry['queries']}"
     return name if entry["layers"] == "all" else f"{name}, {entry['layers']}"
-
-
-def _method(entry: Mapping[str, Any]) -> str:
-    """The method; with its settings ``split`` and ``keep_mb`` where these change what is run."""
-    kept = entry.get("keep_mb")  # results of earlier releases have none
-    if kept is not None:
-        return f"{entry['method']}, keep_mb {kept}"
-    plain = entry["split"] == "whole" or first_order(entry["method"])
-    return str(entry["method"]) if plain else f"{entry['method']} by {entry['split']}"
 
 
 def _row(entry: Mapping[str, Any]) -> list[Any]:
@@ -175,7 +166,7 @@ def _row(entry: Mapping[str, Any]) -> list[Any]:
     outside = ("session", "perturb", "update")
     programs = sum(share for part, share in entry["share_by_part"].items() if part not in outside)
     return [
-        _method(entry),
+        sections.method_of(entry),
         f"{entry['weights']}/{entry['activations']}",
         entry["seq_len"],
         None if first_order(entry["method"]) else entry["queries"],

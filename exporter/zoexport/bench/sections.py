@@ -9,6 +9,7 @@ from typing import Any
 
 from zoexport.bench.kernel_process import OURS
 from zoexport.bench.kernels import OTHERS
+from zoexport.bench.matrix import first_order
 from zoexport.report import new_figure, save_png
 
 PICTURE = "split.png"
@@ -110,6 +111,15 @@ def _kernels(result: Mapping[str, Any]) -> Section:
     return Section("Products", note, (*header, *(f"over {name}" for name in OTHERS)), rows)
 
 
+def method_of(entry: Mapping[str, Any]) -> str:
+    """The method; with its settings ``split`` and ``keep_mb`` where these change what is run."""
+    kept = entry.get("keep_mb")  # results of earlier releases have none
+    if kept is not None:
+        return f"{entry['method']}, keep_mb {kept}"
+    plain = entry["split"] == "whole" or first_order(entry["method"])
+    return str(entry["method"]) if plain else f"{entry['method']} by {entry['split']}"
+
+
 def draw(path: Path, result: Mapping[str, Any]) -> bool:
     """Draw time and memory by length, and time and memory of the programs, as a PNG file.
 
@@ -135,21 +145,22 @@ def draw(path: Path, result: Mapping[str, Any]) -> bool:
 
 
 def _shown(split: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The variants of one length whose programs are drawn, one a method."""
+    """The variants of one length whose programs are drawn, one a method and its settings."""
     lengths = sorted({entry["seq_len"] for entry in split}, key=lambda n: abs(n - _USUAL_LENGTH))
     of_length = [entry for entry in split if entry["seq_len"] == lengths[0]]
-    return list({entry["method"]: entry for entry in reversed(of_length)}.values())
+    return list({method_of(entry): entry for entry in reversed(of_length)}.values())
 
 
 def _by_length(axes: Any, result: Mapping[str, Any], key: str, label: str) -> None:
-    methods: dict[str, list[tuple[int, float]]] = {}
+    lines: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
     for entry in result["results"]:
         if entry[key] is not None:
-            name = f"{entry['method']} {entry['weights']}"
-            methods.setdefault(name, []).append((entry["seq_len"], entry[key]))
-    for name, points in methods.items():
-        color = color_of(name.split()[0])
-        axes.plot(*zip(*sorted(points), strict=True), "o-", label=name, color=color)
+            style = "o--" if entry.get("keep_mb") else "o-"
+            line = entry["method"], style, f"{method_of(entry)} {entry['weights']}"
+            lines.setdefault(line, []).append((entry["seq_len"], entry[key]))
+    for (method, style, name), points in lines.items():
+        color = color_of(method)
+        axes.plot(*zip(*sorted(points), strict=True), style, label=name, color=color)
     axes.set_xlabel("tokens a row")
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
@@ -164,7 +175,7 @@ def _by_program(
     label: str,
 ) -> None:
     bars = [
-        (f"{entry['method']}: {program['name']}", value(program), color_of(entry["method"]))
+        (f"{method_of(entry)}: {program['name']}", value(program), color_of(entry["method"]))
         for entry in shown
         for program in entry["programs"]
     ]
