@@ -175,7 +175,7 @@ def _by_program(
     label: str,
 ) -> None:
     bars = [
-        (f"{method_of(entry)}: {program['name']}", value(program), color_of(entry["method"]))
+        (f"{entry['method']}: {program['name']}", value(program), color_of(entry["method"]))
         for entry in shown
         for program in entry["programs"]
     ]
