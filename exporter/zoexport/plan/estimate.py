@@ -61,6 +61,7 @@ class Estimate:
         flops, moved: of a step: operations, and bytes of weights and activations.
         runs: the stages that one call of a step runs, in order. calls: of a step.
         stage_weights: names and bytes of the frozen weights that each stage reads from end to end.
+        all_kept: what ``keep_mb`` has to hold for all layers to save their results.
     """
 
     anonymous: dict[str, int]
@@ -73,6 +74,7 @@ class Estimate:
     runs: tuple[int, ...]
     calls: int
     stage_weights: tuple[StageWeights, ...]
+    all_kept: int
 
     def peak_anonymous(self, process: Process) -> int:
         """Bytes of anonymous memory of a process that trains."""
@@ -201,6 +203,7 @@ class _Parts:
             tuple(stage for stage, _ in order),
             self.settings["accumulate"],
             self._read_weights(weights),
+            sum(self._saved(n) for n, stage in enumerate(self.stages) if stage.saving is not None),
         )
 
     def _weights(self) -> int:

@@ -236,14 +236,14 @@ def _kept(
     def estimated(keep_mb: int) -> Estimate:
         return planner.estimate(with_room(keep_mb), graph)
 
-    nothing, everything = estimated(0), estimated(_ANY_ROOM)
-    whole = everything.mapped["activations"] - nothing.mapped["activations"]
+    nothing = estimated(0)
+    whole = -(-nothing.all_kept // int(_MEGABYTE))
     free = int(ram_mb * _MEGABYTE) - nothing.peak_rss(PROCESSES[process])
-    fits = max(0, min(free, whole + int(_MEGABYTE) - 1)) // int(_MEGABYTE)
+    fits = min(max(0, free) // int(_MEGABYTE), whole)
     return {
         "kept": {
             "keep_mb": fits,
-            "keep_mb_of_all_layers": -(-whole // int(_MEGABYTE)),
+            "keep_mb_of_all_layers": whole,
             "flops_per_step": estimated(fits).flops,
             "flops_per_step_without": nothing.flops,
         }

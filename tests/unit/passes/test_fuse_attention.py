@@ -141,7 +141,7 @@ def test_a_mask_of_other_tokens_is_left_alone() -> None:
 
 def test_targets_with_the_operator_get_it() -> None:
     has = {name for name in targets.names() if Feature.ATTENTION in targets.get(name).has}
-    assert has == {"host", "android-cpu"}
+    assert has == {"host", "android-cpu", "android-gpu"}
 
 
 def test_long_rows() -> None:

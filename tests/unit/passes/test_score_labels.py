@@ -34,7 +34,7 @@ def test_the_head_scores_labels() -> None:
 
 
 def test_other_programs_stay() -> None:
-    _, before = small([Layer()], "differentiate", targets=TARGETS)
+    _, before = small([Layer()], "save_products", targets=TARGETS)
     _, after = small([Layer()], "score_labels", targets=TARGETS)
     assert list(before.programs) == list(after.programs)
     for name in set(before.programs) - {"head"}:
