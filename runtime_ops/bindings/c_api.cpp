@@ -278,7 +278,12 @@ zo_status zo_vulkan_devices(char* text, size_t* size, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(size);
     ZO_ASSIGN(devices, zoexport::list_vulkan_devices());
-    return give_json(devices, text, size);
+    nlohmann::json found = nlohmann::json::array();
+    for (const zoexport::VulkanDevice& device : devices) {
+      found.push_back(
+          {{"name", device.name}, {"kind", device.kind}, {"version", device.version}, {"problem", device.problem}});
+    }
+    return give_json(found, text, size);
   });
 }
 

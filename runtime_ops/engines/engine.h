@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -59,8 +58,11 @@ Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
 // shaders is kept in the folder `cache`, or nowhere where it is empty. `manifest` and `files` outlive the engine.
 Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
                                                    const std::string& cache);
-// The devices that it could run on, as zo_vulkan_devices states them.
-Result<nlohmann::json> list_vulkan_devices();
+// A device that it could run on, as zo_vulkan_devices states it; `problem` is why it cannot, empty where it can.
+struct VulkanDevice {
+  std::string name, kind, version, problem;
+};
+Result<std::vector<VulkanDevice>> list_vulkan_devices();
 
 // Programs that the host runs.
 std::unique_ptr<Engine> make_callback_engine(const zo_engine& callbacks);

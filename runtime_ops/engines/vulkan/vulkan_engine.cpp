@@ -170,12 +170,12 @@ class VulkanEngine : public Engine {
 
 }  // namespace
 
-Result<nlohmann::json> list_vulkan_devices() {
+Result<std::vector<VulkanDevice>> list_vulkan_devices() {
   ZO_ASSIGN(devices, vulkan::list_devices());
-  nlohmann::json found = nlohmann::json::array();
-  for (const vulkan::DeviceInfo& device : devices) {
+  std::vector<VulkanDevice> found;
+  for (vulkan::DeviceInfo& device : devices) {
     found.push_back(
-        {{"name", device.name}, {"kind", device.kind}, {"version", device.version}, {"problem", device.problem}});
+        {std::move(device.name), std::move(device.kind), std::move(device.version), std::move(device.problem)});
   }
   return found;
 }

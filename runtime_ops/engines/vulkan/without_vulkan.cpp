@@ -16,6 +16,6 @@ Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest&, const Bundle
   return built_without("bundle " + files.path());
 }
 
-Result<nlohmann::json> list_vulkan_devices() { return built_without("Vulkan"); }
+Result<std::vector<VulkanDevice>> list_vulkan_devices() { return built_without("Vulkan"); }
 
 }  // namespace zoexport
