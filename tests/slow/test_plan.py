@@ -82,7 +82,7 @@ def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("target", "method", "given"),
     [
         ("host", "mebp", {"seq_len": "256", "batch": "2", "lora.targets": "all-linear"}),
-        ("host", "mebp", {"seq_len": "160", "batch": "3", "weights": "fp32"}),
+        ("host", "mebp", {"seq_len": "160", "batch": "3", "weights": "fp32", "keep_mb": "0"}),
         ("host", "mezo", {"seq_len": "256", "batch": "4", "split": "layers", "queries": "1"}),
         ("host", "prge", {"seq_len": "64", "batch": "4", "queries": "4"}),
         ("host", "mezo", {"seq_len": "128", "batch": "16", "queries": "1"}),
