@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
+from tests.support import engine_parity
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import data
 from tests.support.tiers import slow_after
 from tests.support.verbs import run, verb
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ZoExportError
 from zoexport.core.files import sha256
-from zoexport.parity import parity
-from zoexport.session import Dataset, Session
+from zoexport.session import Session
 from zoexport.targets.vulkan.lower import FILE
 from zoexport.transfer import export_adapter
 
@@ -46,10 +47,6 @@ CASES = [
     *((name, "fp32") for name in ("qwen2", "gemma2", "cohere", "mpt", "starcoder2")),
     *((name, "int8") for name in ("mistral", "stablelm", "phi")),
 ]
-EXAMPLES = [
-    [(7 * number + 3 * place) % 300 for place in range(length + 1)]
-    for number, length in enumerate((5, 24, 11))
-]
 VALIDATED = {
     "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
     "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
@@ -58,19 +55,7 @@ VALIDATED = {
 
 
 def compare(bundle: Path, steps: int = 4) -> dict[str, Any]:
-    """Parity without progress; it passes, with the bounds of fp32."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
-    assert report["max_relative_loss_error"] <= 1e-4
-    assert report["runner"] == "session (vulkan)"
-    return report
-
-
-def data() -> Dataset:
-    made = Dataset()
-    for tokens in EXAMPLES:
-        made.add([(tokens[:-1], tokens[1:])], 0)
-    return made
+    return engine_parity.compare(bundle, "vulkan", steps)
 
 
 @pytest.mark.parametrize(("name", "weights"), slow_after(2, CASES))

@@ -14,13 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support import engine_parity
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import EXAMPLES, data
 from tests.support.tiers import slow_after
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.core.files import sha256
 from zoexport.ir.lengths import row_lengths
-from zoexport.parity import parity
 from zoexport.session import Dataset, Session
 from zoexport.transfer import export_adapter
 
@@ -29,26 +30,10 @@ TARGET = "ios-mlx"
 ALL = {"lora__targets": "all-linear", "weights": "int4"}
 ARCHITECTURES = ("llama_tied", "gemma3", "qwen3", "olmo2", "phi3", "opt", "gpt2", "falcon", "bloom")
 """The unit tier has the functions of all of them."""
-EXAMPLES = [
-    [(7 * number + 3 * place) % 300 for place in range(length + 1)]
-    for number, length in enumerate((5, 24, 11))
-]
 
 
 def compare(bundle: Path, steps: int = 20) -> dict[str, Any]:
-    """Parity without progress; it passes, with the losses of fp32."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
-    assert report["max_relative_loss_error"] <= 1e-4
-    assert report["runner"] == "session (mlx)"
-    return report
-
-
-def data() -> Dataset:
-    made = Dataset()
-    for tokens in EXAMPLES:
-        made.add([(tokens[:-1], tokens[1:])], 0)
-    return made
+    return engine_parity.compare(bundle, "mlx", steps)
 
 
 @pytest.mark.parametrize("name", slow_after(2, ARCHITECTURES))

@@ -18,9 +18,7 @@ from torch.fx import Node
 from zoexport.ir.graphs import RESHAPES, arguments, aten, is_call, operand, shape_of
 
 COPIES = (aten.clone, aten.contiguous, aten.alias, aten.detach, aten._to_copy, aten.to)
-LAYOUTS = (
-    *RESHAPES,
-    *COPIES,
+VIEWS = (
     aten.permute,
     aten.transpose,
     aten.t,
@@ -29,6 +27,7 @@ LAYOUTS = (
     aten.expand,
     aten.slice,
 )
+LAYOUTS = (*RESHAPES, *COPIES, *VIEWS)
 
 
 def is_layout(node: object) -> bool:

@@ -23,7 +23,7 @@ from zoexport.core.errors import LoweringError
 from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import RESHAPES, arguments, aten, is_call, outputs, placeholders, zo
 from zoexport.ir.row_ops import Op, Read, RowProgram, decode
-from zoexport.targets.executorch.layouts import COPIES, Leaf, RowMove
+from zoexport.targets.executorch.layouts import COPIES, VIEWS, Leaf, RowMove
 from zoexport.targets.executorch.row_expressions import treats_rows_alone
 from zoexport.targets.executorch.row_writer import RowWriter
 from zoexport.targets.vulkan.row_phases import NotPhases, phases_of
@@ -34,16 +34,7 @@ _COPY = -1
 """The number of a node's elements in order, where they lie in another in a tensor."""
 
 _MOST_DIMS = 5
-_VIEWS = (
-    aten.permute,
-    aten.transpose,
-    aten.t,
-    aten.unsqueeze,
-    aten.squeeze,
-    aten.expand,
-    aten.select,
-    aten.slice,
-)
+_VIEWS = (*VIEWS, aten.select)
 _INTEGERS = (zo.linear_int4, zo.linear_int8)
 _INPUT_GRADIENTS = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
 
