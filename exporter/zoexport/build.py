@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import hashlib
 import re
 import shutil
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport import __version__
+from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse
 from zoexport.core.encoders import check_encoder
@@ -35,6 +37,7 @@ from zoexport.core.types import (
     TrainingGraph,
     whole_model,
 )
+from zoexport.kept_weights import write_once
 from zoexport.methods import methods
 from zoexport.targets import targets, with_engine
 from zoexport.trained import kind_of, needs_of, sizes_of
@@ -370,8 +373,7 @@ def _fill(
     _drop_graphs()
     names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
     if names:
-        reader = None if graph.whole else graph.source
-        frozen.write_weights(graph, names, reader, folder / WEIGHTS, progress, lowered.pack)
+        _write_weights(folder, graph, names, loaded, lowered, progress)
     progress("writing the bundle", None)
     save_file(graph.initial, folder / INITIAL_STATE)
     settings = as_dict(planned.config)
@@ -395,6 +397,32 @@ def _fill(
         "generate": generating.entry,
         **text_entry(loaded),
     }
+
+
+def _write_weights(
+    folder: Path,
+    graph: TrainingGraph,
+    names: list[str],
+    loaded: Any,
+    lowered: Lowered,
+    progress: Progress,
+) -> None:
+    """The file of the frozen weights; a copy, where a compilation of the same model wrote the same one."""
+    from zoexport.ir import frozen
+
+    reader = None if graph.whole else graph.source
+
+    def write(path: Path) -> None:
+        frozen.write_weights(graph, names, reader, path, progress, lowered.pack)
+
+    if reader is not loaded.weights or not graph.quantized:
+        # Values that the passes made, weights that a mask or adapters alter, or such as are only read.
+        write(folder / WEIGHTS)
+        return
+    parts = [loaded.sha256, compiler_digest(), frozen.content_digest(graph, names, lowered.pack)]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    progress("looking for the weights of an earlier compilation", None)
+    write_once(folder / WEIGHTS, key, write)
 
 
 def _drop_graphs() -> None:

@@ -27,7 +27,8 @@ from research.support.page import check
 from research.support.trained import first_lines
 from zoexport import models as language_models
 from zoexport.bench import conditions
-from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.bench.bundles import compile_apart
+from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, StateError
 from zoexport.core.files import sha256

@@ -24,7 +24,8 @@ from research.support.page import check
 from research.support.trained import evaluated, first_lines, trained
 from zoexport import models
 from zoexport.bench import conditions
-from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.bench.bundles import compile_apart
+from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import BundleError, ConfigError

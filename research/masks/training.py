@@ -13,7 +13,8 @@ from typing import Any
 from research.support.cells import Cells, name_of
 from research.support.trained import evaluated, first_lines, trained
 from zoexport import models
-from zoexport.bench.bundles import compile_apart, compiler_digest
+from zoexport.bench.bundles import compile_apart
+from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError
 from zoexport.core.files import sha256

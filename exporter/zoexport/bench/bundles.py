@@ -6,12 +6,11 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
-from zoexport import __version__
 from zoexport.bench.matrix import Variant
 from zoexport.build import plan
+from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.config import as_dict
@@ -28,21 +27,6 @@ _OF_THE_GRID = {
     "split": "--split",
     "keep_mb": "--keep-mb",
 }
-_ROOT = Path(__file__).parents[1]
-_COMPILE = ("core", "ir", "passes", "methods", "targets", "models", "build.py")
-"""What of the package decides a bundle's content."""
-
-
-def compiler_digest() -> str:
-    """A SHA-256 over the compiler's own files and the packages below it: other code may write other bundles."""
-    digest = hashlib.sha256()
-    packages = [f"{name} {version(name)}" for name in ("torch", "executorch", "transformers")]
-    digest.update("\n".join([__version__, *packages]).encode())
-    for part in _COMPILE:
-        path = _ROOT / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(str(file.relative_to(_ROOT)).encode() + file.read_bytes())
-    return digest.hexdigest()
 
 
 def check(variants: Sequence[Variant], target: str, settings: Mapping[str, str]) -> None:

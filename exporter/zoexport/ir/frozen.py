@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -39,15 +42,7 @@ def write_weights(
         path: of the file. progress: see ``core.types.Progress``.
         pack: how quantized weights that are read here are stored.
     """
-    entries = [
-        TensorEntry(
-            name,
-            str(graph.weights[name].dtype).removeprefix("torch."),
-            tuple(graph.weights[name].shape),
-        )
-        for name in names
-    ]
-    with TensorFileWriter(path, entries) as file:
+    with TensorFileWriter(path, _entries(graph, names)) as file:
         for number, name in enumerate(names):
             progress("writing the weights", number / len(names))
             for part, begin, rows in _pieces(graph, reader, name, pack):
@@ -55,6 +50,33 @@ def write_weights(
                     file.write_rows(part, begin, rows)
                 else:
                     file.write(part, rows)
+
+
+def content_digest(graph: TrainingGraph, names: list[str], pack: Pack | None = None) -> str:
+    """A SHA-256 of all that decides what :func:`write_weights` writes, but for the values of the model's parameters.
+
+    Args:
+        graph, names, pack: of :func:`write_weights`.
+    """
+    digest = hashlib.sha256()
+    form = None if pack is None else f"{pack.__module__}.{pack.__qualname__}"
+    entries = [dataclasses.astuple(entry) for entry in _entries(graph, names)]
+    digest.update(json.dumps([form, entries, graph.quantized], sort_keys=True).encode())
+    for name in names:
+        if name not in graph.parameters and name.rpartition(".")[0] not in graph.quantized:
+            digest.update(graph.weights[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _entries(graph: TrainingGraph, names: list[str]) -> list[TensorEntry]:
+    return [
+        TensorEntry(
+            name,
+            str(graph.weights[name].dtype).removeprefix("torch."),
+            tuple(graph.weights[name].shape),
+        )
+        for name in names
+    ]
 
 
 def materialize(graph: TrainingGraph, reader: RowReader) -> None:
