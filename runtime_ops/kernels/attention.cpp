@@ -7,6 +7,7 @@
 #include "packed_rows.h"
 #include "product_variants.h"
 #include "row_math.h"
+#include "scaling.h"
 #include "scratch.h"
 
 namespace zoexport {
@@ -24,18 +25,6 @@ constexpr size_t kWorthAThread = size_t{1} << 18;  // multiply-adds
 constexpr size_t kLine = 16;                       // floats of a cache line
 
 size_t round_up(size_t count, size_t multiple) { return divide_up(count, multiple) * multiple; }
-
-ZO_EACH_WIDTH void multiply(float* values, float factor, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    values[i] *= factor;
-  }
-}
-
-ZO_EACH_WIDTH void scaled(const float* values, float factor, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = values[i] * factor;
-  }
-}
 
 // In an order that no instruction set changes.
 ZO_EACH_WIDTH float dot(const float* a, const float* b, size_t count) {
@@ -200,7 +189,7 @@ void run_tile(const Attention& a, const AttentionResult& result, size_t batch, s
   const size_t first = tile * queries_of(a), count = std::min(queries_of(a), a.tokens - first);
   const size_t columns = round_up(count, kernels.lanes), stride = round_up(a.width, kernels.lanes);
   fill_columns(kernels, q, first, count, a.depth, m.queries);
-  multiply(m.queries, a.scale, columns * a.depth);
+  scale(m.queries, a.scale, columns * a.depth);
   std::fill(m.greatest, m.greatest + columns, std::numeric_limits<float>::lowest());
   std::fill(m.total, m.total + columns, 0.0f);
   const Blocks of_queries(count, kernels.rows);
@@ -225,7 +214,7 @@ void run_tile(const Attention& a, const AttentionResult& result, size_t batch, s
     const bool before = at > keys.begin;
     for (size_t i = 0; before && i < count; ++i) {
       if (m.factor[i] != 1.0f) {
-        multiply(m.sums + i * stride, m.factor[i], stride);
+        scale(m.sums + i * stride, m.factor[i], stride);
       }
     }
     for (size_t e = 0; e < a.width; e += kernels.width) {
@@ -244,8 +233,8 @@ void run_tile(const Attention& a, const AttentionResult& result, size_t batch, s
     }
   }
   for (size_t i = 0; i < count; ++i) {
-    scaled(m.sums + i * stride, 1.0f / m.total[i], a.width,
-           result.out + ((batch * a.tokens + first + i) * a.heads + head) * a.width);
+    write_scaled(m.sums + i * stride, 1.0f / m.total[i], a.width,
+                 result.out + ((batch * a.tokens + first + i) * a.heads + head) * a.width);
     result.lse[(batch * a.heads + head) * a.tokens + first + i] = m.greatest[i] + row_math::log(m.total[i]);
   }
 }

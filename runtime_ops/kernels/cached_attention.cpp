@@ -6,6 +6,7 @@
 #include "product_variants.h"
 #include "row_loops.h"
 #include "row_math.h"
+#include "scaling.h"
 #include "scratch.h"
 
 namespace zoexport {
@@ -37,12 +38,6 @@ float reduced(RowOp op, const float* scores, size_t count) {
   loop.width = count;
   run_row_loop(op, loop);
   return result;
-}
-
-ZO_EACH_WIDTH void multiply(float* out, float factor, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    out[i] *= factor;
-  }
 }
 
 // The keys or values of a group.
@@ -92,7 +87,7 @@ void run_query(const CachedAttention& a, size_t head, size_t token, const Produc
   values.each(begin, position + 1, [&](const float* rows, size_t i, size_t some) {
     kernels.add_rows(out, rows, scores + i, some, a.width);
   });
-  multiply(out, 1.0f / total, a.width);
+  scale(out, 1.0f / total, a.width);
 }
 
 }  // namespace

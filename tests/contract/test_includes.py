@@ -1,8 +1,9 @@
-"""The one-way include rules of the C++ runtime."""
+"""The rules of the C++ runtime that no compiler here checks: one-way includes, and names that Clang cannot link twice."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -77,3 +78,10 @@ def test_a_broken_rule_is_seen(name: str, included: str) -> None:
 def test_every_folder_of_the_session_has_a_rule() -> None:
     folders = {path.name for path in (RUNTIME / "session").iterdir() if path.is_dir()}
     assert folders == set(SESSION)
+
+
+def test_functions_of_each_width_have_names_of_their_own() -> None:
+    pattern = re.compile(r"^ZO_EACH_WIDTH\s+[\w:*& ]*?(\w+)\(", re.MULTILINE)
+    found = [name for path in SOURCES for name in pattern.findall(path.read_text("utf-8"))]
+    assert len(found) >= 10
+    assert [name for name, count in Counter(found).items() if count > 1] == []
