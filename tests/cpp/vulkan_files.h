@@ -1,6 +1,9 @@
 // Program files of the Vulkan engine with one program, for tests.
 #pragma once
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -31,6 +34,44 @@ inline zoexport::Result<zoexport::vulkan::ProgramFile> read(const std::string& t
   spec.method = "p";
   spec.file = "model.vulkan.json";
   return zoexport::vulkan::read_program_file(text, "model.vulkan.json", {&spec});
+}
+
+// The inputs and the output of tests/data/vulkan_program.json: a lookup, a product of integers, a row program of two phases,
+// attention, and labels; 4 rows of 32 numbers.
+inline zoexport::ProgramSpec spec() {
+  zoexport::ProgramSpec made;
+  made.inputs = {value("table", "weight", ZO_FLOAT32, {10, 32}), value("tokens", "tokens", ZO_INT64, {4}),
+                 value("codes", "weight", ZO_UINT8, {4, 16}), value("scales", "weight", ZO_BFLOAT16, {4, 1}),
+                 value("bias", "state", ZO_FLOAT32, {4})};
+  made.outputs = {value("out", "activation", ZO_FLOAT32, {4, 16})};
+  return made;
+}
+
+// That file.
+inline std::string whole() {
+  std::ifstream file(ZOEXPORT_SOURCE_DIR "/tests/data/vulkan_program.json");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Whether the program of an accepted file, for spec(), keeps to its buffers and no dispatch writes what it reads.
+inline bool is_within(const zoexport::vulkan::ProgramFile& file) {
+  const zoexport::vulkan::Program& program = file.programs.at("p");
+  bool fits = program.words <= file.words && file.words <= zoexport::vulkan::kMostBytes / 4;
+  for (const zoexport::vulkan::Dispatch& dispatch : program.dispatches) {
+    fits = fits && dispatch.window < file.windows.size() && dispatch.pushed.size() <= zoexport::vulkan::kMostPushed;
+    for (const zoexport::vulkan::Span& written : dispatch.writes) {
+      fits = fits && written.begin < written.end && written.end <= program.words;
+      for (const zoexport::vulkan::Span& read : dispatch.reads) {
+        fits = fits && read.end <= program.words && !read.meets(written);
+      }
+    }
+    fits = fits && std::all_of(std::begin(dispatch.groups), std::end(dispatch.groups),
+                               [](uint32_t groups) { return groups > 0 && groups <= 65535; });
+  }
+  for (const zoexport::vulkan::Gather& gather : program.gathers) {
+    fits = fits && gather.to + 32 * gather.count <= program.words && gather.first + gather.count <= 4;
+  }
+  return fits;
 }
 
 }  // namespace vulkan_files

@@ -32,6 +32,8 @@ from zoexport.session import Session
 
 #: Bundles that the targets open, as the writers of the tests made them.
 BUNDLES = Path(__file__).parent / "bundles"
+#: Files that the tests of C++ read too.
+DATA = Path(__file__).parents[1] / "data"
 #: Of fuzz_state, in the order of their numbers.
 STATE_FILES = (
     "state.json",
@@ -122,6 +124,7 @@ def _write(work: Path, folder: Path) -> None:
     for name, content in VERBS.items():
         keep("abi", name, content)
     keep("program", "linear", linear_program.compiled())
+    keep("vulkan_program", "calls", (DATA / "vulkan_program.json").read_bytes())
     of_python = python_seeds.seeds(work, manifest)
     for target, made in of_python.items():
         for name, content in made.items():
