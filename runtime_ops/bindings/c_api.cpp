@@ -150,6 +150,7 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
       ZO_REQUIRE(engine.run);
       chosen.engine = engine;
     }
+    chosen.engine_name = given.engine_name != nullptr ? given.engine_name : "";
     ZO_TRY(read_keys(given.trusted_keys, chosen.trusted));
     const auto faults = std::make_shared<zoexport::Faults>();
     const zoexport::Faults::Scope scope(faults);

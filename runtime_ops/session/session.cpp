@@ -22,6 +22,20 @@ Failure argument(const std::string& where, const std::string& found, const std::
   return {ZO_INVALID_ARGUMENT, where, found, expected, fix};
 }
 
+// Has the manifest's programs be those of the engine that was asked for.
+Status choose_engine(Manifest& manifest, const std::string& name) {
+  if (name.empty() || name == manifest.engine) {
+    return {};
+  }
+  if (!manifest.fallback || name != manifest.fallback->engine) {
+    const std::string others = manifest.fallback ? " or " + manifest.fallback->engine : "";
+    return Failure{ZO_INVALID_ARGUMENT, "engine", name, manifest.engine + others + ", whose programs the bundle has",
+                   "Choose one of these, or none."};
+  }
+  manifest.fall_back();
+  return {};
+}
+
 void pass_values(const SlotSpec& spec, SlotForm form, const void* from, void* values) {
   if (form == SlotForm::kFloat32) {
     read_values(spec, from, static_cast<float*>(values));
@@ -35,6 +49,7 @@ void pass_values(const SlotSpec& spec, SlotForm form, const void* from, void* va
 Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const OpenOptions& options) {
   ZO_ASSIGN(folder, open_bundle(bundle));
   ZO_ASSIGN(manifest, read_manifest(folder, options.trusted ? &*options.trusted : nullptr));
+  ZO_TRY(choose_engine(manifest, options.engine_name));
   const bool skip_hashes = options.skip_hashes && !options.trusted;
   std::unique_ptr<Session> session(new Session(std::move(folder), std::move(manifest), skip_hashes));
   const Manifest& known = session->manifest_;
@@ -56,22 +71,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (!session->in_file()) {
     session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
   }
-  if (options.engine) {
-    session->engine_ = make_callback_engine(*options.engine);
-  } else if (known.engine == "executorch") {
-    ZO_ASSIGN(engine, make_executorch_engine(known, files, options.threads, options.packed, session->packed_));
-    session->engine_ = std::move(engine);
-  } else if (known.engine == "mlx") {
-    ZO_ASSIGN(engine, load_mlx_engine(files));
-    session->engine_ = std::move(engine);
-  } else if (known.engine == "vulkan") {
-    ZO_ASSIGN(engine, make_vulkan_engine(known, files, options.packed));
-    session->engine_ = std::move(engine);
-  } else {
-    return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the engine " + known.engine,
-                   "executorch, mlx, vulkan, or an engine that the host supplies",
-                   "Compile the bundle for a target of this system."};
-  }
+  ZO_TRY(session->make_engine(options));
   session->verify_programs_ = !options.engine;
   session->programs_ = std::make_unique<Programs>(known.programs, *session->engine_);
   session->weights_ = std::make_unique<FrozenWeights>(known, files);
@@ -91,6 +91,33 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   session->run_ = known.settings;
   session->stages_->prefix().keep(in_bytes(known.settings.cache_prefix_mb));
   return session;
+}
+
+Status Session::make_engine(const OpenOptions& options) {
+  if (options.engine) {
+    engine_ = make_callback_engine(*options.engine);
+    return {};
+  }
+  make_engine_ = [this, threads = options.threads, packed = options.packed](const std::string& name) {
+    return name == "executorch" ? make_executorch_engine(manifest_, files_, threads, packed, packed_)
+           : name == "mlx"      ? load_mlx_engine(files_)
+           : name == "vulkan"
+               ? make_vulkan_engine(manifest_, files_, packed)
+               : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
+                         "executorch, mlx, vulkan, or an engine that the host supplies",
+                         "Compile the bundle for a target of this system."};
+  };
+  auto made = make_engine_(manifest_.engine);
+  if (made.ok()) {
+    engine_ = std::move(*made);
+    return {};
+  }
+  Failure failure = made.failure();
+  if (manifest_.fallback && manifest_.engine != manifest_.fallback->engine) {
+    failure.fix = "Choose the engine " + manifest_.fallback->engine + ", for which the bundle has programs too. Or: " +
+                  failure.fix;
+  }
+  return failure;
 }
 
 Status Session::configure(const RunSettings& run) {

@@ -33,6 +33,7 @@ struct OpenOptions {
   bool skip_hashes = false;
   std::optional<TrustedKeys> trusted;  // keys of which one must have signed the bundle; whose files are hashed then
   std::optional<zo_engine> engine;
+  std::string engine_name;  // of those that the bundle has programs for; empty: the manifest's
   std::string packed;  // the folder of packed weights; empty: they are not kept
 };
 
@@ -238,6 +239,9 @@ class Session {
   // them that are certain; then the later records are dropped.
   Status resume();
   Status resume_copies();
+  // The engine of the programs that train, and the one of those that generate.
+  Status make_engine(const OpenOptions& options);
+  Status load_generating();
   Status read_copies();
   // Of a state that is read: the values after the steps of the best evaluation, from its snapshot and records.
   Status read_best();
@@ -251,7 +255,9 @@ class Session {
   BundleFiles files_;
   bool verify_programs_ = false;  // the engine loads the bundle's own programs
   PackedUse packed_;
+  std::function<Result<std::unique_ptr<Engine>>(const std::string& name)> make_engine_;  // not set with a host's engine
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Engine> generating_engine_;  // where it is another one
   std::optional<Slots> slots_;
   std::string scratch_folder_;  // empty: the folder for temporary files
   std::unique_ptr<Programs> programs_;

@@ -81,6 +81,20 @@ Result<StateValues> Session::values_of(const GenerateRequest& request) {
   return finished();
 }
 
+Status Session::load_generating() {
+  if (generating_ != nullptr) {
+    return {};
+  }
+  const std::string& name = manifest_.generate->engine;
+  if (make_engine_ && !name.empty() && name != manifest_.engine) {
+    ZO_ASSIGN(engine, make_engine_(name));
+    generating_engine_ = std::move(engine);
+  }
+  generating_ = std::make_unique<Programs>(manifest_.generate->programs,
+                                           generating_engine_ ? *generating_engine_ : *engine_);
+  return {};
+}
+
 Result<Generated> Session::generate(GenerateRequest request) {
   ZO_TRY(check_generates());
   ZO_TRY(check_stops(request.stop_strings));
@@ -93,9 +107,7 @@ Result<Generated> Session::generate(GenerateRequest request) {
     text.emplace(*tokenizer, request.stop_strings);
   }
   AnonymousPeak anonymous;
-  if (generating_ == nullptr) {
-    generating_ = std::make_unique<Programs>(manifest_.generate->programs, *engine_);
-  }
+  ZO_TRY(load_generating());
   const auto with = std::make_pair(request.adapter, request.untrained);
   std::unique_ptr<Decoder> decoder = kept_with_ == with ? std::move(kept_) : nullptr;
   kept_.reset();

@@ -128,6 +128,9 @@ typedef struct zo_open_options {
    * or it is refused before any of it is parsed; skip_hashes is then of no effect, and files that the host reads by itself
    * are hashed when the bundle is opened. NULL: any bundle. */
   const char* trusted_keys;
+  /* Which of the engines that a bundle has programs for: a name of the manifest's `engine` or `fallback` (docs/bundle.md).
+   * NULL: the manifest's engine. */
+  const char* engine_name;
 } zo_open_options;
 
 /* Opens the bundle folder. `options` may be NULL. */

@@ -217,6 +217,9 @@ void read_generate(const JsonNode& root, Manifest& manifest) {
     }
     return;
   }
+  if (node.has("engine")) {
+    spec.engine = node.member("engine").text();
+  }
   spec.context = static_cast<uint32_t>(node.member("context").integer(1, kMostTokens));
   for (const JsonNode& length : node.member("lengths").items()) {
     const int64_t least = spec.lengths.empty() ? 1 : int64_t{spec.lengths.back()} + 1;

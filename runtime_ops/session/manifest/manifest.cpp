@@ -182,6 +182,13 @@ size_t Manifest::level_of(const std::string& slot) const {
   return 0;
 }
 
+void Manifest::fall_back() {
+  engine = fallback->engine;
+  for (ProgramSpec& program : programs) {
+    program.file = fallback->file;
+  }
+}
+
 const ProgramSpec* Manifest::program(const std::string& name) const {
   for (const ProgramSpec& program : programs) {
     if (program.name == name) {
@@ -284,6 +291,13 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     for (const JsonNode& node : root.member("lengths").items()) {
       const int64_t least = manifest.lengths.empty() ? 1 : int64_t{manifest.lengths.back()} + 1;
       manifest.lengths.push_back(static_cast<uint32_t>(node.integer(least, 1 << 20)));
+    }
+  }
+  if (root.has("fallback")) {
+    const JsonNode node = root.member("fallback");
+    manifest.fallback = FallbackSpec{node.member("engine").text(), read_file_name(node.member("file"))};
+    if (manifest.files.count(manifest.fallback->file) == 0) {
+      node.member("file").problem("a file listed under files");
     }
   }
   read_stages(root, manifest);
