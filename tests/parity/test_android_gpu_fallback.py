@@ -1,4 +1,4 @@
-"""The CPU's programs in a bundle for android-gpu: the same steps, one run on both, text, and what a missing GPU says."""
+"""The CPU's programs in a bundle for android-gpu: the same steps, a run on both, text, and what a missing GPU says."""
 
 from __future__ import annotations
 
