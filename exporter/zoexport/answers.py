@@ -120,6 +120,7 @@ def answered(
     stop: Sequence[str],
     phase: Progress,
     last: bool = False,
+    engine: str | None = None,
 ) -> dict[str, Any]:
     """``exact_match`` and ``f1`` of greedy answers.
 
@@ -127,7 +128,7 @@ def answered(
         ZoExportError: something cannot be used; a prompt that is too long names its line.
     """
     exact = words = 0.0
-    with Generator.open(bundle, state=state, last=last) as generator:
+    with Generator.open(bundle, state=state, last=last, engine=engine) as generator:
         for number, question in enumerate(questions):
             phase("answering", number / len(questions))
             try:

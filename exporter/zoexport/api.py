@@ -126,20 +126,29 @@ class Bundle:
         compiled: what compiling said of it, the keys of ``compile --json``; None of a bundle that was opened.
         trusted: keys of which one must have signed it, whenever a method opens it; where None, what
             the environment requires.
+        engine: which of the engines that it has programs for trains, evaluates and generates; its own where None.
     """
 
     path: Path
     manifest: Mapping[str, Any] = dataclasses.field(repr=False)
     compiled: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     trusted: tuple[PublicKey, ...] | None = dataclasses.field(default=None, repr=False)
+    engine: str | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
-    def open(cls, path: StrPath, *, trust: Iterable[StrPath] | None = None) -> Bundle:
+    def open(
+        cls,
+        path: StrPath,
+        *,
+        trust: Iterable[StrPath] | None = None,
+        engine: str | None = None,
+    ) -> Bundle:
         """Open a bundle's folder.
 
         Args:
             path: the folder.
             trust: public keys, as files or as their lines, of which one must have signed it (``zoexport sign``).
+            engine: ``executorch`` for the CPU's programs of a bundle that was compiled for android-gpu.
 
         Raises:
             BundleError: it is none, one of another version, or signed by none of the keys.
@@ -154,7 +163,7 @@ class Bundle:
                 fix="Leave it out to open any bundle.",
             )
         with trusts.required(trusted):
-            return cls(Path(path), manifests.read(Path(path)), trusted=trusted)
+            return cls(Path(path), manifests.read(Path(path)), trusted=trusted, engine=engine)
 
     @property
     def method(self) -> str:
@@ -235,6 +244,7 @@ class Bundle:
                 else HeldOut(held_out, eval_every, patience, keep),
                 evaluated=evaluated,
                 report_to=tuple(report_to),
+                engine=self.engine,
             )
         return Trained(**{**found, "state": Path(state)})
 
@@ -281,6 +291,7 @@ class Bundle:
                 settings={**(by_key or {}), **self._by_key(settings)},
                 phase=progress or _silent,
                 last=last,
+                engine=self.engine,
             )
             if questions is not None:
                 found |= answered(
@@ -291,6 +302,7 @@ class Bundle:
                     stop=tuple(stop),
                     phase=progress or _silent,
                     last=last,
+                    engine=self.engine,
                 )
         return Evaluated(**found)
 
@@ -343,6 +355,7 @@ class Bundle:
                 sliding=sliding,
                 last=last,
                 on_text=on_text,
+                engine=self.engine,
             )
         return Generated(**found)
 
@@ -374,6 +387,7 @@ class Bundle:
                 state=None if state is None else Path(state),
                 adapters={name: Path(path) for name, path in (adapters or {}).items()},
                 last=last,
+                engine=self.engine,
             )
 
     def parity(

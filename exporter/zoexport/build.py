@@ -456,6 +456,7 @@ def _description(
         "method": planned.method.name,
         "target": planned.target.name,
         "engine": lowered.engine,
+        **({} if lowered.fallback is None else {"fallback": dataclasses.asdict(lowered.fallback)}),
         "settings": settings,
         "rng": rng.SPEC_ID,
         "packing": lowered.packing or graph.packing,

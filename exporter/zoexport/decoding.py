@@ -93,6 +93,7 @@ def add_generating(
         "stop_tokens": _stop_tokens(loaded.model),
         "programs": written.programs,
         "stages": stages,
+        **({} if written.engine is None else {"engine": written.engine}),
     }
     return Generating(entry, names, written.required_ops)
 

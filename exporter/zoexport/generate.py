@@ -55,6 +55,7 @@ class Generator(Closing):
         state: Path | None = None,
         adapters: Mapping[str, Path] | None = None,
         last: bool = False,
+        engine: str | None = None,
     ) -> Generator:
         """Open a bundle.
 
@@ -63,12 +64,13 @@ class Generator(Closing):
             state: a training state, whose pending update is applied; it stays as it is.
             adapters: by name, what ``adapter export`` wrote.
             last: the state's values of the last step, also where the run keeps its best.
+            engine: which of the engines that the bundle has programs for; the manifest's where None.
 
         Raises:
             ZoExportError: something cannot be used.
         """
         manifest = manifests.read(bundle)
-        generator = cls(Session.open(bundle), bundle, manifest)
+        generator = cls(Session.open(bundle, engine_name=engine), bundle, manifest)
         try:
             if state is not None:
                 generator.session.attach(state, read_only=True, last=last)
@@ -178,6 +180,7 @@ def generate(
     sliding: bool = False,
     last: bool = False,
     on_text: Callable[[str], None] | None = None,
+    engine: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Generate what follows each prompt, in one session.
 
@@ -192,6 +195,7 @@ def generate(
         sliding: past the bundle's context go on over the last part of the tokens.
         last: the state's values of the last step, also where the run keeps its best.
         on_text: called with pieces of text as they come.
+        engine: as of :meth:`Generator.open`.
 
     Yields:
         For each prompt the keys of ``generate --json``: text, tokens, prompt_tokens, stop, prefill_tokens_per_second,
@@ -209,7 +213,9 @@ def generate(
         )
     name = None if adapter is None else name_of(adapter)
     adapters = {} if adapter is None or name is None else {name: adapter}
-    with Generator.open(bundle, state=state, adapters=adapters, last=last) as generator:
+    with Generator.open(
+        bundle, state=state, adapters=adapters, last=last, engine=engine
+    ) as generator:
         for prompt in prompts:
             yield generator.generate(
                 prompt,

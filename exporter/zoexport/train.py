@@ -58,6 +58,7 @@ def train(
     held_out: HeldOut | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
     report_to: Sequence[str] = (),
+    engine: str | None = None,
 ) -> dict[str, Any]:
     """Train until the state has ``steps`` steps in total, or what is held out has no lower loss any more.
 
@@ -73,6 +74,7 @@ def train(
         change_settings: go on with other settings or data than the run's.
         held_out: what is evaluated on meanwhile. evaluated: called after each evaluation.
         report_to: where steps and evaluations are reported (``watching.reports``).
+        engine: which of the engines that the bundle has programs for; the manifest's where None.
 
     Returns:
         The keys of ``train --json``, with ``examples`` and ``shortened``, and ``packed_problem``: why packed weights
@@ -89,7 +91,7 @@ def train(
     run = _Run(progress, watched)
     with (
         contextlib.closing(watched),
-        Session.open(bundle) as session,
+        Session.open(bundle, engine_name=engine) as session,
         read_examples(bundle, data, **reads, progress=phase) as (dataset, counts),
         _validation(bundle, held_out, reads, phase, evaluated, watched) as validation,
     ):
@@ -169,6 +171,7 @@ def evaluate(
     settings: Mapping[str, Any],
     phase: Progress,
     last: bool = False,
+    engine: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate a state, or the bundle as compiled; changes neither.
 
@@ -179,6 +182,7 @@ def evaluate(
         settings: only those of the loss, and ``pack``.
         phase: called with what is being done.
         last: the values of the last step, also where the run keeps its best.
+        engine: as of :func:`train`.
 
     Returns:
         The keys of ``eval --json``, with ``shortened``.
@@ -197,7 +201,7 @@ def evaluate(
             )
     chosen = runtime_settings(manifest, settings)
     reads = reading({**manifest["settings"], **chosen})
-    with Session.open(bundle) as session:
+    with Session.open(bundle, engine_name=engine) as session:
         if state is not None:
             session.attach(state, read_only=True, last=last)
         session.configure(**chosen)

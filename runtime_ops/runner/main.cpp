@@ -64,7 +64,8 @@ zo_open_options open_options(const Options& options) {
           options.skip_hashes ? 1u : 0u,
           nullptr,
           options.cache ? options.cache->c_str() : nullptr,
-          options.trusted ? options.trusted->c_str() : nullptr};
+          options.trusted ? options.trusted->c_str() : nullptr,
+          options.engine.empty() ? nullptr : options.engine.c_str()};
 }
 
 // Attaches the state, and takes the settings of the command line.

@@ -124,6 +124,7 @@ const std::map<std::string, Setter>& setters() {
       {"--patience", whole<uint32_t>("--patience", &Options::patience, 1)},
       {"--keep", word("--keep", &Options::keep, keep_from_text, "best or last")},
       {"--state", path(&Options::state)},
+      {"--engine", path(&Options::engine)},
       {"--cache", set_cache},
       {"--trust", add_trusted},
       {"--steps", whole<uint64_t>("--steps", &Options::steps, 1)},
@@ -247,6 +248,7 @@ const char* const kUsage =
     "  --format peft|gguf --outtype f32|f16|q8_0     of export: for PEFT or llama.cpp; numbers of a GGUF file\n"
     "  --force           of export and unpack: replace what is there\n"
     "  --threads N       default: what ExecuTorch chooses\n"
+    "  --engine NAME     of those that the bundle has programs for; executorch is the CPU of one for android-gpu\n"
     "  --cache DIR|none  where packed weights are kept; default: zoexport/packed in the user's cache folder\n"
     "  --recover         go on from the last good record of a damaged log; a copy of it is kept\n"
     "  --change-settings go on with other settings or examples than the state's\n"

@@ -31,6 +31,7 @@ struct Options {
   int32_t keep = ZO_KEEP_DEFAULT;
   std::optional<std::string> cache;  // empty: none; not given: the session's own rule
   bool timings = false;
+  std::string engine;                  // empty: the bundle's own
   std::optional<std::string> trusted;  // public keys, as zo_open_options takes them
   // What is not given comes from the manifest.
   std::optional<double> lr;

@@ -1,4 +1,4 @@
-"""The rules of the C++ runtime that no compiler here checks: one-way includes, and names that Clang cannot link twice."""
+"""Rules of the C++ runtime that no compiler here checks: one-way includes, and names that Clang cannot link twice."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @options.sampling
 @options.sliding
 @options.last
+@options.engine
 @options.common
 def generate(
     bundle: Path,
@@ -45,6 +46,7 @@ def generate(
     sampling: Sampling,
     sliding: bool,
     last: bool,
+    engine: str | None,
     as_json: bool,
 ) -> None:
     """Continue a text with BUNDLE, as it was compiled or with what was trained.
@@ -88,6 +90,7 @@ def generate(
             sampling=sampling,
             sliding=sliding,
             last=last,
+            engine=engine,
             on_text=say if shown and sys.stderr.isatty() else None,
         )
         results = []

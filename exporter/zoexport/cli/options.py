@@ -57,6 +57,15 @@ def trust(function: F) -> F:
     )(function)
 
 
+def engine(function: F) -> F:
+    """``--engine``."""
+    return click.option(
+        "--engine",
+        metavar="NAME",
+        help="Of those that BUNDLE has programs for; executorch is the CPU of one for android-gpu. Default: its own.",
+    )(function)
+
+
 def method_and_target(function: F) -> F:
     """``--target`` and ``--method``, by name."""
     function = click.option(

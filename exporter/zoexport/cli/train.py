@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 )
 @options.settings
 @options.resume
+@options.engine
 @options.common
 def train(
     bundle: Path,
@@ -53,6 +54,7 @@ def train(
     assignments: tuple[str, ...],
     recover: bool,
     change_settings: bool,
+    engine: str | None,
     as_json: bool,
 ) -> None:
     """Train BUNDLE on examples, in the session that a phone runs.
@@ -75,7 +77,7 @@ def train(
     settings = parse_assignments(assignments)
     with output_of_libraries(), Steps(as_json=as_json) as progress:
         result = (
-            Bundle.open(bundle)
+            Bundle.open(bundle, engine=engine)
             .train(
                 data,
                 state=state,
@@ -146,6 +148,7 @@ def train(
 @options.stop
 @options.last
 @options.settings
+@options.engine
 @options.common
 def evaluate(
     bundle: Path,
@@ -156,6 +159,7 @@ def evaluate(
     stop: tuple[str, ...],
     last: bool,
     assignments: tuple[str, ...],
+    engine: str | None,
     as_json: bool,
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
@@ -174,7 +178,7 @@ def evaluate(
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Phases("eval", as_json=as_json) as phases:
-        found = Bundle.open(bundle).evaluate(
+        found = Bundle.open(bundle, engine=engine).evaluate(
             data,
             state=state,
             generate=generate,

@@ -261,6 +261,14 @@ Pack = Callable[["torch.Tensor", "torch.Tensor"], "dict[str, torch.Tensor]"]
 
 
 @dataclasses.dataclass(frozen=True)
+class Fallback:
+    """Programs of another engine that take and give what a bundle's own do: one file, with the same methods."""
+
+    engine: str
+    file: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Lowered:
     """What a target made of a training graph.
 
@@ -280,6 +288,7 @@ class Lowered:
         tools: packages, beside those of every target, whose versions the programs depend on.
         generating: the entries of the programs of ``TrainingGraph.generating``.
         pack: codes and scales of a quantized weight -> its parts as the programs read them; None: codes and scales.
+        fallback: for where the engine has no device.
     """
 
     engine: str
@@ -297,6 +306,7 @@ class Lowered:
     tools: tuple[str, ...] = ()
     generating: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     pack: Pack | None = None
+    fallback: Fallback | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,10 +392,14 @@ class ShowsInnerValues(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LoweredGenerating:
-    """What a target made of programs that generate text: their manifest entries, and operators that they need."""
+    """What a target made of programs that generate text: their manifest entries, and operators that they need.
+
+    ``engine`` runs them, where it is not that of the programs that train.
+    """
 
     programs: list[dict[str, Any]]
     required_ops: list[str] = dataclasses.field(default_factory=list)
+    engine: str | None = None
 
 
 @runtime_checkable

@@ -75,6 +75,7 @@ class Session(Handle):
         threads: int = 0,
         verify: bool = True,
         engine: Engine | None = None,
+        engine_name: str | None = None,
         cache: str | Path | None = None,
         trust: Iterable[str | os.PathLike[str]] | None = None,
     ) -> Session:
@@ -85,6 +86,7 @@ class Session(Handle):
             threads: of the engine; 0 leaves the choice to it.
             verify: whether files are hashed before they are used; sizes are always compared.
             engine: runs the programs instead of the engine that the manifest names.
+            engine_name: which of the engines that the bundle has programs for; the manifest's where None.
             cache: the folder of packed weights; the user's own where None, nowhere where "".
             trust: public keys, as files or as their lines, of which one must have signed the bundle. Where None: what
                 the environment requires (:mod:`zoexport.core.trust`).
@@ -95,7 +97,14 @@ class Session(Handle):
         """
         callback = EngineCallback(engine) if engine is not None else None
         keys = keys_of(trust)
-        options = open_options(keys, threads=threads, verify=verify, engine=callback, cache=cache)
+        options = open_options(
+            keys,
+            threads=threads,
+            verify=verify,
+            engine=callback,
+            cache=cache,
+            engine_name=engine_name,
+        )
         if engine is None:
             with trusts.required(keys):
                 bring_backends(bundle)

@@ -94,6 +94,7 @@ class OpenOptions(Structure):
         ("engine", POINTER(Engine)),
         ("cache", c_char_p),
         ("trusted_keys", c_char_p),
+        ("engine_name", c_char_p),
     )
 
 

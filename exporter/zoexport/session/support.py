@@ -68,6 +68,7 @@ def open_options(
     verify: bool = True,
     engine: EngineCallback | None = None,
     cache: str | Path | None = None,
+    engine_name: str | None = None,
 ) -> structs.OpenOptions:
     """zo_open_options; see :meth:`zoexport.session.Session.open`."""
     return structs.OpenOptions(
@@ -77,6 +78,7 @@ def open_options(
         ctypes.pointer(engine.table) if engine is not None else None,
         None if cache is None else os.fsencode(cache),
         None if keys is None else "\n".join(key.line for key in keys).encode(),
+        None if engine_name is None else engine_name.encode(),
     )
 
 

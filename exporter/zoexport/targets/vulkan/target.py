@@ -9,14 +9,27 @@ from typing import ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Footprint, Lowered, LoweringMemory, Problem, Progress, TrainingGraph
+from zoexport.core.types import (
+    Fallback,
+    Footprint,
+    Lowered,
+    LoweredGenerating,
+    LoweringMemory,
+    Problem,
+    Progress,
+    TrainingGraph,
+)
 from zoexport.targets import targets
-from zoexport.targets.settings import filled
+from zoexport.targets.settings import filled, needs_executorch
 
 
 @dataclasses.dataclass(frozen=True)
 class VulkanTarget:
-    """Programs of layers as calls of compute shaders, on whatever device Vulkan has."""
+    """Programs of layers as calls of compute shaders, on whatever device Vulkan has.
+
+    Beside them are the same programs for the CPU, over the same weights, for where there is no GPU. The CPU alone
+    generates text.
+    """
 
     name: str = "android-gpu"
     summary: str = "GPUs of Android phones and of computers: zoexport's own shaders for Vulkan"
@@ -32,10 +45,12 @@ class VulkanTarget:
         "compute": ("fp32",),
     }
     lowering_memory: ClassVar[LoweringMemory | None] = None
+    generates_together: ClassVar[bool] = False
+    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
 
     def check_available(self) -> list[Problem]:
-        """Nothing but zoexport itself is needed: no device, and no compiler of shaders."""
-        return []
+        """Whether ExecuTorch is installed, for the CPU's programs; no device is needed, and no compiler of shaders."""
+        return needs_executorch(self.name)
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Arithmetic and activations are fp32."""
@@ -52,10 +67,25 @@ class VulkanTarget:
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
-        """One file of all programs."""
+        """One file of all programs for Vulkan, and one for the CPU."""
+        from zoexport.targets.executorch.lower_stages import lower_stages
+        from zoexport.targets.executorch.program_file import FILE
         from zoexport.targets.vulkan.lower import lower_vulkan
 
-        return lower_vulkan(graph, folder, progress)
+        lowered = lower_vulkan(graph, folder, progress)
+        on_cpu = lower_stages(graph, folder, progress)
+        fallback = Fallback(on_cpu.engine, FILE)
+        return dataclasses.replace(lowered, fallback=fallback, required_ops=on_cpu.required_ops)
+
+    def lower_generating(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> LoweredGenerating:
+        """The CPU's programs: a call of one token is too little work for a GPU to be worth its start."""
+        from zoexport.targets.executorch.lower_stages import lower_stages
+        from zoexport.targets.executorch.program_file import GENERATING
+
+        lowered = lower_stages(graph, folder, progress, GENERATING)
+        return LoweredGenerating(lowered.programs, lowered.required_ops, lowered.engine)
 
     def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
         """What each program takes of the pool."""

@@ -25,7 +25,7 @@ final class OpenOptions: @unchecked Sendable {
                 try withOptionalText(keys) { trusted in
                     var options = zo_open_options(
                         struct_size: UInt32(MemoryLayout<zo_open_options>.size), threads: threads,
-                        skip_hashes: verify ? 0 : 1, engine: table, cache: folder, trusted_keys: trusted
+                        skip_hashes: verify ? 0 : 1, engine: table, cache: folder, trusted_keys: trusted, engine_name: nil
                     )
                     return try body(&options)
                 }

@@ -1,0 +1,103 @@
+"""The CPU's programs in a bundle for android-gpu: the same steps, a run on both, text, and what a missing GPU says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.engine_parity import data
+from tests.support.verbs import verb
+from zoexport.api import Bundle
+from zoexport.core.errors import ConfigError
+from zoexport.session import Session
+
+pytestmark = pytest.mark.parity
+CPU = "executorch"
+SETTINGS: dict[str, Any] = {"weights": "int4", "lora__targets": "all-linear", "generate": "on"}
+METHODS: list[tuple[str, dict[str, Any]]] = [
+    ("mebp", {}),
+    ("prge", {"split": "layers", "queries": 2}),
+]
+
+
+def gpu_bundle(compiler: Compiler, method: str = "mebp", **settings: Any) -> Path:
+    return compiler.bundle("llama_tied", method, "android-gpu", **SETTINGS, **settings)
+
+
+def losses(bundle: Path, engine: str | None, state: Path, steps: int) -> list[float]:
+    with Session.open(bundle, engine_name=engine) as session, data() as examples:
+        assert session.info.engine == (engine or "vulkan")
+        session.attach(state, seed=11)
+        session.train(examples, steps)
+        session.save()
+        return [session.record(step).loss for step in range(session.info.steps)]
+
+
+@pytest.mark.parametrize(("method", "settings"), METHODS)
+def test_both_engines_take_the_same_steps_and_continue_each_other_s_runs(
+    compiler: Compiler, tmp_path: Path, method: str, settings: dict[str, Any]
+) -> None:
+    bundle = gpu_bundle(compiler, method, **settings)
+    on_gpu = losses(bundle, None, tmp_path / "gpu", 4)
+    on_cpu = losses(bundle, CPU, tmp_path / "cpu", 4)
+    assert on_cpu == pytest.approx(on_gpu, rel=1e-5)
+    assert losses(bundle, CPU, tmp_path / "gpu", 6)[:4] == on_gpu
+    assert losses(bundle, None, tmp_path / "cpu", 6) == pytest.approx(
+        losses(bundle, None, tmp_path / "gpu", 6), rel=1e-4
+    )
+
+
+def test_the_cpu_generates(compiler: Compiler) -> None:
+    texts = [
+        Bundle.open(bundle, engine=engine).generate("the film is", max_tokens=12).tokens
+        for bundle, engine in (
+            (gpu_bundle(compiler), None),
+            (gpu_bundle(compiler), CPU),
+            (compiler.bundle("llama_tied", "mebp", "host", **SETTINGS), None),
+        )
+    ]
+    assert len(texts[0]) > 0
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_without_a_gpu_the_message_offers_the_cpu_which_then_trains(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = gpu_bundle(compiler)
+    none = tmp_path / "none.json"
+    none.write_text(
+        json.dumps({"file_format_version": "1.0.0", "ICD": {"library_path": "/none.so"}})
+    )
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 3)
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(none))
+    monkeypatch.setenv("VK_DRIVER_FILES", str(none))
+    arguments = ["train", bundle, "--data", rows, "--state", tmp_path / "state", "--steps", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "zoexport", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+    assert done.returncode != 0
+    assert "Choose the engine executorch" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "state").exists()
+    trained = verb(*arguments, "--engine", CPU)
+    assert trained["steps"] == 2
+    evaluated = verb("eval", bundle, "--data", rows, "--state", tmp_path / "state", "--engine", CPU)
+    assert evaluated["examples"] == 3
+
+
+def test_an_engine_without_programs_is_one_message(compiler: Compiler) -> None:
+    with pytest.raises(ConfigError, match="engine found mlx, expected vulkan or executorch"):
+        Session.open(gpu_bundle(compiler), engine_name="mlx")
+    on_host = compiler.bundle("llama_tied", "mebp", "host", **SETTINGS)
+    with pytest.raises(ConfigError, match="expected executorch, whose programs"):
+        Session.open(on_host, engine_name="vulkan")
