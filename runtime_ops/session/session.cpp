@@ -101,11 +101,10 @@ Status Session::make_engine(const OpenOptions& options) {
   make_engine_ = [this, threads = options.threads, packed = options.packed](const std::string& name) {
     return name == "executorch" ? make_executorch_engine(manifest_, files_, threads, packed, packed_)
            : name == "mlx"      ? load_mlx_engine(files_)
-           : name == "vulkan"
-               ? make_vulkan_engine(manifest_, files_, packed)
-               : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
-                         "executorch, mlx, vulkan, or an engine that the host supplies",
-                         "Compile the bundle for a target of this system."};
+           : name == "vulkan"   ? make_vulkan_engine(manifest_, files_, packed)
+                                : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
+                                          "executorch, mlx, vulkan, or an engine that the host supplies",
+                                          "Compile the bundle for a target of this system."};
   };
   auto made = make_engine_(manifest_.engine);
   if (made.ok()) {
@@ -114,8 +113,8 @@ Status Session::make_engine(const OpenOptions& options) {
   }
   Failure failure = made.failure();
   if (manifest_.fallback && manifest_.engine != manifest_.fallback->engine) {
-    failure.fix = "Choose the engine " + manifest_.fallback->engine + ", for which the bundle has programs too. Or: " +
-                  failure.fix;
+    failure.fix = "Choose the engine " + manifest_.fallback->engine +
+                  ", for which the bundle has programs too. Or: " + failure.fix;
   }
   return failure;
 }

@@ -34,7 +34,7 @@ struct OpenOptions {
   std::optional<TrustedKeys> trusted;  // keys of which one must have signed the bundle; whose files are hashed then
   std::optional<zo_engine> engine;
   std::string engine_name;  // of those that the bundle has programs for; empty: the manifest's
-  std::string packed;  // the folder of packed weights; empty: they are not kept
+  std::string packed;       // the folder of packed weights; empty: they are not kept
 };
 
 // What one step computed, with the values that zo_step points to.

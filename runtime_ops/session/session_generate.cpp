@@ -90,8 +90,8 @@ Status Session::load_generating() {
     ZO_ASSIGN(engine, make_engine_(name));
     generating_engine_ = std::move(engine);
   }
-  generating_ = std::make_unique<Programs>(manifest_.generate->programs,
-                                           generating_engine_ ? *generating_engine_ : *engine_);
+  generating_ =
+      std::make_unique<Programs>(manifest_.generate->programs, generating_engine_ ? *generating_engine_ : *engine_);
   return {};
 }
 
