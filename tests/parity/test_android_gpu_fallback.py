@@ -96,7 +96,7 @@ def test_without_a_gpu_the_message_offers_the_cpu_which_then_trains(
 
 
 def test_an_engine_without_programs_is_one_message(compiler: Compiler) -> None:
-    with pytest.raises(ConfigError, match="engine found mlx, expected vulkan or executorch"):
+    with pytest.raises(ConfigError, match="engine: found mlx; expected vulkan or executorch"):
         Session.open(gpu_bundle(compiler), engine_name="mlx")
     on_host = compiler.bundle("llama_tied", "mebp", "host", **SETTINGS)
     with pytest.raises(ConfigError, match="expected executorch, whose programs"):
