@@ -47,6 +47,11 @@ CASES = [
     *((name, "fp32") for name in ("qwen2", "gemma2", "cohere", "mpt", "starcoder2")),
     *((name, "int8") for name in ("mistral", "stablelm", "phi")),
 ]
+ZEROTH_ORDER: list[tuple[str, dict[str, Any]]] = [
+    ("prge", {"split": "layers", "queries": 2}),
+    ("mezo", {"split": "layers", "queries": 1}),
+    ("spzo", {"perturbations": "1,1", "batch": 2}),
+]
 VALIDATED = {
     "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
     "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
@@ -82,23 +87,52 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
     compare(compiler.bundle("qwen2", "mebp", TARGET, **{**ALL, **settings}))
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    slow_after(
-        1,
-        [
-            ("prge", {"split": "layers", "queries": 2}),
-            ("mezo", {"split": "layers", "queries": 1}),
-            ("spzo", {"perturbations": "1,1", "batch": 2}),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("method", "settings"), slow_after(1, ZEROTH_ORDER))
 def test_zeroth_order_over_layers(
     compiler: Compiler, method: str, settings: dict[str, Any]
 ) -> None:
     report = compare(compiler.bundle("llama", method, TARGET, weights="int4", **settings))
     # The noise is the session's, and the update of it is the reference's to the bit.
     assert report["max_relative_state_error"] == 0.0
+
+
+@pytest.mark.parametrize("cpu", slow_after(1, ["android-cpu", "host"]))
+@pytest.mark.parametrize(("method", "settings"), ZEROTH_ORDER)
+def test_a_log_of_the_gpu_gives_the_cpu_the_same_bits(
+    compiler: Compiler, method: str, settings: dict[str, Any], cpu: str, tmp_path: Path
+) -> None:
+    """The log alone: a session of the CPU's bundle follows the records, and runs no program."""
+    bundles = [
+        compiler.bundle("llama", method, target, weights="int4", **settings)
+        for target in (TARGET, cpu)
+    ]
+    with Session.open(bundles[0]) as trained, data() as examples:
+        trained.attach(tmp_path / "gpu", seed=11)
+        first = state_of(trained)
+        trained.train(examples, 5)
+        log = [trained.record(number) for number in range(5)]
+        expected = state_of(trained)
+        unfinished = state_of(trained, finished=False)
+    with Session.open(bundles[1]) as followed:
+        assert followed.info.target == cpu
+        followed.attach(tmp_path / "cpu", seed=11)
+        assert state_of(followed) == first
+        followed.follow(log)
+        assert state_of(followed) == expected != first
+        assert state_of(followed, finished=False) == unfinished != expected
+    # From the state on the disk, and from its log without the snapshots.
+    with Session.open(bundles[1]) as opened:
+        opened.attach(tmp_path / "cpu", read_only=True)
+        assert state_of(opened) == expected
+        replayed = {name: opened.replay_slot(name, 5).tobytes() for name in expected}
+        assert replayed == expected
+
+
+def state_of(session: Session, *, finished: bool = True) -> dict[str, bytes]:
+    return {
+        slot.name: session.read_slot(slot.name, finished=finished).tobytes()
+        for slot in session.slots()
+    }
 
 
 @pytest.mark.parametrize("method", slow_after(1, ["mebp", "spzo"]))
