@@ -72,13 +72,46 @@ void test_a_whole_file() {
   const vulkan::Program& read = file->programs.at("p");
   CHECK(read.dispatches.size() == 4 && read.gathers.size() == 1 && read.labels.size() == 1);
   CHECK(!read.inputs[0].in_pool && !read.inputs[0].in_window && read.inputs[3].at == 64);
-  // rows, columns, depth, a, b, scales, group, add, bias, out
-  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 160}));
+  // rows, columns, depth, a, b, scales, group, add, bias, out, and the products that are made
+  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 160, 0, 32}));
   CHECK((read.dispatches[0].constants == std::vector<uint32_t>{0, 2, 0, 1, 0, 1}));
   CHECK(read.dispatches[1].shader == vulkan::Shader::kRows && read.dispatches[1].pushed[1] == 32);
   for (const Dispatch& dispatch : read.dispatches) {
     CHECK(is_within(dispatch, *file, read.words));
   }
+}
+
+// A deep product is several dispatches, each of which adds to what the one before has made; a program has so many at most.
+void test_deep_products() {
+  const auto read = [](int calls) {
+    const std::string call =
+        R"({"op":"product","batch":1,"rows":1,"columns":1,"depth":33000000,"transposed":[false,true],)"
+        R"("a":0,"b":0,"out":33000000,"bias":33000001})";
+    std::string list = call;
+    for (int i = 1; i < calls; ++i) {
+      list += "," + call;
+    }
+    ProgramSpec program;
+    return vulkan_files::read(
+        vulkan_files::file(33000002, R"("inputs":[],"outputs":[],"gathers":[],"calls":[)" + list + "]"), program);
+  };
+  const auto file = read(1);
+  CHECK(file.ok());
+  const std::vector<Dispatch>& made = file->programs.at("p").dispatches;
+  CHECK(made.size() == 2015);  // 33000000 / 16384
+  uint32_t next = 0;
+  for (const Dispatch& dispatch : made) {
+    const uint32_t adds = dispatch.constants[4], has_bias = dispatch.constants[5];
+    CHECK((adds == 1) == (next > 0) && (has_bias == 1) == (next == 0));
+    CHECK(next == 0 || dispatch.pushed[7] == dispatch.pushed[9]);
+    CHECK(dispatch.pushed[10] == next && dispatch.pushed[11] > next);
+    next = dispatch.pushed[11];
+  }
+  CHECK(next == 33000000);
+  CHECK(read(4).ok());
+  const auto many = read(5);
+  CHECK(!many.ok() && many.failure().where.find("programs.p.calls[4]") != std::string::npos);
+  CHECK(many.failure().expected.find("8192 dispatches") != std::string::npos);
 }
 
 // Of each fault: what stands there instead of what, and where the message says that it is.
@@ -211,6 +244,7 @@ void test_altered_numbers() {
 
 int main() {
   test_a_whole_file();
+  test_deep_products();
   test_faults();
   test_altered_numbers();
   return check::result();

@@ -117,7 +117,9 @@ std::string bits(float value) {
 struct Shape {
   size_t batch, rows, columns, depth;
 };
-const Shape kShapes[] = {{1, 1, 1, 1}, {1, 33, 65, 17}, {3, 5, 130, 70}, {1, 64, 8, 4100}, {2, 70, 64, 16}};
+// The last is as deep as a vocabulary: llvmpipe ends a shader after 65,535 rounds of all its loops.
+const Shape kShapes[] = {{1, 1, 1, 1},     {1, 33, 65, 17}, {3, 5, 130, 70},
+                         {1, 64, 8, 4100}, {2, 70, 64, 16}, {1, 2, 3, 50001}};
 
 std::string product(const Shape& s, bool turned_a, bool turned_b, const std::string& a, const std::string& b,
                     const std::string& others) {
@@ -163,8 +165,9 @@ void test_products() {
 
 // A matrix in the window, as a second operand and, of float32, as a first one.
 void test_weights() {
-  for (const size_t width : {size_t{32}, size_t{96}, size_t{4096}}) {
-    const size_t rows = 70, tokens = 35;
+  const size_t sizes[][2] = {{70, 32}, {70, 96}, {70, 4096}, {50001, 32}};
+  for (const auto& [rows, width] : sizes) {
+    const size_t tokens = 35;
     std::vector<uint8_t> codes(rows * width / 2);
     std::vector<uint16_t> scales(rows * width / 32);
     for (size_t i = 0; i < codes.size(); ++i) {
@@ -230,6 +233,7 @@ void test_attention() {
       {1, 1, 1, 1, 8, 8, 0, true, false},    {2, 70, 4, 2, 16, 16, 0, true, false},
       {1, 65, 3, 1, 80, 80, 0, false, true}, {1, 100, 2, 2, 128, 96, 7, true, false},
       {2, 33, 2, 1, 24, 40, 33, true, true}, {1, 96, 1, 1, 20, 200, 40, true, false},
+      {1, 1030, 8, 1, 16, 16, 9, true, false},  // gradients of keys in three dispatches
   };
   for (const AttentionShape& s : shapes) {
     const size_t queries = s.batches * s.tokens * s.heads, keys = s.batches * s.tokens * s.groups;

@@ -13,11 +13,17 @@ namespace {
 const char* const kFormat = "zoexport-vulkan-1";
 constexpr int64_t kMostWords = static_cast<int64_t>(kMostBytes / 4);
 constexpr size_t kMostCode = size_t{1} << 24;
+constexpr size_t kMostDispatches = 8192;  // of a program
 constexpr uint64_t kMostGroups = 65535;  // of an axis of a dispatch, on every device
 constexpr uint32_t kNone = UINT32_MAX;   // of a tensor that a shader does not get
 
 constexpr uint32_t kTile = 32, kSlice = 64;                         // of shaders/attention.glsl
 constexpr uint32_t kProductRows = 64, kProductColumns = 64;         // of shaders/product.comp
+// Products of a sum that one dispatch makes, a multiple of the parts of shaders/product.comp: Mesa's llvmpipe ends a shader without
+// a word after 65,535 rounds of its loops together (LP_MAX_TGSI_LOOP_ITERATIONS), of which each 16 products take up to 34.
+constexpr uint32_t kMostDepth = 16384;
+// Likewise tokens, times heads, of which a dispatch makes the gradients of one key: a tile of 32 takes some 200 rounds.
+constexpr uint32_t kMostKeyRounds = 4096;
 constexpr uint32_t kUnpackThreads = 128, kMostUnpackGroups = 1024;  // of shaders/unpack.comp
 constexpr uint32_t kPool = 0, kFloats = 1, kInt4 = 2, kInt8 = 3;    // where product.comp finds a matrix
 
@@ -189,6 +195,10 @@ class Reader {
     if (file_.code.size() > kMostCode) {
       call.problem("row programs of " + std::to_string(kMostCode) + " words together, at most");
     }
+    if (program_.dispatches.size() == kMostDispatches) {
+      call.problem("calls of " + std::to_string(kMostDispatches) + " dispatches together, at most");
+      return;
+    }
     program_.dispatches.push_back(std::move(dispatch));
   }
 
@@ -285,10 +295,17 @@ class Reader {
     const uint32_t add_at = reads(call, "add", results, dispatch, true);
     const uint32_t bias = reads(call, "bias", columns, dispatch, true);
     const uint32_t out = writes(call, "out", results, dispatch);
-    dispatch.constants = {a.from, b.from, turned_a, turned_b, add_at != kNone, bias != kNone};
-    dispatch.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, add_at, bias, out};
     set_groups(dispatch, parts(columns, kProductColumns), parts(rows, kProductRows), batch);
-    add(call, std::move(dispatch));
+    for (uint32_t first = 0; first < depth; first += kMostDepth) {
+      Dispatch part = dispatch;
+      // What the dispatch before has made is added like another tensor, element by element in its place.
+      const uint32_t before = first == 0 ? add_at : out;
+      const bool has_bias = first == 0 && bias != kNone;
+      const uint32_t past = std::min(depth - first, kMostDepth) + first;
+      part.constants = {a.from, b.from, turned_a, turned_b, before != kNone, has_bias};
+      part.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, before, bias, out, first, past};
+      add(call, std::move(part));
+    }
   }
 
   void read_unpack(const JsonNode& call) {
@@ -347,12 +364,18 @@ class Reader {
     for (Dispatch* dispatch : {&first, &second}) {
       dispatch->pushed.insert(dispatch->pushed.end(), {dq, dk, dv});
     }
-    first.constants = {0};
-    second.constants = {1};
+    first.constants = {0, 0};
+    first.pushed.insert(first.pushed.end(), {0, 0});
     set_groups(first, parts(tokens, kTile), heads, size_product(batches, parts(depth, kSlice)));
-    set_groups(second, parts(tokens, kTile), groups, size_product(batches, parts(std::max(depth, width), kSlice)));
     add(call, std::move(first));
-    add(call, std::move(second));
+    set_groups(second, parts(tokens, kTile), groups, size_product(batches, parts(std::max(depth, width), kSlice)));
+    const uint32_t of_group = heads / groups, at_once = std::max<uint32_t>(kMostKeyRounds / tokens, 1);
+    for (uint32_t head = 0; head < of_group; head += at_once) {
+      Dispatch part = second;
+      part.constants = {1, head > 0};
+      part.pushed.insert(part.pushed.end(), {head, std::min(of_group - head, at_once) + head});
+      add(call, std::move(part));
+    }
   }
 
   void read_labels(const JsonNode& call) {
