@@ -65,7 +65,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     ZO_ASSIGN(engine, load_mlx_engine(files));
     session->engine_ = std::move(engine);
   } else if (known.engine == "vulkan") {
-    ZO_ASSIGN(engine, make_vulkan_engine(known, files, options.packed));
+    ZO_ASSIGN(engine, make_vulkan_engine(known, files, options.packed, options.kernel_times));
     session->engine_ = std::move(engine);
   } else {
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the engine " + known.engine,

@@ -94,6 +94,7 @@ class OpenOptions(Structure):
         ("engine", POINTER(Engine)),
         ("cache", c_char_p),
         ("trusted_keys", c_char_p),
+        ("kernel_times", c_uint32),
     )
 
 
@@ -129,6 +130,7 @@ class Info(Structure):
         ("steps", c_uint64),
         ("packed_weights", c_char_p),
         ("packed_problem", c_char_p),
+        ("device_bytes", c_uint64),
     )
 
 
