@@ -19,11 +19,11 @@ constexpr uint32_t kNone = UINT32_MAX;    // of a tensor that a shader does not 
 
 constexpr uint32_t kTile = 32, kSlice = 64;                  // of shaders/attention.glsl
 constexpr uint32_t kProductRows = 64, kProductColumns = 64;  // of shaders/product.comp
-// Products of a sum that one dispatch makes, a multiple of the parts of shaders/product.comp: Mesa's llvmpipe ends a shader without
-// a word after 65,535 rounds of its loops together (LP_MAX_TGSI_LOOP_ITERATIONS), of which each 16 products take up to 34.
+// Mesa's llvmpipe ends a shader, without a word, after 65,535 rounds of its loops together (LP_MAX_TGSI_LOOP_ITERATIONS). Products
+// of a sum that one dispatch makes, a multiple of the parts of shaders/product.comp: each 16 take up to 34 rounds.
 constexpr uint32_t kMostDepth = 16384;
-// Likewise tokens, times heads, of which a dispatch makes the gradients of one key: a tile of 32 takes some 200 rounds.
-constexpr uint32_t kMostKeyRounds = 4096;
+// Rounds for the gradients of a key, of the heads that one dispatch adds up.
+constexpr uint64_t kMostKeyRounds = 60000;
 constexpr uint32_t kUnpackThreads = 128, kMostUnpackGroups = 1024;  // of shaders/unpack.comp
 constexpr uint32_t kPool = 0, kFloats = 1, kInt4 = 2, kInt8 = 3;    // where product.comp finds a matrix
 
@@ -180,22 +180,30 @@ class Reader {
     }
   }
 
-  void add(const JsonNode& call, Dispatch dispatch) {
+  // Whether the dispatch is in order, and there is room for it.
+  bool add(const JsonNode& call, Dispatch dispatch) {
+    const auto refused = [&](const std::string& expected) {
+      call.problem(expected);
+      return false;
+    };
     for (size_t i = 0; i < dispatch.writes.size(); ++i) {
       const Span& written = dispatch.writes[i];
       const auto meets = [&](const Span& other) { return &other != &written && written.meets(other); };
       if (std::any_of(dispatch.reads.begin(), dispatch.reads.end(), meets) ||
           std::any_of(dispatch.writes.begin(), dispatch.writes.end(), meets)) {
-        call.problem("results that overlap nothing else of the call");
+        return refused("results that overlap nothing else of the call");
       }
     }
     for (const uint32_t groups : dispatch.groups) {
       if (groups == 0 || groups > kMostGroups) {
-        call.problem("sizes that a dispatch can have");
+        return refused("sizes that a dispatch can have");
       }
     }
     if (file_.code.size() > kMostCode) {
-      call.problem("row programs of " + std::to_string(kMostCode) + " words together, at most");
+      return refused("row programs of " + std::to_string(kMostCode) + " words together, at most");
+    }
+    if (program_.dispatches.size() == kMostDispatches) {
+      return refused("calls of " + std::to_string(kMostDispatches) + " dispatches together, at most");
     }
     // Reads of rows have holes, and a product may be one part of several.
     if (dispatch.shader != Shader::kRows && dispatch.shader != Shader::kProduct) {
@@ -205,11 +213,8 @@ class Reader {
         }
       }
     }
-    if (program_.dispatches.size() == kMostDispatches) {
-      call.problem("calls of " + std::to_string(kMostDispatches) + " dispatches together, at most");
-      return;
-    }
     program_.dispatches.push_back(std::move(dispatch));
+    return true;
   }
 
   // A tensor of `count` words that a dispatch reads; kNone where the call has none.
@@ -324,7 +329,9 @@ class Reader {
       part.work.flops = 2 * real(results) * (past - first);
       part.work.bytes = matrices * (past - first) / depth + 4 * real(results) * (before != kNone ? 2 : 1) +
                         (has_bias ? 4 * real(columns) : 0);
-      add(call, std::move(part));
+      if (!add(call, std::move(part))) {
+        return;
+      }
     }
   }
 
@@ -400,14 +407,19 @@ class Reader {
     set_groups(first, parts(tokens, kTile), heads, size_product(batches, slices[0]));
     add(call, std::move(first));
     set_groups(second, parts(tokens, kTile), groups, size_product(batches, slices[1]));
-    const uint32_t of_group = heads / groups, at_once = std::max<uint32_t>(kMostKeyRounds / tokens, 1);
-    for (uint32_t head = 0; head < of_group; head += at_once) {
-      const uint32_t past = std::min(of_group - head, at_once) + head;
+    // Two products of a head's rows with up to 21 rounds for each 16 columns, sums of the results by their gradients, and 48 beside.
+    const uint64_t of_tile = 21 * (parts(depth, 16) + parts(width, 16)) + parts(width, 4) + 48;
+    const uint64_t at_once = std::max<uint64_t>(kMostKeyRounds / (of_tile * parts(tokens, kTile)), 1);
+    const uint32_t of_group = heads / groups;
+    for (uint32_t head = 0, past = 0; head < of_group; head = past) {
+      past = static_cast<uint32_t>(std::min<uint64_t>(head + at_once, of_group));
       Dispatch part = second;
       part.constants = {1, head > 0};
       part.pushed.insert(part.pushed.end(), {head, past});
       part.work.flops = pairs * (real(slices[1]) * scores + depth + width) * (past - head) / of_group;
-      add(call, std::move(part));
+      if (!add(call, std::move(part))) {
+        return;
+      }
     }
   }
 
