@@ -27,8 +27,9 @@ namespace {
 
 // The first zo_run of this ABI version ended before this field.
 constexpr size_t kFirstRun = offsetof(zo_run, momentum);
-// Likewise the first zo_open_options, zo_slot_info, zo_attach_options and zo_evaluation.
+// Likewise the first zo_open_options, zo_info, zo_slot_info, zo_attach_options and zo_evaluation.
 constexpr size_t kFirstOpenOptions = offsetof(zo_open_options, cache);
+constexpr size_t kFirstInfo = offsetof(zo_info, device_bytes);
 constexpr size_t kFirstSlotInfo = offsetof(zo_slot_info, dtype);
 constexpr size_t kFirstAttachOptions = offsetof(zo_attach_options, last);
 constexpr size_t kFirstEvaluation = offsetof(zo_evaluation, margin);
@@ -152,6 +153,7 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
     }
     chosen.engine_name = given.engine_name != nullptr ? given.engine_name : "";
     ZO_TRY(read_keys(given.trusted_keys, chosen.trusted));
+    chosen.kernel_times = given.kernel_times != 0;
     const auto faults = std::make_shared<zoexport::Faults>();
     const zoexport::Faults::Scope scope(faults);
     ZO_ASSIGN(opened, zoexport::Session::open(bundle, chosen));
@@ -193,8 +195,9 @@ zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* error) {
                            impl.run().seed,
                            impl.steps(),
                            impl.packed().path.c_str(),
-                           impl.packed().problem.c_str()};
-    return write_struct(found, sizeof(zo_info), "zo_info", info);
+                           impl.packed().problem.c_str(),
+                           impl.device_bytes()};
+    return write_struct(found, kFirstInfo, "zo_info", info);
   });
 }
 
@@ -231,6 +234,21 @@ zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_progra
     const zoexport::ProgramCost& spent = costs[index];
     const zo_program_cost found = {0, spent.program->name.c_str(), spent.calls, spent.seconds, spent.load_seconds};
     return write_struct(found, sizeof(zo_program_cost), "zo_program_cost", cost);
+  });
+}
+
+zo_status zo_session_kernel_cost(zo_session* session, uint32_t index, zo_kernel_cost* cost, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(session);
+    ZO_REQUIRE(cost);
+    const std::vector<zoexport::KernelCost>& costs = session->impl->kernel_costs();
+    if (index >= costs.size()) {
+      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(costs.size()),
+                     "Stop at the last kind."};
+    }
+    const zoexport::KernelCost& spent = costs[index];
+    const zo_kernel_cost found = {0, spent.name.c_str(), spent.dispatches, spent.seconds, spent.flops, spent.bytes};
+    return write_struct(found, sizeof(zo_kernel_cost), "zo_kernel_cost", cost);
   });
 }
 

@@ -23,6 +23,15 @@ struct Tensor {
   size_t bytes;
 };
 
+// What an engine's kernels of one kind have cost so far, over all programs.
+struct KernelCost {
+  std::string name;
+  uint64_t dispatches = 0;
+  double seconds = 0;  // on the device; NaN where nobody asked for them, or it does not say
+  double flops = 0;    // by their sizes
+  double bytes = 0;    // that they read and write, each once
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -38,6 +47,13 @@ class Engine {
     (void)grain;
     body(0, count);
   }
+  // Of each kind, in an order that stays; of an engine that does not count, nothing. Names stay where they are.
+  virtual const std::vector<KernelCost>& kernel_costs() const {
+    static const std::vector<KernelCost> kNone;
+    return kNone;
+  }
+  // Of buffers that it has made on a device.
+  virtual uint64_t device_bytes() const { return 0; }
 };
 
 // How an engine came by its packed weights; empty before a program is loaded.
@@ -55,9 +71,10 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
 Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
 
 // Programs in files of dispatches, on a GPU that Vulkan has, where this build has the engine. What a driver makes of the
-// shaders is kept in the folder `cache`, or nowhere where it is empty. `manifest` and `files` outlive the engine.
+// shaders is kept in the folder `cache`, or nowhere where it is empty. `timed`: its kernels' seconds are counted too, where the
+// device has a clock. `manifest` and `files` outlive the engine.
 Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
-                                                   const std::string& cache);
+                                                   const std::string& cache, bool timed);
 // A device that it could run on, as zo_vulkan_devices states it; `problem` is why it cannot, empty where it can.
 struct VulkanDevice {
   std::string name, kind, version, problem;

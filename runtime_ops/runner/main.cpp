@@ -65,7 +65,8 @@ zo_open_options open_options(const Options& options) {
           nullptr,
           options.cache ? options.cache->c_str() : nullptr,
           options.trusted ? options.trusted->c_str() : nullptr,
-          options.engine.empty() ? nullptr : options.engine.c_str()};
+          options.engine.empty() ? nullptr : options.engine.c_str(),
+          options.timings ? 1u : 0u};
 }
 
 // Attaches the state, and takes the settings of the command line.
@@ -149,6 +150,8 @@ zo_status read_data(const Options& options, zo_session* session, zo_dataset* dat
   return status;
 }
 
+json number(double value) { return std::isfinite(value) ? json(value) : json(); }
+
 json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(static_cast<double>(bytes) / 1e5) / 10); }
 
 // What each program has cost since the session was opened, of those that ran.
@@ -158,6 +161,21 @@ json program_costs(zo_session* session) {
   for (uint32_t i = 0; zo_session_program_cost(session, i, &cost, nullptr) == ZO_OK; ++i) {
     if (cost.calls > 0) {
       costs[cost.name] = {{"calls", cost.calls}, {"seconds", cost.seconds}, {"load_seconds", cost.load_seconds}};
+    }
+  }
+  return costs;
+}
+
+// Likewise each kind of kernel, where the engine counts them.
+json kernel_costs(zo_session* session) {
+  json costs = json::object();
+  zo_kernel_cost cost = sized<zo_kernel_cost>();
+  for (uint32_t i = 0; zo_session_kernel_cost(session, i, &cost, nullptr) == ZO_OK; ++i) {
+    if (cost.dispatches > 0) {
+      costs[cost.name] = {{"dispatches", cost.dispatches},
+                          {"seconds", number(cost.seconds)},
+                          {"flops", cost.flops},
+                          {"bytes", cost.bytes}};
     }
   }
   return costs;
@@ -178,7 +196,8 @@ int32_t on_progress(void* user, const zo_progress* progress) {
     const json line = {{"step", progress->step},
                        {"seconds", progress->seconds},
                        {"anonymous_mb", megabytes(progress->anonymous_bytes)},
-                       {"programs", program_costs(kept->session)}};
+                       {"programs", program_costs(kept->session)},
+                       {"kernels", kernel_costs(kept->session)}};
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
   }
@@ -188,8 +207,6 @@ int32_t on_progress(void* user, const zo_progress* progress) {
                static_cast<double>(progress->anonymous_bytes) / kMegabyte);
   return stop_requested;
 }
-
-json number(double value) { return std::isfinite(value) ? json(value) : json(); }
 
 int32_t on_evaluated(void*, const zo_evaluated* evaluated) {
   std::fprintf(stderr, "step %llu  held-out loss %.4f%s\n", static_cast<unsigned long long>(evaluated->step),
@@ -363,9 +380,11 @@ int run(const Options& options) {
   if (zo_session_info(session.get(), &info, nullptr) == ZO_OK && info.packed_problem[0] != '\0') {
     std::fprintf(stderr, "note: packed weights are not kept: %s\n", info.packed_problem);
   }
-  if (options.timings && options.verb == "train") {
+  if (options.timings && options.takes_examples()) {
     out["open_seconds"] = open_seconds;
     out["programs"] = program_costs(session.get());
+    out["kernels"] = kernel_costs(session.get());
+    out["device_mb"] = megabytes(info.device_bytes);
   }
   // Those of a file of prompts were printed as they came.
   if (options.verb != "generate" || options.data.empty()) {

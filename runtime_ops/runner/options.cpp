@@ -255,8 +255,9 @@ const char* const kUsage =
     "  --trust KEY       refuse bundles that no holder of KEY signed: a .pub file, or its line; again for several\n"
     "  --skip-hashes     check the sizes of the bundle's files only\n"
     "  --json            one JSON object on standard output\n"
-    "  --timings         before it, one JSON object a step: seconds, memory, what each program has cost so far;\n"
-    "                    in it also the seconds of opening the bundle\n";
+    "  --timings         of train, before it, one JSON object a step: seconds, memory, what each program has cost so\n"
+    "                    far, and each kind of kernel on a GPU; in it, of eval too, also the seconds of opening the "
+    "bundle\n";
 
 Result<Options> parse_options(int count, const char* const* arguments) {
   Options options;

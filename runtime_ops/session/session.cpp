@@ -98,10 +98,11 @@ Status Session::make_engine(const OpenOptions& options) {
     engine_ = make_callback_engine(*options.engine);
     return {};
   }
-  make_engine_ = [this, threads = options.threads, packed = options.packed](const std::string& name) {
+  make_engine_ = [this, threads = options.threads, packed = options.packed,
+                  kernel_times = options.kernel_times](const std::string& name) {
     return name == "executorch" ? make_executorch_engine(manifest_, files_, threads, packed, packed_)
            : name == "mlx"      ? load_mlx_engine(files_)
-           : name == "vulkan"   ? make_vulkan_engine(manifest_, files_, packed)
+           : name == "vulkan"   ? make_vulkan_engine(manifest_, files_, packed, kernel_times)
                                 : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
                                           "executorch, mlx, vulkan, or an engine that the host supplies",
                                           "Compile the bundle for a target of this system."};

@@ -35,6 +35,7 @@ struct OpenOptions {
   std::optional<zo_engine> engine;
   std::string engine_name;  // of those that the bundle has programs for; empty: the manifest's
   std::string packed;       // the folder of packed weights; empty: they are not kept
+  bool kernel_times = false;
 };
 
 // What one step computed, with the values that zo_step points to.
@@ -103,6 +104,9 @@ class Session {
   uint64_t steps() const { return records_.size(); }
   // Of every program, in the manifest's order.
   const std::vector<ProgramCost>& costs() const { return programs_->costs(); }
+  // Of the engine's kernels, where it counts them.
+  const std::vector<KernelCost>& kernel_costs() const { return engine_->kernel_costs(); }
+  uint64_t device_bytes() const { return engine_->device_bytes(); }
   const std::vector<Record>& records() const { return records_; }
   const RunSettings& run() const { return run_; }
   // What was found on held-out examples so far.

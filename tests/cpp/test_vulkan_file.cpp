@@ -5,6 +5,7 @@
 #include <string>
 
 #include "check.h"
+#include "engines/vulkan/submissions.h"
 #include "vulkan_files.h"
 
 namespace {
@@ -34,11 +35,97 @@ void test_a_whole_file() {
   const vulkan::Program& read = file->programs.at("p");
   CHECK(read.dispatches.size() == 4 && read.gathers.size() == 1 && read.labels.size() == 1);
   CHECK(!read.inputs[0].in_pool && !read.inputs[0].in_window && read.inputs[3].at == 64);
-  // rows, columns, depth, a, b, scales, group, add, bias, out
-  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 160}));
+  // rows, columns, depth, a, b, scales, group, add, bias, out, and the products that are made
+  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 160, 0, 32}));
   CHECK((read.dispatches[0].constants == std::vector<uint32_t>{0, 2, 0, 1, 0, 1}));
   CHECK(read.dispatches[1].shader == vulkan::Shader::kRows && read.dispatches[1].pushed[1] == 32);
   CHECK(is_within(*file));
+  const struct {
+    const char* kind;
+    double flops, bytes;
+  } expected[] = {
+      // 16 sums of 32 products; rows, 128 weights of 4 bits with 4 scales of 16, biases, results.
+      {"product int4", 2 * 16 * 32, 512 + 64 + 8 + 16 + 64},
+      // A sum of 4 columns; one instruction for all, and one for each of 32.
+      {"rows", 4 * (4 + 1 + 32), 512 + 64 + 512},
+      // 10 pairs of each of 2 heads.
+      {"attention", 2 * 2 * 10 * (8 + 8), 256 + 128 + 128 + 256 + 32},
+      {"labels", 8 * 4 * 8, 32 + 128 + 16 + 16 + 16 + 128},
+  };
+  for (size_t i = 0; i < std::size(expected); ++i) {
+    const Dispatch& dispatch = read.dispatches[i];
+    CHECK(vulkan::kind_name(dispatch.kind) == std::string(expected[i].kind));
+    CHECK(dispatch.work.flops == expected[i].flops && dispatch.work.bytes == expected[i].bytes);
+  }
+}
+
+// A deep product is several dispatches, each of which adds to what the one before has made; a program has so many at most.
+void test_deep_products() {
+  const auto read = [](int calls) {
+    const std::string call =
+        R"({"op":"product","batch":1,"rows":1,"columns":1,"depth":33000000,"transposed":[false,true],)"
+        R"("a":0,"b":0,"out":33000000,"bias":33000001})";
+    std::string list = call;
+    for (int i = 1; i < calls; ++i) {
+      list += "," + call;
+    }
+    ProgramSpec program;
+    return vulkan_files::read(
+        vulkan_files::file(33000002, R"("inputs":[],"outputs":[],"gathers":[],"calls":[)" + list + "]"), program);
+  };
+  const auto file = read(1);
+  CHECK(file.ok());
+  const std::vector<Dispatch>& made = file->programs.at("p").dispatches;
+  CHECK(made.size() == 2015);  // 33000000 / 16384
+  uint32_t next = 0;
+  double flops = 0;
+  for (const Dispatch& dispatch : made) {
+    const uint32_t adds = dispatch.constants[4], has_bias = dispatch.constants[5];
+    CHECK((adds == 1) == (next > 0) && (has_bias == 1) == (next == 0));
+    CHECK(next == 0 || dispatch.pushed[7] == dispatch.pushed[9]);
+    CHECK(dispatch.pushed[10] == next && dispatch.pushed[11] > next);
+    next = dispatch.pushed[11];
+    flops += dispatch.work.flops;
+  }
+  CHECK(next == 33000000 && flops == 2.0 * next);
+  CHECK(read(4).ok());
+  const auto many = read(5);
+  CHECK(!many.ok() && many.failure().where.find("programs.p.calls[4]") != std::string::npos);
+  CHECK(many.failure().expected.find("8192 dispatches") != std::string::npos);
+}
+
+Dispatch dispatch_of(vulkan::Shader shader, double seconds, uint32_t x, uint32_t y) {
+  Dispatch made{shader};
+  made.groups[0] = x;
+  made.groups[1] = y;
+  made.work.flops = seconds * 5e9;
+  return made;
+}
+
+void test_submissions() {
+  using vulkan::Shader;
+  CHECK(vulkan::submissions_of({}, 1).size() == 1);
+  const Dispatch small = dispatch_of(Shader::kProduct, 0.4, 3, 2);
+  const auto few = vulkan::submissions_of({small, small, small}, 1);
+  CHECK(few.size() == 2 && few[0].size() == 2 && few[1].size() == 1 && few[1][0].dispatch == 2);
+  // One that takes longer alone is divided, between the others; rows are not, whose shader counts workgroups.
+  const Dispatch large = dispatch_of(Shader::kProduct, 3.5, 2, 9), whole = dispatch_of(Shader::kRows, 3, 2, 9);
+  const auto parts = vulkan::submissions_of({small, large, whole, small}, 1);
+  CHECK(parts.size() == 6);
+  uint32_t next = 0;
+  for (const auto& part : parts) {
+    double seconds = 0;
+    for (const vulkan::Piece& piece : part) {
+      CHECK(piece.groups[0] == (piece.dispatch % 3 == 0 ? 3 : 2) && piece.base[0] == 0);
+      if (piece.dispatch == 1) {
+        CHECK(piece.base[1] == next);
+        next += piece.groups[1];
+        seconds += 3.5 * piece.groups[1] / 9;
+      }
+    }
+    CHECK(seconds <= 1.2);  // 9 workgroups in 4 pieces: 3 at once
+  }
+  CHECK(next == 9 && parts[4].size() == 1 && parts[4][0].groups[1] == 9);
 }
 
 // Of each fault: what stands there instead of what, and where the message says that it is.
@@ -163,6 +250,8 @@ void test_altered_numbers() {
 
 int main() {
   test_a_whole_file();
+  test_deep_products();
+  test_submissions();
   test_faults();
   test_altered_numbers();
   return check::result();

@@ -19,8 +19,11 @@ import pytest
 from tests.support import engine_parity
 from tests.support.compiled import Compiler
 from tests.support.engine_parity import data
+from tests.support.runner import ran
+from tests.support.sessions import write_examples
 from tests.support.tiers import slow_after
 from tests.support.verbs import run, verb
+from zoexport.bench.products import contents
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ZoExportError
 from zoexport.core.files import sha256
@@ -46,6 +49,11 @@ CASES = [
     *((name, "int4") for name in ARCHITECTURES),
     *((name, "fp32") for name in ("qwen2", "gemma2", "cohere", "mpt", "starcoder2")),
     *((name, "int8") for name in ("mistral", "stablelm", "phi")),
+]
+ZEROTH_ORDER: list[tuple[str, dict[str, Any]]] = [
+    ("prge", {"split": "layers", "queries": 2}),
+    ("mezo", {"split": "layers", "queries": 1}),
+    ("spzo", {"perturbations": "1,1", "batch": 2}),
 ]
 VALIDATED = {
     "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
@@ -82,23 +90,52 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
     compare(compiler.bundle("qwen2", "mebp", TARGET, **{**ALL, **settings}))
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    slow_after(
-        1,
-        [
-            ("prge", {"split": "layers", "queries": 2}),
-            ("mezo", {"split": "layers", "queries": 1}),
-            ("spzo", {"perturbations": "1,1", "batch": 2}),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("method", "settings"), slow_after(1, ZEROTH_ORDER))
 def test_zeroth_order_over_layers(
     compiler: Compiler, method: str, settings: dict[str, Any]
 ) -> None:
     report = compare(compiler.bundle("llama", method, TARGET, weights="int4", **settings))
     # The noise is the session's, and the update of it is the reference's to the bit.
     assert report["max_relative_state_error"] == 0.0
+
+
+@pytest.mark.parametrize("cpu", slow_after(1, ["android-cpu", "host"]))
+@pytest.mark.parametrize(("method", "settings"), ZEROTH_ORDER)
+def test_a_log_of_the_gpu_gives_the_cpu_the_same_bits(
+    compiler: Compiler, method: str, settings: dict[str, Any], cpu: str, tmp_path: Path
+) -> None:
+    """The log alone: a session of the CPU's bundle follows the records, and runs no program."""
+    bundles = [
+        compiler.bundle("llama", method, target, weights="int4", **settings)
+        for target in (TARGET, cpu)
+    ]
+    with Session.open(bundles[0]) as trained, data() as examples:
+        trained.attach(tmp_path / "gpu", seed=11)
+        first = state_of(trained)
+        trained.train(examples, 5)
+        log = [trained.record(number) for number in range(5)]
+        expected = state_of(trained)
+        unfinished = state_of(trained, finished=False)
+    with Session.open(bundles[1]) as followed:
+        assert followed.info.target == cpu
+        followed.attach(tmp_path / "cpu", seed=11)
+        assert state_of(followed) == first
+        followed.follow(log)
+        assert state_of(followed) == expected != first
+        assert state_of(followed, finished=False) == unfinished != expected
+    # From the state on the disk, and from its log without the snapshots.
+    with Session.open(bundles[1]) as opened:
+        opened.attach(tmp_path / "cpu", read_only=True)
+        assert state_of(opened) == expected
+        replayed = {name: opened.replay_slot(name, 5).tobytes() for name in expected}
+        assert replayed == expected
+
+
+def state_of(session: Session, *, finished: bool = True) -> dict[str, bytes]:
+    return {
+        slot.name: session.read_slot(slot.name, finished=finished).tobytes()
+        for slot in session.slots()
+    }
 
 
 @pytest.mark.parametrize("method", slow_after(1, ["mebp", "spzo"]))
@@ -188,6 +225,75 @@ def test_what_a_driver_made_of_shaders_is_kept(compiler: Compiler, tmp_path: Pat
     assert sha256_hex(again[:-64]) == again[-64:].decode()
     # A folder that cannot be made is no error.
     assert in_process(bundle, ZOEXPORT_PACKED=str(kept / "none")).stdout == losses
+
+
+def test_what_shaders_cost_is_counted_and_timed(compiler: Compiler, tmp_path: Path) -> None:
+    """By the runner, as ``bench`` reads it: operations follow from sizes, seconds are the device's own."""
+    bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
+    rows = [([(tokens[:-1], tokens[1:])], 0) for tokens in engine_parity.EXAMPLES]
+    examples = write_examples(tmp_path / "examples.jsonl", rows)
+    arguments = ("--examples", examples, "--state", tmp_path / "state", "--steps", 2)
+    found = ran("train", bundle, *arguments, "--timings")
+    kernels, programs = found["kernels"], found["programs"]
+    assert set(kernels) == {
+        "product", "product int4", "rows", "attention", "attention_gradient", "labels", "unpack",
+    }  # fmt: skip
+    content = contents(bundle)
+    calls = {name: program["calls"] for name, program in programs.items()}
+    for kind in ("product", "product int4"):
+        expected = [
+            (calls[name] * count, product.flops)
+            for name in calls
+            for product, count in content[name].products.items()
+            if product.operator == kind
+        ]
+        assert kernels[kind]["dispatches"] == sum(count for count, _ in expected)
+        assert kernels[kind]["flops"] == sum(count * flops for count, flops in expected)
+    assert all(cost["bytes"] > 0 and cost["flops"] > 0 for cost in kernels.values())
+    # llvmpipe has a clock, and the time of shaders is a part of that of programs.
+    spent = [cost["seconds"] for cost in kernels.values()]
+    assert all(seconds > 0 for seconds in spent)
+    assert sum(spent) <= sum(program["seconds"] for program in programs.values())
+    assert found["device_mb"] > 0
+    # An evaluation says likewise what it cost.
+    evaluated = ran("eval", bundle, "--examples", examples, "--timings")
+    assert "attention_gradient" not in evaluated["kernels"] and evaluated["open_seconds"] > 0
+    assert evaluated["kernels"]["attention"]["dispatches"] > 0
+    # Nobody asked for times.
+    assert "kernels" not in ran("eval", bundle, "--examples", examples)
+
+
+def test_an_engine_without_shaders_counts_none(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", "host", **ALL)
+    rows = [([(tokens[:-1], tokens[1:])], 0) for tokens in engine_parity.EXAMPLES]
+    examples = write_examples(tmp_path / "examples.jsonl", rows)
+    found = ran("eval", bundle, "--examples", examples, "--timings")
+    assert (found["kernels"], found["device_mb"]) == ({}, None)
+
+
+@pytest.mark.slow
+def test_bench_shows_the_shaders(compiler: Compiler, tmp_path: Path) -> None:
+    """Of a bundle for each engine: the one has shaders, the other has products that are timed alone."""
+    computed_again = {"host": {"keep_mb": 0}, TARGET: {}}
+    bundles = [
+        compiler.bundle("llama_tied", "mebp", target, **ALL, **computed_again[target])
+        for target in (TARGET, "host")
+    ]
+    found = verb(
+        "bench", *bundles, "--labels", "all", "--rounds", 1, "--steps", 1, "--no-eager",
+        "--work", tmp_path / "work", "-o", tmp_path / "bench",
+    )  # fmt: skip
+    gpu, cpu = found["results"]
+    assert {kind["name"] for kind in gpu["shaders"]} >= {"product int4", "rows", "labels"}
+    assert sum(kind["share"] for kind in gpu["shaders"]) == pytest.approx(1, abs=1e-3)
+    assert cpu["shaders"] == []
+    # Both compute the same products.
+    gflop = [
+        {program["name"]: program["gflop"] for program in entry["programs"]} for entry in (gpu, cpu)
+    ]
+    assert gflop[0] == gflop[1]
+    page = (tmp_path / "bench" / "bench.md").read_text("utf-8")
+    assert "**Shaders.**" in page and "| product int4 |" in page
 
 
 def sha256_hex(content: bytes) -> str:

@@ -6,6 +6,7 @@ Products inside a delegate cannot be seen: programs of split bundles have none.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """A program: how often it computes each product in a call, and the bytes that ExecuTorch plans for it.
+    """A program: how often it computes each product in a call, and the bytes that are planned for it.
 
     Attributes:
         attention_flops: of the products within ``attention`` and its gradient, for tokens that see each other.
@@ -79,9 +80,11 @@ def contents(bundle: Path) -> dict[str, Content]:
     Raises:
         BundleError: the bundle is missing or damaged.
     """
+    manifest = manifests.read(bundle)
+    if manifest["engine"] == "vulkan":
+        return _of_vulkan(bundle, manifest)
     from executorch.exir._serialize._program import deserialize_pte_binary
 
-    manifest = manifests.read(bundle)
     plans: dict[tuple[str, str], Any] = {}
     for file in sorted({program["file"] for program in manifest["programs"]}):
         read: Any = deserialize_pte_binary((bundle / file).read_bytes())
@@ -90,6 +93,31 @@ def contents(bundle: Path) -> dict[str, Content]:
         program["name"]: _content(plans[program["file"], program["method"]])
         for program in manifest["programs"]
     }
+
+
+def _of_vulkan(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Content]:
+    """Of a file of shaders' calls (docs/android-gpu.md), whose weights have kinds and no operators of their own."""
+    from zoexport.ir.counts import attention_flops
+
+    files = {program["file"] for program in manifest["programs"]}
+    stated = {file: json.loads((bundle / file).read_text("utf-8")) for file in files}
+    found = {}
+    for program in manifest["programs"]:
+        calls = stated[program["file"]]["programs"][program["method"]]
+        products: Counter[Product] = Counter()
+        attention = 0
+        for call in calls["calls"]:
+            if call["op"] == "product":
+                weights = [call[key]["kind"] for key in ("a", "b") if isinstance(call[key], dict)]
+                sizes = (call[key] for key in ("batch", "rows", "depth", "columns"))
+                products[Product(" ".join(["product", *weights]), *sizes)] += 1
+            elif call["op"] in ("attention", "attention_gradient"):
+                q = [call[key] for key in ("batches", "tokens", "heads", "depth")]
+                gradient = call["op"] == "attention_gradient"
+                seen = call["causal"], call["window"]
+                attention += attention_flops(q, call["width"], *seen, gradient=gradient)
+        found[program["name"]] = Content(dict(products), 4 * calls["words"], attention)
+    return found
 
 
 def _content(plan: Any) -> Content:

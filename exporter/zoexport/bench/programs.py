@@ -21,7 +21,7 @@ def of_variant(bundle: Path, samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """An entry for each program that ran, in the manifest's order.
 
     ``direction`` is ``backward`` for programs that stages go backward with. ``seconds`` are of a step and
-    ``call_seconds`` of a call, medians of the rounds, loading left out. ``planned_mb`` is what ExecuTorch plans for the
+    ``call_seconds`` of a call, medians of the rounds, loading left out. ``planned_mb`` is what is planned for the
     program: values between its operators, without inputs and weights. ``gflop`` counts the products of a call.
 
     Args:

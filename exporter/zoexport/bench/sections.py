@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.bench import shaders
 from zoexport.bench.kernel_process import OURS
 from zoexport.bench.kernels import OTHERS
 from zoexport.bench.matrix import first_order
@@ -42,7 +43,7 @@ def color_of(method: str) -> str:
 
 def sections(result: Mapping[str, Any]) -> list[Section]:
     """Those that have rows."""
-    made = (_programs(result), _unpacking(result), _kernels(result))
+    made = (_programs(result), _shaders(result), _unpacking(result), _kernels(result))
     return [section for section in made if section.rows]
 
 
@@ -71,6 +72,27 @@ def _programs(result: Mapping[str, Any]) -> Section:
     )
     header = ("method", "seq", "program", "calls", "ms/call", "share", "planned MB", "GFLOP")
     return Section("Programs", note, (*header, "GFLOP/s"), rows)
+
+
+def _shaders(result: Mapping[str, Any]) -> Section:
+    rows = [
+        [
+            entry["method"],
+            entry["seq_len"],
+            kind["name"],
+            kind["dispatches"],
+            kind["seconds"],
+            None if kind["share"] is None else f"{kind['share']:.1%}",
+            kind["gflop"],
+            kind["gb"],
+            kind["gflop_s"],
+            kind["gb_s"],
+        ]
+        for entry in result["results"]
+        for kind in entry.get("shaders", ())  # results of earlier releases have none
+    ]
+    header = ("method", "seq", "shader", "dispatches", "s/step", "share", "GFLOP", "GB")
+    return Section("Shaders", shaders.NOTE, (*header, "GFLOP/s", "GB/s"), rows)
 
 
 def _unpacking(result: Mapping[str, Any]) -> Section:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench import programs
+from zoexport.bench import programs, shaders
 from zoexport.bench.matrix import AUTOGRAD, BASELINES, EAGER, Variant, first_order
 from zoexport.bench.rounds import Round
 from zoexport.bench.runner import Sample
@@ -66,6 +66,7 @@ def results(
                 "programs": programs.of_variant(bundles[variant], samples)
                 if manifest and "stages" in manifest
                 else [],
+                "shaders": shaders.of_variant(samples),
             }
         )
     return found

@@ -318,12 +318,14 @@ class Footprint:
         scratch: bytes that its kernels take beside, in each thread.
         moved: bytes of weights and tensors that it reads and writes.
         copies_weights: whether the target copies a whole program's weights, beside what is planned.
+        windows: bytes of each place on a device that programs share for their weights, of which this one fills so many.
     """
 
     planned: int
     scratch: int
     moved: int
     copies_weights: bool = False
+    windows: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ Anonymous memory is what only swapping could take from a process. What the sessi
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -146,8 +147,10 @@ class _Parts:
 
     def programs(self, run: list[Footprint]) -> dict[str, int]:
         """Bytes of the arena that the programs which run share, one after another, and of their kernels."""
+        windows = itertools.zip_longest(*(found.windows for found in run), fillvalue=0)
         return {
             "programs": max(found.planned for found in run),
+            "windows of weights": sum(map(max, windows)),
             "kernels": self.threads * max(found.scratch for found in run),
         }
 

@@ -95,6 +95,7 @@ class OpenOptions(Structure):
         ("cache", c_char_p),
         ("trusted_keys", c_char_p),
         ("engine_name", c_char_p),
+        ("kernel_times", c_uint32),
     )
 
 
@@ -130,6 +131,7 @@ class Info(Structure):
         ("steps", c_uint64),
         ("packed_weights", c_char_p),
         ("packed_problem", c_char_p),
+        ("device_bytes", c_uint64),
     )
 
 

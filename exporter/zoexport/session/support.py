@@ -52,6 +52,7 @@ def info_of(info: structs.Info) -> Info:
         steps=info.steps,
         packed_weights=os.fsdecode(info.packed_weights),
         packed_problem=os.fsdecode(info.packed_problem),
+        device_bytes=info.device_bytes,
     )
 
 

@@ -32,7 +32,8 @@ class Info:
     """What a bundle and its state say of themselves. ``steps`` counts those taken in total.
 
     ``packed_weights`` is the file that packed weights are mapped from, empty before the first program runs or without
-    one; ``packed_problem`` says why there is none.
+    one; ``packed_problem`` says why there is none. ``device_bytes`` are of a GPU's buffers that the engine has
+    made so far.
     """
 
     bundle_id: str
@@ -48,6 +49,7 @@ class Info:
     steps: int
     packed_weights: str
     packed_problem: str
+    device_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)

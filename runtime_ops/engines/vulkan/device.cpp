@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <optional>
 
 #include "engines/vulkan/row_module.h"
 #include "engines/vulkan/shaders.h"
@@ -18,7 +19,7 @@ constexpr uint32_t kThreads = 128, kSharedBytes = 16384;
 constexpr uint32_t kBindings = 3;
 constexpr size_t kHashDigits = 64;
 constexpr size_t kMostCache = size_t{64} << 20;
-// A program that takes longer is given up: a driver may wait for ever for a device that hangs.
+// A submission that takes longer is given up: a driver may wait for ever for a device that hangs.
 constexpr uint64_t kMostNanoseconds = uint64_t{600} * 1000000000;
 
 std::string lower(std::string text) {
@@ -61,16 +62,22 @@ std::vector<VkPhysicalDevice> physical_devices(const Instance& instance) {
   return devices;
 }
 
-// The first family of queues that compute; families() where there is none.
-uint32_t compute_family(const Instance& instance, VkPhysicalDevice physical, uint32_t& families) {
-  instance.functions().GetPhysicalDeviceQueueFamilyProperties(physical, &families, nullptr);
-  std::vector<VkQueueFamilyProperties> properties(families);
-  instance.functions().GetPhysicalDeviceQueueFamilyProperties(physical, &families, properties.data());
-  uint32_t family = 0;
-  while (family < families && (properties[family].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) {
-    ++family;
+// The first family of queues that compute.
+struct Family {
+  uint32_t number = 0;
+  VkQueueFamilyProperties properties;
+};
+std::optional<Family> compute_family(const Instance& instance, VkPhysicalDevice physical) {
+  uint32_t count = 0;
+  instance.functions().GetPhysicalDeviceQueueFamilyProperties(physical, &count, nullptr);
+  std::vector<VkQueueFamilyProperties> properties(count);
+  instance.functions().GetPhysicalDeviceQueueFamilyProperties(physical, &count, properties.data());
+  for (uint32_t family = 0; family < count; ++family) {
+    if ((properties[family].queueFlags & VK_QUEUE_COMPUTE_BIT) != 0) {
+      return Family{family, properties[family]};
+    }
   }
-  return family;
+  return std::nullopt;
 }
 
 DeviceInfo describe(const Instance& instance, VkPhysicalDevice physical) {
@@ -82,10 +89,9 @@ DeviceInfo describe(const Instance& instance, VkPhysicalDevice physical) {
   info.kind = kind_text(properties.deviceType);
   info.version = std::to_string(VK_VERSION_MAJOR(properties.apiVersion)) + "." +
                  std::to_string(VK_VERSION_MINOR(properties.apiVersion));
-  uint32_t families = 0;
   if (properties.apiVersion < VK_API_VERSION_1_1) {
     info.problem = "Vulkan " + info.version + "; 1.1 is needed";
-  } else if (compute_family(instance, physical, families) == families) {
+  } else if (!compute_family(instance, physical)) {
     info.problem = "no queue that computes";
   } else if (limits.maxComputeWorkGroupInvocations < kThreads || limits.maxComputeWorkGroupSize[0] < kThreads) {
     info.problem = "workgroups of " + std::to_string(limits.maxComputeWorkGroupInvocations) + " threads; " +
@@ -119,7 +125,7 @@ Result<std::vector<DeviceInfo>> list_devices() {
   return describe_all(instance, physical_devices(instance));
 }
 
-Result<std::unique_ptr<Device>> Device::open(const std::string& cache) {
+Result<std::unique_ptr<Device>> Device::open(const std::string& cache, bool timed) {
   ZO_ASSIGN(instance, Instance::open());
   const std::vector<VkPhysicalDevice> physical = physical_devices(instance);
   const std::vector<DeviceInfo> infos = describe_all(instance, physical);
@@ -149,7 +155,7 @@ Result<std::unique_ptr<Device>> Device::open(const std::string& cache) {
   std::unique_ptr<Device> device(new Device(std::move(instance)));
   device->name_ = infos[chosen].name;
   device->cache_ = cache;
-  ZO_TRY(device->create(physical[chosen]));
+  ZO_TRY(device->create(physical[chosen], timed));
   return device;
 }
 
@@ -161,11 +167,12 @@ Failure Device::failed(const std::string& doing, VkResult result) const {
                  : "Open the session again, or compile the bundle for android-cpu; what was trained is kept."};
 }
 
-Status Device::create(VkPhysicalDevice physical) {
+Status Device::create(VkPhysicalDevice physical, bool timed) {
   const InstanceFunctions& instance = instance_.functions();
   instance.GetPhysicalDeviceMemoryProperties(physical, &memory_);
-  uint32_t families = 0;
-  family_ = compute_family(instance_, physical, families);
+  const Family family = *compute_family(instance_, physical);  // describe() found it
+  family_ = family.number;
+  stamp_bits_ = timed ? family.properties.timestampValidBits : 0;
   const float priority = 1;
   VkDeviceQueueCreateInfo queue{};
   queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
@@ -187,6 +194,7 @@ Status Device::create(VkPhysicalDevice physical) {
   vk_.GetDeviceQueue(device_, family_, 0, &queue_);
   VkPhysicalDeviceProperties properties;
   instance.GetPhysicalDeviceProperties(physical, &properties);
+  stamp_nanoseconds_ = double{properties.limits.timestampPeriod};
   cache_file_ = "vulkan-" + sha256_hex(properties.pipelineCacheUUID, VK_UUID_SIZE).substr(0, 16) + ".pipelines";
   return create_objects();
 }
@@ -288,6 +296,9 @@ Device::~Device() {
   for (const auto& [key, pipeline] : pipelines_) {
     vk_.DestroyPipeline(device_, pipeline, nullptr);
   }
+  for (VkQueryPool stamps : stamps_) {
+    vk_.DestroyQueryPool(device_, stamps, nullptr);
+  }
   for (const Buffer& buffer : buffers_) {
     vk_.DestroyBuffer(device_, buffer.handle, nullptr);
     vk_.FreeMemory(device_, buffer.memory, nullptr);
@@ -351,6 +362,7 @@ Result<Device::Buffer> Device::make_buffer(uint64_t bytes) {
     return failed(doing, result);
   }
   made.data = static_cast<uint8_t*>(data);
+  bytes_ += needed.size;
   return made;
 }
 
@@ -413,8 +425,9 @@ Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
                                               module,
                                               "main",
                                               &constants};
+  const VkPipelineCreateFlags flags = is_divisible(dispatch.shader) ? VK_PIPELINE_CREATE_DISPATCH_BASE_BIT : 0;
   const VkComputePipelineCreateInfo info{
-      VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, nullptr, 0, stage, pipeline_layout_, VK_NULL_HANDLE, 0};
+      VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, nullptr, flags, stage, pipeline_layout_, VK_NULL_HANDLE, 0};
   VkPipeline made = VK_NULL_HANDLE;
   result = vk_.CreateComputePipelines(device_, pipeline_cache_, 1, &info, nullptr, &made);
   vk_.DestroyShaderModule(device_, module, nullptr);
@@ -426,8 +439,43 @@ Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
   return made;
 }
 
-Result<VkCommandBuffer> Device::record(const std::vector<Dispatch>& dispatches,
-                                       const std::vector<VkDescriptorSet>& sets) {
+Result<VkQueryPool> Device::make_stamps(uint32_t count) {
+  VkQueryPoolCreateInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
+  info.queryType = VK_QUERY_TYPE_TIMESTAMP;
+  info.queryCount = count;
+  VkQueryPool made = VK_NULL_HANDLE;
+  const VkResult result = vk_.CreateQueryPool(device_, &info, nullptr, &made);
+  if (result != VK_SUCCESS) {
+    return failed("while making room for times", result);
+  }
+  stamps_.push_back(made);
+  return made;
+}
+
+Result<std::vector<double>> Device::seconds(const Recording& recording) const {
+  if (recording.stamps == VK_NULL_HANDLE) {
+    return std::vector<double>();
+  }
+  std::vector<uint64_t> stamps(recording.stamped.size());
+  const VkResult result = vk_.GetQueryPoolResults(device_, recording.stamps, 0, static_cast<uint32_t>(stamps.size()),
+                                                  stamps.size() * sizeof(uint64_t), stamps.data(), sizeof(uint64_t),
+                                                  VK_QUERY_RESULT_64_BIT);
+  if (result != VK_SUCCESS) {
+    return failed("while reading times", result);
+  }
+  const uint64_t valid = stamp_bits_ < 64 ? (uint64_t{1} << stamp_bits_) - 1 : UINT64_MAX;  // then it begins again
+  std::vector<double> found(recording.dispatches, 0.0);
+  for (size_t i = 0; i < stamps.size(); ++i) {
+    if (recording.stamped[i] != kBegin) {
+      found[recording.stamped[i]] +=
+          static_cast<double>((stamps[i] - stamps[i - 1]) & valid) * stamp_nanoseconds_ * 1e-9;
+    }
+  }
+  return found;
+}
+
+Result<VkCommandBuffer> Device::begin_commands() {
   VkCommandBufferAllocateInfo allocation{};
   allocation.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
   allocation.commandPool = commands_;
@@ -440,70 +488,111 @@ Result<VkCommandBuffer> Device::record(const std::vector<Dispatch>& dispatches,
   if (result == VK_SUCCESS) {
     result = vk_.BeginCommandBuffer(commands, &begin);
   }
-  if (result != VK_SUCCESS) {
-    return failed("while recording a program", result);
+  return result == VK_SUCCESS ? Result<VkCommandBuffer>(commands) : failed("while recording a program", result);
+}
+
+void Device::stamp(Recording& recording, uint32_t ended) {
+  if (recording.stamps != VK_NULL_HANDLE) {
+    vk_.CmdWriteTimestamp(recording.parts.back(), VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, recording.stamps,
+                          static_cast<uint32_t>(recording.stamped.size()));
+    recording.stamped.push_back(ended);
+  }
+}
+
+Result<Device::Recording> Device::record(const std::vector<Dispatch>& dispatches,
+                                         const std::vector<VkDescriptorSet>& sets, double most_seconds) {
+  const std::vector<std::vector<Piece>> parts = submissions_of(dispatches, most_seconds);
+  Recording recording;
+  recording.dispatches = static_cast<uint32_t>(dispatches.size());
+  auto stamps = static_cast<uint32_t>(parts.size());
+  for (const std::vector<Piece>& part : parts) {
+    stamps += static_cast<uint32_t>(part.size());
+  }
+  if (stamp_bits_ > 0) {
+    ZO_ASSIGN(made, make_stamps(stamps));
+    recording.stamps = made;
   }
   const auto barrier = [&](VkAccessFlags access, VkPipelineStageFlags stage) {
     VkMemoryBarrier memory{};
     memory.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     memory.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
     memory.dstAccessMask = access;
-    vk_.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, stage, 0, 1, &memory, 0, nullptr, 0,
-                           nullptr);
+    vk_.CmdPipelineBarrier(recording.parts.back(), VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, stage, 0, 1, &memory, 0,
+                           nullptr, 0, nullptr);
   };
-  // What was read and written since the last barrier.
-  std::vector<Span> read, written;
   const auto meets = [](const std::vector<Span>& some, const std::vector<Span>& others) {
     return std::any_of(some.begin(), some.end(), [&](const Span& span) {
       return std::any_of(others.begin(), others.end(), [&](const Span& other) { return span.meets(other); });
     });
   };
-  for (const Dispatch& dispatch : dispatches) {
-    if (meets(dispatch.reads, written) || meets(dispatch.writes, written) || meets(dispatch.writes, read)) {
-      barrier(VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT);
-      read.clear();
-      written.clear();
+  constexpr VkAccessFlags kShader = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+  for (const std::vector<Piece>& part : parts) {
+    ZO_ASSIGN(commands, begin_commands());
+    const bool is_first = recording.parts.empty();
+    recording.parts.push_back(commands);
+    if (!is_first) {
+      barrier(kShader, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT);
+    } else if (recording.stamps != VK_NULL_HANDLE) {
+      vk_.CmdResetQueryPool(commands, recording.stamps, 0, stamps);
     }
-    read.insert(read.end(), dispatch.reads.begin(), dispatch.reads.end());
-    written.insert(written.end(), dispatch.writes.begin(), dispatch.writes.end());
-    ZO_ASSIGN(made, pipeline(dispatch));
-    vk_.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, made);
-    vk_.CmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_layout_, 0, 1, &sets[dispatch.window],
-                              0, nullptr);
-    vk_.CmdPushConstants(commands, pipeline_layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                         static_cast<uint32_t>(dispatch.pushed.size() * sizeof(uint32_t)), dispatch.pushed.data());
-    vk_.CmdDispatch(commands, dispatch.groups[0], dispatch.groups[1], dispatch.groups[2]);
+    stamp(recording, kBegin);
+    std::vector<Span> read, written;  // since the last barrier
+    uint32_t before = kBegin;
+    for (const Piece& piece : part) {
+      const Dispatch& dispatch = dispatches[piece.dispatch];
+      if (piece.dispatch != before) {
+        if (meets(dispatch.reads, written) || meets(dispatch.writes, written) || meets(dispatch.writes, read)) {
+          barrier(kShader, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT);
+          read.clear();
+          written.clear();
+        }
+        read.insert(read.end(), dispatch.reads.begin(), dispatch.reads.end());
+        written.insert(written.end(), dispatch.writes.begin(), dispatch.writes.end());
+      }
+      before = piece.dispatch;
+      ZO_ASSIGN(made, pipeline(dispatch));
+      vk_.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, made);
+      vk_.CmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_layout_, 0, 1,
+                                &sets[dispatch.window], 0, nullptr);
+      vk_.CmdPushConstants(commands, pipeline_layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                           static_cast<uint32_t>(dispatch.pushed.size() * sizeof(uint32_t)), dispatch.pushed.data());
+      vk_.CmdDispatchBase(commands, piece.base[0], piece.base[1], piece.base[2], piece.groups[0], piece.groups[1],
+                          piece.groups[2]);
+      stamp(recording, piece.dispatch);
+    }
+    barrier(VK_ACCESS_HOST_READ_BIT, VK_PIPELINE_STAGE_HOST_BIT);
+    const VkResult result = vk_.EndCommandBuffer(commands);
+    if (result != VK_SUCCESS) {
+      return failed("while recording a program", result);
+    }
   }
-  barrier(VK_ACCESS_HOST_READ_BIT, VK_PIPELINE_STAGE_HOST_BIT);
-  result = vk_.EndCommandBuffer(commands);
-  if (result != VK_SUCCESS) {
-    return failed("while recording a program", result);
-  }
-  return commands;
+  return recording;
 }
 
-Status Device::submit(VkCommandBuffer commands) {
+Status Device::submit(const Recording& recording) {
   if (lost_ != VK_SUCCESS) {
     return failed("in an earlier call", lost_);
   }
-  VkSubmitInfo info{};
-  info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-  info.commandBufferCount = 1;
-  info.pCommandBuffers = &commands;
-  VkResult result = vk_.ResetFences(device_, 1, &fence_);
-  if (result == VK_SUCCESS) {
-    result = vk_.QueueSubmit(queue_, 1, &info, fence_);
+  for (const VkCommandBuffer& part : recording.parts) {
+    VkSubmitInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+    info.commandBufferCount = 1;
+    info.pCommandBuffers = &part;
+    VkResult result = vk_.ResetFences(device_, 1, &fence_);
+    if (result == VK_SUCCESS) {
+      result = vk_.QueueSubmit(queue_, 1, &info, fence_);
+    }
+    if (result == VK_SUCCESS) {
+      result = vk_.WaitForFences(device_, 1, &fence_, VK_TRUE, kMostNanoseconds);
+    }
+    if (result == VK_ERROR_DEVICE_LOST || result == VK_TIMEOUT) {
+      lost_ = result;
+    }
+    if (result != VK_SUCCESS) {
+      return failed("while running a program", result);
+    }
   }
-  if (result == VK_SUCCESS) {
-    result = vk_.WaitForFences(device_, 1, &fence_, VK_TRUE, kMostNanoseconds);
-  }
-  if (result == VK_SUCCESS) {
-    return {};
-  }
-  if (result == VK_ERROR_DEVICE_LOST || result == VK_TIMEOUT) {
-    lost_ = result;
-  }
-  return failed("while running a program", result);
+  return {};
 }
 
 }  // namespace vulkan

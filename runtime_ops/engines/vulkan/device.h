@@ -9,6 +9,7 @@
 
 #include "engines/vulkan/loader.h"
 #include "engines/vulkan/program_file.h"
+#include "engines/vulkan/submissions.h"
 
 namespace zoexport {
 namespace vulkan {
@@ -34,30 +35,50 @@ class Device {
     uint64_t bytes = 0;
   };
 
+  // Commands that were recorded, in parts that are submitted one after another; with the device's time at the begin of a
+  // part and after each piece of a dispatch where it is asked for.
+  struct Recording {
+    std::vector<VkCommandBuffer> parts;
+    VkQueryPool stamps = VK_NULL_HANDLE;
+    std::vector<uint32_t> stamped;  // the number of the dispatch that each ends; kBegin
+    uint32_t dispatches = 0;
+  };
+  static constexpr uint32_t kBegin = UINT32_MAX;
+
   // The device of the environment's ZOEXPORT_VULKAN_DEVICE, a number or a part of a name; else the one that is likely the
-  // fastest. What its driver makes of shaders is kept in the folder `cache`, or nowhere where it is empty.
-  static Result<std::unique_ptr<Device>> open(const std::string& cache = "");
+  // fastest. What its driver makes of shaders is kept in the folder `cache`, or nowhere where it is empty. `timed`: what is
+  // recorded asks for the device's time, where it has one.
+  static Result<std::unique_ptr<Device>> open(const std::string& cache = "", bool timed = false);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
   ~Device();
 
   const std::string& name() const { return name_; }
+  // What its buffers take.
+  uint64_t bytes() const { return bytes_; }
 
   // At least 16 bytes, of undefined content; it lives as long as the device.
   Result<Buffer> make_buffer(uint64_t bytes);
   // What shaders are given: the pool, a window and the code of row programs.
   Result<VkDescriptorSet> bind(const Buffer& pool, const Buffer& window, const Buffer& code);
-  // Records dispatches, each after those whose results it reads or overwrites; `sets` by window.
-  Result<VkCommandBuffer> record(const std::vector<Dispatch>& dispatches, const std::vector<VkDescriptorSet>& sets);
+  // Records dispatches, each after those whose results it reads or overwrites; `sets` by window. A part is not to take longer
+  // than `most_seconds` (submissions.h).
+  Result<Recording> record(const std::vector<Dispatch>& dispatches, const std::vector<VkDescriptorSet>& sets,
+                           double most_seconds = kMostSubmission);
   // Runs what was recorded, and waits for its end.
-  Status submit(VkCommandBuffer commands);
+  Status submit(const Recording& recording);
+  // The seconds of each dispatch when it was submitted last, from the end of those before it; none where they are not timed.
+  Result<std::vector<double>> seconds(const Recording& recording) const;
 
  private:
   using PipelineKey = std::pair<Shader, std::vector<uint32_t>>;
 
   explicit Device(Instance instance) : instance_(std::move(instance)) {}
-  Status create(VkPhysicalDevice physical);
+  Status create(VkPhysicalDevice physical, bool timed);
   Status create_objects();
+  Result<VkQueryPool> make_stamps(uint32_t count);
+  Result<VkCommandBuffer> begin_commands();
+  void stamp(Recording& recording, uint32_t ended);
   VkResult open_pipeline_cache();
   void keep_pipeline_cache();
   Result<uint32_t> memory_type(uint32_t allowed) const;
@@ -69,6 +90,8 @@ class Device {
   std::string name_;
   VkPhysicalDeviceMemoryProperties memory_{};
   uint32_t family_ = 0;
+  uint32_t stamp_bits_ = 0;       // of the device's time that count; 0: it has none, or nobody asks
+  double stamp_nanoseconds_ = 0;  // of its unit
   VkDevice device_ = VK_NULL_HANDLE;
   VkQueue queue_ = VK_NULL_HANDLE;
   VkDescriptorSetLayout set_layout_ = VK_NULL_HANDLE;
@@ -80,6 +103,8 @@ class Device {
   VkDescriptorPool descriptors_ = VK_NULL_HANDLE;
   VkCommandPool commands_ = VK_NULL_HANDLE;
   VkFence fence_ = VK_NULL_HANDLE;
+  std::vector<VkQueryPool> stamps_;
+  uint64_t bytes_ = 0;
   std::vector<Buffer> buffers_;
   std::map<PipelineKey, VkPipeline> pipelines_;
   VkResult lost_ = VK_SUCCESS;  // why nothing more can be run

@@ -52,8 +52,13 @@ namespace vulkan {
   X(CmdBindPipeline)                  \
   X(CmdBindDescriptorSets)            \
   X(CmdPushConstants)                 \
-  X(CmdDispatch)                      \
+  X(CmdDispatchBase)                  \
   X(CmdPipelineBarrier)               \
+  X(CreateQueryPool)                  \
+  X(DestroyQueryPool)                 \
+  X(GetQueryPoolResults)              \
+  X(CmdResetQueryPool)                \
+  X(CmdWriteTimestamp)                \
   X(CreateFence)                      \
   X(DestroyFence)                     \
   X(ResetFences)                      \

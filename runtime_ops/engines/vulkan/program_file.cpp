@@ -13,15 +13,23 @@ namespace {
 const char* const kFormat = "zoexport-vulkan-1";
 constexpr int64_t kMostWords = static_cast<int64_t>(kMostBytes / 4);
 constexpr size_t kMostCode = size_t{1} << 24;
-constexpr uint64_t kMostGroups = 65535;  // of an axis of a dispatch, on every device
-constexpr uint32_t kNone = UINT32_MAX;   // of a tensor that a shader does not get
+constexpr size_t kMostDispatches = 8192;  // of a program
+constexpr uint64_t kMostGroups = 65535;   // of an axis of a dispatch, on every device
+constexpr uint32_t kNone = UINT32_MAX;    // of a tensor that a shader does not get
 
-constexpr uint32_t kTile = 32, kSlice = 64;                         // of shaders/attention.glsl
-constexpr uint32_t kProductRows = 64, kProductColumns = 64;         // of shaders/product.comp
+constexpr uint32_t kTile = 32, kSlice = 64;                  // of shaders/attention.glsl
+constexpr uint32_t kProductRows = 64, kProductColumns = 64;  // of shaders/product.comp
+// Mesa's llvmpipe ends a shader, without a word, after 65,535 rounds of its loops together (LP_MAX_TGSI_LOOP_ITERATIONS). Products
+// of a sum that one dispatch makes, a multiple of the parts of shaders/product.comp: each 16 take up to 34 rounds.
+constexpr uint32_t kMostDepth = 16384;
+// Rounds for the gradients of a key, of the heads that one dispatch adds up.
+constexpr uint64_t kMostKeyRounds = 60000;
 constexpr uint32_t kUnpackThreads = 128, kMostUnpackGroups = 1024;  // of shaders/unpack.comp
 constexpr uint32_t kPool = 0, kFloats = 1, kInt4 = 2, kInt8 = 3;    // where product.comp finds a matrix
 
 uint64_t parts(uint64_t count, uint64_t size) { return (count + size - 1) / size; }
+
+double real(uint64_t count) { return static_cast<double>(count); }
 
 uint64_t bytes_of(const ValueSpec& value) {
   uint64_t bytes = dtype_bytes(value.dtype);
@@ -172,24 +180,41 @@ class Reader {
     }
   }
 
-  void add(const JsonNode& call, Dispatch dispatch) {
+  // Whether the dispatch is in order, and there is room for it.
+  bool add(const JsonNode& call, Dispatch dispatch) {
+    const auto refused = [&](const std::string& expected) {
+      call.problem(expected);
+      return false;
+    };
     for (size_t i = 0; i < dispatch.writes.size(); ++i) {
       const Span& written = dispatch.writes[i];
       const auto meets = [&](const Span& other) { return &other != &written && written.meets(other); };
       if (std::any_of(dispatch.reads.begin(), dispatch.reads.end(), meets) ||
           std::any_of(dispatch.writes.begin(), dispatch.writes.end(), meets)) {
-        call.problem("results that overlap nothing else of the call");
+        return refused("results that overlap nothing else of the call");
       }
     }
     for (const uint32_t groups : dispatch.groups) {
       if (groups == 0 || groups > kMostGroups) {
-        call.problem("sizes that a dispatch can have");
+        return refused("sizes that a dispatch can have");
       }
     }
     if (file_.code.size() > kMostCode) {
-      call.problem("row programs of " + std::to_string(kMostCode) + " words together, at most");
+      return refused("row programs of " + std::to_string(kMostCode) + " words together, at most");
+    }
+    if (program_.dispatches.size() == kMostDispatches) {
+      return refused("calls of " + std::to_string(kMostDispatches) + " dispatches together, at most");
+    }
+    // Reads of rows have holes, and a product may be one part of several.
+    if (dispatch.shader != Shader::kRows && dispatch.shader != Shader::kProduct) {
+      for (const std::vector<Span>* spans : {&dispatch.reads, &dispatch.writes}) {
+        for (const Span& span : *spans) {
+          dispatch.work.bytes += 4 * real(span.end - span.begin);
+        }
+      }
     }
     program_.dispatches.push_back(std::move(dispatch));
+    return true;
   }
 
   // A tensor of `count` words that a dispatch reads; kNone where the call has none.
@@ -228,16 +253,20 @@ class Reader {
     const JsonNode node = call.member(key);
     Matrix matrix;
     if (!node.is_object()) {
-      matrix.at = reads(call, key, size_product(batch, size_product(rows, width)), dispatch);
+      const uint64_t count = size_product(batch, size_product(rows, width));
+      matrix.at = reads(call, key, count, dispatch);
+      dispatch.work.bytes += 4 * real(count);
       return matrix;
     }
     const std::string kind = node.member("kind").text();
     const uint64_t elements = size_product(rows, width);
     dispatch.window = window_of(node);
+    dispatch.kind = Kind::kProductFp32;
     uint64_t bytes = size_product(elements, 4), scales = 0;
     matrix.from = kFloats;
     if (kind == "int4") {
       matrix.from = kInt4;
+      dispatch.kind = Kind::kProductInt4;
       matrix.group = static_cast<uint32_t>(node.member("group").integer(32, kMostWords));
       if (width % matrix.group != 0 || matrix.group % 32 != 0) {
         node.member("group").problem("a multiple of 32 that divides the width");
@@ -247,6 +276,7 @@ class Reader {
       scales = size_product(rows, width / matrix.group * 2);
     } else if (kind == "int8") {
       matrix.from = kInt8;
+      dispatch.kind = Kind::kProductInt8;
       bytes = elements;
       scales = size_product(rows, 4);
     } else if (kind != "fp32") {
@@ -255,6 +285,7 @@ class Reader {
     if (batch != 1) {
       node.problem("one matrix for a batch of one");
     }
+    dispatch.work.bytes += real(bytes) + real(scales);
     // A shader reads whole words.
     matrix.at = static_cast<uint32_t>(window_place(node.member("at"), dispatch.window, 4 * parts(bytes, 4)) / 4);
     if (scales > 0) {
@@ -285,16 +316,31 @@ class Reader {
     const uint32_t add_at = reads(call, "add", results, dispatch, true);
     const uint32_t bias = reads(call, "bias", columns, dispatch, true);
     const uint32_t out = writes(call, "out", results, dispatch);
-    dispatch.constants = {a.from, b.from, turned_a, turned_b, add_at != kNone, bias != kNone};
-    dispatch.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, add_at, bias, out};
+    const double matrices = dispatch.work.bytes;
     set_groups(dispatch, parts(columns, kProductColumns), parts(rows, kProductRows), batch);
-    add(call, std::move(dispatch));
+    for (uint32_t first = 0; first < depth; first += kMostDepth) {
+      Dispatch part = dispatch;
+      // What the dispatch before has made is added like another tensor, element by element in its place.
+      const uint32_t before = first == 0 ? add_at : out;
+      const bool has_bias = first == 0 && bias != kNone;
+      const uint32_t past = std::min(depth - first, kMostDepth) + first;
+      part.constants = {a.from, b.from, turned_a, turned_b, before != kNone, has_bias};
+      part.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, before, bias, out, first, past};
+      part.work.flops = 2 * real(results) * (past - first);
+      part.work.bytes = matrices * (past - first) / depth + 4 * real(results) * (before != kNone ? 2 : 1) +
+                        (has_bias ? 4 * real(columns) : 0);
+      if (!add(call, std::move(part))) {
+        return;
+      }
+    }
   }
 
   void read_unpack(const JsonNode& call) {
     const uint32_t rows = size(call, "rows"), width = size(call, "width"), group = size(call, "group", 0);
     const uint64_t elements = size_product(rows, width);
     Dispatch dispatch{Shader::kUnpack, {group > 0}};
+    dispatch.kind = Kind::kUnpack;
+    dispatch.work.flops = 2 * real(elements);
     if (group > 0 && (group % 32 != 0 || width % group != 0)) {
       call.member("group").problem("a multiple of 32 that divides the width, or 0");
       return;
@@ -322,17 +368,23 @@ class Reader {
       return size_product(rows, size_product(of_heads, size_of_head));
     };
     Dispatch first{Shader::kAttention};
+    first.kind = gradient ? Kind::kAttentionGradient : Kind::kAttention;
     const uint32_t q = reads(call, "q", tensor(heads, depth), first);
     const uint32_t k = reads(call, "k", tensor(groups, depth), first);
     const uint32_t v = reads(call, "v", tensor(groups, width), first);
     const uint32_t bias = reads(call, "bias", rows, first, true);
     const uint64_t outs = tensor(heads, width);
+    // Two operations for each pair of a query and a key that it sees.
+    const double seen = std::min(window > 0 && causal ? window : tokens, tokens);
+    const double pairs =
+        2 * real(batches) * heads * (causal ? seen * (seen + 1) / 2 + (tokens - seen) * seen : real(tokens) * tokens);
     const std::vector<uint32_t> sizes = {tokens, heads, groups, depth, width, scale, causal, window, q, k, v, bias};
     first.pushed = sizes;
     if (!gradient) {
       first.pushed.push_back(writes(call, "out", outs, first));
       first.pushed.push_back(writes(call, "lse", tensor(heads, 1), first));
       set_groups(first, parts(tokens, kTile), heads, size_product(batches, parts(width, kSlice)));
+      first.work.flops = pairs * (real(parts(width, kSlice)) * depth + width);
       add(call, std::move(first));
       return;
     }
@@ -347,12 +399,28 @@ class Reader {
     for (Dispatch* dispatch : {&first, &second}) {
       dispatch->pushed.insert(dispatch->pushed.end(), {dq, dk, dv});
     }
-    first.constants = {0};
-    second.constants = {1};
-    set_groups(first, parts(tokens, kTile), heads, size_product(batches, parts(depth, kSlice)));
-    set_groups(second, parts(tokens, kTile), groups, size_product(batches, parts(std::max(depth, width), kSlice)));
+    const double scores = real(depth) + width;  // and the gradients of probabilities
+    const uint64_t slices[] = {parts(depth, kSlice), parts(std::max(depth, width), kSlice)};
+    first.constants = {0, 0};
+    first.pushed.insert(first.pushed.end(), {0, 0});
+    first.work.flops = pairs * (real(slices[0]) * scores + depth);
+    set_groups(first, parts(tokens, kTile), heads, size_product(batches, slices[0]));
     add(call, std::move(first));
-    add(call, std::move(second));
+    set_groups(second, parts(tokens, kTile), groups, size_product(batches, slices[1]));
+    // Two products of a head's rows with up to 21 rounds for each 16 columns, sums of the results by their gradients, and 48 beside.
+    const uint64_t of_tile = 21 * (parts(depth, 16) + parts(width, 16)) + parts(width, 4) + 48;
+    const uint64_t at_once = std::max<uint64_t>(kMostKeyRounds / (of_tile * parts(tokens, kTile)), 1);
+    const uint32_t of_group = heads / groups;
+    for (uint32_t head = 0, past = 0; head < of_group; head = past) {
+      past = static_cast<uint32_t>(std::min<uint64_t>(head + at_once, of_group));
+      Dispatch part = second;
+      part.constants = {1, head > 0};
+      part.pushed.insert(part.pushed.end(), {head, past});
+      part.work.flops = pairs * (real(slices[1]) * scores + depth + width) * (past - head) / of_group;
+      if (!add(call, std::move(part))) {
+        return;
+      }
+    }
   }
 
   void read_labels(const JsonNode& call) {
@@ -367,6 +435,9 @@ class Reader {
       return;
     }
     Dispatch dispatch{Shader::kLabels, {gradient}};
+    dispatch.kind = Kind::kLabels;
+    // Greatest, difference, exp and sum of every logit; of its gradient a difference, exp, quotient and product.
+    dispatch.work.flops = (gradient ? 8 : 4) * real(logits);
     const uint64_t first = program_.inputs[tokens].word;
     dispatch.reads.push_back({first, first + 2 * uint64_t{entries}});
     dispatch.pushed = {entries, vocabulary, reads(call, "logits", logits, dispatch), static_cast<uint32_t>(first),
@@ -386,6 +457,12 @@ class Reader {
 };
 
 }  // namespace
+
+const char* kind_name(Kind kind) {
+  const char* const names[kKinds] = {"product",   "product fp32",       "product int8", "product int4", "rows",
+                                     "attention", "attention_gradient", "labels",       "unpack"};
+  return names[static_cast<size_t>(kind)];
+}
 
 Result<ProgramFile> read_program_file(const std::string& text, const std::string& path,
                                       const std::vector<const ProgramSpec*>& programs) {

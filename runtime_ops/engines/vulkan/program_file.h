@@ -28,6 +28,28 @@ struct Span {
   bool meets(const Span& other) const { return begin < other.end && other.begin < end; }
 };
 
+// Kinds of dispatches whose costs are counted apart: the shaders, products by what their weights are.
+enum class Kind : uint8_t {
+  kProduct,
+  kProductFp32,
+  kProductInt8,
+  kProductInt4,
+  kRows,
+  kAttention,
+  kAttentionGradient,
+  kLabels,
+  kUnpack
+};
+inline constexpr size_t kKinds = 9;
+const char* kind_name(Kind kind);
+
+// What a dispatch computes and moves, by its sizes. An instruction of a row program is one operation, and so is a function such
+// as exp; scores that a dispatch of attention makes again count again. Of what is read and written each word counts once.
+struct Work {
+  double flops = 0;
+  double bytes = 0;
+};
+
 // One dispatch. `constants` are the shader's specialization constants, by number, or a row program (row_call.h); `pushed` its
 // push constants.
 struct Dispatch {
@@ -38,6 +60,8 @@ struct Dispatch {
   size_t window = 0;  // that it is given, whether it reads it or not
   std::vector<Span> reads = {};
   std::vector<Span> writes = {};
+  Kind kind = Kind::kProduct;
+  Work work = {};
 };
 
 // Where an input is copied to before the dispatches.

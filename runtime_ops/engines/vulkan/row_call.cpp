@@ -46,6 +46,7 @@ class RowReader {
     }
     const uint64_t groups = (rows_ + kThreads / lanes - 1) / (kThreads / lanes);
     dispatch_.shader = Shader::kRows;
+    dispatch_.kind = Kind::kRows;
     dispatch_.pushed = {static_cast<uint32_t>(rows_), static_cast<uint32_t>(lanes), static_cast<uint32_t>(begin)};
     dispatch_.groups[1] = static_cast<uint32_t>((groups + kMostGroups - 1) / kMostGroups);
     dispatch_.groups[0] = static_cast<uint32_t>((groups + dispatch_.groups[1] - 1) / dispatch_.groups[1]);
@@ -100,9 +101,11 @@ class RowReader {
       const auto offset = static_cast<uint64_t>(numbers[1].integer(0, most_words()));
       uint64_t end = size_sum(static_cast<uint64_t>(inputs[i].integer(0, most_words())), offset);
       const uint64_t begin = end;
+      uint64_t apart = width;  // words, as rows that do not overlap have
       for (size_t d = 0; d < dims_.size(); ++d) {
         const auto stride = static_cast<uint64_t>(numbers[2 + d].integer(0, most_words()));
         end = size_sum(end, size_product(stride, dims_[d] - 1));
+        apart = stride > 0 ? size_product(apart, dims_[d]) : apart;
         strides.push_back(static_cast<uint32_t>(stride));
       }
       end = size_sum(end, width);
@@ -113,6 +116,7 @@ class RowReader {
       code_.push_back(static_cast<uint32_t>(begin));
       program_.push_back(static_cast<uint32_t>(width));
       dispatch_.reads.push_back({begin, end});
+      dispatch_.work.bytes += 4 * static_cast<double>(std::min(apart, end - begin));
     }
     read_count_ = items.size();
     code_.insert(code_.end(), strides.begin(), strides.end());
@@ -142,16 +146,21 @@ class RowReader {
                                      static_cast<uint32_t>(results.size())});
     written_.reset();
     for (size_t step = 0; step < steps; ++step) {
-      read_step(&code[6 * step]);
+      count(step < once ? 1 : width, read_step(&code[6 * step]));
     }
     std::bitset<kRowReductions> reduced;
     for (const JsonNode& result : results) {
-      read_result(result, width, reduced);
+      count(width, read_result(result, width, reduced));
     }
     reduced_ |= reduced;  // later phases may read them
   }
 
-  void read_step(const JsonNode* step) {
+  void count(uint64_t columns, bool is_operation) {
+    dispatch_.work.flops += is_operation ? static_cast<double>(rows_) * static_cast<double>(columns) : 0;
+  }
+
+  // Whether it is an operation, and not a read or a choice.
+  bool read_step(const JsonNode* step) {
     const int64_t op = step[0].integer(0, kRowChoose);
     const int64_t dst = step[1].integer(0, kRowRegisters - 1);
     const size_t operands = row_operands(op);
@@ -177,6 +186,7 @@ class RowReader {
     for (const int64_t number : numbers) {
       program_.push_back(bits(number));
     }
+    return op != kRowLoad && op != kRowChoose;
   }
 
   // A register that has a value, a constant, or what an earlier phase reduced.
@@ -194,11 +204,12 @@ class RowReader {
     return value;
   }
 
-  void read_result(const JsonNode& result, uint64_t width, std::bitset<kRowReductions>& reduced) {
+  // Whether it is a reduction, and no store.
+  bool read_result(const JsonNode& result, uint64_t width, std::bitset<kRowReductions>& reduced) {
     const std::vector<JsonNode> parts = result.items();
     if (parts.size() != 3) {
       result.problem("a kind, an operand and a number");
-      return;
+      return false;
     }
     const std::string kind = parts[0].text();
     const uint32_t value = bits(operand(parts[1]));
@@ -206,23 +217,25 @@ class RowReader {
       const int64_t to = parts[2].integer(0, kRowReductions - 1);
       reduced.set(static_cast<size_t>(to));
       program_.insert(program_.end(), {kind == "sum" ? kRowSum : kRowMax, value, static_cast<uint32_t>(to)});
-      return;
+      return true;
     }
     const auto number = static_cast<size_t>(parts[2].integer(0, static_cast<int64_t>(outputs_.size()) - 1));
     if (kind != "store" || number >= outputs_.size() || stored_[number]) {
       result.problem("sum, max or store, the latter of each output once");
-      return;
+      return false;
     }
     stored_[number] = true;
-    const uint64_t count = size_product(rows_, width);
-    if (count > words_) {
+    const uint64_t words = size_product(rows_, width);
+    if (words > words_) {
       result.problem("an output within the pool");
-      return;
+      return false;
     }
-    const auto to = static_cast<uint64_t>(outputs_[number].integer(0, static_cast<int64_t>(words_ - count)));
-    dispatch_.writes.push_back({to, to + count});
+    const auto to = static_cast<uint64_t>(outputs_[number].integer(0, static_cast<int64_t>(words_ - words)));
+    dispatch_.writes.push_back({to, to + words});
+    dispatch_.work.bytes += 4 * static_cast<double>(words);
     places_[number] = static_cast<uint32_t>(to);
     program_.insert(program_.end(), {kRowStore, value, static_cast<uint32_t>(number)});
+    return false;
   }
 
   const JsonNode& call_;

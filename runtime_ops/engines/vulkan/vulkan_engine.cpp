@@ -2,6 +2,7 @@
 // when it was compiled.
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 
@@ -32,13 +33,17 @@ struct Loaded {
   std::vector<Device::Buffer> windows;
   std::vector<std::map<uint64_t, Brought>> brought;  // by window and byte
   std::vector<VkDescriptorSet> sets;
-  std::map<std::string, VkCommandBuffer> commands;  // by method
+  std::map<std::string, Device::Recording> recordings;  // by method
 };
 
 class VulkanEngine : public Engine {
  public:
   VulkanEngine(const Manifest& manifest, const BundleFiles& files, std::unique_ptr<Device> device)
-      : manifest_(manifest), files_(files), device_(std::move(device)) {}
+      : manifest_(manifest), files_(files), device_(std::move(device)), costs_(vulkan::kKinds) {
+    for (size_t kind = 0; kind < costs_.size(); ++kind) {
+      costs_[kind].name = vulkan::kind_name(static_cast<vulkan::Kind>(kind));
+    }
+  }
 
   Status load(const ProgramSpec& program) override {
     std::unique_ptr<Loaded>& loaded = loaded_[program.file];
@@ -46,9 +51,9 @@ class VulkanEngine : public Engine {
       ZO_ASSIGN(opened, open_file(program));
       loaded = std::move(opened);
     }
-    if (loaded->commands.count(program.method) == 0) {
-      ZO_ASSIGN(commands, device_->record(loaded->file.programs.at(program.method).dispatches, loaded->sets));
-      loaded->commands[program.method] = commands;
+    if (loaded->recordings.count(program.method) == 0) {
+      ZO_ASSIGN(recording, device_->record(loaded->file.programs.at(program.method).dispatches, loaded->sets));
+      loaded->recordings[program.method] = recording;
     }
     return {};
   }
@@ -74,7 +79,9 @@ class VulkanEngine : public Engine {
         bring(loaded, place, inputs[i]);
       }
     }
-    ZO_TRY(device_->submit(loaded.commands.at(program.method)));
+    const Device::Recording& recording = loaded.recordings.at(program.method);
+    ZO_TRY(device_->submit(recording));
+    ZO_TRY(count(planned.dispatches, recording));
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].data != nullptr) {
         std::memcpy(outputs[i].data, loaded.pool.data + uint64_t{planned.outputs[i]} * 4, outputs[i].bytes);
@@ -83,7 +90,22 @@ class VulkanEngine : public Engine {
     return {};
   }
 
+  const std::vector<KernelCost>& kernel_costs() const override { return costs_; }
+  uint64_t device_bytes() const override { return device_->bytes(); }
+
  private:
+  Status count(const std::vector<vulkan::Dispatch>& dispatches, const Device::Recording& recording) {
+    ZO_ASSIGN(seconds, device_->seconds(recording));
+    for (size_t i = 0; i < dispatches.size(); ++i) {
+      KernelCost& cost = costs_[static_cast<size_t>(dispatches[i].kind)];
+      ++cost.dispatches;
+      cost.flops += dispatches[i].work.flops;
+      cost.bytes += dispatches[i].work.bytes;
+      cost.seconds += seconds.empty() ? std::numeric_limits<double>::quiet_NaN() : seconds[i];
+    }
+    return {};
+  }
+
   Result<std::unique_ptr<Loaded>> open_file(const ProgramSpec& program) {
     std::vector<const ProgramSpec*> programs;
     const auto add = [&](const std::vector<ProgramSpec>& some) {
@@ -165,6 +187,7 @@ class VulkanEngine : public Engine {
   const Manifest& manifest_;
   const BundleFiles& files_;
   std::unique_ptr<Device> device_;
+  std::vector<KernelCost> costs_;                          // by kind
   std::map<std::string, std::unique_ptr<Loaded>> loaded_;  // by file
 };
 
@@ -181,8 +204,8 @@ Result<std::vector<VulkanDevice>> list_vulkan_devices() {
 }
 
 Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
-                                                   const std::string& cache) {
-  ZO_ASSIGN(device, Device::open(cache));
+                                                   const std::string& cache, bool timed) {
+  ZO_ASSIGN(device, Device::open(cache, timed));
   return std::unique_ptr<Engine>(std::make_unique<VulkanEngine>(manifest, files, std::move(device)));
 }
 

@@ -12,7 +12,8 @@ Failure built_without(const std::string& where) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest&, const BundleFiles& files, const std::string&) {
+Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest&, const BundleFiles& files, const std::string&,
+                                                   bool) {
   return built_without("bundle " + files.path());
 }
 

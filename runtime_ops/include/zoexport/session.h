@@ -131,6 +131,7 @@ typedef struct zo_open_options {
   /* Which of the engines that a bundle has programs for: a name of the manifest's `engine` or `fallback` (docs/bundle.md).
    * NULL: the manifest's engine. */
   const char* engine_name;
+  uint32_t kernel_times; /* non-zero: zo_kernel_cost has seconds, where the engine counts and the device has a clock */
 } zo_open_options;
 
 /* Opens the bundle folder. `options` may be NULL. */
@@ -157,6 +158,7 @@ typedef struct zo_info {
   uint64_t steps;             /* records of the trajectory: steps taken in total */
   const char* packed_weights; /* the file that they are mapped from; "" before the first program runs, or without one */
   const char* packed_problem; /* why there is no such file; "" where there is one or none was asked for */
+  uint64_t device_bytes; /* of a device's own buffers that the engine has made so far; 0 of an engine without any */
 } zo_info;
 
 ZO_API zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* error);
@@ -190,6 +192,19 @@ typedef struct zo_program_cost {
 
 /* Program `index` of those that a session runs; ZO_INVALID_ARGUMENT beyond the last. A progress callback may ask too. */
 ZO_API zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_program_cost* cost, zo_error* error);
+
+/* What an engine's kernels of one kind have cost this session so far, over all programs. `name` belongs to the session. */
+typedef struct zo_kernel_cost {
+  uint32_t struct_size;
+  const char* name;
+  uint64_t dispatches;
+  double seconds; /* on the device; NaN where zo_open_options.kernel_times was zero, or the device does not say */
+  double flops;   /* by their sizes: an addition, a multiplication, a function such as exp is one */
+  double bytes;   /* of what they read and write, each counted once */
+} zo_kernel_cost;
+
+/* Kind `index`, also of those that have not run; ZO_INVALID_ARGUMENT beyond the last. The engine vulkan alone counts. */
+ZO_API zo_status zo_session_kernel_cost(zo_session* session, uint32_t index, zo_kernel_cost* cost, zo_error* error);
 
 enum { ZO_STATE_READ = 0, ZO_STATE_TRAIN = 1 };
 

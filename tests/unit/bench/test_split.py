@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport.bench import kernels, matrix, output, programs, sections, summary
+from zoexport.bench import kernels, matrix, output, programs, sections, shaders, summary
 from zoexport.bench.kernel_process import OURS, PLAIN, TORCH, XNNPACK
 from zoexport.bench.matrix import AUTOGRAD, EAGER, Axes, Shape, Variant
 from zoexport.bench.products import Content, Product, flops_of_attention, product_of
@@ -107,7 +107,7 @@ def test_a_zeroth_order_step_is_not_compared_with_autograd() -> None:
 def test_calls_of_a_step_leave_the_warm_up_out() -> None:
     def line(calls: int) -> dict[str, Any]:
         cost = {"calls": calls, "seconds": calls * 0.5, "load_seconds": 0.0}
-        return {"seconds": 20.0, "programs": {"layer.0@256": cost}}
+        return {"seconds": 20.0, "programs": {"layer.0@256": cost}, "kernels": {}}
 
     lines = [line(30), line(60), line(90)]
     result = {**lines[-1], "open_seconds": 0.0, "peak_rss_mb": None, "peak_anonymous_mb": None}
@@ -350,3 +350,32 @@ def test_variants_of_given_split_bundles() -> None:
     assert matrix.of_bundle(Path("b"), zeroth, ["all"], True)[1] == dataclasses.replace(
         found[1], method=EAGER, shape=dataclasses.replace(shape, queries=4)
     )
+
+
+def test_what_shaders_did_in_a_step() -> None:
+    """Times are medians of the rounds; a device without a clock has none, and then no rates."""
+
+    def round_of(seconds: float | None) -> Sample:
+        cost = {"dispatches": 3.0, "flops": 6e9, "bytes": 1e9}
+        kernels: dict[str, dict[str, float | None]] = {
+            "product int4": {**cost, "seconds": seconds},
+            "rows": {**cost, "seconds": None if seconds is None else 1.0},
+        }
+        return Sample([4.0], {}, None, None, None, kernels=kernels)
+
+    product, rows = shaders.of_variant([round_of(2.0), round_of(3.0), round_of(9.0)])
+    assert product == {
+        "name": "product int4",
+        "dispatches": 3.0,
+        "seconds": 3.0,
+        "share": 0.75,
+        "gflop": 6.0,
+        "gb": 1.0,
+        "gflop_s": 2.0,
+        "gb_s": 0.33,
+    }
+    assert rows["share"] == 0.25
+    (untimed, _) = shaders.of_variant([round_of(None)])
+    assert (untimed["gflop"], untimed["dispatches"]) == (6.0, 3.0)
+    assert {untimed[key] for key in ("seconds", "share", "gflop_s", "gb_s")} == {None}
+    assert shaders.of_variant([Sample([4.0], {}, None, None, None)]) == []

@@ -15,7 +15,7 @@ from zoexport.ir.noise import take_noise
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.lower_stages import fused_program
 from zoexport.targets.vulkan.calls import Call, Calls, Tensor, Weight, calls_of
-from zoexport.targets.vulkan.places import place_tensors, place_weights
+from zoexport.targets.vulkan.places import place_tensors, place_weights, stored_bytes
 
 FILE = "model.vulkan.json"
 FORMAT = "zoexport-vulkan-1"
@@ -49,10 +49,12 @@ def lower_vulkan(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
 
 
 def footprint(program: Program) -> Footprint:
-    """What a program takes of the pool, and moves within it; weights are in windows, beside it."""
+    """What a program takes of the pool and of the windows of weights, and moves within them."""
     calls = calls_of(fused_program(program))
-    moved = sum(calls.words[one] for call in calls.calls for one in [*call.read(), *call.written()])
-    return Footprint(4 * place_tensors(calls)[1], 0, 4 * moved)
+    words = sum(calls.words[one] for call in calls.calls for one in [*call.read(), *call.written()])
+    windows = place_weights([calls])[1]
+    read = stored_bytes(weight for call in calls.calls for weight in call.weights.values())
+    return Footprint(4 * place_tensors(calls)[1], 0, 4 * words + read, windows=tuple(windows))
 
 
 def _stated(calls: Calls, weights: dict[str, tuple[int, int]]) -> dict[str, Any]:

@@ -96,6 +96,11 @@ def place_weights(
     return found, sizes
 
 
+def stored_bytes(weights: Iterable[Weight]) -> int:
+    """Of the matrices and of their scales."""
+    return sum(map(_bytes, _stored(weights)))
+
+
 def _stored(weights: Iterable[Weight]) -> Iterable[Value]:
     for weight in weights:
         yield weight.values

@@ -25,7 +25,8 @@ final class OpenOptions: @unchecked Sendable {
                 try withOptionalText(keys) { trusted in
                     var options = zo_open_options(
                         struct_size: UInt32(MemoryLayout<zo_open_options>.size), threads: threads,
-                        skip_hashes: verify ? 0 : 1, engine: table, cache: folder, trusted_keys: trusted, engine_name: nil
+                        skip_hashes: verify ? 0 : 1, engine: table, cache: folder, trusted_keys: trusted, engine_name: nil,
+                        kernel_times: 0
                     )
                     return try body(&options)
                 }

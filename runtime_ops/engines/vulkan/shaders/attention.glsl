@@ -12,6 +12,7 @@ layout(push_constant) uniform Sizes {
   float scale;
   uint causal, span;  // tokens that a query sees, itself the last; 0: all
   uint q, k, v, bias, out_, lse, gradient, dq, dk, dv;
+  uint first, past;  // heads of a group that gradients of keys and values are made of, or added
 }
 of;
 const uint NONE = 0xFFFFFFFFu;

@@ -4,6 +4,7 @@
 #include "attention.glsl"
 
 layout(constant_id = 0) const bool OF_KEYS = false;
+layout(constant_id = 1) const bool ADDS = false;  // to what a dispatch of other heads has made
 
 shared float shares[TILE][TILE + 1];
 shared float slopes[TILE][TILE + 1];  // the loss's derivative by a score
@@ -86,7 +87,7 @@ void main() {
   const uint begin = of.causal != 0u ? own0 / TILE : 0u;
   // The last query that sees a key of this tile.
   const uint end = of.causal != 0u && of.span != 0u ? min(tiles, (own0 + TILE - 1u + of.span - 1u) / TILE + 1u) : tiles;
-  for (uint head = group * count; head < (group + 1u) * count; ++head) {
+  for (uint head = group * count + of.first; head < group * count + of.past; ++head) {
     for (uint tile = begin; tile < end; ++tile) {
       fill(batch, head, tile * TILE, own0);
       for (uint i = 0u; i < min(TILE, of.tokens - tile * TILE); ++i) {
@@ -105,10 +106,12 @@ void main() {
     if (key < of.tokens) {
       const uint at = (batch * of.tokens + key) * of.groups + group;
       if (column < of.depth) {
-        pool[of.dk + at * of.depth + column] = sums[j];
+        const uint to = of.dk + at * of.depth + column;
+        pool[to] = ADDS ? pool[to] + sums[j] : sums[j];
       }
       if (column < of.width) {
-        pool[of.dv + at * of.width + column] = value_sums[j];
+        const uint to = of.dv + at * of.width + column;
+        pool[to] = ADDS ? pool[to] + value_sums[j] : value_sums[j];
       }
     }
   }

@@ -1,6 +1,7 @@
 // out = op(A) op(B) (+ add) (+ bias), of matrices that lie one after another in a batch; op transposes or does nothing. A tile of
 // the result is made by a workgroup, from tiles of A and B in shared memory; B may be packed integers, which become numbers
-// on their way there. Sums are made in parts of 2048 products, so that their error does not grow with the depth.
+// on their way there. Sums are made in parts of 2048 products, so that their error does not grow with the depth. A dispatch makes
+// the products from `first` to below `past`, multiples of 2048 but for the last, and adds them to those of another.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "bindings.glsl"
@@ -21,6 +22,7 @@ layout(constant_id = 5) const bool HAS_BIAS = false;
 layout(push_constant) uniform Sizes {
   uint rows, columns, depth;
   uint a, b, scales, group, add, bias, to;
+  uint first, past;
 }
 of;
 
@@ -103,8 +105,7 @@ void main() {
       part[i][j] = 0.0;
     }
   }
-  const uint tiles = (of.depth + DEPTH - 1u) / DEPTH;
-  for (uint tile = 0u; tile < tiles; ++tile) {
+  for (uint tile = of.first / DEPTH; tile < (of.past + DEPTH - 1u) / DEPTH; ++tile) {
     load_a(thread, row0, tile * DEPTH);
     if (B_FROM == INT4) {
       load_int4(thread, column0, tile * DEPTH);

@@ -13,8 +13,9 @@ import torch
 
 from tests.support.rows import program
 from tests.support.splits import tiny_graph
-from tests.support.tiny_models import ARCHITECTURES, fixed
-from zoexport.build import plan
+from tests.support.tiny_models import ARCHITECTURES, fixed, tiny_config
+from zoexport import models
+from zoexport.build import plan, training_graph
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.targets.executorch.lower_stages import fused_program
 from zoexport.targets.vulkan import places
@@ -84,6 +85,32 @@ def test_no_two_tensors_that_are_needed_at_once_share_a_place(name: str, weights
         if made.called == "layer.0.backward":
             assert 2 * words < sum(calls.words[one] for one in at)
             assert footprint(made).planned == 4 * words
+            # 4 bits, or a number, of each weight, twice where its layer's outputs are computed again.
+            assert footprint(made).moved > 4 * sum(calls.words[one] for one in at)
+
+
+@pytest.mark.parametrize("weights", ["int4", "fp32"])
+def test_memory_does_not_grow_with_the_number_of_layers(weights: str, tmp_path: Path) -> None:
+    """Of what is planned, and of the file that the engine makes its buffers by."""
+    found = []
+    for layers in (2, 4, 8):
+        folder = tmp_path / str(layers)
+        tiny_config("llama", num_hidden_layers=layers).save_pretrained(folder)
+        planned = plan("mebp", "android-gpu", {"seq_len": "48", "weights": weights})
+        source = models.resolve(str(folder), weights=False)
+        graph = training_graph(planned, models.blank(source).model, lambda *_: None)
+        footprints = planned.target.footprints(graph, lambda *_: None)
+        assert sum(stage.forward.startswith("layer.") for stage in graph.stages) == layers
+        pool = max(one.planned for one in footprints.values())
+        windows = [
+            max(sizes) for sizes in zip(*(one.windows for one in footprints.values()), strict=True)
+        ]
+        lower_vulkan(graph, folder, lambda *_: None)
+        content = json.loads((folder / FILE).read_text())
+        assert pool == 4 * max(made["words"] for made in content["programs"].values())
+        assert windows == content["windows"]
+        found.append((pool, windows))
+    assert found[0] == found[1] == found[2]
 
 
 def test_weights_of_a_layer_lie_at_the_same_places_forward_and_backward() -> None:
