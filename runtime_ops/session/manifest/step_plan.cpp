@@ -1,8 +1,32 @@
 #include "session/manifest/step_plan.h"
 
+#include <cmath>
 #include <numeric>
 
 namespace zoexport {
+namespace {
+
+// The standard deviation of a sample of `count` numbers, at least two.
+double deviation(const double* of, size_t count) {
+  const double mean = std::accumulate(of, of + count, 0.0) / static_cast<double>(count);
+  double squares = 0;
+  for (size_t i = 0; i < count; ++i) {
+    squares += (of[i] - mean) * (of[i] - mean);
+  }
+  return std::sqrt(squares / static_cast<double>(count - 1));
+}
+
+// Forward differences of losses, that of no move first, over the deviation of the others (FZOO).
+std::vector<float> normalized(const std::vector<double>& losses) {
+  const double sigma = deviation(losses.data() + 1, losses.size() - 1);
+  std::vector<float> found(losses.size() - 1, 0.0f);
+  for (size_t i = 0; i < found.size() && sigma != 0; ++i) {
+    found[i] = static_cast<float>((losses[i + 1] - losses[0]) / sigma);
+  }
+  return found;
+}
+
+}  // namespace
 
 uint32_t StepPlan::times(size_t level) const {
   uint32_t count = 1;
@@ -30,6 +54,9 @@ ProbeMove StepPlan::move(size_t level, uint32_t time, uint32_t probe) const {
 }
 
 std::vector<float> StepPlan::slopes(const std::vector<double>& losses, double eps) const {
+  if (divisor == Divisor::kDeviation) {
+    return normalized(losses);
+  }
   std::vector<float> found(scalars());
   // The losses of a level's probes: of the last one they are given, of the others the means over the level inside.
   std::vector<double> values = losses;
@@ -64,6 +91,16 @@ bool copies_from_text(const std::string& text, Copies& copies) {
   }
   copies = text == "one" ? Copies::kOne : text == "stage" ? Copies::kStage : Copies::kCall;
   return true;
+}
+
+bool noise_from_text(const std::string& text, rng::Noise& noise) {
+  noise = text == "rademacher" ? rng::Noise::kRademacher : rng::Noise::kNormal;
+  return text == "normal" || text == "rademacher";
+}
+
+bool divisor_from_text(const std::string& text, Divisor& divisor) {
+  divisor = text == "deviation" ? Divisor::kDeviation : Divisor::kDistance;
+  return text == "distance" || text == "deviation";
 }
 
 }  // namespace zoexport

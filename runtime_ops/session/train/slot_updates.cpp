@@ -38,7 +38,7 @@ bool SlotUpdates::apply(const SlotSpec& slot, const SlotUpdate& update, const vo
     std::atomic<bool> done{true};
     in_pieces(count, [&](size_t begin, size_t end) {
       if (!kernel(from + begin, end - begin, update.gradients, update.queries, update.lr, update.seed, update.step,
-                  slot.tensor_id, to + begin, rng::fastest().normal_blocks, begin)) {
+                  slot.tensor_id, to + begin, blocks_, begin)) {
         done = false;
       }
     });
