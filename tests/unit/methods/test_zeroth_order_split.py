@@ -42,7 +42,7 @@ def test_stages_are_the_model(method: str, name: str) -> None:
     roles = {slot.name.split(".")[0]: slot.role for slot in graph.slots}
     assert roles == {"lora_A": "frozen", "lora_B": "trainable"}
     assert "differentiate" not in graph.provenance
-    assert graph.provenance[-2:] == ["score_labels", "fzoo" if method == "fzoo" else "spsa"]
+    assert graph.provenance[-2:] == ["score_labels", "one_sided" if method == "fzoo" else "spsa"]
     assert graph.step == PLANS[method]
 
     stages = Stages(graph, state(graph), 32)

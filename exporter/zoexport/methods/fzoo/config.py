@@ -22,5 +22,5 @@ class FzooConfig(WholeOrLayers):
         1e-3,
         above=0,
         runtime=True,
-        help="learning rate: a step moves a weight by about lr / sqrt(q)",
+        help="learning rate: how far a step goes along the gradient, however long that is",
     )

@@ -12,11 +12,11 @@ def passes(config: FzooConfig, targets: list[str]) -> list[Pass]:
     from zoexport.methods.split import split_passes
     from zoexport.methods.whole import whole_passes
     from zoexport.passes.dual_forward import one_sided_forward
-    from zoexport.steps.fzoo import fzoo
+    from zoexport.steps.one_sided import one_sided
 
     if config.staged:
-        return [*split_passes(config, targets), fzoo(config.queries, "stage")]
-    return [*whole_passes(config, targets, one_sided_forward), fzoo(config.queries, "call")]
+        return [*split_passes(config, targets), one_sided(config.queries, "stage")]
+    return [*whole_passes(config, targets, one_sided_forward), one_sided(config.queries, "call")]
 
 
 methods.register(

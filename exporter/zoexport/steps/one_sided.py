@@ -1,4 +1,4 @@
-"""fzoo: forward differences along random signs, over the losses' deviation (FZOO)."""
+"""one_sided: forward differences along random signs, over the losses' deviation (FZOO)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan
 from zoexport.core.types import Pass, TrainingGraph
 
 
-def fzoo(queries: int, copies: Copies) -> Pass:
+def one_sided(queries: int, copies: Copies) -> Pass:
     """The plan of ``queries`` directions beside one probe without a move; see :class:`StepPlan` for ``copies``."""
     plan = StepPlan((ProbeLevel(0, queries, "forward"),), copies, "rademacher", "deviation")
 
@@ -14,4 +14,4 @@ def fzoo(queries: int, copies: Copies) -> Pass:
         graph.step = plan
         return graph
 
-    return Pass("fzoo", state, "states the step of the programs that there are by now")
+    return Pass("one_sided", state, "states the step of the programs that there are by now")
