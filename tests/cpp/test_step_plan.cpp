@@ -43,6 +43,7 @@ void by_deviation() {
 void without_deviation() {
   const StepPlan plan = plan_of(3, true, Divisor::kDeviation);
   CHECK(plan.slopes({2.0, 4.0, 4.0, 4.0}, 0.01) == std::vector<float>(3, 0.0f));
+  CHECK(plan.slopes({2.0, 0.1, 0.1, 0.1}, 0.01) == std::vector<float>(3, 0.0f));  // their mean is not 0.1
   for (const double bad : {std::nan(""), HUGE_VAL}) {
     const std::vector<float> found = plan.slopes({2.0, 4.0, bad, 1.0}, 0.01);
     CHECK(std::isnan(found[0]) && std::isnan(found[1]));

@@ -6,12 +6,17 @@
 namespace zoexport {
 namespace {
 
-// The standard deviation of a sample of `count` numbers, at least two.
+// The standard deviation of a sample of `count` numbers, at least two: of their distances from the first, so that it is 0
+// where all are equal, whatever their mean is rounded to.
 double deviation(const double* of, size_t count) {
-  const double mean = std::accumulate(of, of + count, 0.0) / static_cast<double>(count);
+  std::vector<double> from_first(of, of + count);
+  for (double& value : from_first) {
+    value -= of[0];
+  }
+  const double mean = std::accumulate(from_first.begin(), from_first.end(), 0.0) / static_cast<double>(count);
   double squares = 0;
-  for (size_t i = 0; i < count; ++i) {
-    squares += (of[i] - mean) * (of[i] - mean);
+  for (const double value : from_first) {
+    squares += (value - mean) * (value - mean);
   }
   return std::sqrt(squares / static_cast<double>(count - 1));
 }
