@@ -105,6 +105,7 @@ class Case:
     activation_bits: int | None = None
     perturbation_bits: int | None = None
     estimator: str | None = None
+    update: str | None = None
     outliers: float | None = None
     datatypes: str | None = None
     density: float | None = None
@@ -151,6 +152,7 @@ _SAME_NAME = (
         "optimizer",
     ),
     *("perturbations", "momentum", "weight_decay", "clip", "checkpoint_every", "estimator"),
+    "update",
     *("activation_bits", "perturbation_bits", "outliers", "datatypes"),
 )
 
@@ -325,6 +327,7 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
                 "train": st.sampled_from([None, "lora"]),
                 "perturbation_bits": st.sampled_from([None, 2, 8]),
                 "estimator": st.sampled_from([None, "q-rge1"]),
+                "update": st.sampled_from([None, "summed"]),
             }
         ),
         st.fixed_dictionaries(

@@ -62,6 +62,7 @@ bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update,
   grid.tensor_id = slot.tensor_id;
   grid.table = {static_cast<const int32_t*>(slots_->current(table)), log2_of(slots_->spec(table).shape[0])};
   grid.second = grid_->second;
+  grid.summed = grid_->summed;
   const kernels::Grid kind = slot.dtype == ZO_UINT8 ? kernels::Grid::kInt4 : kernels::Grid::kInt8;
   const size_t count = slot.trained_values();
   std::atomic<bool> done{true};
