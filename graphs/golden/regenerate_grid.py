@@ -29,15 +29,19 @@ DRAWS = [
     (3, 42, 7, 3, 1000, 255, 64),
     (4, 2026, 12, 0, 17, (1 << 34) - 130, 130),
 ]
-# table, bits of a weight, gradients, lr, seed, tensor_id, step of the gradients, second
+# table, bits of a weight, gradients, lr, seed, tensor_id, step of the gradients, second, summed
 UPDATES = [
-    (0, 4, [0.75], 0.05, 7, 3, 0, True),
-    (0, 4, [-2.5, 0.0, 1e-3, 30.0], 0.02, 1 << 40, 0x7FFFFFFE, 0xFFFFFFFE, True),
-    (1, 4, [-2.5, 0.3], 0.7, 5, 3, 1, False),
-    (3, 4, [1.0, -1.0, 0.5], 0.9, 5, 3, 1, True),
-    (1, 8, [20.0, -3.0], 1.5, 5, 3, 1, True),
-    (4, 8, [1.7, 400.0], 3.0, 9, 21, 12, True),
-    (4, 8, [1e30, -1e30, -1e-30], 3.0, 9, 21, 12, False),
+    (0, 4, [0.75], 0.05, 7, 3, 0, True, False),
+    (0, 4, [-2.5, 0.0, 1e-3, 30.0], 0.02, 1 << 40, 0x7FFFFFFE, 0xFFFFFFFE, True, False),
+    (1, 4, [-2.5, 0.3], 0.7, 5, 3, 1, False, False),
+    (3, 4, [1.0, -1.0, 0.5], 0.9, 5, 3, 1, True, False),
+    (1, 8, [20.0, -3.0], 1.5, 5, 3, 1, True, False),
+    (4, 8, [1.7, 400.0], 3.0, 9, 21, 12, True, False),
+    (4, 8, [1e30, -1e30, -1e-30], 3.0, 9, 21, 12, False, False),
+    (0, 4, [-2.5, 0.0, 1e-3, 30.0], 0.02, 1 << 40, 0x7FFFFFFE, 0xFFFFFFFE, True, True),
+    (1, 4, [-2.5, 0.3], 0.7, 5, 3, 1, False, True),
+    (4, 8, [1.7, 400.0, -30.0], 3.0, 9, 21, 12, True, True),
+    (4, 8, [1e30, -1e30, -1e-30], 3.0, 9, 21, 12, False, True),
 ]
 INTEGERS = 300
 LIMITS = {4: (-8, 7), 8: (-127, 127)}
@@ -75,7 +79,7 @@ def vectors() -> dict[str, Any]:
             }
         )
     updates = []
-    for table, bits, gradients, lr, seed, tensor_id, step, second_rounding in UPDATES:
+    for table, bits, gradients, lr, seed, tensor_id, step, second_rounding, summed in UPDATES:
         integers, eps = _integers(bits), TABLES[table][0]
         moved = grid.update_codes(
             integers,
@@ -88,6 +92,7 @@ def vectors() -> dict[str, Any]:
             tensor_id=tensor_id,
             step=step,
             second=second_rounding,
+            summed=summed,
         )
         updates.append(
             {
@@ -100,6 +105,7 @@ def vectors() -> dict[str, Any]:
                 "tensor_id": tensor_id,
                 "step": step,
                 "second": second_rounding,
+                "summed": summed,
                 "integers": " ".join(map(str, integers)),
                 "moved": " ".join(map(str, moved)),
             }

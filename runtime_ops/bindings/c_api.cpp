@@ -523,6 +523,12 @@ void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t qu
   zoexport::rng::philox_block(static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), words);
 }
 
+void zo_rng_signs(uint64_t seed, uint32_t tensor_id, uint32_t query, uint32_t step, uint64_t first, uint64_t count,
+                  float* signs) {
+  zoexport::rng::signs({seed, tensor_id, query, step}, first, static_cast<size_t>(count), signs,
+                       zoexport::rng::fastest().sign_blocks);
+}
+
 void zo_rng_normals(uint64_t seed, uint32_t tensor_id, uint32_t query, uint32_t step, uint64_t first, uint64_t count,
                     float* normals) {
   zoexport::rng::normals({seed, tensor_id, query, step}, first, static_cast<size_t>(count), normals,

@@ -16,7 +16,7 @@ using namespace ops;
 
 // Of a master of elements T, which ExecuTorch calls `type`.
 template <typename T, typename Kernel>
-Tensor& update_out(KernelRuntimeContext& ctx, ScalarType type, Kernel kernel, const Tensor& master,
+Tensor& update_out(KernelRuntimeContext& ctx, ScalarType type, Kernel kernel, rng::Noise noise, const Tensor& master,
                    const Tensor& gradients, const Tensor& learning_rate, const Tensor& seed, const Tensor& step,
                    int64_t tensor_id, Tensor& out) {
   ZO_CHECK(ctx, is_dense(master, type), out, "master must be dense and of the operator's type");
@@ -33,8 +33,7 @@ Tensor& update_out(KernelRuntimeContext& ctx, ScalarType type, Kernel kernel, co
       kernel(static_cast<const T*>(master.const_data_ptr()), static_cast<size_t>(master.numel()),
              gradients.const_data_ptr<float>(), static_cast<size_t>(gradients.numel()),
              *learning_rate.const_data_ptr<float>(), as_seed(seed), *step_number, static_cast<uint32_t>(tensor_id),
-             static_cast<T*>(out.mutable_data_ptr()), rng::fastest().normal_blocks,
-             /*first=*/0);
+             static_cast<T*>(out.mutable_data_ptr()), rng::blocks_of(noise), /*first=*/0);
   ZO_CHECK(ctx, done, out, "no gradient can be pending at step 0");
   return out;
 }
@@ -42,19 +41,27 @@ Tensor& update_out(KernelRuntimeContext& ctx, ScalarType type, Kernel kernel, co
 Tensor& zo_update_out(KernelRuntimeContext& ctx, const Tensor& master, const Tensor& gradients,
                       const Tensor& learning_rate, const Tensor& seed, const Tensor& step, int64_t tensor_id,
                       Tensor& out) {
-  return update_out<float>(ctx, ScalarType::Float, kernels::zo_update, master, gradients, learning_rate, seed, step,
-                           tensor_id, out);
+  return update_out<float>(ctx, ScalarType::Float, kernels::zo_update, rng::Noise::kNormal, master, gradients,
+                           learning_rate, seed, step, tensor_id, out);
+}
+
+Tensor& zo_update_signs_out(KernelRuntimeContext& ctx, const Tensor& master, const Tensor& gradients,
+                            const Tensor& learning_rate, const Tensor& seed, const Tensor& step, int64_t tensor_id,
+                            Tensor& out) {
+  return update_out<float>(ctx, ScalarType::Float, kernels::zo_update, rng::Noise::kRademacher, master, gradients,
+                           learning_rate, seed, step, tensor_id, out);
 }
 
 Tensor& zo_update_half_out(KernelRuntimeContext& ctx, const Tensor& master, const Tensor& gradients,
                            const Tensor& learning_rate, const Tensor& seed, const Tensor& step, int64_t tensor_id,
                            Tensor& out) {
-  return update_out<uint16_t>(ctx, ScalarType::Half, kernels::zo_update_half, master, gradients, learning_rate, seed,
-                              step, tensor_id, out);
+  return update_out<uint16_t>(ctx, ScalarType::Half, kernels::zo_update_half, rng::Noise::kNormal, master, gradients,
+                              learning_rate, seed, step, tensor_id, out);
 }
 
-Tensor& zo_perturb_out(KernelRuntimeContext& ctx, const Tensor& master, const Tensor& epsilon, const Tensor& seed,
-                       const Tensor& step, int64_t tensor_id, int64_t queries, Tensor& out) {
+// All copies of a master: along the signs of each direction from one that is not moved, or along normals to both sides.
+Tensor& perturb_out(KernelRuntimeContext& ctx, bool signs, const Tensor& master, const Tensor& epsilon,
+                    const Tensor& seed, const Tensor& step, int64_t tensor_id, int64_t queries, Tensor& out) {
   ZO_CHECK(ctx, is_dense(master, ScalarType::Float), out, "master must be dense float32");
   ZO_CHECK(ctx, is_one(epsilon, ScalarType::Float), out, "epsilon must be float32 (1)");
   ZO_CHECK(ctx, is_one(seed, ScalarType::Long), out, "seed must be int64 (1)");
@@ -62,14 +69,24 @@ Tensor& zo_perturb_out(KernelRuntimeContext& ctx, const Tensor& master, const Te
   ZO_CHECK(ctx, step_number.has_value(), out, "step must be int64 (1) in [0, 2^32)");
   ZO_CHECK(ctx, is_u32(tensor_id), out, "tensor_id must be in [0, 2^32)");
   ZO_CHECK(ctx, queries >= 1 && queries <= (1 << 20), out, "queries must be in [1, 2^20]");
-  ZO_CHECK(
-      ctx,
-      resize(out, static_cast<SizesType>(2 * queries), master, 0, std::nullopt) && is_dense(out, ScalarType::Float),
-      out, "out must be float32 with room for 2 * queries copies");
-  kernels::zo_perturb(master.const_data_ptr<float>(), static_cast<size_t>(master.numel()),
-                      *epsilon.const_data_ptr<float>(), as_seed(seed), *step_number, static_cast<uint32_t>(tensor_id),
-                      static_cast<uint32_t>(queries), out.mutable_data_ptr<float>());
+  const auto copies = static_cast<SizesType>(signs ? queries + 1 : 2 * queries);
+  ZO_CHECK(ctx, resize(out, copies, master, 0, std::nullopt) && is_dense(out, ScalarType::Float), out,
+           "out must be float32 with room for all copies");
+  const auto kernel = signs ? kernels::zo_perturb_forward : kernels::zo_perturb;
+  kernel(master.const_data_ptr<float>(), static_cast<size_t>(master.numel()), *epsilon.const_data_ptr<float>(),
+         as_seed(seed), *step_number, static_cast<uint32_t>(tensor_id), static_cast<uint32_t>(queries),
+         out.mutable_data_ptr<float>(), rng::blocks_of(signs ? rng::Noise::kRademacher : rng::Noise::kNormal));
   return out;
+}
+
+Tensor& zo_perturb_out(KernelRuntimeContext& ctx, const Tensor& master, const Tensor& epsilon, const Tensor& seed,
+                       const Tensor& step, int64_t tensor_id, int64_t queries, Tensor& out) {
+  return perturb_out(ctx, /*signs=*/false, master, epsilon, seed, step, tensor_id, queries, out);
+}
+
+Tensor& zo_perturb_signs_out(KernelRuntimeContext& ctx, const Tensor& master, const Tensor& epsilon, const Tensor& seed,
+                             const Tensor& step, int64_t tensor_id, int64_t queries, Tensor& out) {
+  return perturb_out(ctx, /*signs=*/true, master, epsilon, seed, step, tensor_id, queries, out);
 }
 
 Tensor& zo_perturb_one_out(KernelRuntimeContext& ctx, const Tensor& master, const Tensor& epsilon, const Tensor& sign,
@@ -159,8 +176,10 @@ void label_gradient_out(KernelRuntimeContext& ctx, const Tensor& logits, const T
 
 const bool registered[] = {
     register_operator<zo_update_out>("zoexport::zo_update.out"),
+    register_operator<zo_update_signs_out>("zoexport::zo_update_signs.out"),
     register_operator<zo_update_half_out>("zoexport::zo_update_half.out"),
     register_operator<zo_perturb_out>("zoexport::zo_perturb.out"),
+    register_operator<zo_perturb_signs_out>("zoexport::zo_perturb_signs.out"),
     register_operator<zo_perturb_one_out>("zoexport::zo_perturb_one.out"),
     register_operator<label_logprobs_out>("zoexport::label_logprobs.out"),
     register_operator<label_gradient_out>("zoexport::label_gradient.out"),

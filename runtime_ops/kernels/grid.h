@@ -32,9 +32,10 @@ struct GridUpdate {
   uint32_t tensor_id;
   PairTable table;
   bool second;  // whether the second rounding is the direction (Q-RGE2), or the first (Q-RGE1)
+  bool summed;  // whether all queries are rounded once, or each by itself
 };
 
-// out = clamp(w - sum_i S(c_i Q(u_i))) for the integers begin .. end-1 of a dense matrix; both are even, or end is the
+// out = clamp(w - sum_i S(c_i Q(u_i))), or clamp(w - S(sum_i c_i Q(u_i))) where summed, for the integers begin .. end-1 of a dense matrix; both are even, or end is the
 // matrix's end. `codes` and `out` are of the whole matrix; they may be the same array, and must not overlap otherwise.
 // A copy where every gradient is zero. Returns false, with nothing written, where there are no queries or a gradient is
 // pending at step 0.

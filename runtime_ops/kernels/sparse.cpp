@@ -37,7 +37,7 @@ Split split_of(const SparseProduct& product, const SparseKernels& kernels) {
 // Consecutive entries, as many as noise is made for at once, with their values in the copies of a query.
 class Chunk {
  public:
-  Chunk(const SparseProduct& product, uint32_t query, rng::NormalBlocks normal_blocks)
+  Chunk(const SparseProduct& product, uint32_t query, rng::NoiseBlocks normal_blocks)
       : product_(product), query_(query), normal_blocks_(normal_blocks) {}
 
   // The entries from `begin` on, up to the next whole block of noise and kElements of them.
@@ -90,7 +90,7 @@ class Chunk {
  private:
   const SparseProduct& product_;
   const uint32_t query_;
-  const rng::NormalBlocks normal_blocks_;
+  const rng::NoiseBlocks normal_blocks_;
   size_t begin_ = 0;
   size_t count_ = 0;
   int32_t n_[rng::kElements];
@@ -188,7 +188,7 @@ Tasks tasks_of(const SparseProduct& product, const SparseKernels& kernels) {
 }
 
 bool run_tasks(const SparseProduct& product, size_t begin, size_t end, SparseForm form, const SparseKernels& kernels,
-               rng::NormalBlocks normal_blocks) {
+               rng::NoiseBlocks normal_blocks) {
   const Split split = split_of(product, kernels);
   float* memory = nullptr;
   if (form == SparseForm::kTiles) {

@@ -59,7 +59,7 @@ Tasks tasks_of(const SparseProduct& product, const SparseKernels& kernels = *fas
 // tile of each copy takes.
 bool run_tasks(const SparseProduct& product, size_t begin, size_t end, SparseForm form,
                const SparseKernels& kernels = *fastest_products().sparse,
-               rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+               rng::NoiseBlocks normal_blocks = rng::fastest().normal_blocks);
 
 }  // namespace kernels
 }  // namespace zoexport

@@ -60,24 +60,31 @@ void grid_fill_int8(Int8Matrix b, Part part, const uint32_t* levels, float* plus
 
 // --- the update -----------------------------------------------------------------------------------
 
-// S(c level) by the words r. size is |c|, at most 255: more moves no further. negative is -1 where c is negative, else
-// 0.
+// S(v) by the words r, of sizes v, of which more than 255 moves no further.
 template <typename V>
-typename V::Int moves(typename V::Int level, typename V::Word r, float size, int32_t negative) {
+typename V::Int rounded_size(typename V::Float v, typename V::Word r) {
   typedef typename V::Float Float;
   typedef typename V::Word Word;
   typedef typename V::Int Int;
-  const Int below_zero = level >> 31;
-  const Word k = (Word)((level ^ below_zero) - below_zero);
-  const Float v = V::least(V::to_float(k) * V::broadcast(size), V::broadcast(255.0f));
+  v = V::least(v, V::broadcast(255.0f));
   const Word whole = V::to_int(v);
   // The threshold in two halves, as not all have a conversion to 32 bits without sign. Nothing is rounded.
   const Float part = (v - V::to_float(whole)) * 0x1p16f;
   const Word high = V::to_int(part);
   const Word low = V::to_int((part - V::to_float(high)) * 0x1p16f);
   const Int more = (Int)(r < (high << 16 | low));  // -1 where it is
+  return (Int)whole - more;
+}
+
+// S(c level) by the words r. size is |c|, at most 255. negative is -1 where c is negative, else 0.
+template <typename V>
+typename V::Int moves(typename V::Int level, typename V::Word r, float size, int32_t negative) {
+  typedef typename V::Word Word;
+  typedef typename V::Int Int;
+  const Int below_zero = level >> 31;
+  const Word k = (Word)((level ^ below_zero) - below_zero);
   const Int sign = below_zero ^ negative;
-  return (((Int)whole - more) ^ sign) - sign;
+  return (rounded_size<V>(V::to_float(k) * V::broadcast(size), r) ^ sign) - sign;
 }
 
 // The words of vectors of consecutive blocks, from `first` on.
@@ -89,10 +96,10 @@ void consecutive(const rng::Stream& stream, uint32_t first, typename R::Word (&w
   rng::detail::vector_philox<R>(stream, word);
 }
 
-// Adds sum_i S(c_i Q(u_i)) of vectors of consecutive blocks, from `first` on: sums[e] are those of their elements e.
-template <typename V, typename R, typename Levels>
-void add_moves(const GridUpdate& update, const Levels& levels, uint32_t first,
-               typename V::Int (&sums)[4][rng::detail::kTogether]) {
+// Calls add(query's stream, levels of vectors of consecutive blocks from `first` on, |c| up to 255, whether c is negative)
+// for the queries that move some of their elements.
+template <typename V, typename R, typename Levels, typename Add>
+void each_query(const GridUpdate& update, const Levels& levels, uint32_t first, const Add& add) {
   typedef typename V::Word Word;
   constexpr size_t kTogether = rng::detail::kTogether;
   const float rate = update.lr / static_cast<float>(update.queries);
@@ -103,22 +110,72 @@ void add_moves(const GridUpdate& update, const Levels& levels, uint32_t first,
       continue;
     }
     Word word[4][kTogether], level[kTogether], any = {};
-    rng::Stream stream{update.seed, update.tensor_id, query, update.step - 1};
+    const rng::Stream stream{update.seed, update.tensor_id, query, update.step - 1};
     consecutive<R>(stream, first, word);
     for (size_t i = 0; i < kTogether; ++i) {
       level[i] = levels.four(word, i);
       any |= level[i];
     }
-    if (V::none(any)) {
-      continue;
+    if (!V::none(any)) {
+      add(stream, level, size < 255.0f ? size : 255.0f, c < 0.0f);
     }
-    stream.tensor_id |= rng::kRounding;
-    consecutive<R>(stream, first, word);
+  }
+}
+
+// The words by which the moves of a stream's elements are rounded.
+template <typename R>
+void rounding_words(rng::Stream stream, uint32_t first, typename R::Word (&word)[4][rng::detail::kTogether]) {
+  stream.tensor_id |= rng::kRounding;
+  consecutive<R>(stream, first, word);
+}
+
+// Adds sum_i S(c_i Q(u_i)) of vectors of consecutive blocks, from `first` on: sums[e] are those of their elements e.
+template <typename V, typename R, typename Levels>
+void add_moves(const GridUpdate& update, const Levels& levels, uint32_t first,
+               typename V::Int (&sums)[4][rng::detail::kTogether]) {
+  typedef typename V::Word Word;
+  constexpr size_t kTogether = rng::detail::kTogether;
+  each_query<V, R>(update, levels, first,
+                   [&](const rng::Stream& stream, const Word(&level)[kTogether], float size, bool negative) {
+                     Word word[4][kTogether];
+                     rounding_words<R>(stream, first, word);
 #pragma GCC unroll 4
-    for (size_t e = 0; e < 4; ++e) {
-      for (size_t i = 0; i < kTogether; ++i) {
-        sums[e][i] += moves<V>(signed_byte<V>(level[i], e), word[e][i], size < 255.0f ? size : 255.0f, -(c < 0.0f));
-      }
+                     for (size_t e = 0; e < 4; ++e) {
+                       for (size_t i = 0; i < kTogether; ++i) {
+                         sums[e][i] += moves<V>(signed_byte<V>(level[i], e), word[e][i], size, -negative);
+                       }
+                     }
+                   });
+}
+
+// Likewise S(sum_i c_i Q(u_i)), the sum in float32 and in the order of the queries, by the words of query 0.
+template <typename V, typename R, typename Levels>
+void add_summed_move(const GridUpdate& update, const Levels& levels, uint32_t first,
+                     typename V::Int (&sums)[4][rng::detail::kTogether]) {
+  typedef typename V::Float Float;
+  typedef typename V::Word Word;
+  typedef typename V::Int Int;
+  constexpr size_t kTogether = rng::detail::kTogether;
+  Float moved[4][kTogether] = {};
+  each_query<V, R>(update, levels, first,
+                   [&](const rng::Stream&, const Word(&level)[kTogether], float size, bool negative) {
+                     const Float c = V::broadcast(negative ? -size : size);
+#pragma GCC unroll 4
+                     for (size_t e = 0; e < 4; ++e) {
+                       for (size_t i = 0; i < kTogether; ++i) {
+                         const Float move = V::to_float((Word)signed_byte<V>(level[i], e)) * c;
+                         moved[e][i] = moved[e][i] + move;
+                       }
+                     }
+                   });
+  Word word[4][kTogether];
+  rounding_words<R>({update.seed, update.tensor_id, 0, update.step - 1}, first, word);
+#pragma GCC unroll 4
+  for (size_t e = 0; e < 4; ++e) {
+    for (size_t i = 0; i < kTogether; ++i) {
+      const Word bits = (Word)moved[e][i];
+      const Int sign = (Int)bits >> 31;
+      sums[e][i] = (rounded_size<V>((Float)(bits & 0x7FFFFFFFu), word[e][i]) ^ sign) - sign;
     }
   }
 }
@@ -131,7 +188,12 @@ void update_blocks(const GridUpdate& update, uint32_t first, const Put& put) {
   rng::detail::with_levels<R>(update.table, rounding, [&](const auto& levels) {
     for (size_t block = 0; block < rng::kBlocks; block += kTogether * V::kLanes) {
       typename V::Int sums[4][kTogether] = {};
-      add_moves<V, R>(update, levels, first + static_cast<uint32_t>(block), sums);
+      const uint32_t begin = first + static_cast<uint32_t>(block);
+      if (update.summed) {
+        add_summed_move<V, R>(update, levels, begin, sums);
+      } else {
+        add_moves<V, R>(update, levels, begin, sums);
+      }
       for (size_t i = 0; i < kTogether; ++i) {
         put(block + i * V::kLanes, sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
       }

@@ -14,7 +14,7 @@
 //   spread_int8(codes)         kLanes codes, one a lane, as int32_t
 //
 // V lies in an anonymous namespace and these files call no inline function that others may call, for the reason that
-// rng/vector_normal.h gives. cmake/check_no_weak_symbols.cmake looks at the symbols.
+// rng/vector_noise.h gives. cmake/check_no_weak_symbols.cmake looks at the symbols.
 #pragma once
 
 #include "product_variants.h"

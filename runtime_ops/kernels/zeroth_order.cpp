@@ -24,7 +24,7 @@ void for_pieces(size_t first, size_t n, Body body) {
 // zo_update of elements that moved(element, by how much) takes and gives.
 template <typename T, typename Moved>
 bool update(const T* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
-            uint32_t tensor_id, T* out, rng::NormalBlocks normal_blocks, size_t first, Moved moved) {
+            uint32_t tensor_id, T* out, rng::NoiseBlocks noise_blocks, size_t first, Moved moved) {
   if (q == 0) {
     return false;
   }
@@ -43,12 +43,12 @@ bool update(const T* master, size_t n, const float* gradients, size_t q, float l
     float z[kElements];
     float sum[kElements];
     // The sum starts with the first product and not with 0 + product, which would lose the sign of zero.
-    normal_blocks(Stream{seed, tensor_id, 0, step - 1}, block, z);
+    noise_blocks(Stream{seed, tensor_id, 0, step - 1}, block, z);
     for (size_t i = 0; i < kElements; ++i) {
       sum[i] = gradients[0] * z[i];
     }
     for (size_t j = 1; j < q; ++j) {
-      normal_blocks(Stream{seed, tensor_id, static_cast<uint32_t>(j), step - 1}, block, z);
+      noise_blocks(Stream{seed, tensor_id, static_cast<uint32_t>(j), step - 1}, block, z);
       const float g = gradients[j];
       for (size_t i = 0; i < kElements; ++i) {
         sum[i] = sum[i] + g * z[i];
@@ -64,23 +64,23 @@ bool update(const T* master, size_t n, const float* gradients, size_t q, float l
 }  // namespace
 
 bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
-               uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks, size_t first) {
-  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
+               uint32_t tensor_id, float* out, rng::NoiseBlocks noise_blocks, size_t first) {
+  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, noise_blocks, first,
                 [](float master, float move) { return master - move; });
 }
 
 bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed,
-                    uint32_t step, uint32_t tensor_id, uint16_t* out, rng::NormalBlocks normal_blocks, size_t first) {
-  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, normal_blocks, first,
+                    uint32_t step, uint32_t tensor_id, uint16_t* out, rng::NoiseBlocks noise_blocks, size_t first) {
+  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, noise_blocks, first,
                 [](uint16_t master, float move) { return float_to_half(half_to_float(master) - move); });
 }
 
 void zo_perturb(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id, uint32_t q,
-                float* out, rng::NormalBlocks normal_blocks) {
+                float* out, rng::NoiseBlocks noise_blocks) {
   for_pieces(0, n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
     for (uint32_t query = 0; query < q; ++query) {
-      normal_blocks(Stream{seed, tensor_id, query, step}, block, z);
+      noise_blocks(Stream{seed, tensor_id, query, step}, block, z);
       float* plus = out + (size_t{2} * query) * n + begin;
       float* minus = plus + n;
       for (size_t i = 0; i < count; ++i) {
@@ -92,11 +92,21 @@ void zo_perturb(const float* master, size_t n, float eps, uint64_t seed, uint32_
   });
 }
 
+void zo_perturb_forward(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id,
+                        uint32_t q, float* out, rng::NoiseBlocks noise_blocks) {
+  if (n > 0) {
+    std::memcpy(out, master, n * sizeof(float));
+  }
+  for (uint32_t query = 0; query < q; ++query) {
+    zo_perturb_one(master, n, eps, seed, step, query, tensor_id, out + (size_t{query} + 1) * n, noise_blocks);
+  }
+}
+
 void zo_perturb_one(const float* master, size_t n, float signed_eps, uint64_t seed, uint32_t step, uint32_t query,
-                    uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks, size_t first) {
+                    uint32_t tensor_id, float* out, rng::NoiseBlocks noise_blocks, size_t first) {
   for_pieces(first, n, [&](uint32_t block, size_t begin, size_t count) {
     float z[kElements];
-    normal_blocks(Stream{seed, tensor_id, query, step}, block, z);
+    noise_blocks(Stream{seed, tensor_id, query, step}, block, z);
     for (size_t i = 0; i < count; ++i) {
       out[begin + i] = master[begin + i] + signed_eps * z[i];
     }

@@ -1,9 +1,9 @@
 // Zeroth-order state kernels: perturbed copies of a slot, and the update from projected gradients.
 //
 // All arithmetic is float32, one rounding an operation, so the results are the same bits on every machine and in
-// exporter/zoexport/ir/ops.py. z(step, query) are the normals of docs/rng.md for the slot's tensor id. Tensors
-// are dense; n is the number of elements, at most 2^34. Results do not depend on how a caller splits work, nor on which
-// of rng/variants.h makes the normals. Where a kernel takes `first`, its arrays are the part of the tensor that begins with
+// exporter/zoexport/ir/ops.py. z(step, query) is the noise of docs/rng.md for the slot's tensor id: normals, or the signs
+// that `noise_blocks` makes. Tensors are dense; n is the number of elements, at most 2^34. Results do not depend on how a
+// caller splits work, nor on which of rng/variants.h makes the noise. Where a kernel takes `first`, its arrays are the part of the tensor that begins with
 // this element, a multiple of rng::kElements.
 #pragma once
 
@@ -21,24 +21,29 @@ namespace kernels {
 // gradients: q floats. If all are zero nothing is pending: out becomes a copy of master, whatever step is.
 // Returns false, with nothing written, where q is 0 or a gradient is pending at step 0.
 bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
-               uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
+               uint32_t tensor_id, float* out, rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks,
                size_t first = 0);
 
 // zo_update of a master in half (half.h), whose elements are rounded to nearest even in the end; a copy where nothing
 // is pending.
 bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed,
                     uint32_t step, uint32_t tensor_id, uint16_t* out,
-                    rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks, size_t first = 0);
+                    rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks, size_t first = 0);
 
 // out (2q, n), row-major: copy 2i = master + eps * z(step, i), copy 2i+1 = master - eps * z(step, i).
 // master and out must not overlap.
 void zo_perturb(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id, uint32_t q,
-                float* out, rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks);
+                float* out, rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks);
+
+// out (q + 1, n), row-major: copy 0 = master, copy i + 1 = master + eps * z(step, i).
+// master and out must not overlap.
+void zo_perturb_forward(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id,
+                        uint32_t q, float* out, rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks);
 
 // out = master + signed_eps * z(step, query). With signed_eps = eps or -eps these are the bits of copies 2*query
-// and 2*query+1 of zo_perturb. master and out may be the same array.
+// and 2*query+1 of zo_perturb, and with eps those of copy query+1 of zo_perturb_forward. master and out may be the same array.
 void zo_perturb_one(const float* master, size_t n, float signed_eps, uint64_t seed, uint32_t step, uint32_t query,
-                    uint32_t tensor_id, float* out, rng::NormalBlocks normal_blocks = rng::fastest().normal_blocks,
+                    uint32_t tensor_id, float* out, rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks,
                     size_t first = 0);
 
 }  // namespace kernels

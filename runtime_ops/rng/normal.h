@@ -35,7 +35,7 @@ inline uint32_t as_bits(float value) {
   return bits;
 }
 
-// What the formulas below compute with: here single numbers, in vector_normal.h vectors of them.
+// What the formulas below compute with: here single numbers, in vector_noise.h vectors of them.
 struct Scalar {
   using Float = float;
   using Word = uint32_t;
@@ -96,10 +96,6 @@ inline void sine_cosine(typename V::Word word, typename V::Float& sine, typename
 
 }  // namespace detail
 
-// A function that makes the normals of kBlocks blocks, first_block .. first_block + kBlocks - 1 (modulo 2^32).
-// out: kElements floats; it need not be aligned.
-using NormalBlocks = void (*)(const Stream& stream, uint32_t first_block, float* out);
-
 // The reference: words 0, 1 of a block give its elements 0, 1; words 2, 3 its elements 2, 3.
 inline void normal_blocks(const Stream& stream, uint32_t first_block, float* out) {
   Words word;
@@ -127,7 +123,7 @@ inline void normal_blocks(const Stream& stream, uint32_t first_block, float* out
 }
 
 // Standard normals of the elements start .. start + count - 1. start + count <= 2^34.
-inline void normals(const Stream& stream, uint64_t start, size_t count, float* out, NormalBlocks make = normal_blocks) {
+inline void normals(const Stream& stream, uint64_t start, size_t count, float* out, NoiseBlocks make = normal_blocks) {
   fill(stream, start, count, out, make);
 }
 

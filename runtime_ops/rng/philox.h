@@ -30,6 +30,10 @@ struct Stream {
 inline constexpr size_t kBlocks = 64;
 inline constexpr size_t kElements = 4 * kBlocks;
 
+// A function that makes the noise of kBlocks blocks, first_block .. first_block + kBlocks - 1 (modulo 2^32).
+// out: kElements floats; it need not be aligned.
+using NoiseBlocks = void (*)(const Stream& stream, uint32_t first_block, float* out);
+
 // The four words of kBlocks consecutive blocks, one array a word so that loops over blocks vectorize.
 struct Words {
   uint32_t w[4][kBlocks];
@@ -111,17 +115,20 @@ inline void words(const Stream& stream, uint64_t start, size_t count, uint32_t* 
   });
 }
 
-// Rademacher signs: -1 where the top bit of the element's word is set, else +1. start + count <= 2^34.
-inline void signs(const Stream& stream, uint64_t start, size_t count, float* out) {
-  fill(stream, start, count, out, [](const Stream& s, uint32_t first, float* values) {
-    Words word;
-    philox(s, first, word);
-    for (size_t i = 0; i < kBlocks; ++i) {
-      for (size_t j = 0; j < 4; ++j) {
-        values[4 * i + j] = (word.w[j][i] >> 31) != 0 ? -1.0f : 1.0f;
-      }
+// The reference: -1 where the top bit of the element's word is set, else +1.
+inline void sign_blocks(const Stream& stream, uint32_t first_block, float* out) {
+  Words word;
+  philox(stream, first_block, word);
+  for (size_t i = 0; i < kBlocks; ++i) {
+    for (size_t j = 0; j < 4; ++j) {
+      out[4 * i + j] = (word.w[j][i] >> 31) != 0 ? -1.0f : 1.0f;
     }
-  });
+  }
+}
+
+// Rademacher signs of the elements start .. start + count - 1. start + count <= 2^34.
+inline void signs(const Stream& stream, uint64_t start, size_t count, float* out, NoiseBlocks make = sign_blocks) {
+  fill(stream, start, count, out, make);
 }
 
 // What a dropout of `share` (from 0 to below 1) multiplies by: 0 or 1 / (1 - share). start + count <= 2^34.

@@ -10,13 +10,13 @@ std::vector<Variant> list() {
 #if defined(__x86_64__)
   // Asks the processor and, as wide registers must be saved, the system.
   __builtin_cpu_init();
-  return {{"avx512", __builtin_cpu_supports("avx512f") != 0, normal_blocks_avx512},
-          {"avx2", __builtin_cpu_supports("avx2") != 0, normal_blocks_avx2},
-          {"scalar", true, normal_blocks}};
+  return {{"avx512", __builtin_cpu_supports("avx512f") != 0, normal_blocks_avx512, sign_blocks_avx512},
+          {"avx2", __builtin_cpu_supports("avx2") != 0, normal_blocks_avx2, sign_blocks_avx2},
+          {"scalar", true, normal_blocks, sign_blocks}};
 #elif defined(__aarch64__)
-  return {{"neon", true, normal_blocks_neon}, {"scalar", true, normal_blocks}};
+  return {{"neon", true, normal_blocks_neon, sign_blocks_neon}, {"scalar", true, normal_blocks, sign_blocks}};
 #else
-  return {{"scalar", true, normal_blocks}};
+  return {{"scalar", true, normal_blocks, sign_blocks}};
 #endif
 }
 

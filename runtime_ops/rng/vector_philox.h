@@ -5,7 +5,7 @@
 //   Float, Word         vectors of float and of uint32_t, with the operators of GCC's and clang's vector extension
 //   multiply(a, m, low, high)      the halves of the 64-bit products of a's lanes and m
 //
-// and with more for what is made of the words (vector_normal.h, vector_levels.h).
+// and with more for what is made of the words (vector_noise.h, vector_levels.h).
 //
 // V lies in an anonymous namespace, so nothing that is made from it has external linkage. Otherwise the linker, which
 // keeps one copy of an inline function, could keep one that only newer processors can run. For the same reason these

@@ -84,10 +84,6 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   } else {
     session->trainer_ = make_zeroth_order(*session->stages_);
   }
-  if (known.settings.difference == ZO_DIFFERENCE_FORWARD && !session->trainer_->takes_forward_differences()) {
-    return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "difference forward of the method " + known.method,
-                   "central, or a method that takes one copy through the model at a time", "Compile the bundle again."};
-  }
   session->run_ = known.settings;
   session->stages_->prefix().keep(in_bytes(known.settings.cache_prefix_mb));
   return session;
@@ -200,9 +196,11 @@ Status Session::check_settings(const RunSettings& run) const {
   if (run.difference != ZO_DIFFERENCE_CENTRAL && run.difference != ZO_DIFFERENCE_FORWARD) {
     return argument("difference", std::to_string(run.difference), "central or forward", "Pass one of them.");
   }
-  if (run.difference == ZO_DIFFERENCE_FORWARD && !trainer_->takes_forward_differences()) {
-    return argument("difference", "forward, of the method " + manifest_.method,
-                    "a method that takes one copy through the model at a time", "Use central differences.");
+  if (!trainer_->takes(run.difference)) {
+    const bool forward = run.difference == ZO_DIFFERENCE_FORWARD;
+    return argument("difference", std::string(forward ? "forward" : "central") + ", of the method " + manifest_.method,
+                    "a method that takes one copy through the model at a time",
+                    std::string("Use ") + (forward ? "central" : "forward") + " differences.");
   }
   if ((state_ || !records_.empty()) && run.seed != run_.seed) {
     return Failure{ZO_STATE_ERROR, state_ ? state_->path() : "session", "a run with seed " + std::to_string(run_.seed),

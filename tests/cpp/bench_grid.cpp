@@ -65,7 +65,7 @@ void updates(const ProductVariant& variant, Grid grid, uint32_t queries) {
   std::vector<uint8_t> codes(kElements, 0x5A);
   const std::vector<int32_t> table = grid_tables::table_of(3, 1);
   const std::vector<float> g(queries, 0.5f);
-  const GridUpdate update{g.data(), queries, 1e-3f, 0.1f, 7, 3, 5, {table.data(), 3}, true};
+  const GridUpdate update{g.data(), queries, 1e-3f, 0.1f, 7, 3, 5, {table.data(), 3}, true, false};
   uint8_t* data = codes.data();
   const double time = seconds([&] { grid_update(grid, data, 0, kElements, update, data, *variant.grid); });
   std::printf("%-8s update of %s, %u queries: %.2f ns an integer and query\n", variant.name,

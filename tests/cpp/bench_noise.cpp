@@ -43,7 +43,7 @@ int main() {
       std::printf("%-8s does not run here\n", variant.name);
       continue;
     }
-    const rng::NormalBlocks make = variant.normal_blocks;
+    const rng::NoiseBlocks make = variant.normal_blocks;
     const double alone =
         least_nanoseconds([&](uint32_t step) { rng::normals({7, 1, 0, step}, 0, kElements, out.data(), make); });
     const double update = least_nanoseconds([&](uint32_t step) {

@@ -89,23 +89,36 @@ int value_of(Grid grid, const std::vector<uint8_t>& codes, size_t i) {
   return grid == Grid::kInt4 ? (codes[i / 2] >> (4 * (i % 2)) & 15) - 8 : static_cast<int8_t>(codes[i]);
 }
 
+// S(v), v at least 0, by the words of a query.
+int64_t rounded(float v, uint32_t query, size_t element, const GridUpdate& u) {
+  if (v >= 255.0f) {
+    return 255;
+  }
+  const uint32_t r = word_of(u.seed, u.tensor_id + 0x80000000u, query, u.step - 1, element);
+  const double part = static_cast<double>(v) - std::floor(static_cast<double>(v));
+  return static_cast<int64_t>(v) + (static_cast<double>(r) < std::floor(part * 4294967296.0) ? 1 : 0);
+}
+
 int moved(Grid grid, int value, size_t element, const GridUpdate& u) {
   int64_t sum = 0;
+  float total = 0.0f;
   for (uint32_t query = 0; query < u.queries; ++query) {
     const int level = level_of(u.table, word_of(u.seed, u.tensor_id, query, u.step - 1, element), u.second);
     const float share = u.lr / static_cast<float>(u.queries);
     const float scaled = share * u.gradients[query];
     const float c = scaled / u.eps;
-    const float v = std::fabs(c) * static_cast<float>(std::abs(level));
-    int64_t size = 0;
-    if (v >= 255.0f) {
-      size = 255;
-    } else if (level != 0 && !std::isnan(c)) {
-      const uint32_t r = word_of(u.seed, u.tensor_id + 0x80000000u, query, u.step - 1, element);
-      const double part = static_cast<double>(v) - std::floor(static_cast<double>(v));
-      size = static_cast<int64_t>(v) + (static_cast<double>(r) < std::floor(part * 4294967296.0) ? 1 : 0);
+    if (level == 0 || std::isnan(c)) {
+      continue;
     }
-    sum += (c < 0.0f) != (level < 0) ? -size : size;
+    const float bounded = std::min(std::max(c, -255.0f), 255.0f);
+    const float move = bounded * static_cast<float>(level);
+    total = total + move;
+    const int64_t size = rounded(std::fabs(move), query, element, u);
+    sum += move < 0.0f ? -size : size;
+  }
+  if (u.summed) {
+    const int64_t size = rounded(std::fabs(total), 0, element, u);
+    sum = total < 0.0f ? -size : size;
   }
   const int64_t low = grid == Grid::kInt4 ? -8 : -127, high = grid == Grid::kInt4 ? 7 : 127;
   return static_cast<int>(std::clamp(value - sum, low, high));
@@ -150,8 +163,13 @@ void updates(uint32_t log2_size, int32_t most) {
   for (const Grid grid : {Grid::kInt4, Grid::kInt8}) {
     for (const size_t queries : {size_t{1}, size_t{3}, g.size()}) {
       for (const float lr : {1e-3f, 0.3f}) {
-        GridUpdate update{g.data(), queries, lr, 0.1f, (uint64_t{1} << 40) + 5, 9, 77, {table.data(), log2_size}, true};
+        GridUpdate update{g.data(), queries, lr, 0.1f, (uint64_t{1} << 40) + 5, 9, 77, {table.data(), log2_size},
+                          true,     false};
         update_of(grid, 1024, 0, 1024, update);
+        update.summed = true;
+        update_of(grid, 1024, 0, 1024, update);
+        update_of(grid, 1024, 256, 258, update);
+        update.summed = false;
         update_of(grid, 1024, 2, 1018, update);
         update_of(grid, 1024, 256, 258, update);
         update.second = false;
@@ -160,7 +178,7 @@ void updates(uint32_t log2_size, int32_t most) {
       }
     }
   }
-  GridUpdate odd{g.data(), 2, 0.3f, 0.1f, 3, 4, 5, {table.data(), log2_size}, true};
+  GridUpdate odd{g.data(), 2, 0.3f, 0.1f, 3, 4, 5, {table.data(), log2_size}, true, false};
   update_of(Grid::kInt8, 333, 0, 333, odd);
   update_of(Grid::kInt8, 333, 332, 333, odd);
   update_of(Grid::kInt8, 333, 10, 10, odd);
@@ -173,7 +191,7 @@ void nothing_pending() {
     std::vector<uint8_t> codes = codes_of(grid, 64);
     codes[3] = 0x80;  // no integer of INT8's grid
     std::vector<uint8_t> out(codes.size(), 1);
-    GridUpdate update{none, 2, 1.0f, 0.1f, 3, 0, 5, {table.data(), 3}, true};
+    GridUpdate update{none, 2, 1.0f, 0.1f, 3, 0, 5, {table.data(), 3}, true, false};
     CHECK(grid_update(grid, codes.data(), 0, 64, update, out.data()) && out == codes);
     out.assign(codes.size(), 1);
     const std::vector<uint8_t> untouched = out;

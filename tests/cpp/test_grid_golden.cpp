@@ -100,7 +100,8 @@ void update(const json& item, const Table& table, const GridKernels& kernels) {
                          item["step"].get<uint32_t>() + 1,
                          item["tensor_id"].get<uint32_t>(),
                          table.pairs(),
-                         item["second"].get<bool>()};
+                         item["second"].get<bool>(),
+                         item["summed"].get<bool>()};
   std::vector<uint8_t> out(codes.size());
   CHECK(grid_update(grid, codes.data(), 0, integers.size(), given, out.data(), kernels));
   CHECK(out == packed(grid, integers_of(item["moved"])));
@@ -121,7 +122,7 @@ int main(int argc, char** argv) {
   for (const json& item : golden["tables"]) {
     tables.emplace_back(item);
   }
-  CHECK(golden["draws"].size() >= 5 && golden["updates"].size() >= 7);
+  CHECK(golden["draws"].size() >= 5 && golden["updates"].size() >= 11);
   for (const ProductVariant& variant : product_variants()) {
     if (!variant.runs_here) {
       continue;

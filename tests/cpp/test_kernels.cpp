@@ -92,6 +92,23 @@ void perturbations() {
   }
 }
 
+void perturbations_to_one_side() {
+  const size_t n = 515;
+  const uint32_t q = 3;
+  std::vector<float> master = noise(2, n);
+  master[1] = -0.0f;
+  std::vector<float> out((q + 1) * n);
+  zo_perturb_forward(master.data(), n, 1e-3f, 1234567890123u, 8, 6, q, out.data(), zoexport::rng::sign_blocks);
+  CHECK(same_bits(out.data(), master.data(), n));
+  for (uint32_t query = 0; query < q; ++query) {
+    std::vector<float> u(n);
+    signs(Stream{1234567890123u, 6, query, 8}, 0, n, u.data());
+    for (size_t i = 0; i < n; ++i) {
+      CHECK(out[(query + 1) * n + i] == (u[i] > 0 ? master[i] + 1e-3f : master[i] - 1e-3f));
+    }
+  }
+}
+
 void logprobs_of(size_t C, size_t M, size_t V, float scale, float shift) {
   std::vector<float> logits = noise(3, C * M * V);
   for (float& value : logits) {
@@ -297,6 +314,7 @@ int main() {
   update_without_gradients_copies();
   update_refuses();
   perturbations();
+  perturbations_to_one_side();
   logprobs_of(2, 3, 1, 1.0f, 0.0f);
   logprobs_of(2, 5, 15, 3.0f, 1.0f);
   logprobs_of(1, 4, 513, 10.0f, -40.0f);

@@ -11,7 +11,7 @@
 #include "rng/variants.h"
 
 using namespace zoexport;
-using rng::NormalBlocks;
+using rng::NoiseBlocks;
 using rng::Stream;
 using rng::Variant;
 
@@ -61,6 +61,9 @@ void blocks_are_the_reference(const Variant& variant) {
         rng::normal_blocks(stream, first, expected.data());
         variant.normal_blocks(stream, first, found.data());
         CHECK(found.equals(expected));
+        rng::sign_blocks(stream, first, expected.data());
+        variant.sign_blocks(stream, first, found.data());
+        CHECK(found.equals(expected));
       }
     }
   }
@@ -88,6 +91,9 @@ void update_is_the_reference(const Variant& variant, size_t n, size_t q, uint64_
   CHECK(found.equals(expected));
   CHECK(kernels::zo_update(master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, master.data(), variant.normal_blocks));
   CHECK(master.equals(expected));
+  CHECK(kernels::zo_update(master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, expected.data(), rng::sign_blocks));
+  CHECK(kernels::zo_update(master.data(), n, g.data(), q, 1e-2f, seed, 12, 5, found.data(), variant.sign_blocks));
+  CHECK(found.equals(expected));
 }
 
 void perturbation_is_the_reference(const Variant& variant, size_t n, size_t q, uint64_t seed) {
@@ -101,12 +107,17 @@ void perturbation_is_the_reference(const Variant& variant, size_t n, size_t q, u
   kernels::zo_perturb_one(master.data(), n, -1e-3f, seed, 12, queries - 1, 5, one.data(), rng::normal_blocks);
   kernels::zo_perturb_one(master.data(), n, -1e-3f, seed, 12, queries - 1, 5, other.data(), variant.normal_blocks);
   CHECK(other.equals(one));
+  Unaligned sided((q + 1) * n), same((q + 1) * n);
+  kernels::zo_perturb_forward(master.data(), n, 1e-3f, seed, 12, 5, queries, sided.data(), rng::sign_blocks);
+  kernels::zo_perturb_forward(master.data(), n, 1e-3f, seed, 12, 5, queries, same.data(), variant.sign_blocks);
+  CHECK(same.equals(sided));
 }
 
 void the_choice_runs() {
   const std::vector<Variant>& all = rng::variants();
   CHECK(all.back().name == std::string("scalar") && all.back().runs_here);
-  CHECK(all.back().normal_blocks == NormalBlocks{rng::normal_blocks});
+  CHECK(all.back().sign_blocks == NoiseBlocks{rng::sign_blocks});
+  CHECK(all.back().normal_blocks == NoiseBlocks{rng::normal_blocks});
   CHECK(rng::fastest().runs_here);
   for (const Variant& variant : all) {
     // Nothing that runs and comes earlier was passed over.

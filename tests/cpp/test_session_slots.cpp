@@ -262,7 +262,7 @@ void test_updates_of_integers() {
       const SlotSpec& spec = manifest.slots[number];
       const auto grid = number == 0 ? kernels::Grid::kInt4 : kernels::Grid::kInt8;
       std::vector<uint8_t> expected(codes.size()), found(codes.size()), place = codes;
-      const kernels::GridUpdate whole = {gradients.data(), 2, 0.3f, 0.25f, 77, 5, 9, {table, 3}, second};
+      const kernels::GridUpdate whole = {gradients.data(), 2, 0.3f, 0.25f, 77, 5, 9, {table, 3}, second, false};
       CHECK(kernels::grid_update(grid, codes.data(), 0, spec.trained_values(), whole, expected.data()));
       CHECK(updates.apply(spec, update, codes.data(), found.data()) && found == expected && found != codes);
       CHECK(updates.apply(spec, update, place.data(), place.data()) && place == expected);

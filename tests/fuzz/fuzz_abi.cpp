@@ -378,6 +378,8 @@ class Host {
     const size_t count = numbers_.byte();
     const auto normals = std::make_unique<float[]>(count);
     zo_rng_normals(seed, id, step, id, static_cast<uint64_t>(numbers_.number()), count, normals.get());
+    zo_rng_signs(seed, id, step, id, seed, count, normals.get());
+    MUST(std::all_of(normals.get(), normals.get() + count, [](float sign) { return sign == 1 || sign == -1; }));
     const auto order = std::make_unique<uint32_t[]>(count);
     zo_rng_permutation(seed, step, static_cast<uint32_t>(count), order.get());
     std::sort(order.get(), order.get() + count);

@@ -57,6 +57,8 @@ constexpr Operator kOperators[] = {
     {"zoexport::attention.out", "TTTtdbiTT"},
     {"zoexport::attention_gradient.out", "TTTtTTTdbiTTT"},
     {"zoexport::add_matmul.out", "TTTbbT"},
+    {"zoexport::zo_update_signs.out", "TTTTTiT"},
+    {"zoexport::zo_perturb_signs.out", "TTTTiiT"},
 };
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte, ScalarType::BFloat16,
                                  ScalarType::Char,  ScalarType::Half, ScalarType::Int,  ScalarType::Bool};

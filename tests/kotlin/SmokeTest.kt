@@ -314,6 +314,8 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
             }
             assertEquals(wanted, words.map { it.toString(16).padStart(8, '0') })
             assertEquals(stream["normals"].strings(), bits(Noise.normals(seed, tensor, query, step, start, wanted.size)))
+            val signs = stream["signs"].items().map { (it as Double).toFloat() }
+            assertEquals(signs, Noise.signs(seed, tensor, query, step, start, wanted.size).toList())
         }
         for (order in golden["permutations"].items()) {
             val epoch = (order["epoch"] as Double).toUInt()

@@ -61,6 +61,8 @@ def test_the_method_takes_its_references_steps(
             for begin in (0, len(bundle.manifest["stages"]) - 2)
         ],
         "copies": "one",
+        "noise": "normal",
+        "divisor": "distance",
     }
     # 4 probes of the first group, of which each has 4 of the second.
     whole = bundle.train(EXAMPLES, state=tmp_path / "whole", steps=6)

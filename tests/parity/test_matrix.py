@@ -46,6 +46,7 @@ def test_a_cell_runs_or_is_refused(
     given = {**SETTINGS, **settings}
     given |= {"weights": WEIGHTS[method]} if method in WEIGHTS else {}
     given |= {"queries": "1"} if method in ("prge", "mezo", "senszoq", "quzo") else {}
+    given |= {"queries": "2"} if method == "fzoo" else {}
     given |= {"perturbations": "1,1"} if method == "spzo" else {}
     if problem_of(method, target, settings):
         with pytest.raises(ConfigError, match=f"target {target} has no"):

@@ -59,6 +59,7 @@ def test_integers_are_equal_after_a_hundred_steps(
     "settings",
     [
         {"estimator": "q-rge1"},
+        {"update": "summed", "weights": "int8"},
         {"perturbation_bits": 2, "eps": 0.5, "queries": 1},
         {"perturbation_bits": 8, "eps": 30, "weights": "int8"},
         {"loss": "choices", "batch": 2},
@@ -81,6 +82,7 @@ def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
     [
         ("llama_tied", {}),
         ("gemma3", {**INT8, "estimator": "q-rge1"}),
+        ("llama_tied", {"update": "summed", "queries": 3}),
         ("gpt2", {"train": "lora"}),
         ("qwen2", {"activation_bits": 8, "outliers": 0.01, "group_size": 64}),
     ],

@@ -123,24 +123,34 @@ def updated(
     step: int,
     *,
     second: bool = True,
+    summed: bool = False,
 ) -> Arrays:
-    """The state after the update of ``step``; ``second``: along Q2."""
+    """The state after the update of ``step``; ``second``: along Q2; ``summed``: rounded once."""
     found = dict(state)
     rate = np.float32(lr) / np.float32(len(gradients))
     for name in TRAINED:
         tensor_id = TRAINED[name][0]
         count = HIDDEN * HIDDEN
         total = np.zeros(count, np.int64)
+        sums = np.zeros(count, np.float32)
         for query, gradient in enumerate(gradients):
             c = (rate * np.float32(gradient)) / np.float32(EPS)
             q = roundings(tensor_id, query, step, count)[int(second)]
+            sums = sums + c * q.astype(np.float32)
             r = rng.words(SEED, tensor_id + 0x80000000, query, step, count)
             for i in range(count):
-                v = np.abs(c) * np.float32(abs(q[i]))
-                whole = min(int(v), 255)
-                threshold = int((v - np.float32(int(v))) * np.float32(2**32)) if v < 255 else 0
-                moved = whole + (int(r[i]) < threshold)
-                total[i] += moved * int(np.sign(c) * np.sign(q[i]))
+                total[i] += _rounded(c * np.float32(q[i]), int(r[i]))
+        if summed:
+            r = rng.words(SEED, tensor_id + 0x80000000, 0, step, count)
+            total = np.array([_rounded(sums[i], int(r[i])) for i in range(count)])
         moved_to = integers(name, state[name]) - total.reshape(HIDDEN, HIDDEN)
         found[name] = packed(name, clamped(name, moved_to))
     return found
+
+
+def _rounded(move: np.float32, r: int) -> int:
+    """S of a move, by 32 random bits."""
+    v = np.abs(move)
+    whole = min(int(v), 255)
+    threshold = int((v - np.float32(int(v))) * np.float32(2**32)) if v < 255 else 0
+    return int(np.sign(move)) * (whole + (r < threshold))

@@ -25,6 +25,7 @@ METHODS: dict[str, tuple[dict[str, str], ...]] = {
     "mebp": ({},),
     "prge": ({}, {"split": "layers"}),
     "mezo": ({}, {"split": "layers"}),
+    "fzoo": ({}, {"split": "layers"}),
     "spzo": ({}, {"train": "full"}),
     "senszoq": ({},),
     "quzo": ({}, {"train": "lora"}),

@@ -17,7 +17,7 @@ from tests.sweep.variants import VARIANTS
 TARGETS = ("host", "android-cpu", "ios-mlx", "ios-coreml", "android-npu")
 """The targets whose bundles run on this machine; in emulation, or by an evaluator."""
 
-METHODS = ("prge", "mezo", "mebp", "spzo", "senszoq", "quzo")
+METHODS = ("prge", "mezo", "fzoo", "mebp", "spzo", "senszoq", "quzo")
 _REFUSED = {
     "ios-coreml": {"quzo"},
     "android-npu": {"senszoq", "quzo"},
@@ -105,6 +105,7 @@ class Case:
     activation_bits: int | None = None
     perturbation_bits: int | None = None
     estimator: str | None = None
+    update: str | None = None
     outliers: float | None = None
     datatypes: str | None = None
     density: float | None = None
@@ -151,6 +152,7 @@ _SAME_NAME = (
         "optimizer",
     ),
     *("perturbations", "momentum", "weight_decay", "clip", "checkpoint_every", "estimator"),
+    "update",
     *("activation_bits", "perturbation_bits", "outliers", "datatypes"),
 )
 
@@ -195,7 +197,7 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         **draw(_OWN[method]),
         **draw(_PRECISION.get(target, _none())),
     }
-    if method in ("prge", "mezo") and found.get("engine") is None:
+    if method in ("prge", "mezo", "fzoo") and found.get("engine") is None:
         found["labels"] = draw(st.sampled_from([None, None, 3, 8]))
     if method != "senszoq":
         found |= draw(_adapters(method))
@@ -219,7 +221,7 @@ def _affordable(target: str, method: str, found: dict[str, Any]) -> dict[str, An
     exact = found.get("compute") == "fp32" or found.get("engine") is not None
     coreml = target == "ios-coreml"
     rounded = found.get("activation_bits") == 8 or (coreml and not exact)
-    whole = method in ("prge", "mezo") and found.get("split") is None
+    whole = method in ("prge", "mezo", "fzoo") and found.get("split") is None
     integers = found["weights"] != "fp32" and found.get("activations") is None
     rounded |= target in ("host", "android-cpu") and whole and integers
     if rounded or target == "android-npu":
@@ -236,7 +238,7 @@ def _none() -> st.SearchStrategy[dict[str, Any]]:
 @st.composite
 def _integer_activations(draw: st.DrawFn, method: str, found: dict[str, Any]) -> dict[str, Any]:
     """Whole programs with int4 weights compute with int8 activations by default; with int8 weights, always."""
-    whole = method in ("prge", "mezo") and found.get("split") is None
+    whole = method in ("prge", "mezo", "fzoo") and found.get("split") is None
     other = whole and found["weights"] == "int4"
     return {"activations": draw(st.sampled_from([None, "fp32"]))} if other else {}
 
@@ -273,6 +275,13 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "queries": _QUERIES,
             "split": st.sampled_from([None, "layers"]),
             "difference": st.sampled_from([None, "forward"]),
+            "eps": _EPS,
+        }
+    ),
+    "fzoo": st.fixed_dictionaries(
+        {
+            "queries": st.sampled_from([2, 3, 7]),
+            "split": st.sampled_from([None, None, "layers"]),
             "eps": _EPS,
         }
     ),
@@ -318,6 +327,7 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
                 "train": st.sampled_from([None, "lora"]),
                 "perturbation_bits": st.sampled_from([None, 2, 8]),
                 "estimator": st.sampled_from([None, "q-rge1"]),
+                "update": st.sampled_from([None, "summed"]),
             }
         ),
         st.fixed_dictionaries(

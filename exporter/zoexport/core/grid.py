@@ -154,35 +154,47 @@ def update_codes(
     tensor_id: int,
     step: int,
     second: bool,
+    summed: bool = False,
 ) -> NDArray[np.int8]:
     """clamp(w - sum over queries of S(c_i Q(u_i))), c_i = ((lr / q) g_i) / e (equation 15).
+
+    ``summed`` rounds the gradient of all queries once (equation 13): clamp(w - S(sum over queries of c_i Q(u_i))).
 
     Args:
         codes: integers (N, K) from ``low`` to ``high``.
         gradients: of the queries of step ``step``. lr: of that step. eps, table: of the bundle.
         second: whether Q is the second rounding (Q-RGE2), or the first (Q-RGE1).
+        summed: see above.
     """
+    stream = seed, tensor_id | rng.ROUNDING
+
+    def rounded(value: rng.Floats, query: int) -> NDArray[np.int32]:
+        bits = rng.words(*stream, query, step, codes.size).reshape(codes.shape)
+        steps = round_steps(np.abs(value), bits)
+        return np.where(value < 0, -steps, steps)
+
+    rate, most = np.float32(lr) / np.float32(len(gradients)), np.float32(_MOST_STEPS)
     moved = codes.astype(np.int32)
-    rate = np.float32(lr) / np.float32(len(gradients))
+    total = np.zeros(codes.shape, np.float32)
     for query, gradient in enumerate(gradients):
         coefficient = rate * np.float32(gradient) / np.float32(eps)
         if not abs(coefficient) > 0:  # nor for NaN
             continue
         pair = draw_pairs(table, seed, tensor_id, query, step, codes.size)
-        direction = pair[second].astype(np.int32).reshape(codes.shape)
-        bits = rng.words(seed, tensor_id | rng.ROUNDING, query, step, codes.size)
-        steps = round_steps(coefficient, np.abs(direction), bits.reshape(codes.shape))
-        moved -= np.sign(direction) * steps * (-1 if coefficient < 0 else 1)
+        direction = pair[second].astype(np.float32).reshape(codes.shape)
+        move = direction * coefficient.clip(-most, most)
+        if summed:
+            total = total + move
+        else:
+            moved -= rounded(move, query)
+    if summed:
+        moved -= rounded(total, 0)
     return moved.clip(low, high).astype(np.int8)
 
 
-def round_steps(
-    coefficient: np.float32, levels: NDArray[np.int32], bits: NDArray[np.uint32]
-) -> NDArray[np.int32]:
-    """S(|c| k) of levels k >= 0: whole numbers whose mean is |c| k, at most 255."""
-    most = np.float32(_MOST_STEPS)
-    value = np.minimum(np.abs(coefficient), most) * levels.astype(np.float32)
-    value = np.minimum(value, most)
+def round_steps(size: rng.Floats, bits: NDArray[np.uint32]) -> NDArray[np.int32]:
+    """S of sizes v >= 0: whole numbers whose mean is v, at most 255."""
+    value = np.minimum(size, np.float32(_MOST_STEPS))
     whole = np.floor(value)
     threshold = ((value - whole) * np.float32(_WHOLE)).astype(np.uint64)
     up = bits.astype(np.uint64) < threshold

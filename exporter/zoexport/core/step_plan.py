@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 Copies = Literal["one", "stage", "call"]
 """How many perturbed copies are computed at once: one; all, stage by stage; all in a call of programs that perturb."""
+Noise = Literal["normal", "rademacher"]
+"""What directions are made of (docs/rng.md)."""
+Divisor = Literal["distance", "deviation"]
+"""What a difference of two losses is divided by: how far apart their probes are, or the losses' standard deviation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +43,12 @@ class ProbeLevel:
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """The levels, the outermost first, and how many copies are computed at once."""
+    """The levels, the outermost first, how many copies are computed at once, and what gradients are made of."""
 
     levels: tuple[ProbeLevel, ...]
     copies: Copies = "one"
+    noise: Noise = "normal"
+    divisor: Divisor = "distance"
 
     def runs(self, stage: int) -> int:
         """How often a stage runs in one call of a step (FedSPZO, equation 9)."""
@@ -57,4 +64,13 @@ class StepPlan:
         return {
             "levels": [dataclasses.asdict(level) for level in self.levels],
             "copies": self.copies,
+            "noise": self.noise,
+            "divisor": self.divisor,
         }
+
+
+def differences_of(manifest: Mapping[str, Any]) -> str:
+    """``central`` or ``forward``: the differences of a bundle's first level, unless a run chooses others."""
+    step = manifest.get("step")
+    level: Mapping[str, Any] = step["levels"][0] if step else manifest["settings"]
+    return str(level.get("difference", "central"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import ConfigError
+from zoexport.core.step_plan import differences_of
 from zoexport.federated import models
 from zoexport.federated.terms import ALGORITHMS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
@@ -68,7 +69,7 @@ def terms_of(
         scalars = session.info.queries
         name = chosen_algorithm(algorithm, first_order=scalars == 0)
         difference = ALGORITHMS[name].difference
-        if difference is not None and "difference" not in given:
+        if "difference" not in given and difference not in (None, differences_of(manifest)):
             if "difference" not in manifest["settings"]:
                 raise ConfigError(
                     f"--algorithm {name}",

@@ -8,7 +8,7 @@ Before::
 After, with z of the step before and of this one, each (q, *B)::
 
     B'     = B - (lr / q) * (g[0] * previous_noise[0] + g[1] * previous_noise[1] + ...)
-    copies = stack(B' + eps * noise, B' - eps * noise)
+    copies = stack(B' + eps * noise, B' - eps * noise)        # of zo_perturb_signs: cat(B', B' + eps * noise)
 
 Products with chosen weights (``zoexport.sparse_add_mm``) are given it as ``zoexport.sparse_add_mm_given``.
 
@@ -38,7 +38,9 @@ from zoexport.ir.rewrite import rewrite
 
 _OPERATORS = (
     zo.zo_update,
+    zo.zo_update_signs,
     zo.zo_perturb,
+    zo.zo_perturb_signs,
     zo.zo_perturb_one,
     zo.zo_update_half,
     zo.sparse_add_mm,
@@ -83,10 +85,12 @@ class _Arithmetic:
 
     def of(self, node: Node) -> Node:
         """The node in its place."""
-        if is_call(node, zo.zo_update):
+        if is_call(node, zo.zo_update, zo.zo_update_signs):
             return self._update(*arguments(node))
         if is_call(node, zo.zo_perturb):
             return self._perturb(*arguments(node))
+        if is_call(node, zo.zo_perturb_signs):
+            return self._perturb_forward(*arguments(node))
         if is_call(node, zo.zo_update_half):
             master, *rest = arguments(node)
             wide = self._call(aten.to.dtype, master, torch.float32)
@@ -118,6 +122,14 @@ class _Arithmetic:
         pairs = self._call(aten.stack.default, [plus, minus], 1)
         shape = [2 * queries, *self.slots[tensor_id].shape]
         return self._call(aten.reshape.default, pairs, shape)
+
+    def _perturb_forward(
+        self, master: Node, eps: Node, _seed: Node, _step: Node, tensor_id: int, queries: int
+    ) -> Node:
+        move = self._call(aten.mul.Tensor, eps, self._noise("noise", tensor_id, queries))
+        moved = self._call(aten.add.Tensor, master, move)
+        unmoved = self._call(aten.reshape.default, master, [1, *self.slots[tensor_id].shape])
+        return self._call(aten.cat.default, [unmoved, moved])
 
     def _perturb_one(
         self,

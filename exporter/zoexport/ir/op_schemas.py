@@ -21,24 +21,21 @@ _GRID_LINEAR = (
     "Tensor step, int queries"
 )
 
+_UPDATE = (
+    "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id"
+)
+_PERTURB = "Tensor master, Tensor epsilon, Tensor seed, Tensor step, int tensor_id, int queries"
 _INT4_LABELS = "Tensor x, Tensor codes, Tensor scales, Tensor? bias, float scale, float cap, Tensor label_tokens"
 _ATTENTION = "Tensor q, Tensor k, Tensor v, Tensor? bias"
 _SEEN = "float scale, bool causal, int window"
 
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
-    "zo_update": (
-        "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id",
-        ("out",),
-    ),
-    "zo_update_half": (
-        "Tensor master, Tensor gradients, Tensor learning_rate, Tensor seed, Tensor step, int tensor_id",
-        ("out",),
-    ),
-    "zo_perturb": (
-        "Tensor master, Tensor epsilon, Tensor seed, Tensor step, int tensor_id, int queries",
-        ("out",),
-    ),
+    "zo_update": (_UPDATE, ("out",)),
+    "zo_update_signs": (_UPDATE, ("out",)),
+    "zo_update_half": (_UPDATE, ("out",)),
+    "zo_perturb": (_PERTURB, ("out",)),
+    "zo_perturb_signs": (_PERTURB, ("out",)),
     "zo_perturb_one": (
         "Tensor master, Tensor epsilon, Tensor sign, Tensor seed, Tensor step, Tensor query, int tensor_id",
         ("out",),

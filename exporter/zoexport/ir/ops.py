@@ -6,6 +6,8 @@ before lowering.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -47,6 +49,31 @@ def zo_update(
     Raises:
         ValueError: an argument of another dtype or shape; a gradient before the first step.
     """
+    return _updated(rng.normals, master, gradients, learning_rate, seed, step, tensor_id)
+
+
+@cpu("zo_update_signs")
+def zo_update_signs(
+    master: torch.Tensor,
+    gradients: torch.Tensor,
+    learning_rate: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+) -> torch.Tensor:
+    """:func:`zo_update` along Rademacher signs."""
+    return _updated(rng.signs, master, gradients, learning_rate, seed, step, tensor_id)
+
+
+def _updated(
+    noise: Callable[..., rng.Floats],
+    master: torch.Tensor,
+    gradients: torch.Tensor,
+    learning_rate: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+) -> torch.Tensor:
     flat, g = array_of("master", master), array_of("gradients", gradients)
     lr, seed_number, step_number = (
         float_of("learning_rate", learning_rate),
@@ -59,10 +86,9 @@ def zo_update(
         return master.clone(memory_format=torch.contiguous_format)
     if step_number < 1:
         raise ValueError(f"step is {step_number}; expected at least 1 where a gradient is pending")
-    total = g[0] * rng.normals(seed_number, tensor_id, 0, step_number - 1, flat.size)
+    total = g[0] * noise(seed_number, tensor_id, 0, step_number - 1, flat.size)
     for query in range(1, g.size):
-        z = rng.normals(seed_number, tensor_id, query, step_number - 1, flat.size)
-        total = total + g[query] * z
+        total = total + g[query] * noise(seed_number, tensor_id, query, step_number - 1, flat.size)
     scale = lr / np.float32(g.size)
     return torch.from_numpy(flat - scale * total).reshape(master.shape)
 
@@ -114,16 +140,51 @@ def zo_perturb(
     Raises:
         ValueError: an argument of another dtype or shape, or out of range.
     """
-    flat, eps = array_of("master", master), float_of("epsilon", epsilon)
-    seed_number, step_number = seed_of(seed), u32("step", step)
+    flat = array_of("master", master)
+    moves = _moves(rng.normals, flat.size, epsilon, seed, step, tensor_id, queries)
+    out = np.stack([flat + moves, flat - moves], axis=1)
+    return torch.from_numpy(out).reshape((2 * queries, *master.shape))
+
+
+@cpu("zo_perturb_signs")
+def zo_perturb_signs(
+    master: torch.Tensor,
+    epsilon: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+    queries: int,
+) -> torch.Tensor:
+    """Copies of a slot along Rademacher signs: copy 0 is master, copy i + 1 is master + eps z_i.
+
+    Returns:
+        float32 (q + 1, *master.shape).
+
+    Raises:
+        ValueError: as :func:`zo_perturb`.
+    """
+    flat = array_of("master", master)
+    moves = _moves(rng.signs, flat.size, epsilon, seed, step, tensor_id, queries)
+    out = np.concatenate([flat[None], flat + moves])
+    return torch.from_numpy(out).reshape((queries + 1, *master.shape))
+
+
+def _moves(
+    noise: Callable[..., rng.Floats],
+    count: int,
+    epsilon: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+    queries: int,
+) -> rng.Floats:
+    """eps z of each query, float32 (q, count)."""
+    eps, seed_number, step_number = float_of("epsilon", epsilon), seed_of(seed), u32("step", step)
     if queries < 1:
         raise ValueError(f"queries is {queries}; expected at least 1")
-    out = np.empty((2 * queries, flat.size), dtype=np.float32)
-    for query in range(queries):
-        move = eps * rng.normals(seed_number, tensor_id, query, step_number, flat.size)
-        out[2 * query] = flat + move
-        out[2 * query + 1] = flat - move
-    return torch.from_numpy(out).reshape((2 * queries, *master.shape))
+    return np.stack(
+        [eps * noise(seed_number, tensor_id, query, step_number, count) for query in range(queries)]
+    )
 
 
 @cpu("zo_perturb_one")
@@ -159,6 +220,7 @@ def zo_perturb_one(
 
 
 @fake("zo_update")
+@fake("zo_update_signs")
 @fake("zo_update_half")
 def _(
     master: torch.Tensor,
@@ -181,6 +243,18 @@ def _(
     queries: int,
 ) -> torch.Tensor:
     return master.new_empty((2 * queries, *master.shape))
+
+
+@fake("zo_perturb_signs")
+def _(
+    master: torch.Tensor,
+    epsilon: torch.Tensor,
+    seed: torch.Tensor,
+    step: torch.Tensor,
+    tensor_id: int,
+    queries: int,
+) -> torch.Tensor:
+    return master.new_empty((queries + 1, *master.shape))
 
 
 @fake("zo_perturb_one")

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.core import rng
-from zoexport.methods.adapted import AdaptedModel, Added
+from zoexport.core.settings import LoraSettings
+from zoexport.methods.adapted import LORA_B, AdaptedModel, Added, lora
 
 
 class ZerothOrderReference(abc.ABC):
@@ -138,3 +139,22 @@ class ZerothOrderReference(abc.ABC):
             return [self.adapted.scores(example, added) for example in batch]
         finally:
             self.masters = masters
+
+
+class LoraFaReference(ZerothOrderReference):
+    """Zeroth-order SGD on the B matrices of LoRA-FA adapters.
+
+    Args:
+        model, config: see :class:`ZerothOrderReference`.
+        slots: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32, in the order of
+            the B's tensor ids.
+    """
+
+    def __init__(self, model: nn.Module, config: LoraSettings, slots: Mapping[str, Tensor]) -> None:
+        masters = {name: value for name, value in slots.items() if name.startswith(LORA_B)}
+        super().__init__(model, config, masters)
+        self.frozen = {name: value.clone() for name, value in slots.items() if name not in masters}
+
+    def added(self, values: Mapping[str, Tensor]) -> Added:
+        """The adapter of every layer, A frozen."""
+        return lora({**self.frozen, **values}, self.config)

@@ -16,7 +16,8 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
+from zoexport.core.step_plan import differences_of
 from zoexport.methods import config_of, methods
 from zoexport.parity import resolution
 from zoexport.parity.batches import make_batch
@@ -46,8 +48,18 @@ class _Comparison:
     difference: float | None = None
     resolution: float = 0.0
 
-    def add(self, ours: dict[str, Any], theirs: dict[str, Any], divisor: float) -> None:
-        """Compare a step of both sides; ``divisor`` of a loss difference makes a projected gradient."""
+    def add(
+        self,
+        ours: dict[str, Any],
+        theirs: dict[str, Any],
+        divisor: Callable[[Sequence[float]], float],
+    ) -> None:
+        """Compare a step of both sides.
+
+        Args:
+            ours, theirs: ``losses``, ``gradients``, and the state ``after``.
+            divisor: of a side's losses, by which differences of them make projected gradients.
+        """
         for mine, reference in zip(ours["losses"], theirs["losses"], strict=True):
             error = abs(mine - reference) / max(abs(reference), 1e-12)
             self.loss = worse(self.loss, error)
@@ -56,9 +68,10 @@ class _Comparison:
             error = state_error(ours["gradients"], theirs["gradients"])
             self.gradient = worse(self.gradient or 0.0, error)
             return
+        own, other = divisor(ours["losses"]), divisor(theirs["losses"])
         for mine, reference in zip(ours["gradients"], theirs["gradients"], strict=True):
-            beyond = max(abs(mine - reference) * divisor - self.resolution, 0.0)
-            error = beyond / max(abs(reference) * divisor, 1e-12)
+            beyond = max(abs(mine * own - reference * other) - self.resolution, 0.0)
+            error = beyond / max(abs(reference * other), 1e-12)
             self.difference = worse(self.difference or 0.0, error)
 
     def within(self, bounds: Mapping[str, float]) -> bool:
@@ -128,7 +141,7 @@ def parity(
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
         first_order = not session.session.info.queries
         compared = _Comparison()
-        divisor = 1.0 if first_order else _divisor(manifest)
+        divisor = _divisor(manifest)
         arithmetic = None if first_order else tolerances.arithmetic(config)
         gradients: Any = []
         for step in range(steps):
@@ -174,11 +187,12 @@ def parity(
     }
 
 
-def _divisor(manifest: Mapping[str, Any]) -> float:
-    """What a difference of losses is divided by to be a projected gradient."""
-    step = manifest.get("step")
-    level = step["levels"][0] if step else manifest["settings"]
-    return float(manifest["settings"]["eps"]) * (1 if level.get("difference") == "forward" else 2)
+def _divisor(manifest: Mapping[str, Any]) -> Callable[[Sequence[float]], float]:
+    """What a difference of a zeroth-order step's losses is divided by to be a projected gradient, from these losses."""
+    if manifest.get("step", {}).get("divisor") == "deviation":
+        return lambda losses: statistics.stdev(losses[1:])
+    sides = 1 if differences_of(manifest) == "forward" else 2
+    return lambda _: sides * float(manifest["settings"]["eps"])
 
 
 def load_reference(

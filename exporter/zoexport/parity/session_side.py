@@ -13,6 +13,7 @@ from zoexport.core import int4, manifest
 from zoexport.data import Example
 from zoexport.session import Dataset, Session, SlotInfo
 from zoexport.session import normals as runtime_normals
+from zoexport.session import signs as runtime_signs
 
 if TYPE_CHECKING:
     from zoexport.coreml import PackageEngine
@@ -32,10 +33,12 @@ class SessionSide:
     """The bundle in the C++ session, step by step, with nothing kept on disk."""
 
     def __init__(self, bundle: Path, loss: str, *, eps: float | None = None) -> None:
+        plan = manifest.read(bundle).get("step", {})
+        self._make_noise = runtime_signs if plan.get("noise") == "rademacher" else runtime_normals
         self.session = Session.open(bundle, engine=evaluator(bundle))
         self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
-        #: Those that normals perturb.
+        #: Those that are perturbed along directions of floats.
         self.floats = [slot for slot in self.slots if slot.passed == "float32"]
 
     def __enter__(self) -> SessionSide:
@@ -93,7 +96,7 @@ class SessionSide:
             slot.name: np.stack(
                 [
                     np.frombuffer(
-                        runtime_normals(
+                        self._make_noise(
                             info.seed,
                             tensor_id=slot.tensor_id,
                             query=query,

@@ -12,6 +12,7 @@ from typing import Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
+from zoexport.core.step_plan import differences_of
 from zoexport.parity.batches import make_batch
 from zoexport.parity.compare import load_reference
 from zoexport.parity.session_side import SessionSide
@@ -55,12 +56,12 @@ def compare_signs(
             expected="a zeroth-order method",
             fix="Leave --signs out.",
         )
-    if settings.get("difference") == "forward":
+    if differences_of(manifest) == "forward":
         raise ConfigError(
             f"bundle {bundle}",
-            found="difference=forward",
+            found=f"forward differences, of the method {manifest['method']}",
             expected="losses in pairs of +z and -z",
-            fix="Leave --signs out, or compile the bundle with difference=central.",
+            fix="Leave --signs out, or compile with a method that has difference=central.",
         )
     settings["loss"] = "full"
     settings["eps"] = eps = eps or settings["eps"]

@@ -10,6 +10,9 @@ After, with the master B as state::
     copies = zoexport.zo_perturb(B', eps, seed, step, q)   # (2q, rank, out): B' + eps z_i, B' - eps z_i
     d      = aten.bmm(aten.reshape(h, [2q, -1, rank]), copies), as rows of the 2q copies, one after another
 
+``one_sided_forward`` (FZOO) is the same with ``zo_update_signs`` and the q + 1 copies of
+``zo_perturb_signs``: B', B' + eps z_i.
+
 ``sequential_forward`` is the baseline MeZO (appendix A.1, Algorithm 2): one copy, chosen by the inputs ``query``
 and ``sign``, so that a step calls the program 2q times.
 
@@ -18,6 +21,9 @@ computation of the copies reads it. Left alone: programs without adapters.
 """
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any
 
 import torch
 
@@ -53,19 +59,40 @@ VARIES = "varies_by_copy"
 """The ``meta`` key of nodes at which the computation of the copies begins."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """The operators that update and perturb a slot, and how many copies the second makes in a call."""
+
+    update: Any
+    perturb: Any
+    copies: int
+
+    @property
+    def sequential(self) -> bool:
+        """Whether a call is told which copy it has."""
+        return self.copies == 1
+
+
 def dual_forward(graph: TrainingGraph, queries: int) -> TrainingGraph:
     """Derive ``train`` from ``forward``: all 2q copies in one call."""
-    return _zeroth_order(graph, queries, sequential=False)
+    form = _Form(zo.zo_update.default, zo.zo_perturb.default, 2 * queries)
+    return _zeroth_order(graph, queries, form)
+
+
+def one_sided_forward(graph: TrainingGraph, queries: int) -> TrainingGraph:
+    """Derive ``train`` from ``forward``: one copy that is not moved and q that are, in one call."""
+    form = _Form(zo.zo_update_signs.default, zo.zo_perturb_signs.default, queries + 1)
+    return _zeroth_order(graph, queries, form)
 
 
 def sequential_forward(graph: TrainingGraph, queries: int) -> TrainingGraph:
     """Derive ``train`` from ``forward``: one copy a call."""
-    return _zeroth_order(graph, queries, sequential=True)
+    form = _Form(zo.zo_update.default, zo.zo_perturb_one.default, 1)
+    return _zeroth_order(graph, queries, form)
 
 
-def _zeroth_order(graph: TrainingGraph, queries: int, *, sequential: bool) -> TrainingGraph:
+def _zeroth_order(graph: TrainingGraph, queries: int, form: _Form) -> TrainingGraph:
     program = copy_program(graph.programs["forward"], "train")
-    copies = 1 if sequential else 2 * queries
     slots = [slot for slot in graph.slots if slot.role == "trainable"]
     masters = placeholders(program)
     noise = {
@@ -73,7 +100,7 @@ def _zeroth_order(graph: TrainingGraph, queries: int, *, sequential: bool) -> Tr
         for value in (
             *_NOISE,
             Value("projected_gradients", "projected_gradients", "float32", (queries,)),
-            *(_ONE_COPY if sequential else ()),
+            *(_ONE_COPY if form.sequential else ()),
         )
     }
     results = [
@@ -83,16 +110,16 @@ def _zeroth_order(graph: TrainingGraph, queries: int, *, sequential: bool) -> Tr
     for slot in slots:
         master = masters[slot.name]
         reads = list(master.users)
-        updated, perturbed = _perturb(program, slot, master, noise, queries, sequential)
+        updated, perturbed = _perturb(program, slot, master, noise, queries, form)
         for read in reads:
-            _read_copies(program, slot, read, master, perturbed, copies)
+            _read_copies(program, slot, read, master, perturbed, form.copies)
         results.append((Value(slot.name, "state", slot.dtype, slot.shape), updated))
     set_outputs(program, results)
     program.module.graph.eliminate_dead_code()
     program.module.recompile()
     graph.programs["train"] = program
     graph.stages = [whole_model("train")]
-    graph.copies = copies
+    graph.copies = form.copies
     return graph
 
 
@@ -102,14 +129,14 @@ def _perturb(
     master: torch.fx.Node,
     noise: dict[str, torch.fx.Node],
     queries: int,
-    sequential: bool,
+    form: _Form,
 ) -> tuple[torch.fx.Node, torch.fx.Node]:
     nodes = program.module.graph
     last = [node for node in nodes.nodes if node.op == "placeholder"][-1]
     with nodes.inserting_after(last):
         updated = call(
             nodes,
-            zo.zo_update.default,
+            form.update,
             master,
             noise["projected_gradients"],
             noise["learning_rate"],
@@ -118,10 +145,10 @@ def _perturb(
             slot.tensor_id,
         )
     with nodes.inserting_after(updated):
-        if sequential:
+        if form.sequential:
             perturbed = call(
                 nodes,
-                zo.zo_perturb_one.default,
+                form.perturb,
                 updated,
                 noise["epsilon"],
                 noise["sign"],
@@ -133,7 +160,7 @@ def _perturb(
         else:
             perturbed = call(
                 nodes,
-                zo.zo_perturb.default,
+                form.perturb,
                 updated,
                 noise["epsilon"],
                 noise["seed"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zoexport.session.dataset import Dataset
 from zoexport.session.host import Session
-from zoexport.session.library import abi_version, memory_usage, normals, vulkan_devices
+from zoexport.session.library import abi_version, memory_usage, normals, signs, vulkan_devices
 from zoexport.session.support import describe_state
 from zoexport.session.types import (
     Candidate,
@@ -60,5 +60,6 @@ __all__ = [
     "memory_usage",
     "no_programs",
     "normals",
+    "signs",
     "vulkan_devices",
 ]

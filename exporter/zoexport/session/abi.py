@@ -47,6 +47,7 @@ _ERRORS: dict[int, type[ZoExportError]] = {
 
 _ERROR = POINTER(structs.Error)
 _HANDLE = c_void_p
+_RNG = (c_uint64, c_uint32, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p)
 #: Verbs: every one ends in a zo_error and returns a zo_status.
 _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_open": (c_char_p, POINTER(structs.OpenOptions), POINTER(c_void_p)),
@@ -200,11 +201,8 @@ def load(path: Path) -> ctypes.CDLL:
         ("zo_job_close", None, (_HANDLE,)),
         ("zo_job_pause", None, (_HANDLE, c_int32)),
         ("zo_job_problem", None, (_HANDLE, _ERROR)),
-        (
-            "zo_rng_normals",
-            None,
-            (c_uint64, c_uint32, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p),
-        ),
+        ("zo_rng_normals", None, _RNG),
+        ("zo_rng_signs", None, _RNG),
     ):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, given

@@ -41,3 +41,10 @@ def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> 
     values = array.array("f", bytes(4 * count))
     abi.library().zo_rng_normals(seed, tensor_id, query, step, 0, count, abi.address(values))
     return values
+
+
+def signs(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
+    """Likewise Rademacher signs, 1 or -1."""
+    values = array.array("f", bytes(4 * count))
+    abi.library().zo_rng_signs(seed, tensor_id, query, step, 0, count, abi.address(values))
+    return values

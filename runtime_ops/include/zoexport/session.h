@@ -264,7 +264,7 @@ typedef struct zo_run {
   double clip;               /* the largest norm of an update's gradient; 0: any */
   uint32_t checkpoint_every; /* stages from one kept activation to the next */
   uint32_t reserved;       /* what follows was not there at first; ignored, so that older hosts' padding is no value */
-  int32_t difference;      /* of zeroth-order methods; forward where one copy goes through the model at a time */
+  int32_t difference;      /* of zeroth-order methods; a choice where one copy goes through the model at a time */
   uint32_t reserved_too;   /* likewise */
   uint32_t warmup;         /* steps over which the rate rises to lr; the schedule begins after them */
   uint32_t reserved_three; /* likewise */
@@ -315,8 +315,8 @@ ZO_API zo_status zo_dataset_write(const zo_dataset* dataset, const char* path, z
 
 /* What one step computed. Arrays belong to the session: `losses` has 2 * queries values, loss(2i) and loss(2i+1) being
  * those of +z_i and -z_i; `gradients` has queries values. With split perturbations (docs/spzo.md) `losses` are those of the
- * second block's directions alone. With forward differences loss(0) is that of no perturbation and loss(i + 1) that of +z_i.
- * A first-order method has one loss, and no gradients here. */
+ * second block's directions alone. With forward differences there are queries + 1: loss(0) is that of no perturbation and
+ * loss(i + 1) that of +z_i. A first-order method has one loss, and no gradients here. */
 typedef struct zo_step {
   uint32_t struct_size;
   uint64_t step;
@@ -712,6 +712,9 @@ ZO_API void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint
 /* Normals `first` ... `first + count - 1` of a tensor's perturbation. */
 ZO_API void zo_rng_normals(uint64_t seed, uint32_t tensor_id, uint32_t query, uint32_t step, uint64_t first,
                            uint64_t count, float* normals);
+/* Rademacher signs, 1 or -1, of the same elements. */
+ZO_API void zo_rng_signs(uint64_t seed, uint32_t tensor_id, uint32_t query, uint32_t step, uint64_t first,
+                         uint64_t count, float* signs);
 /* The order of `count` examples in an epoch. */
 ZO_API void zo_rng_permutation(uint64_t seed, uint32_t epoch, uint32_t count, uint32_t* order);
 

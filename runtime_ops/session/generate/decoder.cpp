@@ -41,7 +41,7 @@ size_t cost_of(size_t count, const std::vector<uint32_t>& lengths, size_t most, 
 }  // namespace
 
 Decoder::Decoder(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights)
-    : spec_(*manifest.generate), slots_(slots), programs_(programs), weights_(weights) {}
+    : spec_(*manifest.generate), slots_(slots), programs_(programs), weights_(weights), noise_(manifest.step.noise) {}
 
 Status Decoder::prepare() {
   std::vector<FrozenWeights::Read> reads, tables;

@@ -47,12 +47,14 @@ void read_grid(const JsonNode& root, Manifest& manifest) {
   GridSpec grid;
   grid.table = node.member("table").text();
   grid.eps = node.member("eps").number();
-  grid.second = estimator.text() == "q-rge2";
+  const std::string rule = estimator.text();
+  grid.summed = rule == "q-rge1-summed" || rule == "q-rge2-summed";
+  grid.second = rule == "q-rge2" || rule == "q-rge2-summed";
   if (!(std::isfinite(grid.eps) && static_cast<float>(grid.eps) > 0)) {
     node.member("eps").problem("a number above 0");
   }
-  if (!grid.second && estimator.text() != "q-rge1") {
-    estimator.problem("q-rge1 or q-rge2");
+  if (!grid.second && !grid.summed && rule != "q-rge1") {
+    estimator.problem("q-rge1 or q-rge2, with -summed or without");
   }
   manifest.grid = grid;
 }

@@ -68,9 +68,10 @@ struct SlotSpec {
 
 // How a bundle's integers are trained (docs/integers.md).
 struct GridSpec {
-  std::string table;   // the slot of the roundings
-  double eps = 0;      // that they were made for
-  bool second = true;  // whether the second of a pair is the direction of an update
+  std::string table;    // the slot of the roundings
+  double eps = 0;       // that they were made for
+  bool second = true;   // whether the second of a pair is the direction of an update
+  bool summed = false;  // whether an update rounds the sum of all queries once, and not each
 };
 
 // What a stage is run for.

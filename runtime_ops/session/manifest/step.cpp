@@ -45,6 +45,12 @@ StepPlan read_plan(const JsonNode& node, int64_t stages) {
   if (!copies_from_text(node.member("copies").text(), plan.copies)) {
     node.member("copies").problem("one, stage or call");
   }
+  if (node.has("noise") && !noise_from_text(node.member("noise").text(), plan.noise)) {
+    node.member("noise").problem("normal or rademacher");
+  }
+  if (node.has("divisor") && !divisor_from_text(node.member("divisor").text(), plan.divisor)) {
+    node.member("divisor").problem("distance or deviation");
+  }
   return plan;
 }
 
@@ -101,14 +107,24 @@ void read_step(const JsonNode& root, Manifest& manifest) {
 
 void check_step(const Manifest& manifest, JsonProblems& problems) {
   const StepPlan& plan = manifest.step;
-  const uint32_t together = plan.copies == Copies::kCall ? 2 * manifest.queries() : 1;
+  const uint32_t together = plan.copies == Copies::kCall ? plan.evaluations() : 1;
   if (manifest.copies != together) {
     problems.add("copies", std::to_string(manifest.copies), std::to_string(together) + ", as step says");
   }
   const bool forward =
       std::any_of(plan.levels.begin(), plan.levels.end(), [](const ProbeLevel& level) { return level.forward; });
-  if (forward && plan.copies != Copies::kOne) {
-    problems.add("step.levels", "forward differences of copies that are computed together", "central ones");
+  // Programs of layers that perturb have normals, and move to both sides.
+  const bool stacked = plan.copies == Copies::kCall && !manifest.whole();
+  if (forward && stacked) {
+    problems.add("step.levels", "forward differences of copies that programs of layers make", "central ones");
+  }
+  if (plan.noise != rng::Noise::kNormal && (stacked || manifest.program("update") != nullptr)) {
+    problems.add("step.noise", "rademacher, in programs of layers that make noise", "normal");
+  }
+  if (plan.divisor == Divisor::kDeviation &&
+      (plan.levels.size() != 1 || !forward || plan.levels[0].directions < 2 || plan.copies == Copies::kOne)) {
+    problems.add("step.divisor", "deviation, of other losses",
+                 "one level with forward differences, two directions or more, and copies that are computed together");
   }
   if (manifest.whole()) {
     if (plan.levels.size() > 1 || plan.copies == Copies::kStage) {

@@ -1,8 +1,37 @@
 #include "session/manifest/step_plan.h"
 
+#include <cmath>
 #include <numeric>
 
 namespace zoexport {
+namespace {
+
+// The standard deviation of a sample of `count` numbers, at least two: of their distances from the first, so that it is 0
+// where all are equal, whatever their mean is rounded to.
+double deviation(const double* of, size_t count) {
+  std::vector<double> from_first(of, of + count);
+  for (double& value : from_first) {
+    value -= of[0];
+  }
+  const double mean = std::accumulate(from_first.begin(), from_first.end(), 0.0) / static_cast<double>(count);
+  double squares = 0;
+  for (const double value : from_first) {
+    squares += (value - mean) * (value - mean);
+  }
+  return std::sqrt(squares / static_cast<double>(count - 1));
+}
+
+// Forward differences of losses, that of no move first, over the deviation of the others (FZOO).
+std::vector<float> normalized(const std::vector<double>& losses) {
+  const double sigma = deviation(losses.data() + 1, losses.size() - 1);
+  std::vector<float> found(losses.size() - 1, 0.0f);
+  for (size_t i = 0; i < found.size() && sigma != 0; ++i) {
+    found[i] = static_cast<float>((losses[i + 1] - losses[0]) / sigma);
+  }
+  return found;
+}
+
+}  // namespace
 
 uint32_t StepPlan::times(size_t level) const {
   uint32_t count = 1;
@@ -30,6 +59,9 @@ ProbeMove StepPlan::move(size_t level, uint32_t time, uint32_t probe) const {
 }
 
 std::vector<float> StepPlan::slopes(const std::vector<double>& losses, double eps) const {
+  if (divisor == Divisor::kDeviation) {
+    return normalized(losses);
+  }
   std::vector<float> found(scalars());
   // The losses of a level's probes: of the last one they are given, of the others the means over the level inside.
   std::vector<double> values = losses;
@@ -64,6 +96,16 @@ bool copies_from_text(const std::string& text, Copies& copies) {
   }
   copies = text == "one" ? Copies::kOne : text == "stage" ? Copies::kStage : Copies::kCall;
   return true;
+}
+
+bool noise_from_text(const std::string& text, rng::Noise& noise) {
+  noise = text == "rademacher" ? rng::Noise::kRademacher : rng::Noise::kNormal;
+  return text == "normal" || text == "rademacher";
+}
+
+bool divisor_from_text(const std::string& text, Divisor& divisor) {
+  divisor = text == "deviation" ? Divisor::kDeviation : Divisor::kDistance;
+  return text == "distance" || text == "deviation";
 }
 
 }  // namespace zoexport

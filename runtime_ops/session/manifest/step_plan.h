@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "rng/variants.h"
+
 namespace zoexport {
 
 struct ProbeLevel {
@@ -29,6 +31,12 @@ enum class Copies {
   kCall    // all of them are in one call of programs that perturb
 };
 
+// What a difference of two losses is divided by.
+enum class Divisor {
+  kDistance,  // how far apart their probes are: 2 eps, or eps with forward differences
+  kDeviation  // the standard deviation of the losses of all moves (FZOO); of one level with forward differences
+};
+
 // Where a probe of a level goes.
 struct ProbeMove {
   uint32_t query = 0;  // the direction's number among all of the level in a step
@@ -38,12 +46,16 @@ struct ProbeMove {
 struct StepPlan {
   std::vector<ProbeLevel> levels;  // none where gradients are computed
   Copies copies = Copies::kOne;
+  rng::Noise noise = rng::Noise::kNormal;
+  Divisor divisor = Divisor::kDistance;
 
   bool probes_loss() const { return !levels.empty(); }
   // How often a level goes through its probes in a step.
   uint32_t times(size_t level) const;
   // Losses of a step.
   uint32_t evaluations() const { return times(levels.size()); }
+  // Copies of the model that are computed at once.
+  uint32_t together() const { return copies == Copies::kOne ? 1 : evaluations(); }
   // Directions of a level in a step, of which each gives a projected gradient.
   uint32_t directions(size_t level) const { return times(level) * levels[level].directions; }
   // Projected gradients of a step, those of the first level first; and where those of a level begin.
@@ -51,13 +63,16 @@ struct StepPlan {
   uint32_t first_scalar(size_t level) const;
   // Where probe number `probe` of a level goes, when the level runs for the time number `time` in a step.
   ProbeMove move(size_t level, uint32_t time, uint32_t probe) const;
-  // The projected gradients of a step: losses (evaluations) of probes of size `eps`, in their order.
+  // The projected gradients of a step: losses (evaluations) of probes of size `eps`, in their order. All are 0 where the
+  // losses' deviation, which they are to be divided by, is 0.
   std::vector<float> slopes(const std::vector<double>& losses, double eps) const;
   // The level to whose group a stage belongs.
   size_t level_of(size_t stage) const;
 };
 
-// The words of the manifest: one, stage, call; false for another one.
+// The words of the manifest: one, stage, call; normal, rademacher; distance, deviation. False for another one.
 bool copies_from_text(const std::string& text, Copies& copies);
+bool noise_from_text(const std::string& text, rng::Noise& noise);
+bool divisor_from_text(const std::string& text, Divisor& divisor);
 
 }  // namespace zoexport

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "rng/variants.h"
-
 namespace zoexport {
 
 const void* scalar_value(const CallScalars& scalars, const std::string& role) {
@@ -37,8 +35,8 @@ const float* NoiseInputs::values(const ValueSpec& value, const SlotSpec& slot, c
     return made.values.data();
   }
   for (uint32_t i = 0; i < queries; ++i) {
-    rng::normals({scalars.seed, slot.tensor_id, first + i, step}, 0, slot.elements,
-                 made.values.data() + i * slot.elements, rng::fastest().normal_blocks);
+    rng::fill({scalars.seed, slot.tensor_id, first + i, step}, 0, slot.elements, made.values.data() + i * slot.elements,
+              blocks_);
   }
   made.of = wanted;
   return made.values.data();

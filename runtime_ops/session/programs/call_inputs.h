@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "rng/variants.h"
 #include "session/manifest/manifest.h"
 #include "session/manifest/roles.h"
 
@@ -34,7 +35,9 @@ const void* scalar_value(const CallScalars& scalars, const std::string& role);
 // The noise that programs are given. It is made once for a step, whatever number of calls and programs take it.
 class NoiseInputs {
  public:
-  // The normals of a call's step, or of the step before. Zeros where nothing is perturbed, or nothing is pending, so that
+  explicit NoiseInputs(rng::Noise noise) : blocks_(rng::blocks_of(noise)) {}
+
+  // The noise of a call's step, or of the step before. Zeros where nothing is perturbed, or nothing is pending, so that
   // every bit of the slot stays. Valid until the value is asked for again.
   const float* values(const ValueSpec& value, const SlotSpec& slot, const CallScalars& scalars);
 
@@ -44,6 +47,7 @@ class NoiseInputs {
     std::optional<std::tuple<uint64_t, uint32_t, uint32_t>> of;
     std::vector<float> values;
   };
+  rng::NoiseBlocks blocks_;
   std::map<std::string, Made> made_;  // by the value's name
 };
 

@@ -10,7 +10,6 @@ class FlatProber : public Prober {
 
   CallLimits limits() const override { return scorer_->limits(); }
   bool updates() const override { return true; }
-  bool takes_forward_differences() const override { return scorer_->copies() == 1; }
 
   Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool first, Slots& slots,
              std::vector<CandidateScores>& scores) override {
@@ -26,7 +25,7 @@ class FlatProber : public Prober {
       const ProbeMove move = plan.move(0, 0, probe);
       scalars.query = move.query;
       scalars.sign = move.side < 0 ? -1.0f : 1.0f;
-      scalars.epsilon = move.side == 0 ? 0.0f : static_cast<float>(input.run.eps);
+      scalars.epsilon = copies == 1 && move.side == 0 ? 0.0f : static_cast<float>(input.run.eps);
       // The first call applies the pending update; the others start from its result.
       const auto state = [&](size_t slot) -> const void* {
         return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);

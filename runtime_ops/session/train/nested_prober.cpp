@@ -10,8 +10,7 @@ namespace {
 
 class NestedProber : public Prober {
  public:
-  explicit NestedProber(Stages& stages)
-      : stages_(stages), head_(stages, Pass::kForward), perturbed_(stages.slots(), stages.engine(), stages.folder()) {
+  explicit NestedProber(Stages& stages) : stages_(stages), head_(stages, Pass::kForward), perturbed_(stages) {
     const Manifest& manifest = stages.manifest();
     for (size_t stage = 0; stage < stages.count(); ++stage) {
       moved_.emplace_back();
@@ -26,7 +25,6 @@ class NestedProber : public Prober {
 
   CallLimits limits() const override { return stages_.limits(Pass::kForward); }
   bool updates() const override { return false; }
-  bool takes_forward_differences() const override { return false; }
 
   Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool, Slots& slots,
              std::vector<CandidateScores>& scores) override {

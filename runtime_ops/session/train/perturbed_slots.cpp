@@ -23,7 +23,7 @@ Result<StateValues> PerturbedSlots::make(const std::vector<size_t>& moved, const
     auto* out = reinterpret_cast<float*>(scratch_.data() + offsets[i]);
     parallel_pieces(engine_, spec.elements, [&](size_t begin, size_t end) {
       kernels::zo_perturb_one(master + begin, end - begin, direction.distance, direction.seed, direction.step,
-                              direction.query, spec.tensor_id, out + begin, rng::fastest().normal_blocks, begin);
+                              direction.query, spec.tensor_id, out + begin, blocks_, begin);
     });
   }
   return StateValues([this, &moved, offsets, &state](size_t slot) -> const void* {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engines/engine.h"
-#include "session/programs/call_inputs.h"
+#include "session/programs/stages.h"
 #include "session/state/slots.h"
 #include "session/storage/scratch.h"
 
@@ -20,10 +20,13 @@ struct Direction {
 
 class PerturbedSlots {
  public:
-  // The values are made in a file without a name in `folder` (see Scratch), as trained slots may be as long as a model.
-  // All references outlive this object.
-  PerturbedSlots(const Slots& slots, Engine& engine, const std::string& folder)
-      : slots_(slots), engine_(engine), scratch_(folder) {}
+  // The slots of `stages`, which outlives this object, along the noise of its plan. The values are made in a file without a
+  // name in its folder (see Scratch), as trained slots may be as long as a model.
+  explicit PerturbedSlots(Stages& stages)
+      : slots_(stages.slots()),
+        engine_(stages.engine()),
+        blocks_(rng::blocks_of(stages.manifest().step.noise)),
+        scratch_(stages.folder()) {}
 
   // `state`, with the float32 slots of `moved` moved along the direction. Valid until the next call, and as long as
   // `moved` and `state` are.
@@ -32,6 +35,7 @@ class PerturbedSlots {
  private:
   const Slots& slots_;
   Engine& engine_;
+  rng::NoiseBlocks blocks_;
   Scratch scratch_;
 };
 

@@ -18,8 +18,6 @@ class Prober {
   // Whether the first call of a step makes the slots' next values, with the pending update applied. Else they are made
   // before it.
   virtual bool updates() const = 0;
-  // Whether it can take differences to one probe without a move, where the plan has one level.
-  virtual bool takes_forward_differences() const = 0;
   // Scores a call under every probe of `plan`; scores[p] is that of its loss number p. `first`: whether it is the first
   // call of the step.
   virtual Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool first, Slots& slots,

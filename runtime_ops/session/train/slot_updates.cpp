@@ -38,7 +38,7 @@ bool SlotUpdates::apply(const SlotSpec& slot, const SlotUpdate& update, const vo
     std::atomic<bool> done{true};
     in_pieces(count, [&](size_t begin, size_t end) {
       if (!kernel(from + begin, end - begin, update.gradients, update.queries, update.lr, update.seed, update.step,
-                  slot.tensor_id, to + begin, rng::fastest().normal_blocks, begin)) {
+                  slot.tensor_id, to + begin, blocks_, begin)) {
         done = false;
       }
     });
@@ -62,6 +62,7 @@ bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update,
   grid.tensor_id = slot.tensor_id;
   grid.table = {static_cast<const int32_t*>(slots_->current(table)), log2_of(slots_->spec(table).shape[0])};
   grid.second = grid_->second;
+  grid.summed = grid_->summed;
   const kernels::Grid kind = slot.dtype == ZO_UINT8 ? kernels::Grid::kInt4 : kernels::Grid::kInt8;
   const size_t count = slot.trained_values();
   std::atomic<bool> done{true};

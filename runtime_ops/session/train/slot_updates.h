@@ -28,7 +28,10 @@ class SlotUpdates {
   // Of one whose trainable slots may be integers, or as long as a model: `slots` have the table of roundings, and `engine`
   // the threads. All outlive this object.
   SlotUpdates(const Manifest& manifest, const Slots& slots, Engine& engine)
-      : grid_(manifest.grid ? &*manifest.grid : nullptr), slots_(&slots), engine_(&engine) {}
+      : grid_(manifest.grid ? &*manifest.grid : nullptr),
+        blocks_(rng::blocks_of(manifest.step.noise)),
+        slots_(&slots),
+        engine_(&engine) {}
 
   // out = in with the update applied; `out` may be `in`. A copy where every gradient is zero. False, with nothing
   // written, without gradients or where some are of a step before the first.
@@ -39,6 +42,7 @@ class SlotUpdates {
   void in_pieces(size_t count, const std::function<void(size_t begin, size_t end)>& body) const;
 
   const GridSpec* grid_;
+  rng::NoiseBlocks blocks_;
   const Slots* slots_;
   Engine* engine_;
 };

@@ -4,9 +4,7 @@
 
 namespace zoexport {
 
-uint32_t StageScorer::copies() const {
-  return perturbed_copies_.value_or(Copies::kOne) == Copies::kOne ? 1 : 2 * stages_.manifest().queries();
-}
+uint32_t StageScorer::copies() const { return perturbed_copies_ ? stages_.manifest().step.together() : 1; }
 
 CallLimits StageScorer::limits() const {
   CallLimits limits = stages_.limits(pass_);
@@ -23,9 +21,17 @@ Result<StateValues> StageScorer::perturbed(size_t stage, uint32_t copy, const Ca
     return state;
   }
   Direction direction{scalars.seed, static_cast<uint32_t>(scalars.step)};
-  const bool one = perturbed_copies_ == Copies::kOne;
-  direction.query = one ? static_cast<uint32_t>(scalars.query) : copy / 2;
-  direction.distance = (one ? scalars.sign : copy % 2 == 0 ? 1.0f : -1.0f) * scalars.epsilon;
+  if (perturbed_copies_ == Copies::kOne) {
+    direction.query = static_cast<uint32_t>(scalars.query);
+    direction.distance = scalars.sign * scalars.epsilon;
+  } else {
+    const ProbeMove move = stages_.manifest().step.move(0, 0, copy);
+    if (move.side == 0) {
+      return state;
+    }
+    direction.query = move.query;
+    direction.distance = move.side * scalars.epsilon;
+  }
   return perturbed_.make(stages_.trainable(stage), direction, state);
 }
 

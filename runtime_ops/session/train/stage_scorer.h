@@ -17,8 +17,8 @@ class StageScorer {
  public:
   // Scores the model as it is. `stages` outlives this object.
   explicit StageScorer(Stages& stages) : StageScorer(stages, std::nullopt, std::nullopt) {}
-  // Scores perturbed copies, of which number 2i goes along +z_i and number 2i+1 along -z_i; of `kOne`, the one along the
-  // scalars' query and sign. `update` runs before a call that is the next step's first; there is none where the programs
+  // Scores perturbed copies, of which each is a probe of the manifest's plan; of `kOne`, the one along the scalars' query and
+  // sign. `update` runs before a call that is the next step's first; there is none where the programs
   // of the call give the next values themselves.
   StageScorer(Stages& stages, Copies copies, std::optional<UpdateRunner> update)
       : StageScorer(stages, std::optional(copies), std::move(update)) {}
@@ -42,7 +42,7 @@ class StageScorer {
         head_(stages, pass_),
         perturbed_copies_(perturbed),
         update_(std::move(update)),
-        perturbed_(stages.slots(), stages.engine(), stages.folder()) {}
+        perturbed_(stages) {}
 
   // Whether programs perturb: one call of them has all copies, or they are told which.
   bool programs_perturb() const { return stages_.manifest().whole() || perturbed_copies_ == Copies::kCall; }

@@ -17,6 +17,7 @@ namespace {
 
 // No normal of the noise specification is larger: sqrt(-2 ln 2^-24).
 constexpr double kLargestNormal = 5.77;
+constexpr double kLargestSign = 1;
 // However many steps move a float32 value by less than this, it stays finite: beyond it they fall below its last bit.
 constexpr double kLargestMove = 1e29;
 constexpr double kLargestHalf = 65504;
@@ -31,8 +32,10 @@ class ZerothOrderTrainer : public Trainer {
 
   CallLimits limits() const override { return prober_->limits(); }
 
-  bool takes_forward_differences() const override {
-    return plan_.levels.size() == 1 && prober_->takes_forward_differences();
+  bool takes(int32_t difference) const override {
+    // A choice where one copy goes through the model at a time; other copies are compiled in, and so are nested levels.
+    const bool choice = plan_.levels.size() == 1 && plan_.copies == Copies::kOne;
+    return choice || difference == manifest_.settings.difference;
   }
 
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
@@ -72,6 +75,9 @@ class ZerothOrderTrainer : public Trainer {
   }
 
   double promised(const Record& record) const override {
+    if (plan_.divisor == Divisor::kDeviation) {
+      return 0;  // the gradients have no unit, and the rate alone says how far a step goes
+    }
     double total = 0;
     for (size_t level = 0; level < plan_.levels.size(); ++level) {
       total +=
@@ -95,17 +101,18 @@ class ZerothOrderTrainer : public Trainer {
         return "a projected gradient that is not finite";
       }
       const double rate = double{record.lr} / static_cast<double>(count);
+      const double largest = (plan_.noise == rng::Noise::kNormal ? kLargestNormal : kLargestSign) * sum;
       const bool half = slot.dtype == ZO_FLOAT16;
       const double from = half && slots != nullptr ? largest_half(slot, slots->next(i)) : 0;
-      const bool far = !(kLargestNormal * sum * std::max(1.0, rate) < kLargestMove);
-      if (!far && !(half && from + kLargestNormal * sum * rate >= kLargestHalf)) {
+      const bool far = !(largest * std::max(1.0, rate) < kLargestMove);
+      if (!far && !(half && from + largest * rate >= kLargestHalf)) {
         continue;
       }
       // Only the update itself tells whether the largest values are those that move furthest.
       std::vector<uint8_t> moved(far || slots == nullptr ? 0 : slot.bytes());
       if (moved.empty() || !apply(record, seed, slot, slots->next(i), moved.data()).ok() ||
           !all_finite(slot, moved.data())) {
-        return "an update that could move values of " + slot.name + " by " + decimal(kLargestNormal * sum * rate);
+        return "an update that could move values of " + slot.name + " by " + decimal(largest * rate);
       }
     }
     return "";

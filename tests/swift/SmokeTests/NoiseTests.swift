@@ -20,6 +20,7 @@ final class NoiseTests: XCTestCase {
             let start: UInt64
             let words: [String]
             let normals: [String]
+            let signs: [Float]
         }
 
         struct Permutation: Decodable {
@@ -65,6 +66,11 @@ final class NoiseTests: XCTestCase {
                 count: stream.normals.count
             )
             XCTAssertEqual(normals.map(bits), stream.normals)
+            let signs = Noise.signs(
+                seed: seed, tensorID: stream.tensorId, query: stream.query, step: stream.step, first: stream.start,
+                count: stream.signs.count
+            )
+            XCTAssertEqual(signs, stream.signs)
         }
         for known in golden.permutations {
             let seed = UInt64(known.seed, radix: 16)!

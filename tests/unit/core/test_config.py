@@ -165,7 +165,7 @@ def test_combinations_that_the_target_cannot_run(settings: dict[str, str]) -> No
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"one of mebp, mezo, prge.*Did you mean 'prge'"):
+    with pytest.raises(ConfigError, match=r"one of fzoo, mebp, mezo, prge.*Did you mean 'prge'"):
         plan("prgee", "android-cpu", {})
     with pytest.raises(ConfigError, match="Did you mean 'android-gpu'"):
         plan("prge", "android-gpu2", {})

@@ -182,7 +182,7 @@ def test_drawing_is_one_word_a_pair(eps, bits):
 LIMITS = {4: (-8, 7), 8: (-127, 127)}
 
 
-def updated(integers, bits, table, gradients, lr, eps, seed=3, step=6, second=True):
+def updated(integers, bits, table, gradients, lr, eps, seed=3, step=6, second=True, summed=False):
     return grid.update_codes(
         integers,
         *LIMITS[bits],
@@ -194,37 +194,46 @@ def updated(integers, bits, table, gradients, lr, eps, seed=3, step=6, second=Tr
         tensor_id=5,
         step=step,
         second=second,
+        summed=summed,
     )
 
 
-def updated_one(value, element, bits, table, gradients, lr, eps, seed, step, second):
+def updated_one(value, element, bits, table, gradients, lr, eps, seed, step, second, summed):
     """As docs/integers.md states it."""
-    f32, total = np.float32, 0
+    f32, total, sum_of_all = np.float32, 0, np.float32(0)
+
+    def steps(v, query):
+        v = min(float(abs(v)), 255.0)
+        r = int(rng.words(seed, 5 + 0x80000000, query, step, 1, start=element)[0])
+        return math.floor(v) + (r < int((v - math.floor(v)) * 2**32))
+
     for query, gradient in enumerate(gradients):
         c = f32(f32(f32(lr) / f32(len(gradients))) * f32(gradient)) / f32(eps)
         word = int(rng.words(seed, 5, query, step, 1, start=element)[0])
         level = drawn_one(table, word)[second]
-        v = min(float(f32(abs(c)) * f32(abs(level))), 255.0)
-        bits_of_r = int(rng.words(seed, 5 + 0x80000000, query, step, 1, start=element)[0])
-        size = math.floor(v) + (bits_of_r < int((v - math.floor(v)) * 2**32))
-        total += size if (c < 0) == (level < 0) else -size
+        move = f32(c) * f32(level)
+        sum_of_all = f32(sum_of_all + move)
+        total += steps(move, query) if move > 0 else -steps(move, query)
+    if summed:
+        total = steps(sum_of_all, 0) if sum_of_all > 0 else -steps(sum_of_all, 0)
     low, high = LIMITS[bits]
     return min(max(value - total, low), high)
 
 
+@pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize(
     ("bits", "gradients", "lr"),
     [(4, [0.7], 0.05), (4, [-3.0, 0.0, 1.5], 0.2), (8, [40.0, -9.0], 1.5), (8, [1e30], 1.0)],
 )
-def test_updates_are_those_of_single_numbers(bits, gradients, lr, second):
+def test_updates_are_those_of_single_numbers(bits, gradients, lr, second, summed):
     table = grid.pair_table(1.0, 4)
     low, high = LIMITS[bits]
     integers = np.random.default_rng(1).integers(low, high + 1, (12, 32)).astype(np.int8)
-    got = updated(integers, bits, table, gradients, lr, 1.0, second=second)
+    got = updated(integers, bits, table, gradients, lr, 1.0, second=second, summed=summed)
     assert got.dtype == np.int8 and got.shape == integers.shape
     expected = [
-        updated_one(int(value), element, bits, table, gradients, lr, 1.0, 3, 6, second)
+        updated_one(int(value), element, bits, table, gradients, lr, 1.0, 3, 6, second, summed)
         for element, value in enumerate(integers.reshape(-1))
     ]
     assert got.reshape(-1).tolist() == expected
@@ -234,7 +243,7 @@ def test_updates_are_those_of_single_numbers(bits, gradients, lr, second):
 @pytest.mark.parametrize("value", [1e-4, 0.03, 0.5, 0.999, 1.25, 7.75])
 def test_rounding_has_no_bias(value):
     bits = rng.words(1, 2, 3, 4, N)
-    steps = grid.round_steps(np.float32(-value), np.ones(N, np.int32), bits)
+    steps = grid.round_steps(np.full(N, value, np.float32), bits)
     assert set(np.unique(steps)) <= {math.floor(value), math.floor(value) + 1}
     f = value - math.floor(value)
     assert steps.mean() == pytest.approx(value, abs=5 * math.sqrt(f * (1 - f) / N))
@@ -251,10 +260,30 @@ def test_an_update_moves_by_the_gradient_on_average():
         assert moved[at].mean() == pytest.approx(-c * level, abs=0.02 if level else 0)
 
 
+def test_one_rounding_of_the_sum_is_less_noise_than_one_of_each_direction():
+    """Around the exact sum of c_i Q2(u_i): no bias, and at most the variance of one rounding, a quarter."""
+    eps, queries = 1.0, 16
+    table = grid.pair_table(eps, 4)
+    gradients = [0.3 * (-1) ** query for query in range(queries)]
+    exact = sum(
+        gradient / queries * grid.draw_pairs(table, 3, 5, query, 6, N)[1].astype(np.float64)
+        for query, gradient in enumerate(gradients)
+    )
+    errors = {}
+    for summed in (False, True):
+        moved = updated(np.zeros(N, np.int8), 8, table, gradients, 1.0, eps, summed=summed)
+        errors[summed] = -moved.astype(np.float64) - exact
+        deviation = errors[summed].std()
+        assert abs(errors[summed].mean()) <= 5 * deviation / math.sqrt(N)
+    assert errors[True].var() <= 0.25
+    assert errors[True].var() <= errors[False].var() / 2
+
+
+@pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize("gradient", [0.0, float("nan"), 1e-40])
-def test_what_moves_nothing(gradient):
+def test_what_moves_nothing(gradient, summed):
     integers = np.arange(-8, 8, dtype=np.int8)
-    got = updated(integers, 4, grid.pair_table(0.25, 4), [gradient], 0.1, 0.25)
+    got = updated(integers, 4, grid.pair_table(0.25, 4), [gradient], 0.1, 0.25, summed=summed)
     assert np.array_equal(got, integers)
 
 
@@ -323,5 +352,6 @@ def test_golden_updates(item):
         tensor_id=item["tensor_id"],
         step=item["step"],
         second=item["second"],
+        summed=item["summed"],
     )
     assert np.array_equal(got, numbers(item["moved"]))

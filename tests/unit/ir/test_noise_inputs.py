@@ -25,7 +25,7 @@ from zoexport.ir.graphs import (
 from zoexport.ir.interpret import interpret
 from zoexport.ir.noise import take_noise
 
-METHODS = ("prge", "mezo")
+METHODS = ("prge", "mezo", "fzoo")
 SEED, QUERY = (1 << 40) + 7, 1
 Tensors = dict[str, torch.Tensor]
 
@@ -46,17 +46,18 @@ def with_copies(program: Program) -> Program:
     copied = copy_program(program, program.name)
     named = [(value, outputs(copied)[value.name]) for value in copied.outputs]
     for node in copied.module.graph.nodes:
-        if is_call(node, zo.zo_perturb, zo.zo_perturb_one):
+        if is_call(node, zo.zo_perturb, zo.zo_perturb_signs, zo.zo_perturb_one):
             named.append((Value(f"copies.{node.name}", "copies", "float32", shape_of(node)), node))
     set_outputs(copied, named)
     copied.module.recompile()
     return copied
 
 
-def noise(slot: Slot, step: int, queries: range) -> torch.Tensor:
+def noise(method: str, slot: Slot, step: int, queries: range) -> torch.Tensor:
     """z of a slot, (queries, *slot)."""
     count = torch.Size(slot.shape).numel()
-    rows = [rng.normals(SEED, slot.tensor_id, query, step, count) for query in queries]
+    make = rng.signs if method == "fzoo" else rng.normals
+    rows = [make(SEED, slot.tensor_id, query, step, count) for query in queries]
     return torch.stack([torch.from_numpy(row).reshape(slot.shape) for row in rows])
 
 
@@ -64,9 +65,11 @@ def noise_inputs(graph: TrainingGraph, method: str) -> Tensors:
     """The noise of the step before and of this one, as a session gives it."""
     trained = [slot for slot in graph.slots if slot.name.startswith("lora_B")]
     every = range(QUERIES)
-    chosen = every if method == "prge" else range(QUERY, QUERY + 1)
-    found = {f"previous_noise.{slot.name}": noise(slot, STEP - 1, every) for slot in trained}
-    return found | {f"noise.{slot.name}": noise(slot, STEP, chosen) for slot in trained}
+    chosen = range(QUERY, QUERY + 1) if method == "mezo" else every
+    found = {
+        f"previous_noise.{slot.name}": noise(method, slot, STEP - 1, every) for slot in trained
+    }
+    return found | {f"noise.{slot.name}": noise(method, slot, STEP, chosen) for slot in trained}
 
 
 def run(graph: TrainingGraph, program: Program, inputs: Tensors) -> Tensors:
@@ -109,7 +112,8 @@ def test_nothing_pending_leaves_the_state_as_it_is(method: str) -> None:
 def test_nothing_is_left_of_the_generator(method: str) -> None:
     graph, rewritten, _ = made(method)
     calls = [node for node in rewritten.module.graph.nodes if node.op == "call_function"]
-    assert not [node for node in calls if is_call(node, zo.zo_update, zo.zo_perturb)]
+    assert not [node for node in calls if is_call(node, zo.zo_update, zo.zo_update_signs)]
+    assert not [node for node in calls if is_call(node, zo.zo_perturb, zo.zo_perturb_signs)]
     roles = {value.role for value in rewritten.inputs}
     assert not roles & {"seed", "step", "query"}
     assert ("sign" in roles) == (method == "mezo")

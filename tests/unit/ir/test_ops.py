@@ -23,6 +23,24 @@ def update():
     )
 
 
+def test_update_along_signs_has_the_same_bits_and_is_the_documented_sum():
+    method = lower(
+        lambda m, g, lr, seed, step: ZO.zo_update_signs(m, g, lr, seed, step, 17),
+        (values(7, 51), values(3), one(1e-2, F32), one(5), one(4)),
+    )
+    master, g, lr = values(7, 51), values(3, seed=2), 0.05
+    arguments = (master, g, one(lr, F32), one(2**63 - 1), one(9))
+    out = method.execute(arguments)[0]
+    assert same(out, ZO.zo_update_signs(*arguments, 17))
+    z = [torch.from_numpy(rng.signs(2**63 - 1, 17, j, 8, 357)).double() for j in range(3)]
+    expected = master.double().flatten() - lr / 3 * sum(float(g[j]) * z[j] for j in range(3))
+    assert torch.allclose(out.double().flatten(), expected, rtol=0, atol=1e-6)
+    # Nothing pending.
+    arguments = (master, torch.zeros(3), one(float("nan"), F32), one(5), one(0))
+    assert same(method.execute(arguments)[0], master)
+    assert same(ZO.zo_update_signs(*arguments, 17), master)
+
+
 @pytest.mark.parametrize("seed", [0, 5, -1, -(2**63), 2**40])
 @pytest.mark.parametrize("step", [1, 4, 2**32 - 1])
 def test_update_has_the_same_bits(update, seed, step):
@@ -87,6 +105,23 @@ def test_perturbed_copies_have_the_same_bits():
             single.execute(arguments)
         with pytest.raises(ValueError, match="query"):
             ZO.zo_perturb_one(*arguments, 3)
+
+
+def test_copies_along_signs_have_the_same_bits_and_the_first_is_not_moved():
+    method = lower(
+        lambda m, eps, seed, step: ZO.zo_perturb_signs(m, eps, seed, step, 3, 4),
+        (values(5, 67), one(1e-2, F32), one(5), one(4)),
+    )
+    master, eps, seed, step = values(5, 67, seed=9), one(1e-3, F32), one(-7), one(123)
+    master[0, 0] = -0.0
+    out = method.execute((master, eps, seed, step))[0]
+    assert out.shape == (5, 5, 67)
+    assert same(out, ZO.zo_perturb_signs(master, eps, seed, step, 3, 4))
+    assert same(out[0], master)
+    for query in range(4):
+        u = torch.from_numpy(rng.signs(2**64 - 7, 3, query, 123, 5 * 67)).view(5, 67)
+        assert set(u.unique().tolist()) == {-1.0, 1.0}
+        assert same(out[1 + query], master + eps * u)
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +209,9 @@ def misfits():
         "perturb seed of two": (ZO.zo_perturb.default, (m, f, two, i, 0, 2)),
         "perturb step int32": (ZO.zo_perturb.default, (m, f, i, i.int(), 0, 2)),
         "no queries": (ZO.zo_perturb.default, (m, f, i, i, 0, 0)),
+        "no queries of signs": (ZO.zo_perturb_signs.default, (m, f, i, i, 0, 0)),
+        "signs of master double": (ZO.zo_perturb_signs.default, (m.double(), f, i, i, 0, 2)),
+        "signs without gradients": (ZO.zo_update_signs.default, (m, g[:0], f, i, i, 0)),
         "logits of rank 2": (ZO.label_logprobs.default, (logits[0], labels[:3])),
         "logits double": (ZO.label_logprobs.default, (logits.double(), labels)),
         "labels too few": (ZO.label_logprobs.default, (logits, labels[:2])),
@@ -205,7 +243,12 @@ CALLS = [
         "zo_update_half",
         lambda: (values(3, 4).half(), values(2), one(1e-2, F32), one(1), one(2), 3),
     ),
+    (
+        "zo_update_signs",
+        lambda: (values(3, 4), values(2), one(1e-2, F32), one(1), one(2), 3),
+    ),
     ("zo_perturb", lambda: (values(3, 4), one(1e-2, F32), one(1), one(2), 3, 2)),
+    ("zo_perturb_signs", lambda: (values(3, 4), one(1e-2, F32), one(1), one(2), 3, 2)),
     (
         "zo_perturb_one",
         lambda: (values(3, 4), one(1e-2, F32), one(-1.0, F32), one(1), one(2), one(0), 3),

@@ -76,8 +76,8 @@ def label_logprobs(reference: Any, values: dict[str, torch.Tensor]) -> torch.Ten
 def run_train(
     graph: TrainingGraph, method: str, inputs: dict[str, torch.Tensor]
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """The log-probabilities of all 2q copies, and the outputs of the last call."""
-    if method == "prge":
+    """The log-probabilities of all copies, and the outputs of the last call."""
+    if method != "mezo":
         outputs = interpret(graph, "train", inputs)
         return list(outputs["label_logprobs"]), outputs
     copies = []
@@ -91,9 +91,12 @@ def run_train(
 
 QUANTIZED = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2")
 CASES = [
-    *((name, method, "fp32") for name in ARCHITECTURES for method in ("prge", "mezo")),
+    *((name, method, "fp32") for name in ARCHITECTURES for method in ("prge", "mezo", "fzoo")),
     *((name, "prge", "int4") for name in QUANTIZED),
+    ("llama_tied", "fzoo", "int4"),
 ]
+BOTH_SIDES = [(query, sign) for query in range(QUERIES) for sign in (1.0, -1.0)]
+ONE_SIDE = [(0, 0.0), *((query, 1.0) for query in range(QUERIES))]
 
 
 @pytest.mark.parametrize(("name", "method", "weights"), slow_architectures(CASES))
@@ -107,8 +110,8 @@ def test_programs_are_the_reference(name: str, method: str, weights: str) -> Non
     reference.finish()
     for name, value in reference.masters.items():
         torch.testing.assert_close(outputs[name], value, rtol=1e-6, atol=1e-8)
-    for copy, ours in enumerate(copies):
-        query, sign = copy // 2, (1.0, -1.0)[copy % 2]
+    moves = ONE_SIDE if method == "fzoo" else BOTH_SIDES
+    for ours, (query, sign) in zip(copies, moves, strict=True):
         torch.testing.assert_close(
             ours, label_logprobs(reference, reference.perturbed(query, sign))
         )

@@ -1,4 +1,4 @@
-"""prge and mezo with split=layers: the same stages without gradients, which say what the model says."""
+"""prge, mezo and fzoo with split=layers: the same stages without gradients, which say what the model says."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from zoexport.methods.mebp.config import MebpConfig
 from zoexport.methods.mebp.reference import FirstOrderReference
 from zoexport.models.weights import LoadedWeights
 
+PLANS = {
+    "prge": StepPlan((ProbeLevel(0, 4),), "stage"),
+    "mezo": StepPlan((ProbeLevel(0, 4),), "one"),
+    "fzoo": StepPlan((ProbeLevel(0, 7, "forward"),), "stage", "rademacher", "deviation"),
+}
 SETTINGS = {
     "split": "layers",
     "seq_len": "32",
@@ -25,7 +30,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("method", ["prge", "mezo"])
+@pytest.mark.parametrize("method", ["prge", "mezo", "fzoo"])
 @pytest.mark.parametrize("name", ["llama_tied", "opt"])
 def test_stages_are_the_model(method: str, name: str) -> None:
     model = tiny(name)
@@ -37,8 +42,8 @@ def test_stages_are_the_model(method: str, name: str) -> None:
     roles = {slot.name.split(".")[0]: slot.role for slot in graph.slots}
     assert roles == {"lora_A": "frozen", "lora_B": "trainable"}
     assert "differentiate" not in graph.provenance
-    assert graph.provenance[-2:] == ["score_labels", "spsa"]
-    assert graph.step == StepPlan((ProbeLevel(0, 4),), "stage" if method == "prge" else "one")
+    assert graph.provenance[-2:] == ["score_labels", "one_sided" if method == "fzoo" else "spsa"]
+    assert graph.step == PLANS[method]
 
     stages = Stages(graph, state(graph), 32)
     *_, (hidden,) = stages.forward(fixed_tokens(2, 32))

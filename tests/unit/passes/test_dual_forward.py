@@ -1,4 +1,4 @@
-"""dual_forward and sequential_forward read the perturbed copies, and refuse adapters in another form."""
+"""Programs with two sides, one side or one copy read the perturbed copies, and refuse adapters in another form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoexport.core.errors import VerifyError
 from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import aten, placeholders
-from zoexport.passes.dual_forward import dual_forward, sequential_forward
+from zoexport.passes.dual_forward import dual_forward, one_sided_forward, sequential_forward
 from zoexport.passes.lora_inject import lora_inject
 
 
@@ -22,19 +22,20 @@ def _injected() -> TrainingGraph:
 
 
 @pytest.mark.parametrize(
-    ("derive", "operator", "copies"),
+    ("derive", "update", "operator", "copies"),
     [
-        (dual_forward, "zoexport.zo_perturb.default", 6),
-        (sequential_forward, "zoexport.zo_perturb_one.default", 1),
+        (dual_forward, "zo_update", "zo_perturb", 6),
+        (one_sided_forward, "zo_update_signs", "zo_perturb_signs", 4),
+        (sequential_forward, "zo_update", "zo_perturb_one", 1),
     ],
 )
 def test_train_updates_and_perturbs_every_adapter(
-    derive: Callable[[TrainingGraph, int], TrainingGraph], operator: str, copies: int
+    derive: Callable[[TrainingGraph, int], TrainingGraph], update: str, operator: str, copies: int
 ) -> None:
     graph = derive(_injected(), 3)
     program = graph.programs["train"]
     counts = operators(program)
-    assert counts["zoexport.zo_update.default"] == counts[operator] == 2
+    assert counts[f"zoexport.{update}.default"] == counts[f"zoexport.{operator}.default"] == 2
     assert counts["aten.bmm.default"] == 2
     assert graph.copies == copies
     assert [value.name for value in program.outputs] == ["logits", "lora_B.body.0", "lora_B.body.1"]

@@ -343,7 +343,7 @@ def test_a_roomy_budget_takes_first_order(llama: Path) -> None:
     assert best["first_order"] and best["settings"] == {"seq_len": 32, "batch": 1}
     assert best["peak_anonymous_mb"] == found["peak_anonymous_mb"]
     assert not any(other["first_order"] for other in others)
-    assert {other["method"] for other in others} == {"prge", "mezo", "quzo", "spzo"}
+    assert {other["method"] for other in others} == {"prge", "mezo", "fzoo", "quzo", "spzo"}
     asked = _plan(llama, "prge", budget_mb=1000)
     assert asked["fits"] is True and asked["options"][0]["method"] == "mebp"
     assert "preferred" in asked["advice"] and "fewer steps" in asked["advice"]

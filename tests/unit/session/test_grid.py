@@ -101,7 +101,7 @@ def test_steps_are_those_of_the_definitions(bundle: Path, dataset: Dataset) -> N
             assert not same(state, before)
 
 
-@pytest.mark.parametrize("estimator", ["q-rge2", "q-rge1"])
+@pytest.mark.parametrize("estimator", ["q-rge2", "q-rge1", "q-rge2-summed", "q-rge1-summed"])
 def test_a_hundred_steps(tmp_path: Path, dataset: Dataset, estimator: str) -> None:
     bundle = grid_bundles.write_bundle(tmp_path / "bundle", estimator=estimator)
     state = initial_values()
@@ -109,8 +109,11 @@ def test_a_hundred_steps(tmp_path: Path, dataset: Dataset, estimator: str) -> No
         session.train(dataset, 100)
         for step in range(100):
             record = session.record(step)
-            second = estimator == "q-rge2"
-            state = updated(state, record.gradients, record.lr, step, second=second)
+            rule = {
+                "second": estimator.startswith("q-rge2"),
+                "summed": estimator.endswith("summed"),
+            }
+            state = updated(state, record.gradients, record.lr, step, **rule)
         assert same(state_of(session), state)
         for name in SLOTS:
             assert session.replay_slot(name, 100) == session.read_slot(name)

@@ -95,7 +95,10 @@ def whole(manifest: Manifest) -> None:
         (lambda m: m["settings"].update(eps=0.5), r"settings.eps: found 0\.5"),
         (lambda m: m["grid"].update(eps=0), r"grid\.eps: .*expected a number above 0"),
         (lambda m: m["grid"].update(eps=-0.75), r"grid\.eps"),
-        (lambda m: m["grid"].update(estimator="q-rge3"), r"grid\.estimator: .*q-rge1 or q-rge2"),
+        (
+            lambda m: m["grid"].update(estimator="q-rge3"),
+            r"grid\.estimator: .*q-rge1 or q-rge2, with -summed",
+        ),
         (lambda m: m["grid"].pop("table"), r"grid\.table"),
         (add_update, "program update: found one in a bundle with grid"),
         (add_noise, r"the input noise\.codes\.0 of another name, dtype or shape"),

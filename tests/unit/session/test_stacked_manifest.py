@@ -51,6 +51,11 @@ def refused(bundle: Path, change: Change, message: str) -> None:
         (lambda m: m.update(copies=2), "copies: found 2; expected 4, as step says"),
         (lambda m: m.update(copies=8), "copies: found 8"),
         (lambda m: m["step"]["levels"][0].update(directions=3), "copies: found 4"),
+        (
+            lambda m: m["step"]["levels"][0].update(directions=3, difference="forward"),
+            "forward differences of copies that programs of layers make",
+        ),
+        (lambda m: m["step"].update(noise="rademacher"), r"step\.noise: found rademacher"),
         (lambda m: m.update(rows=6), "rows: found 6; expected a multiple of copies"),
         (lambda m: m.update(rows=4), r"the role tokens.*one of \(4, 4\)"),
         (one_copy, f"the trainable float16 slot {VALUES} with copies 1"),

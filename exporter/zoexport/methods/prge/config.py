@@ -6,32 +6,14 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
-from zoexport.core.settings import LoraSettings
+from zoexport.methods.whole import WholeOrLayers
 
 
 @dataclasses.dataclass(frozen=True)
-class PrgeConfig(LoraSettings):
+class PrgeConfig(WholeOrLayers):
     """What ``--set`` and recipes take for ``prge`` and ``mezo``, with the defaults."""
 
     together: ClassVar[bool] = True
-
-    queries: int = setting(4, at_least=1, help="random directions a step (q)")
-    eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
-    labels: int | None = setting(
-        None,
-        at_least=1,
-        help="label tokens in one call; a batch with more takes several (all; android-npu, ios-*: 8 a row)",
-    )
-    split: str = setting(
-        "whole",
-        choices=("whole", "layers"),
-        help="one program, or one for each distinct layer over mapped weights",
-    )
-
-    @property
-    def staged(self) -> bool:
-        """As the setting says."""
-        return self.split == "layers"
 
 
 @dataclasses.dataclass(frozen=True)

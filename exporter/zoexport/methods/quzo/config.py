@@ -44,6 +44,11 @@ class QuzoConfig(LoraSettings):
     estimator: str = setting(
         "q-rge2", choices=ESTIMATORS, help="two roundings of a direction, or one (biased)"
     )
+    update: str = setting(
+        "each",
+        choices=("each", "summed"),
+        help="whether the update of each direction is rounded, or their sum once",
+    )
     outliers: float = setting(
         0.0, at_least=0, help="share of activations that a float format takes; 0: none"
     )
@@ -65,6 +70,11 @@ class QuzoConfig(LoraSettings):
         eps = min(_EPS[self.weights], _MOST_EPS[self.perturbation_bits])
         object.__setattr__(self, "eps", eps if self.eps is None else self.eps)
         object.__setattr__(self, "lr", _LR[self.weights] if self.lr is None else self.lr)
+
+    @property
+    def update_rule(self) -> str:
+        """The session's word for estimator and update (``grid.estimator`` of the manifest)."""
+        return self.estimator if self.update == "each" else f"{self.estimator}-summed"
 
     @property
     def trained(self) -> str:

@@ -1,4 +1,4 @@
-"""QuZO in plain PyTorch, written from the paper (equations 5, 8, 14 and 15) as docs/integers.md reads it."""
+"""QuZO in plain PyTorch, written from the paper (equations 5, 8 and 13 to 15) as docs/integers.md reads it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ class QuzoReference(ZerothOrderReference):
         }
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
-        """A slot's integers after a step: clamp(w - sum over queries of S(c_i Q2(u_i))) (equation 15)."""
+        """A slot's integers after a step: clamp(w - sum over queries of S(c_i Q2(u_i))) (equation 15).
+
+        With update=summed clamp(w - S(sum over queries of c_i Q2(u_i))) (equation 13).
+        """
         codes = grid.update_codes(
             self.masters[name].numpy(),
             *self.limits[name],
@@ -60,6 +63,7 @@ class QuzoReference(ZerothOrderReference):
             tensor_id=list(self.masters).index(name),
             step=self.step_number - 1,
             second=self.config.estimator == "q-rge2",
+            summed=self.config.update == "summed",
         )
         return torch.from_numpy(codes)
 

@@ -1,6 +1,6 @@
 """The integers of quantized weights (docs/integers.md): those of linear layers, or of adapters beside them.
 
-Settings have ``queries``, ``eps``, and those of the perturbations.
+Settings have ``queries``, ``eps``, those of the perturbations, and the ``update_rule``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _training(config: Any, modules: list[str]) -> Pass:
             queries=config.queries,
             eps=config.eps,
             bits=config.perturbation_bits,
-            estimator=config.estimator,
+            estimator=config.update_rule,
         ),
         "trains codes, which quantized stages bind",
     )

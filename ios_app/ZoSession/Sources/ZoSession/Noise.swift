@@ -19,6 +19,16 @@ public enum Noise {
         }
     }
 
+    /// Rademacher signs, 1 or -1, of the same elements.
+    public static func signs(
+        seed: UInt64, tensorID: UInt32, query: UInt32, step: UInt32, first: UInt64, count: Int
+    ) -> [Float] {
+        [Float](unsafeUninitializedCapacity: count) { buffer, written in
+            zo_rng_signs(seed, tensorID, query, step, first, UInt64(count), buffer.baseAddress)
+            written = count
+        }
+    }
+
     /// The order of `count` examples in an epoch.
     public static func permutation(seed: UInt64, epoch: UInt32, count: Int) -> [UInt32] {
         [UInt32](unsafeUninitializedCapacity: count) { buffer, written in

@@ -355,6 +355,16 @@ ZO_NATIVE(jfloatArray, Noise, nativeNormals)
   });
 }
 
+ZO_NATIVE(jfloatArray, Noise, nativeSigns)
+(JNIEnv* env, jclass, jlong seed, jint tensor_id, jint query, jint step, jlong first, jint count) {
+  return guarded(env, [&]() -> jfloatArray {
+    std::vector<float> signs(static_cast<size_t>(count));
+    zo_rng_signs(static_cast<uint64_t>(seed), static_cast<uint32_t>(tensor_id), static_cast<uint32_t>(query),
+                 static_cast<uint32_t>(step), static_cast<uint64_t>(first), signs.size(), signs.data());
+    return to_array(env, signs.data(), signs.size());
+  });
+}
+
 ZO_NATIVE(jintArray, Noise, nativePermutation)(JNIEnv* env, jclass, jlong seed, jint epoch, jint count) {
   return guarded(env, [&]() -> jintArray {
     std::vector<uint32_t> order(static_cast<size_t>(count));

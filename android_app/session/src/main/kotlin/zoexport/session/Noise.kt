@@ -17,6 +17,13 @@ object Noise {
             count.toLong().notNegative("count").toInt(),
         )
 
+    /** Rademacher signs, 1 or -1, of the same elements. */
+    fun signs(seed: ULong, tensorId: UInt, query: UInt, step: UInt, first: Long, count: Int): FloatArray =
+        nativeSigns(
+            seed.toLong(), tensorId.toInt(), query.toInt(), step.toInt(), first.notNegative("first"),
+            count.toLong().notNegative("count").toInt(),
+        )
+
     /** The order of [count] examples in an epoch. */
     fun permutation(seed: ULong, epoch: UInt, count: Int): IntArray =
         nativePermutation(seed.toLong(), epoch.toInt(), count.toLong().notNegative("count").toInt())
@@ -26,6 +33,11 @@ object Noise {
 
     @JvmStatic
     private external fun nativeNormals(
+        seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int,
+    ): FloatArray
+
+    @JvmStatic
+    private external fun nativeSigns(
         seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int,
     ): FloatArray
 

@@ -1,0 +1,26 @@
+"""Settings of FZOO."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from zoexport.core.config import setting
+from zoexport.methods.whole import WholeOrLayers
+
+
+@dataclasses.dataclass(frozen=True)
+class FzooConfig(WholeOrLayers):
+    """What ``--set`` and recipes take for ``fzoo``, with the defaults (docs/fzoo.md says why these)."""
+
+    together: ClassVar[bool] = True
+
+    queries: int = setting(
+        7, at_least=2, help="random directions a step (q), beside one copy without a move"
+    )
+    lr: float = setting(
+        1e-3,
+        above=0,
+        runtime=True,
+        help="learning rate: how far a step goes along the gradient, however long that is",
+    )

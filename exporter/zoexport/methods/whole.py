@@ -1,0 +1,125 @@
+"""Zeroth-order LoRA-FA in programs of the whole model or of single layers: settings, and the passes of the first.
+
+Passes are imported where they are used: training looks a method's settings up without torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from zoexport.core.config import setting
+from zoexport.core.settings import LoraSettings
+from zoexport.core.types import Pass
+from zoexport.trained import kind_of
+
+if TYPE_CHECKING:
+    from zoexport.core.types import TrainingGraph
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeOrLayers(LoraSettings):
+    """What methods take that have both kinds of programs."""
+
+    queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
+    labels: int | None = setting(
+        None,
+        at_least=1,
+        help="label tokens in one call; a batch with more takes several (all; android-npu, ios-*: 8 a row)",
+    )
+    split: str = setting(
+        "whole",
+        choices=("whole", "layers"),
+        help="one program, or one for each distinct layer over mapped weights",
+    )
+
+    @property
+    def staged(self) -> bool:
+        """As the setting says."""
+        return self.split == "layers"
+
+
+def whole_passes(
+    config: WholeOrLayers,
+    targets: list[str],
+    copy_adapters: Callable[[TrainingGraph, int], TrainingGraph],
+) -> list[Pass]:
+    """The rewrites, in order.
+
+    Args:
+        config: the method's settings, which have ``queries``.
+        targets: the modules to adapt.
+        copy_adapters: of ``passes.dual_forward``, what perturbs the adapters.
+    """
+    from zoexport.passes.bind_rows import bind_rows
+    from zoexport.passes.check_lengths import check_lengths
+    from zoexport.passes.choose_rows_early import choose_rows_early
+    from zoexport.passes.cleanup import cleanup
+    from zoexport.passes.find_linears import find_linears
+    from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.group_queries import group_queries
+    from zoexport.passes.label_logprobs import label_logprobs
+    from zoexport.passes.quantize_weights import quantize_weights
+    from zoexport.passes.rotate_inputs import rotate_inputs
+
+    most = config.batch * config.seq_len
+    labels = min(config.labels or most, most)
+    order = [
+        Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
+        Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
+        *kind_of(config).insertion(config, targets).captured,
+        Pass(
+            copy_adapters.__name__,
+            lambda graph: copy_adapters(graph, config.queries),
+            "needs the adapters as lora_inject writes them",
+        ),
+        Pass(
+            "label_logprobs",
+            lambda graph: label_logprobs(graph, max_labels=labels),
+            "needs to know the copies; splits off the program that evaluates",
+        ),
+        Pass(
+            "bind_rows",
+            lambda graph: bind_rows(graph, config.batch),
+            "the copies must be in place to see which values depend on them",
+        ),
+        Pass("fold_constants", fold_constants, "shapes are known only once rows are bound"),
+        Pass("group_queries", group_queries, "compares shapes, which are numbers by now"),
+        Pass(
+            "choose_rows_early",
+            choose_rows_early,
+            "detects rows by their number, which bind_rows fixes",
+        ),
+        Pass(
+            "check_lengths",
+            lambda graph: check_lengths(graph, measured="evaluate"),
+            "cuts the folded constants; compares numbers, so before int8 rounding magnifies differences",
+            reads_values=True,
+        ),
+    ]
+    if config.activations == "int8":
+        order.append(
+            Pass(
+                "rotate_inputs",
+                lambda graph: rotate_inputs(graph, measured="evaluate"),
+                "rotates weights, so before they are quantized; runs a program, so once rows are bound",
+                reads_values=True,
+            )
+        )
+    if config.weights != "fp32":
+        order.append(
+            Pass(
+                "quantize_weights",
+                lambda graph: quantize_weights(
+                    graph,
+                    weights=config.weights,
+                    activations=config.activations or "fp32",
+                    group_size=config.group_size,
+                ),
+                "last: the other passes read weights by name and in floating point",
+                reads_values=True,
+            )
+        )
+    return order

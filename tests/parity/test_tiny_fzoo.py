@@ -1,0 +1,105 @@
+"""FZOO on tiny models: both kinds of programs against the reference; resume, replay and a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoexport
+from tests.support.compiled import Compiler
+from tests.support.federations import Network, clients_of, federation, terms_of
+from tests.support.tiers import slow_after
+from tests.support.tiny_models import SENTENCES
+from zoexport.core import rng
+from zoexport.core.errors import ConfigError
+from zoexport.parity import parity
+from zoexport.parity.signs import compare_signs
+from zoexport.session import Session
+
+pytestmark = pytest.mark.parity
+EXAMPLES = [{"text": sentence} for sentence in SENTENCES]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    slow_after(
+        2,
+        [
+            ("llama", {}),
+            ("qwen2", {"split": "layers", "queries": 3, "lora__targets": "all-linear"}),
+            ("llama", {"queries": 2, "batch": 1}),
+            ("opt", {}),
+            ("gpt2", {"split": "layers", "loss": "choices"}),
+            ("phi3", {"weights": "int4"}),
+            ("gemma3", {"weights": "int4", "split": "layers"}),
+            ("falcon", {}),
+        ],
+    ),
+)
+def test_steps_are_the_references(
+    compiler: Compiler, name: str, settings: dict[str, object]
+) -> None:
+    bundle = compiler.bundle(name, "fzoo", **settings)
+    report = parity(bundle, steps=8, progress=lambda *_: None)
+    assert report["passed"] is True, report
+
+
+def test_a_wrong_reference_fails(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = rng.signs
+    monkeypatch.setattr(rng, "signs", lambda seed, *rest: real(seed + 1, *rest))
+    bundle = compiler.bundle("llama", "fzoo")
+    assert parity(bundle, steps=3, progress=lambda *_: None)["passed"] is False
+
+
+def test_the_manifest_states_the_plan(compiler: Compiler) -> None:
+    for split, copies in (("whole", 8), ("layers", 1)):
+        bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", split=split))
+        assert bundle.manifest["copies"] == copies
+        assert bundle.manifest["step"] == {
+            "levels": [{"begin": 0, "directions": 7, "difference": "forward"}],
+            "copies": "call" if split == "whole" else "stage",
+            "noise": "rademacher",
+            "divisor": "deviation",
+        }
+
+
+@pytest.mark.parametrize("split", ["whole", "layers"])
+def test_a_run_goes_on_as_it_was(compiler: Compiler, tmp_path: Path, split: str) -> None:
+    bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", split=split))
+    whole = bundle.train(EXAMPLES, state=tmp_path / "whole", steps=6)
+    for steps in (2, 6):
+        parts = bundle.train(EXAMPLES, state=tmp_path / "parts", steps=steps)
+    assert parts.losses == whole.losses
+    log = "trajectory.log"
+    assert (tmp_path / "parts" / log).read_bytes() == (tmp_path / "whole" / log).read_bytes()
+    assert len((tmp_path / "whole" / log).read_bytes()) == 64 + 6 * (20 + 4 * 7)
+    with Session.open(bundle.path) as session:
+        session.attach(tmp_path / "whole", read_only=True)
+        for slot in session.slots():
+            if slot.role == "trainable":
+                kept = np.frombuffer(session.read_slot(slot.name), np.float32)
+                assert session.replay_slot(slot.name, 6).tobytes() == kept.tobytes()
+
+
+@pytest.mark.parametrize("algorithm", ["replay", "decomfl"])
+def test_a_federation_replays_it(compiler: Compiler, tmp_path: Path, algorithm: str) -> None:
+    bundle = compiler.bundle("llama", "fzoo", queries=2)
+    terms = terms_of(bundle, algorithm)
+    assert (terms.scalars, terms.difference) == (2, "forward")
+    network = Network(clients_of(bundle, tmp_path, 3))
+    with federation(tmp_path, bundle, terms, network, sample=3) as server:
+        start = {name: values.copy() for name, values in server.model.items()}
+        for number in range(2):
+            server.run_round(number)
+        assert any(not np.array_equal(start[name], server.model[name]) for name in start)
+        assert all(np.isfinite(values).all() for values in server.model.values())
+
+
+def test_what_has_no_pairs_is_refused(compiler: Compiler) -> None:
+    bundle = compiler.bundle("llama", "fzoo")
+    with pytest.raises(ConfigError, match="forward differences, of the method fzoo"):
+        compare_signs(bundle, queries=2, progress=lambda *_: None)
+    with pytest.raises(ConfigError, match="queries"):
+        compiler.bundle("llama", "fzoo", queries=1)
