@@ -51,6 +51,22 @@ def test_an_older_caller_leaves_out_what_came_later(bundle: Path) -> None:
         open_with(bundle, options, structs.OpenOptions.cache.offset)
 
 
+def test_an_older_info_has_no_bytes_of_a_device(bundle: Path) -> None:
+    with open_session(bundle) as session:
+        info = structs.Info(struct_size=structs.Info.device_bytes.offset, device_bytes=77)
+        abi.call("zo_session_info", session.handle, ctypes.byref(info))
+        assert (info.rows, info.device_bytes) == (2, 77)
+        assert session.info.device_bytes == 0
+
+
+def test_an_engine_that_counts_no_kernels_has_none(bundle: Path) -> None:
+    with open_session(bundle) as session:
+        # Python has no use for the call, and does not know its types.
+        handle, room = ctypes.c_void_p(session.handle), ctypes.create_string_buffer(64)
+        with pytest.raises(ConfigError, match="index: found 0; expected below 0"):
+            abi.call("zo_session_kernel_cost", handle, 0, room)
+
+
 def test_an_older_run_keeps_what_it_does_not_know(tmp_path: Path) -> None:
     path = split_bundles.write_bundle(tmp_path / "split", settings={"weight_decay": 0.25})
     with Session.open(path, engine=SplitModel()) as session:
