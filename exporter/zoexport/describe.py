@@ -40,6 +40,7 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
     return {
         "bundle": str(bundle),
         **{key: found[key] for key in copied},
+        "step": found.get("step"),
         "notes": found.get("notes", []),
         "minimum_os": found.get("minimum_os", {}),
         "trainable_slots": len(trainable),

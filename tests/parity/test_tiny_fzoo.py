@@ -12,6 +12,7 @@ from tests.support.compiled import Compiler
 from tests.support.federations import Network, clients_of, federation, terms_of
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
+from zoexport.cli.main import run
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError
 from zoexport.parity import parity
@@ -53,7 +54,12 @@ def test_a_wrong_reference_fails(compiler: Compiler, monkeypatch: pytest.MonkeyP
     assert parity(bundle, steps=3, progress=lambda *_: None)["passed"] is False
 
 
-def test_the_manifest_states_the_plan(compiler: Compiler) -> None:
+def test_the_manifest_states_the_plan(
+    compiler: Compiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", str(compiler.bundle("llama", "fzoo"))]) == 0
+    shown = capsys.readouterr().out
+    assert "7 rademacher directions, forward differences over their deviation" in shown
     for split, copies in (("whole", 8), ("layers", 1)):
         bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", split=split))
         assert bundle.manifest["copies"] == copies

@@ -130,6 +130,7 @@ def _inspect_bundle(bundle: Path, as_json: bool) -> None:
                 ),
                 ("frozen weights", found["packing"]),
                 ("noise", found["rng"]),
+                *([("a step", _step(found["step"]))] if found["step"] else []),
                 (
                     "trainable",
                     f"{found['trainable_parameters']:,} parameters in {found['trainable_slots']} slots",
@@ -157,6 +158,16 @@ def _inspect_bundle(bundle: Path, as_json: bool) -> None:
         *table([(name, size(count)) for name, count in found["files"].items()]),
     ]
     emit(found, lines, as_json=as_json)
+
+
+def _step(plan: Mapping[str, Any]) -> str:
+    noise, divisor = plan.get("noise", "normal"), plan.get("divisor", "distance")
+    levels = []
+    for level in plan["levels"]:
+        directions = "direction" if level["directions"] == 1 else "directions"
+        along = f"{level['directions']} {noise} {directions}"
+        levels.append(f"{along}, {level['difference']} differences over their {divisor}")
+    return "; for each side ".join(levels)
 
 
 @click.command()
