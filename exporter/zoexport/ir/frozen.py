@@ -64,7 +64,7 @@ def content_digest(graph: TrainingGraph, names: list[str], pack: Pack | None = N
     digest.update(json.dumps([form, entries, graph.quantized], sort_keys=True).encode())
     for name in names:
         if name not in graph.parameters and name.rpartition(".")[0] not in graph.quantized:
-            digest.update(graph.weights[name].flatten().view(torch.uint8).numpy())
+            digest.update(graph.weights[name].flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
