@@ -48,13 +48,13 @@ def test_all_weights(compiler: Compiler, name: str, split: str, perturbations: s
 
 
 @pytest.mark.parametrize("perturbations", PERTURBATIONS)
-@pytest.mark.parametrize("name", slow_after(2, ["llama_tied", "gemma3", "qwen2", "gpt2"]))
+@pytest.mark.parametrize("name", slow_after(1, ["llama_tied", "gemma3", "qwen2", "gpt2"]))
 def test_adapters_by_layer(compiler: Compiler, name: str, perturbations: str) -> None:
     settings = {"split": "layer:1", "perturbations": perturbations, "weights": "int4"}
     compare(compiler.bundle(name, "spzo", **settings), steps=8)
 
 
-@pytest.mark.parametrize("name", slow_after(2, ["llama", "gemma3", "phi3", "gpt2"]))
+@pytest.mark.parametrize("name", slow_after(1, ["llama", "gemma3", "phi3", "gpt2"]))
 def test_all_weights_of_other_architectures(compiler: Compiler, name: str) -> None:
     compare(compiler.bundle(name, "spzo", perturbations="1,2", **FULL), steps=4)
 

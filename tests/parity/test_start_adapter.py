@@ -13,6 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 
 import zoexport
 from tests.support.compiled import SEQ, Compiler
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed, fixed_tokens, tiny
 from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError, StateError
@@ -72,7 +73,7 @@ def our_loss(session: Session) -> float:
         return session.evaluate(dataset).loss
 
 
-@pytest.mark.parametrize(("name", "method", "given", "more"), CASES)
+@pytest.mark.parametrize(("name", "method", "given", "more"), slow_after(4, CASES))
 def test_the_loss_is_pefts(
     compiler: Compiler,
     name: str,

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
+from tests.support.tiers import slow_after
 from zoexport.ir.lengths import row_lengths
 from zoexport.parity import parity
 from zoexport.session import Dataset, Session
@@ -71,7 +72,7 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["prge", "mezo"])
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("weights", slow_after(1, ["int4", "fp32"]))
 def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str) -> None:
     bundle = compiler.bundle("qwen2", method, split="layers", queries=2, weights=weights)
     programs = json.loads((bundle / "manifest.json").read_text())["programs"]
