@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zoexport.core.errors import ConfigError
-from zoexport.core.files import atomic_file, hashed, sha256
+from zoexport.core.files import atomic_file, hashed
 from zoexport.fetch import cache_dir
 
 MOST_BYTES = 8 << 30
@@ -66,9 +66,8 @@ def _keep(path: Path, kept: Path) -> None:
     _make_room(kept.parent, size)
     if shutil.disk_usage(kept.parent).free < 2 * size:
         return
-    digest = sha256(path)
-    with atomic_file(kept) as temporary:
-        shutil.copyfile(path, temporary)
+    with atomic_file(kept) as temporary, path.open("rb") as source, temporary.open("wb") as target:
+        digest = hashed(source, target)
     with atomic_file(kept.with_suffix(_DIGEST)) as temporary:
         temporary.write_text(f"{digest}\n", "ascii")
 

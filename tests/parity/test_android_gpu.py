@@ -23,6 +23,7 @@ from tests.support.runner import ran
 from tests.support.sessions import write_examples
 from tests.support.tiers import slow_after
 from tests.support.verbs import run, verb
+from tests.support.vulkan import without_driver
 from zoexport.bench.products import contents
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ZoExportError
@@ -308,11 +309,7 @@ def test_doctor_lists_devices() -> None:
 
 def test_a_machine_without_a_driver_is_one_message(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
-    none = tmp_path / "none.json"
-    none.write_text(
-        json.dumps({"file_format_version": "1.0.0", "ICD": {"library_path": "/none.so"}})
-    )
-    done = in_process(bundle, VK_ICD_FILENAMES=str(none), VK_DRIVER_FILES=str(none))
+    done = in_process(bundle, **without_driver(tmp_path))
     assert done.returncode == 1
     assert "expected a library and a driver of Vulkan 1.1" in done.stderr.splitlines()[-1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.engine_parity import data
 from tests.support.verbs import verb
+from tests.support.vulkan import without_driver
 from zoexport.api import Bundle
 from zoexport.core.errors import ConfigError
 from zoexport.session import Session
@@ -71,14 +71,10 @@ def test_without_a_gpu_the_message_offers_the_cpu_which_then_trains(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = gpu_bundle(compiler)
-    none = tmp_path / "none.json"
-    none.write_text(
-        json.dumps({"file_format_version": "1.0.0", "ICD": {"library_path": "/none.so"}})
-    )
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 3)
-    monkeypatch.setenv("VK_ICD_FILENAMES", str(none))
-    monkeypatch.setenv("VK_DRIVER_FILES", str(none))
+    for name, value in without_driver(tmp_path).items():
+        monkeypatch.setenv(name, value)
     arguments = ["train", bundle, "--data", rows, "--state", tmp_path / "state", "--steps", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "zoexport", *map(str, arguments)],

@@ -63,7 +63,7 @@ def content_digest(graph: TrainingGraph, names: list[str], pack: Pack | None = N
     entries = [dataclasses.astuple(entry) for entry in _entries(graph, names)]
     digest.update(json.dumps([form, entries, graph.quantized], sort_keys=True).encode())
     for name in names:
-        if name not in graph.parameters and name.rpartition(".")[0] not in graph.quantized:
+        if _is_made(graph, name):
             digest.update(graph.weights[name].flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
@@ -159,16 +159,21 @@ def _pieces(
     if reader is None:
         yield name, 0, declared
         return
+    if _is_made(graph, name):
+        yield name, 0, declared
+        return
     source, _, part = name.rpartition(".")
     if source in graph.quantized:
         if part == "codes":
             yield from _quantized(graph, reader, source, pack)
         return
-    if name not in graph.parameters:
-        yield name, 0, declared
-        return
     for begin, end in _ranges(declared):
         yield name, begin, reader.read_rows(name, begin, end)
+
+
+def _is_made(graph: TrainingGraph, name: str) -> bool:
+    """Whether a weight's values are the graph's own, and not read from the model, as they are or to be quantized."""
+    return name not in graph.parameters and name.rpartition(".")[0] not in graph.quantized
 
 
 def _quantized(

@@ -345,24 +345,28 @@ ZO_NATIVE(jintArray, Noise, nativeWords)
   });
 }
 
+namespace {
+
+jfloatArray noise(JNIEnv* env, decltype(&zo_rng_normals) make, jlong seed, jint tensor_id, jint query, jint step,
+                  jlong first, jint count) {
+  return guarded(env, [&]() -> jfloatArray {
+    std::vector<float> made(static_cast<size_t>(count));
+    make(static_cast<uint64_t>(seed), static_cast<uint32_t>(tensor_id), static_cast<uint32_t>(query),
+         static_cast<uint32_t>(step), static_cast<uint64_t>(first), made.size(), made.data());
+    return to_array(env, made.data(), made.size());
+  });
+}
+
+}  // namespace
+
 ZO_NATIVE(jfloatArray, Noise, nativeNormals)
 (JNIEnv* env, jclass, jlong seed, jint tensor_id, jint query, jint step, jlong first, jint count) {
-  return guarded(env, [&]() -> jfloatArray {
-    std::vector<float> normals(static_cast<size_t>(count));
-    zo_rng_normals(static_cast<uint64_t>(seed), static_cast<uint32_t>(tensor_id), static_cast<uint32_t>(query),
-                   static_cast<uint32_t>(step), static_cast<uint64_t>(first), normals.size(), normals.data());
-    return to_array(env, normals.data(), normals.size());
-  });
+  return noise(env, zo_rng_normals, seed, tensor_id, query, step, first, count);
 }
 
 ZO_NATIVE(jfloatArray, Noise, nativeSigns)
 (JNIEnv* env, jclass, jlong seed, jint tensor_id, jint query, jint step, jlong first, jint count) {
-  return guarded(env, [&]() -> jfloatArray {
-    std::vector<float> signs(static_cast<size_t>(count));
-    zo_rng_signs(static_cast<uint64_t>(seed), static_cast<uint32_t>(tensor_id), static_cast<uint32_t>(query),
-                 static_cast<uint32_t>(step), static_cast<uint64_t>(first), signs.size(), signs.data());
-    return to_array(env, signs.data(), signs.size());
-  });
+  return noise(env, zo_rng_signs, seed, tensor_id, query, step, first, count);
 }
 
 ZO_NATIVE(jintArray, Noise, nativePermutation)(JNIEnv* env, jclass, jlong seed, jint epoch, jint count) {
