@@ -36,26 +36,54 @@ void test_a_whole_file() {
   CHECK(read.dispatches.size() == 4 && read.gathers.size() == 1 && read.labels.size() == 1);
   CHECK(!read.inputs[0].in_pool && !read.inputs[0].in_window && read.inputs[3].at == 64);
   // rows, columns, depth, a, b, scales, group, add, bias, out, and the products that are made
-  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 160, 0, 32}));
-  CHECK((read.dispatches[0].constants == std::vector<uint32_t>{0, 2, 0, 1, 0, 1}));
+  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 320, 0, 32}));
+  CHECK((read.dispatches[0].constants == std::vector<uint32_t>{0, 2, 0, 1, 0, 1, 0, 0, 0, 0, 1}));
   CHECK(read.dispatches[1].shader == vulkan::Shader::kRows && read.dispatches[1].pushed[1] == 32);
   CHECK(is_within(*file));
   const struct {
     const char* kind;
     double flops, bytes;
   } expected[] = {
-      // 16 sums of 32 products; rows, 128 weights of 4 bits with 4 scales of 16, biases, results.
-      {"product int4", 2 * 16 * 32, 512 + 64 + 8 + 16 + 64},
+      // 16 sums of 32 products; rows, 128 weights of 4 bits with 4 scales of 16, biases, results of fp16.
+      {"product int4", 2 * 16 * 32, 512 + 64 + 8 + 16 + 32},
       // A sum of 4 columns; one instruction for all, and one for each of 32.
-      {"rows", 4 * (4 + 1 + 32), 512 + 64 + 512},
+      {"rows", 4 * (4 + 1 + 32), 512 + 32 + 512},
       // 10 pairs of each of 2 heads.
       {"attention", 2 * 2 * 10 * (8 + 8), 256 + 128 + 128 + 256 + 32},
-      {"labels", 8 * 4 * 8, 32 + 128 + 16 + 16 + 16 + 128},
+      {"labels", 8 * 4 * 8, 32 + 128 + 16 + 16 + 16 + 64},
   };
   for (size_t i = 0; i < std::size(expected); ++i) {
     const Dispatch& dispatch = read.dispatches[i];
     CHECK(vulkan::kind_name(dispatch.kind) == std::string(expected[i].kind));
     CHECK(dispatch.work.flops == expected[i].flops && dispatch.work.bytes == expected[i].bytes);
+    CHECK(dispatch.has_halves == (dispatch.kind != vulkan::Kind::kAttention));
+  }
+  CHECK(read.has_halves && read.scaled_inputs.empty() && read.scaled_outputs.empty());
+}
+
+// Gradients are brought into the range of fp16 where a program has such tensors, by what they are proportional to.
+void test_what_is_scaled() {
+  for (const bool halves : {true, false}) {
+    ProgramSpec program;
+    program.inputs = {vulkan_files::value("x", "activation", ZO_FLOAT32, {2}),
+                      vulkan_files::value("dy", "output_gradient", ZO_FLOAT32, {2})};
+    program.outputs = {vulkan_files::value("logprobs", "label_logprobs", ZO_FLOAT32, {2}),
+                       vulkan_files::value("dx", "input_gradient", ZO_FLOAT32, {2}),
+                       vulkan_files::value("da", "state_gradient", ZO_FLOAT32, {2})};
+    const std::string to = halves ? R"({"half":20})" : "10";
+    const auto file = vulkan_files::read(
+        vulkan_files::file(16, R"("inputs":[{"pool":0},{"pool":2}],"outputs":[4,6,8],"gathers":[],"calls":[)"
+                               R"({"op":"rows","dims":[1],"reads":[[2,0,0]],"inputs":[2],"constants":[],"outputs":[)" +
+                                   to +
+                                   R"(],"phases":[{"width":2,"once":0,"code":[50,0,0,0,0,0],)"
+                                   R"("results":[["store",0,0]]}]}])"),
+        program);
+    if (CHECK(file.ok())) {
+      const vulkan::Program& read = file->programs.at("p");
+      CHECK(read.has_halves == halves);
+      CHECK(read.scaled_inputs == (halves ? std::vector<size_t>{1} : std::vector<size_t>{}));
+      CHECK(read.scaled_outputs == (halves ? std::vector<size_t>{1, 2} : std::vector<size_t>{}));
+    }
   }
 }
 
@@ -156,12 +184,16 @@ void test_faults() {
       {"\"kind\":\"int4\"", "\"kind\":\"int5\"", "programs.p.calls[0].b.kind"},
       {"\"scales\":64", "\"scales\":76", "programs.p.calls[0].b.scales"},
       {"\"batch\":1,\"rows\":4,\"columns\":4", "\"batch\":2,\"rows\":2,\"columns\":4", "programs.p.calls[0].b"},
-      {"\"out\":160", "\"out\":30", "programs.p.calls[0]"},
+      {"\"out\":{\"half\":320}", "\"out\":{\"half\":61}", "programs.p.calls[0]"},
+      {"\"out\":{\"half\":320}", "\"out\":{\"half\":1017}", "programs.p.calls[0].out.half"},
+      {"\"out\":{\"half\":320}", "\"out\":{}", "programs.p.calls[0].out.half"},
       {"\"dims\":[4]", "\"dims\":[]", "programs.p.calls[1].dims"},
       {"\"dims\":[4]", "\"dims\":[400,400]", "programs.p.calls[1].dims"},
-      {"[4,0,4]]", "[4,345,4]]", "programs.p.calls[1].reads[1]"},
+      {"[4,0,4]]", "[4,0,240]]", "programs.p.calls[1].reads[1]"},
       {"[4,0,4]]", "[4,0]]", "programs.p.calls[1].reads[1]"},
-      {"\"inputs\":[16,160]", "\"inputs\":[16]", "programs.p.calls[1].reads"},
+      {"\"inputs\":[16,{\"half\":320}]", "\"inputs\":[16]", "programs.p.calls[1].reads"},
+      {"[16,{\"half\":320}]", "[16,{\"half\":1033}]", "programs.p.calls[1].inputs[1].half"},
+      {"\"outputs\":[192]", "\"outputs\":[{\"half\":905}]", "programs.p.calls[1].outputs[0].half"},
       {"[50,0,1,0,0,0]", "[50,0,2,0,0,0]", "programs.p.calls[1].phases[0].code[2]"},
       {"[50,0,1,0,0,0]", "[50,40,1,0,0,0]", "programs.p.calls[1].phases[0].code[1]"},
       {"[50,0,1,0,0,0]", "[27,0,1,0,0,0]", "programs.p.calls[1].phases[0].code[0]"},
@@ -177,11 +209,16 @@ void test_faults() {
       {"\"outputs\":[192]", "\"outputs\":[100]", "programs.p.calls[1]"},
       {"\"groups\":1", "\"groups\":3", "programs.p.calls[2].groups"},
       {"\"tokens\":4", "\"tokens\":100", "programs.p.calls[2].q"},
+      {"\"q\":192", "\"q\":{\"half\":384}", "programs.p.calls[2].k"},
+      {"\"lse\":448", "\"lse\":{\"half\":896}", "programs.p.calls[2].lse"},
       {"\"out\":384", "\"out\":190", "programs.p.calls[2]"},
       {"\"tokens\":1,", "\"tokens\":0,", "programs.p.calls[3].tokens"},
       {"\"entries\":4", "\"entries\":5", "programs.p.calls[3].tokens"},
       {"\"weights\":512", "\"weights\":513", "programs.p.calls[3].weights"},
-      {"\"gradient\":480", "\"gradient\":456", "programs.p.calls[3]"},
+      {"\"gradient\":{\"half\":960}", "\"gradient\":{\"half\":913}", "programs.p.calls[3]"},
+      {"\"gradient\":{\"half\":960}", "\"gradient\":{\"half\":1001}", "programs.p.calls[3].gradient.half"},
+      {"\"gradient\":{\"half\":960}", "\"gradient\":{\"half\":-1}", "programs.p.calls[3].gradient.half"},
+      {"\"logits\":192", "\"logits\":{\"half\":384}", "programs.p.calls[3].logits"},
   };
   for (const auto& fault : faults) {
     ProgramSpec program = spec();
@@ -250,6 +287,7 @@ void test_altered_numbers() {
 
 int main() {
   test_a_whole_file();
+  test_what_is_scaled();
   test_deep_products();
   test_submissions();
   test_faults();

@@ -14,6 +14,7 @@
 #include "check.h"
 #include "engines/vulkan/device.h"
 #include "kernels/attention.h"
+#include "kernels/half.h"
 #include "kernels/int4.h"
 #include "kernels/label_logprobs.h"
 #include "rng/normal.h"
@@ -83,6 +84,17 @@ class Pool {
   }
   std::string room(size_t count) { return add(Floats(count, kNan)); }
 
+  // Tensors of fp16, of which the first element may be the second of a word.
+  std::string add_halves(const Floats& values, size_t skipped = 0) {
+    std::vector<uint16_t> halves(2 * ((values.size() + skipped + 1) / 2), 0x7E00);
+    std::transform(values.begin(), values.end(), halves.begin() + static_cast<std::ptrdiff_t>(skipped),
+                   kernels::float_to_half);
+    Floats words(halves.size() / 2);
+    std::memcpy(words.data(), halves.data(), 2 * halves.size());
+    return "{\"half\":" + std::to_string(2 * std::stoul(add(words)) + skipped) + "}";
+  }
+  std::string room_of_halves(size_t count) { return add_halves(Floats(count, kNan), 1); }
+
   // Runs one call, and keeps what the pool holds afterwards.
   void run(const std::string& call, const std::vector<uint8_t>& window = {}, const std::string& inputs = "",
            ProgramSpec spec = {}) {
@@ -100,6 +112,16 @@ class Pool {
     // In as many submissions as there are workgroups: the same bits.
     const Floats apart = ran(*file, before, window, 1e-12);
     CHECK(std::memcmp(words_.data(), apart.data(), 4 * words_.size()) == 0);
+  }
+
+  Floats halves_at(const std::string& place, size_t count) const {
+    const size_t first = std::stoul(place.substr(std::strlen("{\"half\":")));
+    std::vector<uint16_t> halves(2 * words_.size());
+    std::memcpy(halves.data(), words_.data(), 2 * halves.size());
+    Floats found(count);
+    const auto begin = halves.begin() + static_cast<std::ptrdiff_t>(first);
+    std::transform(begin, begin + static_cast<std::ptrdiff_t>(count), found.begin(), kernels::half_to_float);
+    return found;
   }
 
   Floats at(const std::string& place, size_t count) const {
@@ -481,6 +503,113 @@ void test_unpacked_rows() {
   }
 }
 
+Floats rounded(Floats values) {
+  for (float& value : values) {
+    value = kernels::half_to_float(kernels::float_to_half(value));
+  }
+  return values;
+}
+// What rounding a result to fp16 may change, however a device rounds.
+constexpr double kOfHalf = 1.0 / 1024;
+
+// Products of which any tensor is of fp16, in three dispatches too; and what leaves its range.
+void test_products_of_halves() {
+  for (const Shape& s : kShapes) {
+    const Floats a = rounded(noise(1, s.batch * s.rows * s.depth)),
+                 b = rounded(noise(2, s.batch * s.depth * s.columns));
+    const Floats more = rounded(noise(3, s.batch * s.rows * s.columns)), bias = rounded(noise(4, s.columns));
+    Floats expected = multiplied(s, a, b, false, true);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i] += more[i] + bias[i % s.columns];
+    }
+    for (const unsigned halves : {1u, 6u, 16u, 25u, 31u}) {
+      const auto is_half = [&](unsigned which) { return (halves >> which & 1) != 0; };
+      Pool pool;
+      const auto add = [&](unsigned which, const Floats& values) {
+        return is_half(which) ? pool.add_halves(values, which % 2) : pool.add(values);
+      };
+      const std::string x = add(0, a), y = add(1, b), z = add(2, more), w = add(3, bias);
+      const std::string out = is_half(4) ? pool.room_of_halves(expected.size()) : pool.room(expected.size());
+      pool.run(product(s, false, true, x, y, "\"add\":" + z + ",\"bias\":" + w + ",\"out\":" + out));
+      const Floats found = is_half(4) ? pool.halves_at(out, expected.size()) : pool.at(out, expected.size());
+      CHECK(difference(found, expected) < (is_half(4) ? 2 * kOfHalf : 2e-6));
+    }
+  }
+  const Floats large = {300, 300, -300, 1};
+  Pool pool;
+  const std::string x = pool.add_halves(large), out = pool.room_of_halves(4);
+  pool.run(product({1, 4, 1, 1}, false, false, x, pool.add({250}), "\"out\":" + out));
+  CHECK(pool.halves_at(out, 4) == (Floats{kInfinity, kInfinity, -kInfinity, 250}));
+}
+
+void test_attention_of_halves() {
+  const size_t tokens = 37, heads = 3, depth = 20;
+  const Floats q = rounded(noise(1, tokens * heads * depth)), k = rounded(noise(2, tokens * depth)),
+               v = rounded(noise(3, tokens * depth)), dout = rounded(noise(4, q.size()));
+  const std::string sizes = R"("batches":1,"tokens":37,"heads":3,"groups":1,"depth":20,"width":20,"scale":)" +
+                            bits(0.2f) + R"(,"causal":true,"window":0,)";
+  const auto run = [&](Pool& pool, bool halves) {
+    const auto add = [&](const Floats& values) { return halves ? pool.add_halves(values, 1) : pool.add(values); };
+    const auto room = [&](size_t count) { return halves ? pool.room_of_halves(count) : pool.room(count); };
+    const auto at = [&](const std::string& place, size_t count) {
+      return halves ? pool.halves_at(place, count) : pool.at(place, count);
+    };
+    const std::string read = R"("q":)" + add(q) + R"(,"k":)" + add(k) + R"(,"v":)" + add(v);
+    const std::string out = room(q.size()), lse = pool.room(tokens * heads);
+    pool.run(R"({"op":"attention",)" + sizes + read + R"(,"out":)" + out + R"(,"lse":)" + lse + "}");
+    const std::string dq = room(q.size()), dk = room(k.size()), dv = room(v.size());
+    pool.run(R"({"op":"attention_gradient",)" + sizes + read + R"(,"out":)" + out + R"(,"lse":)" + lse +
+             R"(,"gradient":)" + add(dout) + R"(,"dq":)" + dq + R"(,"dk":)" + dk + R"(,"dv":)" + dv + "}");
+    return std::vector<Floats>{at(out, q.size()), at(dq, q.size()), at(dk, k.size()), at(dv, v.size())};
+  };
+  Pool exact, stored;
+  const std::vector<Floats> expected = run(exact, false), found = run(stored, true);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CHECK(difference(found[i], expected[i]) < 3 * kOfHalf);
+  }
+}
+
+// A row program over columns of both types, the gradient of labels, and rows of a table.
+void test_other_halves() {
+  const size_t rows = 5, width = 33;
+  const Floats x = rounded(noise(1, rows * width)), y = noise(2, rows * width);
+  Pool pool;
+  const std::string a = pool.add_halves(x, 1), b = pool.add(y), out = pool.room_of_halves(x.size()),
+                    same = pool.room(x.size());
+  const std::string read = "[33,0,33]";
+  pool.run(R"({"op":"rows","dims":[5],"reads":[)" + read + "," + read + R"(],"inputs":[)" + a + "," + b +
+           R"(],"outputs":[)" + out + "," + same + R"(],"constants":[],"phases":[{"width":33,"once":0,"code":[)" +
+           R"(50,0,0,0,0,0,50,1,1,0,0,0,0,2,0,1,0,0],"results":[["store",2,0],["store",2,1]]}]})");
+  const Floats found = pool.halves_at(out, x.size()), precise = pool.at(same, x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    CHECK(precise[i] == x[i] + y[i]);
+    CHECK(std::fabs(found[i] - precise[i]) <= kOfHalf * std::fabs(precise[i]) + 1e-7);
+  }
+  const size_t vocabulary = 333;
+  const Floats logits = noise(3, vocabulary);
+  Pool labels;
+  Floats token(2);
+  const int64_t label = 7;
+  std::memcpy(token.data(), &label, sizeof(label));
+  ProgramSpec spec;
+  spec.inputs = {value("labels", "label_tokens", ZO_INT64, {1})};
+  const std::string at = labels.add(token), of_logits = labels.add(logits), weights = labels.add({128}),
+                    gradient = labels.room_of_halves(vocabulary), exact = labels.room(vocabulary);
+  for (const std::string& to : {gradient, exact}) {
+    labels.run(R"({"op":"labels","copies":1,"entries":1,"vocabulary":333,"tokens":0,"logits":)" + of_logits +
+                   R"(,"weights":)" + weights + R"(,"logprobs":)" + labels.room(1) + R"(,"is_argmax":)" +
+                   labels.room(1) + R"(,"gradient":)" + to + "}",
+               {}, "{\"pool\":" + at + "}", spec);
+  }
+  CHECK(difference(labels.halves_at(gradient, vocabulary), labels.at(exact, vocabulary)) < kOfHalf);
+  Pool table;
+  Floats codes(1);
+  std::memcpy(codes.data(), "\x01\xFF\x80\x7F", 4);
+  const std::string stored = table.add(codes), numbers = table.room_of_halves(3);
+  table.run(R"({"op":"unpack","rows":1,"width":3,"group":0,"codes":)" + stored + R"(,"out":)" + numbers + "}");
+  CHECK(table.halves_at(numbers, 3) == (Floats{1, -1, -128}));
+}
+
 }  // namespace
 
 int main() {
@@ -492,5 +621,12 @@ int main() {
   test_row_functions();
   test_row_operations();
   test_unpacked_rows();
+  if (device().has_half_storage()) {
+    test_products_of_halves();
+    test_attention_of_halves();
+    test_other_halves();
+  } else {
+    std::printf("without fp16 storage\n");
+  }
   return check::result();
 }

@@ -480,5 +480,7 @@ class Target(Protocol):
     ) -> Lowered:
         """Write the programs into ``folder``."""
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What each program takes once lowered; weights need no values, sizes must be numbers."""

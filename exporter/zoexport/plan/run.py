@@ -172,9 +172,10 @@ class _Planner:
         """What training it takes."""
         # Methods without gradients run the same programs over layers.
         programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
-        key = repr((planned.target.name, programs))
+        key = repr((planned.target.name, planned.config.compute, programs))
         if key not in self._footprints:
-            self._footprints[key] = planned.target.footprints(graph, self._progress)
+            found = planned.target.footprints(graph, planned.config, self._progress)
+            self._footprints[key] = found
         return estimate(
             graph,
             self._footprints[key],

@@ -173,6 +173,16 @@ Status Device::create(VkPhysicalDevice physical, bool timed) {
   const Family family = *compute_family(instance_, physical);  // describe() found it
   family_ = family.number;
   stamp_bits_ = timed ? family.properties.timestampValidBits : 0;
+  VkPhysicalDevice16BitStorageFeatures half_storage{};
+  half_storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
+  VkPhysicalDeviceFeatures2 features{};
+  features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+  features.pNext = &half_storage;
+  instance.GetPhysicalDeviceFeatures2(physical, &features);
+  has_half_storage_ = half_storage.storageBuffer16BitAccess == VK_TRUE;
+  VkPhysicalDevice16BitStorageFeatures wanted{};
+  wanted.sType = half_storage.sType;
+  wanted.storageBuffer16BitAccess = half_storage.storageBuffer16BitAccess;
   const float priority = 1;
   VkDeviceQueueCreateInfo queue{};
   queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
@@ -181,6 +191,7 @@ Status Device::create(VkPhysicalDevice physical, bool timed) {
   queue.pQueuePriorities = &priority;
   VkDeviceCreateInfo info{};
   info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
+  info.pNext = &wanted;
   info.queueCreateInfoCount = 1;
   info.pQueueCreateInfos = &queue;
   const VkResult result = instance.CreateDevice(physical, &info, nullptr, &device_);
@@ -394,15 +405,17 @@ Result<VkDescriptorSet> Device::bind(const Buffer& pool, const Buffer& window, c
 }
 
 Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
-  const PipelineKey key(dispatch.shader, dispatch.constants);
+  const PipelineKey key(dispatch.shader, dispatch.has_halves, dispatch.constants);
   const auto known = pipelines_.find(key);
   if (known != pipelines_.end()) {
     return known->second;
   }
   // A row program is a shader of its own; others are specialized.
   const bool is_rows = dispatch.shader == Shader::kRows;
-  const std::vector<uint32_t> written = is_rows ? row_module(dispatch.constants) : std::vector<uint32_t>();
-  const ShaderCode code = is_rows ? ShaderCode{written.data(), written.size()} : shader_code(dispatch.shader);
+  const std::vector<uint32_t> written =
+      is_rows ? row_module(dispatch.constants, dispatch.has_halves) : std::vector<uint32_t>();
+  const ShaderCode code =
+      is_rows ? ShaderCode{written.data(), written.size()} : shader_code(dispatch.shader, dispatch.has_halves);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
   module_info.codeSize = code.count * sizeof(uint32_t);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Device {
   ~Device();
 
   const std::string& name() const { return name_; }
+  // Whether shaders may read and write fp16 in its buffers.
+  bool has_half_storage() const { return has_half_storage_; }
   // What its buffers take.
   uint64_t bytes() const { return bytes_; }
 
@@ -71,7 +74,7 @@ class Device {
   Result<std::vector<double>> seconds(const Recording& recording) const;
 
  private:
-  using PipelineKey = std::pair<Shader, std::vector<uint32_t>>;
+  using PipelineKey = std::tuple<Shader, bool, std::vector<uint32_t>>;  // the second: has_halves
 
   explicit Device(Instance instance) : instance_(std::move(instance)) {}
   Status create(VkPhysicalDevice physical, bool timed);
@@ -89,6 +92,7 @@ class Device {
   DeviceFunctions vk_;
   std::string name_;
   VkPhysicalDeviceMemoryProperties memory_{};
+  bool has_half_storage_ = false;
   uint32_t family_ = 0;
   uint32_t stamp_bits_ = 0;       // of the device's time that count; 0: it has none, or nobody asks
   double stamp_nanoseconds_ = 0;  // of its unit

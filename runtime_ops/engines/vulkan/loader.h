@@ -13,6 +13,7 @@ namespace vulkan {
   X(DestroyInstance)                        \
   X(EnumeratePhysicalDevices)               \
   X(GetPhysicalDeviceProperties)            \
+  X(GetPhysicalDeviceFeatures2)             \
   X(GetPhysicalDeviceMemoryProperties)      \
   X(GetPhysicalDeviceQueueFamilyProperties) \
   X(CreateDevice)                           \

@@ -60,6 +60,7 @@ class Reader {
     for (const JsonNode& call : node_.member("calls").items()) {
       read_call(call);
     }
+    find_scaled();
     return std::move(program_);
   }
 
@@ -71,6 +72,24 @@ class Reader {
       return 0;
     }
     return static_cast<uint32_t>(node.integer(0, static_cast<int64_t>(program_.words - count)));
+  }
+
+  // Where `count` numbers of the pool begin: a word, or {"half": element} of fp16.
+  Place number_place(const JsonNode& node, uint64_t count) const {
+    if (!node.is_object()) {
+      return {place(node, count), false};
+    }
+    const uint64_t room = 2 * program_.words;
+    if (count > room) {
+      node.problem("a tensor within the pool");
+      return {};
+    }
+    return {static_cast<uint32_t>(node.member("half").integer(0, static_cast<int64_t>(room - count))), true};
+  }
+
+  static Span span_of(const Place& place, uint64_t count) {
+    const uint64_t begin = place.at, of_word = place.is_half ? 2 : 1;
+    return {begin / of_word, parts(begin + count, of_word)};
   }
 
   uint32_t size(const JsonNode& call, const char* key, int64_t least = 1, int64_t most = kMostWords) const {
@@ -120,6 +139,27 @@ class Reader {
       node.problem("a multiple of 4");
     }
     return at;
+  }
+
+  // Gradients of a call are proportional to the gradient that it is given or, of the head, to the labels' weights.
+  void find_scaled() {
+    const auto with = [](const std::vector<ValueSpec>& values, const char* role, const char* other) {
+      std::vector<size_t> found;
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (values[i].dtype == ZO_FLOAT32 && (values[i].role == role || values[i].role == other)) {
+          found.push_back(i);
+        }
+      }
+      return found;
+    };
+    program_.has_halves = std::any_of(program_.dispatches.begin(), program_.dispatches.end(),
+                                      [](const Dispatch& dispatch) { return dispatch.has_halves; });
+    if (program_.has_halves) {
+      program_.scaled_outputs = with(spec_.outputs, "input_gradient", "state_gradient");
+    }
+    if (!program_.scaled_outputs.empty()) {
+      program_.scaled_inputs = with(spec_.inputs, "output_gradient", "label_weights");
+    }
   }
 
   void read_outputs() {
@@ -233,6 +273,25 @@ class Reader {
     return at;
   }
 
+  // Likewise of `count` numbers, which may be of fp16.
+  Place reads_numbers(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch,
+                      bool optional = false) const {
+    if (optional && !call.has(key)) {
+      return {kNone, false};
+    }
+    const Place found = number_place(call.member(key), count);
+    dispatch.reads.push_back(span_of(found, count));
+    dispatch.has_halves |= found.is_half;
+    return found;
+  }
+  Place writes_numbers(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch) const {
+    const Place found = number_place(call.member(key), count);
+    dispatch.writes.push_back(span_of(found, count));
+    dispatch.has_halves |= found.is_half;
+    return found;
+  }
+  static double bytes_of_numbers(const Place& place, uint64_t count) { return (place.is_half ? 2 : 4) * real(count); }
+
   static void set_groups(Dispatch& dispatch, uint64_t x, uint64_t y, uint64_t z) {
     const uint64_t groups[] = {x, y, z};
     for (size_t i = 0; i < 3; ++i) {
@@ -243,6 +302,7 @@ class Reader {
   struct Matrix {
     uint32_t from = kPool;
     uint32_t at = 0;
+    bool is_half = false;
     uint32_t scales = 0;
     uint32_t group = 1;
   };
@@ -252,10 +312,12 @@ class Reader {
                      Dispatch& dispatch) const {
     const JsonNode node = call.member(key);
     Matrix matrix;
-    if (!node.is_object()) {
+    if (!node.is_object() || node.has("half")) {
       const uint64_t count = size_product(batch, size_product(rows, width));
-      matrix.at = reads(call, key, count, dispatch);
-      dispatch.work.bytes += 4 * real(count);
+      const Place place = reads_numbers(call, key, count, dispatch);
+      matrix.at = place.at;
+      matrix.is_half = place.is_half;
+      dispatch.work.bytes += bytes_of_numbers(place, count);
       return matrix;
     }
     const std::string kind = node.member("kind").text();
@@ -313,22 +375,26 @@ class Reader {
       call.member("a").problem("numbers of the pool, or fp32 weights beside numbers of the pool");
     }
     const uint64_t results = size_product(batch, size_product(rows, columns));
-    const uint32_t add_at = reads(call, "add", results, dispatch, true);
-    const uint32_t bias = reads(call, "bias", columns, dispatch, true);
-    const uint32_t out = writes(call, "out", results, dispatch);
+    const Place added = reads_numbers(call, "add", results, dispatch, true);
+    const Place bias = reads_numbers(call, "bias", columns, dispatch, true);
+    const Place out = writes_numbers(call, "out", results, dispatch);
     const double matrices = dispatch.work.bytes;
     set_groups(dispatch, parts(columns, kProductColumns), parts(rows, kProductRows), batch);
     for (uint32_t first = 0; first < depth; first += kMostDepth) {
       Dispatch part = dispatch;
       // What the dispatch before has made is added like another tensor, element by element in its place.
-      const uint32_t before = first == 0 ? add_at : out;
-      const bool has_bias = first == 0 && bias != kNone;
+      const Place before = first == 0 ? added : out;
+      const bool adds = before.at != kNone, has_bias = first == 0 && bias.at != kNone;
       const uint32_t past = std::min(depth - first, kMostDepth) + first;
-      part.constants = {a.from, b.from, turned_a, turned_b, before != kNone, has_bias};
-      part.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, before, bias, out, first, past};
+      part.constants = {a.from, b.from, turned_a, turned_b, adds, has_bias};
+      if (part.has_halves) {
+        part.constants.insert(part.constants.end(), {a.is_half, b.is_half, before.is_half, bias.is_half, out.is_half});
+      }
+      part.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, before.at, bias.at, out.at, first, past};
       part.work.flops = 2 * real(results) * (past - first);
-      part.work.bytes = matrices * (past - first) / depth + 4 * real(results) * (before != kNone ? 2 : 1) +
-                        (has_bias ? 4 * real(columns) : 0);
+      part.work.bytes = matrices * (past - first) / depth + bytes_of_numbers(out, results) +
+                        (adds ? bytes_of_numbers(before, results) : 0) +
+                        (has_bias ? bytes_of_numbers(bias, columns) : 0);
       if (!add(call, std::move(part))) {
         return;
       }
@@ -347,8 +413,9 @@ class Reader {
     }
     const uint32_t codes = reads(call, "codes", group > 0 ? elements / 8 : parts(elements, 4), dispatch);
     const uint32_t scales = group > 0 ? reads(call, "scales", parts(elements / group, 2), dispatch) : 0;
-    const uint32_t out = writes(call, "out", elements, dispatch);
-    dispatch.pushed = {static_cast<uint32_t>(elements), codes, scales, std::max<uint32_t>(group, 1), out};
+    const Place out = writes_numbers(call, "out", elements, dispatch);
+    dispatch.constants.push_back(out.is_half);
+    dispatch.pushed = {static_cast<uint32_t>(elements), codes, scales, std::max<uint32_t>(group, 1), out.at};
     set_groups(dispatch, std::min<uint64_t>(parts(elements, kUnpackThreads), kMostUnpackGroups), 1, 1);
     add(call, std::move(dispatch));
   }
@@ -369,9 +436,23 @@ class Reader {
     };
     Dispatch first{Shader::kAttention};
     first.kind = gradient ? Kind::kAttentionGradient : Kind::kAttention;
-    const uint32_t q = reads(call, "q", tensor(heads, depth), first);
-    const uint32_t k = reads(call, "k", tensor(groups, depth), first);
-    const uint32_t v = reads(call, "v", tensor(groups, width), first);
+    const Place of_q = reads_numbers(call, "q", tensor(heads, depth), first);
+    // One shader reads and writes all of them alike.
+    const auto alike = [&](const char* key, const Place& place) {
+      if (place.is_half != of_q.is_half) {
+        call.member(key).problem("a tensor of fp16 or fp32, as q is");
+      }
+      return place.at;
+    };
+    const auto reads_alike = [&](const char* key, uint64_t count, Dispatch& dispatch) {
+      return alike(key, reads_numbers(call, key, count, dispatch));
+    };
+    const auto writes_alike = [&](const char* key, uint64_t count, Dispatch& dispatch) {
+      return alike(key, writes_numbers(call, key, count, dispatch));
+    };
+    const uint32_t q = of_q.at;
+    const uint32_t k = reads_alike("k", tensor(groups, depth), first);
+    const uint32_t v = reads_alike("v", tensor(groups, width), first);
     const uint32_t bias = reads(call, "bias", rows, first, true);
     const uint64_t outs = tensor(heads, width);
     // Two operations for each pair of a query and a key that it sees.
@@ -380,8 +461,9 @@ class Reader {
         2 * real(batches) * heads * (causal ? seen * (seen + 1) / 2 + (tokens - seen) * seen : real(tokens) * tokens);
     const std::vector<uint32_t> sizes = {tokens, heads, groups, depth, width, scale, causal, window, q, k, v, bias};
     first.pushed = sizes;
+    first.constants = {of_q.is_half};
     if (!gradient) {
-      first.pushed.push_back(writes(call, "out", outs, first));
+      first.pushed.push_back(writes_alike("out", outs, first));
       first.pushed.push_back(writes(call, "lse", tensor(heads, 1), first));
       set_groups(first, parts(tokens, kTile), heads, size_product(batches, parts(width, kSlice)));
       first.work.flops = pairs * (real(parts(width, kSlice)) * depth + width);
@@ -389,19 +471,19 @@ class Reader {
       return;
     }
     first.shader = Shader::kAttentionGradient;
-    first.pushed.push_back(reads(call, "out", outs, first));
+    first.pushed.push_back(reads_alike("out", outs, first));
     first.pushed.push_back(reads(call, "lse", tensor(heads, 1), first));
-    first.pushed.push_back(reads(call, "gradient", outs, first));
+    first.pushed.push_back(reads_alike("gradient", outs, first));
     Dispatch second = first;
-    const uint32_t dq = writes(call, "dq", tensor(heads, depth), first);
-    const uint32_t dk = writes(call, "dk", tensor(groups, depth), second);
-    const uint32_t dv = writes(call, "dv", tensor(groups, width), second);
+    const uint32_t dq = writes_alike("dq", tensor(heads, depth), first);
+    const uint32_t dk = writes_alike("dk", tensor(groups, depth), second);
+    const uint32_t dv = writes_alike("dv", tensor(groups, width), second);
     for (Dispatch* dispatch : {&first, &second}) {
       dispatch->pushed.insert(dispatch->pushed.end(), {dq, dk, dv});
     }
     const double scores = real(depth) + width;  // and the gradients of probabilities
     const uint64_t slices[] = {parts(depth, kSlice), parts(std::max(depth, width), kSlice)};
-    first.constants = {0, 0};
+    first.constants = {of_q.is_half, 0, 0};
     first.pushed.insert(first.pushed.end(), {0, 0});
     first.work.flops = pairs * (real(slices[0]) * scores + depth);
     set_groups(first, parts(tokens, kTile), heads, size_product(batches, slices[0]));
@@ -414,7 +496,7 @@ class Reader {
     for (uint32_t head = 0, past = 0; head < of_group; head = past) {
       past = static_cast<uint32_t>(std::min<uint64_t>(head + at_once, of_group));
       Dispatch part = second;
-      part.constants = {1, head > 0};
+      part.constants = {of_q.is_half, 1, head > 0};
       part.pushed.insert(part.pushed.end(), {head, past});
       part.work.flops = pairs * (real(slices[1]) * scores + depth + width) * (past - head) / of_group;
       if (!add(call, std::move(part))) {
@@ -444,7 +526,9 @@ class Reader {
                        gradient ? reads(call, "weights", rows, dispatch) : kNone};
     dispatch.pushed.push_back(writes(call, "logprobs", rows, dispatch));
     dispatch.pushed.push_back(writes(call, "is_argmax", rows, dispatch));
-    dispatch.pushed.push_back(gradient ? writes(call, "gradient", logits, dispatch) : kNone);
+    const Place slopes = gradient ? writes_numbers(call, "gradient", logits, dispatch) : Place{kNone, false};
+    dispatch.pushed.push_back(slopes.at);
+    dispatch.constants.push_back(slopes.is_half);
     program_.labels.push_back({tokens, vocabulary});
     set_groups(dispatch, rows, 1, 1);
     add(call, std::move(dispatch));

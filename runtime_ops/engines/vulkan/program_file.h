@@ -21,6 +21,12 @@ inline constexpr uint64_t kMostBytes = uint64_t{1} << 27;
 inline constexpr size_t kMostWindows = 16;
 inline constexpr size_t kMostPushed = 32;  // words of push constants: what every device takes
 
+// A tensor of the pool: its first word or, of fp16, its first element.
+struct Place {
+  uint32_t at = 0;
+  bool is_half = false;
+};
+
 // Words of the pool, from the first to before the last.
 struct Span {
   uint64_t begin;
@@ -62,6 +68,7 @@ struct Dispatch {
   std::vector<Span> writes = {};
   Kind kind = Kind::kProduct;
   Work work = {};
+  bool has_halves = false;  // among its tensors: the shader that is compiled for these
 };
 
 // Where an input is copied to before the dispatches.
@@ -90,7 +97,11 @@ struct LabelInput {
 };
 
 struct Program {
-  uint64_t words = 0;  // of the pool
+  uint64_t words = 0;       // of the pool
+  bool has_halves = false;  // tensors of fp16
+  // Of a program with such tensors that makes gradients: inputs and outputs that are proportional, so that the former may be
+  // multiplied by what brings the gradients between them into the range of fp16, and the latter divided by it.
+  std::vector<size_t> scaled_inputs, scaled_outputs;
   std::vector<InputPlace> inputs;
   std::vector<uint32_t> outputs;  // the word at which each begins
   std::vector<Gather> gathers;

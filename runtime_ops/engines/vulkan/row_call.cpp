@@ -30,7 +30,7 @@ class RowReader {
     const std::vector<JsonNode> phases = limited(call_.member("phases"), 1, kMostPhases);
     outputs_ = limited(call_.member("outputs"), 1, kMostSteps);
     stored_.assign(outputs_.size(), false);
-    places_.assign(outputs_.size(), 0);
+    places_.assign(outputs_.size(), Place{});
     program_.push_back(static_cast<uint32_t>(phases.size()));
     for (const JsonNode& phase : phases) {
       read_phase(phase);
@@ -38,7 +38,9 @@ class RowReader {
     if (std::find(stored_.begin(), stored_.end(), false) != stored_.end()) {
       call_.member("outputs").problem("outputs that are stored");
     }
-    code_.insert(code_.end(), places_.begin(), places_.end());
+    for (const Place& place : places_) {
+      code_.push_back(place.at);
+    }
     dispatch_.constants = std::move(program_);
     uint64_t lanes = kLeastLanes;
     while (lanes < kThreads && lanes < widest_) {
@@ -61,6 +63,20 @@ class RowReader {
       items.clear();
     }
     return items;
+  }
+
+  // A tensor of the pool that begins at a word, or at an element of fp16; and below what its elements are.
+  struct Room {
+    Place place;
+    uint64_t end;
+    uint64_t of_word;  // elements
+  };
+  Room room(const JsonNode& node, uint64_t count) const {
+    const bool is_half = node.is_object();
+    const uint64_t end = words_ * (is_half ? 2 : 1);
+    const int64_t most = static_cast<int64_t>(end) - static_cast<int64_t>(std::min(count, end));
+    const int64_t at = is_half ? node.member("half").integer(0, most) : node.integer(0, most);
+    return {{static_cast<uint32_t>(at), is_half}, end, is_half ? uint64_t{2} : uint64_t{1}};
   }
 
   int64_t most_words() const { return static_cast<int64_t>(words_); }
@@ -99,7 +115,8 @@ class RowReader {
       }
       const auto width = static_cast<uint64_t>(numbers[0].integer(1, most_words()));
       const auto offset = static_cast<uint64_t>(numbers[1].integer(0, most_words()));
-      uint64_t end = size_sum(static_cast<uint64_t>(inputs[i].integer(0, most_words())), offset);
+      const Room from = room(inputs[i], 0);
+      uint64_t end = size_sum(from.place.at, offset);
       const uint64_t begin = end;
       uint64_t apart = width;  // words, as rows that do not overlap have
       for (size_t d = 0; d < dims_.size(); ++d) {
@@ -109,14 +126,15 @@ class RowReader {
         strides.push_back(static_cast<uint32_t>(stride));
       }
       end = size_sum(end, width);
-      if (end > words_) {
+      if (end > from.end) {
         items[i].problem("rows within the pool");
         return;
       }
       code_.push_back(static_cast<uint32_t>(begin));
-      program_.push_back(static_cast<uint32_t>(width));
-      dispatch_.reads.push_back({begin, end});
-      dispatch_.work.bytes += 4 * static_cast<double>(std::min(apart, end - begin));
+      program_.insert(program_.end(), {static_cast<uint32_t>(width), from.place.is_half});
+      dispatch_.has_halves |= from.place.is_half;
+      dispatch_.reads.push_back({begin / from.of_word, (end + from.of_word - 1) / from.of_word});
+      dispatch_.work.bytes += 4 * static_cast<double>(std::min(apart, end - begin)) / static_cast<double>(from.of_word);
     }
     read_count_ = items.size();
     code_.insert(code_.end(), strides.begin(), strides.end());
@@ -225,16 +243,18 @@ class RowReader {
       return false;
     }
     stored_[number] = true;
-    const uint64_t words = size_product(rows_, width);
-    if (words > words_) {
+    const uint64_t count = size_product(rows_, width);
+    const Room to = room(outputs_[number], count);
+    if (count > to.end) {
       result.problem("an output within the pool");
       return false;
     }
-    const auto to = static_cast<uint64_t>(outputs_[number].integer(0, static_cast<int64_t>(words_ - words)));
-    dispatch_.writes.push_back({to, to + words});
-    dispatch_.work.bytes += 4 * static_cast<double>(words);
-    places_[number] = static_cast<uint32_t>(to);
-    program_.insert(program_.end(), {kRowStore, value, static_cast<uint32_t>(number)});
+    dispatch_.has_halves |= to.place.is_half;
+    dispatch_.writes.push_back({to.place.at / to.of_word, (to.place.at + count + to.of_word - 1) / to.of_word});
+    dispatch_.work.bytes += 4 * static_cast<double>(count) / static_cast<double>(to.of_word);
+    places_[number] = to.place;
+    const uint32_t store = to.place.is_half ? kRowStoreHalf : kRowStore;
+    program_.insert(program_.end(), {store, value, static_cast<uint32_t>(number)});
     return false;
   }
 
@@ -250,7 +270,7 @@ class RowReader {
   size_t constant_count_ = 0;
   std::vector<JsonNode> outputs_;
   std::vector<bool> stored_;
-  std::vector<uint32_t> places_;  // of outputs
+  std::vector<Place> places_;  // of outputs
   std::bitset<kRowRegisters> written_;
   std::bitset<kRowReductions> reduced_;
 };

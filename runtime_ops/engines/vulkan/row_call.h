@@ -13,12 +13,12 @@ inline constexpr size_t kRowRegisters = 40, kRowReductions = 16;
 inline constexpr uint32_t kRowLoad = 50, kRowChoose = 51;
 inline constexpr uint32_t kRowConstant = uint32_t{1} << 30, kRowReduced = uint32_t{1} << 29;
 // Kinds of results.
-inline constexpr uint32_t kRowStore = 0, kRowSum = 1, kRowMax = 2;
+inline constexpr uint32_t kRowStore = 0, kRowSum = 1, kRowMax = 2, kRowStoreHalf = 3;
 
 // How many operands an instruction of this opcode has; 0 where there is none, and of kRowLoad.
 size_t row_operands(int64_t op);
 
-// A dispatch of the call. Its `constants` are the program: how many reads and the width of each, how many constants and their
+// A dispatch of the call. Its `constants` are the program: how many reads, and of each the width and whether it is of fp16, how many constants and their
 // bits, how many phases, and of each width, how many of its instructions run once, how many there are, and results, the
 // instructions (op, dst, a, b, c, d) and the results (kind, operand, target). `code` gets what depends on places: rank, dims,
 // how many reads, where each begins, their strides, where each output begins. `words` are those of the pool. Problems go to

@@ -66,7 +66,7 @@ struct Parts {
           (operands[2] != 0 ? type_int : type_uint) = operands[0];
           break;
         case kTypeFloat:
-          type_float = operands[0];
+          type_float = operands[1] == 32 ? operands[0] : type_float;
           break;
         case kTypePointer:
           if (operands[1] == kStorageFunction) {
@@ -107,6 +107,7 @@ class Writer {
     const size_t reads = *next_++;
     for (size_t i = 0; i < reads; ++i) {
       widths_.push_back(*next_++);
+      are_halves_.push_back(*next_++);
     }
     const size_t constants = *next_++;
     for (size_t i = 0; i < constants; ++i) {
@@ -180,7 +181,7 @@ class Writer {
         place = fresh();
         append(body_, kIAdd, {parts_.type_int, place, column, number(b)});
       }
-      made = call("load_of", type, {begins_[a], place, number(widths_[a])});
+      made = call(are_halves_[a] != 0 ? "load_half_of" : "load_of", type, {begins_[a], place, number(widths_[a])});
     } else if (op == kRowChoose) {
       made = call("choose_of", type, {operand(a), operand(b), column, number(c), number(d)});
     } else {
@@ -194,6 +195,8 @@ class Writer {
     registers_[step[1]] = made;
   }
 
+  static bool is_store(uint32_t kind) { return kind == kRowStore || kind == kRowStoreHalf; }
+
   void write_phase(uint32_t lane) {
     const uint32_t width = next_[0], once = next_[1], steps = next_[2], results = next_[3];
     const uint32_t* const code = next_ + 4;
@@ -205,8 +208,8 @@ class Writer {
     Words sums;
     for (uint32_t k = 0; k < results; ++k) {
       const uint32_t kind = result[size_t{3} * k];
-      sums.push_back(kind == kRowStore ? 0 : variable(parts_.type_float));
-      if (kind != kRowStore) {
+      sums.push_back(is_store(kind) ? 0 : variable(parts_.type_float));
+      if (!is_store(kind)) {
         append(body_, kStore, {sums[k], constant(parts_.type_float, kind == kRowMax ? 0xFF800000u : 0u)});
       }
     }
@@ -227,8 +230,9 @@ class Writer {
     for (uint32_t k = 0; k < results; ++k) {
       const uint32_t kind = result[size_t{3} * k], value = operand(result[size_t{3} * k + 1]),
                      to = result[size_t{3} * k + 2];
-      if (kind == kRowStore) {
-        call("store_of", parts_.type_void, {constant(parts_.type_uint, to), number(width), column, value});
+      if (is_store(kind)) {
+        call(kind == kRowStoreHalf ? "store_half_of" : "store_of", parts_.type_void,
+             {constant(parts_.type_uint, to), number(width), column, value});
       } else {
         const uint32_t before = load(parts_.type_float, sums[k]);
         append(body_, kStore, {sums[k], call(kind == kRowMax ? "op_4" : "op_0", parts_.type_float, {before, value})});
@@ -241,7 +245,7 @@ class Writer {
     append(body_, kLabel, {after});
     for (uint32_t k = 0; k < results; ++k) {
       const uint32_t kind = result[size_t{3} * k];
-      if (kind != kRowStore) {
+      if (!is_store(kind)) {
         const uint32_t own = load(parts_.type_float, sums[k]);
         reduced_[result[size_t{3} * k + 2]] =
             call(kind == kRowMax ? "greatest_of" : "total_of", parts_.type_float, {own});
@@ -269,7 +273,7 @@ class Writer {
   Parts parts_;
   Words declared_, variables_, body_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> known_;  // constants, by type and bits
-  Words widths_, constants_, begins_;
+  Words widths_, are_halves_, constants_, begins_;
   uint32_t column_ = 0;
   uint32_t registers_[kRowRegisters] = {};
   uint32_t reduced_[kRowReductions] = {};
@@ -277,8 +281,8 @@ class Writer {
 
 }  // namespace
 
-std::vector<uint32_t> row_module(const std::vector<uint32_t>& phases) {
-  return Writer(phases, Parts(shader_code(Shader::kRows))).write();
+std::vector<uint32_t> row_module(const std::vector<uint32_t>& phases, bool has_halves) {
+  return Writer(phases, Parts(shader_code(Shader::kRows, has_halves))).write();
 }
 
 }  // namespace vulkan

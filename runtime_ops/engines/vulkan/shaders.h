@@ -14,7 +14,8 @@ struct ShaderCode {
   size_t count;
 };
 
-ShaderCode shader_code(Shader shader);
+// `has_halves`: the one for tensors of fp16.
+ShaderCode shader_code(Shader shader, bool has_halves);
 
 }  // namespace vulkan
 }  // namespace zoexport

@@ -1,5 +1,7 @@
 // Programs of a bundle on a GPU, through Vulkan: each is recorded once and submitted as one, over memory that was planned
 // when it was compiled.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <limits>
@@ -62,6 +64,71 @@ class VulkanEngine : public Engine {
              const std::vector<Tensor>& outputs) override {
     Loaded& loaded = *loaded_.at(program.file);
     const vulkan::Program& planned = loaded.file.programs.at(program.method);
+    const Range range = range_of(planned, inputs);
+    for (int exponent = range.exponent;; exponent -= kSmaller) {
+      ZO_TRY(run_once(program, loaded, planned, inputs, outputs, exponent));
+      if (!planned.has_halves || !range.is_finite || are_finite(outputs)) {
+        return {};
+      }
+      if (planned.scaled_inputs.empty() || range.exponent - exponent >= kSmaller * kMostTries) {
+        return Failure{ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")",
+                       "a result that is infinite or no number", "numbers that fp16 holds, up to 65504",
+                       "Compile the bundle with compute=fp32; what was trained is kept."};
+      }
+    }
+  }
+
+  const std::vector<KernelCost>& kernel_costs() const override { return costs_; }
+  uint64_t device_bytes() const override { return device_->bytes(); }
+
+ private:
+  // Gradients come to a program with their largest number between 2^7 and 2^8: what is 2^-22 of it is still a normal number
+  // of fp16, and between its calls they may grow 256 times. Where they grow more, the program runs again with smaller ones.
+  static constexpr int kLargest = 8, kSmaller = 6, kMostTries = 4;
+
+  // Of the numbers that a program is given: the power of two for its gradients, and whether all are finite.
+  struct Range {
+    int exponent = 0;
+    bool is_finite = true;
+  };
+  static Range range_of(const vulkan::Program& program, const std::vector<Tensor>& inputs) {
+    Range range;
+    if (!program.has_halves) {
+      return range;
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      range.is_finite = range.is_finite && (!program.inputs[i].in_pool || is_finite(inputs[i]));
+    }
+    float most = 0;
+    for (const size_t number : program.scaled_inputs) {
+      const auto* values = static_cast<const float*>(inputs[number].data);
+      for (size_t i = 0; i < inputs[number].bytes / sizeof(float); ++i) {
+        most = std::max(most, std::fabs(values[i]));
+      }
+    }
+    if (range.is_finite && most > 0) {
+      range.exponent = std::clamp(kLargest - 1 - std::ilogb(most), -100, 100);
+    }
+    return range;
+  }
+  static bool is_finite(const Tensor& tensor) {
+    const auto* values = static_cast<const float*>(tensor.data);
+    const size_t count = tensor.dtype == ZO_FLOAT32 && values != nullptr ? tensor.bytes / sizeof(float) : 0;
+    return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
+  }
+  static bool are_finite(const std::vector<Tensor>& tensors) {
+    return std::all_of(tensors.begin(), tensors.end(), is_finite);
+  }
+  static void scale(const std::vector<size_t>& which, size_t number, float* values, size_t count, int exponent) {
+    if (exponent != 0 && std::find(which.begin(), which.end(), number) != which.end()) {
+      const float factor = std::ldexp(1.0f, exponent);
+      std::for_each(values, values + count, [&](float& value) { value *= factor; });
+    }
+  }
+
+  // With inputs that may be scaled by 2^exponent, and outputs back.
+  Status run_once(const ProgramSpec& program, Loaded& loaded, const vulkan::Program& planned,
+                  const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs, int exponent) {
     for (const vulkan::LabelInput& labels : planned.labels) {
       const Tensor& input = inputs[labels.input];
       const auto* tokens = static_cast<const int64_t*>(input.data);
@@ -73,7 +140,9 @@ class VulkanEngine : public Engine {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const vulkan::InputPlace& place = planned.inputs[i];
       if (place.in_pool) {
-        std::memcpy(loaded.pool.data + uint64_t{place.word} * 4, inputs[i].data, inputs[i].bytes);
+        uint8_t* to = loaded.pool.data + uint64_t{place.word} * 4;
+        std::memcpy(to, inputs[i].data, inputs[i].bytes);
+        scale(planned.scaled_inputs, i, reinterpret_cast<float*>(to), inputs[i].bytes / sizeof(float), exponent);
       }
       if (place.in_window) {
         bring(loaded, place, inputs[i]);
@@ -85,15 +154,13 @@ class VulkanEngine : public Engine {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].data != nullptr) {
         std::memcpy(outputs[i].data, loaded.pool.data + uint64_t{planned.outputs[i]} * 4, outputs[i].bytes);
+        scale(planned.scaled_outputs, i, static_cast<float*>(outputs[i].data), outputs[i].bytes / sizeof(float),
+              -exponent);
       }
     }
     return {};
   }
 
-  const std::vector<KernelCost>& kernel_costs() const override { return costs_; }
-  uint64_t device_bytes() const override { return device_->bytes(); }
-
- private:
   Status count(const std::vector<vulkan::Dispatch>& dispatches, const Device::Recording& recording) {
     ZO_ASSIGN(seconds, device_->seconds(recording));
     for (size_t i = 0; i < dispatches.size(); ++i) {
@@ -122,6 +189,15 @@ class VulkanEngine : public Engine {
     ZO_ASSIGN(opened, files_.open(program.file));
     ZO_ASSIGN(text, opened.read());
     ZO_ASSIGN(file, vulkan::read_program_file(text, opened.path(), programs));
+    const bool has_halves = std::any_of(file.programs.begin(), file.programs.end(),
+                                        [](const auto& named) { return named.second.has_halves; });
+    if (has_halves && !device_->has_half_storage()) {
+      return Failure{ZO_ENGINE_ERROR, opened.path(),
+                     "tensors of fp16, on " + device_->name() + ", which has none in buffers",
+                     "a device with storageBuffer16BitAccess",
+                     "Compile the bundle with compute=fp32, choose another device by ZOEXPORT_VULKAN_DEVICE, or the "
+                     "CPU's engine ('--engine executorch')."};
+    }
     auto loaded = std::make_unique<Loaded>();
     ZO_ASSIGN(pool, device_->make_buffer(4 * file.words));
     ZO_ASSIGN(code, device_->make_buffer(4 * file.code.size()));

@@ -120,7 +120,7 @@ def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_
     assert length is not None
     captured = build.captured(model, length, 32, lambda *_: None)
     graph = build.sized_graph(planned, model, captured, lambda *_: None)
-    found = planned.target.footprints(graph, lambda *_: None)
+    found = planned.target.footprints(graph, planned.config, lambda *_: None)
     planned.target.lower(graph, planned.config, tmp_path, lambda *_: None)
     program = deserialize_pte_binary((tmp_path / "model.pte").read_bytes()).program
     sizes = {plan.name: sum(plan.non_const_buffer_sizes) for plan in program.execution_plan}
@@ -130,7 +130,7 @@ def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_
     assert max(sizes.values()) > 0
     # A second variant of the same captured graph.
     again = build.sized_graph(planned, model, captured, lambda *_: None)
-    assert planned.target.footprints(again, lambda *_: None) == found
+    assert planned.target.footprints(again, planned.config, lambda *_: None) == found
 
 
 @pytest.mark.slow

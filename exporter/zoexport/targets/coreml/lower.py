@@ -13,8 +13,8 @@ from coremltools.converters.mil.mil import Function
 from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import Lowered, LoweredGenerating, Program, Progress, TrainingGraph
-from zoexport.ir.graphs import aten, copy_program, identifier, is_call
+from zoexport.core.types import Lowered, LoweredGenerating, Progress, TrainingGraph
+from zoexport.ir.graphs import copy_program, identifier
 from zoexport.ir.noise import without_noise
 from zoexport.targets.cached_attention import write_cached_attention
 from zoexport.targets.coreml.filling import Converted, PackageFiller
@@ -24,13 +24,11 @@ from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
 from zoexport.targets.coreml_parts import MINIMUM_OS, Part, packing_of, parts_of, stage_parts
 from zoexport.targets.entries import program_entry
+from zoexport.targets.kinks import WIDE, has_kink
 
 PACKAGE = "model.mlpackage"
 SPECIFICATION = f"{PACKAGE}/Data/com.apple.CoreML/model.mlmodel"
 _NOTE = "A Core ML package for iOS 18 and macOS 15; compared op by op by an evaluator, and not run by Core ML"
-
-_WIDE = "Layers with ReLU compute in fp32: rounding across its kink changes gradients by percents"
-_KINKS = (aten.relu, aten.clamp, aten.le, aten.gt)
 
 
 def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool) -> Lowered:
@@ -58,7 +56,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
         delegates={entry["name"]: [] for entry in entries},
         fallback_ops={entry["name"]: {} for entry in entries},
         packing=packing_of(graph, "fp16" if half else "fp32"),
-        notes=[_NOTE, *([_WIDE] if wide else [])],
+        notes=[_NOTE, *([WIDE] if wide else [])],
         minimum_os=MINIMUM_OS,
         tools=("coremltools",),
     )
@@ -165,8 +163,3 @@ def write_package(path: Path, functions: Mapping[str, Function]) -> None:
             skip_model_load=True,
         )
     model.save(str(path))
-
-
-def has_kink(program: Program) -> bool:
-    """Whether a program, or what it is the gradient of, has an operator whose slope jumps."""
-    return any(is_call(node, *_KINKS) for node in program.module.graph.nodes)

@@ -92,7 +92,9 @@ class CoremlTarget:
         half = config.compute == "fp16"
         return lower_generating(graph, folder, progress, half=half, staged=config.staged)
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What the tensors of each program take: an estimate, as Core ML does not say what it plans."""
         from zoexport.ir.liveness import live_footprint
 

@@ -73,7 +73,9 @@ class CoremlDelegateTarget:
 
         return lower_coreml_delegate(graph, folder, progress)
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What the tensors of each program take: an estimate, as Core ML does not say what it plans."""
         from zoexport.ir.liveness import live_footprint
 

@@ -88,7 +88,9 @@ class MlxTarget:
 
         return lower_generating(graph, folder, progress)
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What MLX holds at once of each program: an estimate, as MLX plans nothing beforehand."""
         from zoexport.targets.mlx.footprints import footprint
 

@@ -126,7 +126,9 @@ class QnnTarget:
 
         return lower_qnn(graph, config, folder, progress)
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What ExecuTorch plans for each program on the CPU's side; QNN does not say what the HTP takes."""
         from zoexport.targets.executorch.footprints import whole_footprint
 

@@ -109,6 +109,7 @@ class Calls:
         program: as it was fused.
         gathers, calls: in their order. outputs: tensors, in the program's order.
         words: 32-bit words of every tensor.
+        halves: tensors of fp16 (``halves``); the others are float32, or integers.
     """
 
     program: Program
@@ -116,6 +117,7 @@ class Calls:
     calls: list[Call] = dataclasses.field(default_factory=list)
     outputs: list[Tensor] = dataclasses.field(default_factory=list)
     words: dict[Tensor, int] = dataclasses.field(default_factory=dict)
+    halves: frozenset[Tensor] = frozenset()
 
 
 def calls_of(program: Program) -> Calls:

@@ -14,24 +14,29 @@ from zoexport.ir.graphs import identifier, placeholders
 from zoexport.ir.noise import take_noise
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.lower_stages import fused_program
+from zoexport.targets.kinks import WIDE, has_kink
 from zoexport.targets.vulkan.calls import Call, Calls, Tensor, Weight, calls_of
+from zoexport.targets.vulkan.halves import with_halves
 from zoexport.targets.vulkan.places import place_tensors, place_weights, stored_bytes
 
 FILE = "model.vulkan.json"
 FORMAT = "zoexport-vulkan-1"
 
 
-def lower_vulkan(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
-    """Lower every program of ``graph`` into ``folder/model.vulkan.json``.
+def lower_vulkan(
+    graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool = False
+) -> Lowered:
+    """Lower every program of ``graph`` into ``folder/model.vulkan.json``, with tensors of fp16 where ``half``.
 
     Raises:
         LoweringError: an operator without a shader, or more memory than a device can bind.
     """
+    notes = [WIDE] if half and any(map(has_kink, graph.programs.values())) else []
     made: list[Calls] = []
     for number, program in enumerate(graph.programs.values()):
         progress("lowering programs", number / len(graph.programs))
         take_noise(graph, program)
-        made.append(calls_of(fused_program(program)))
+        made.append(_calls(program, half=half))
     weights, windows = place_weights(made)
     written = {
         identifier(calls.program.name): _stated(calls, weights[calls.program.name])
@@ -45,12 +50,19 @@ def lower_vulkan(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowe
         required_ops=[],
         delegates={name: [] for name in graph.programs},
         fallback_ops={name: {} for name in graph.programs},
+        notes=notes,
     )
 
 
-def footprint(program: Program) -> Footprint:
-    """What a program takes of the pool and of the windows of weights, and moves within them."""
+def _calls(program: Program, *, half: bool) -> Calls:
+    is_half = half and not has_kink(program)
     calls = calls_of(fused_program(program))
+    return with_halves(calls) if is_half else calls
+
+
+def footprint(program: Program, *, half: bool = False) -> Footprint:
+    """What a program takes of the pool and of the windows of weights, and moves within them."""
+    calls = _calls(program, half=half)
     words = sum(calls.words[one] for call in calls.calls for one in [*call.read(), *call.written()])
     windows = place_weights([calls])[1]
     read = stored_bytes(weight for call in calls.calls for weight in call.weights.values())
@@ -78,7 +90,9 @@ def _stated(calls: Calls, weights: dict[str, tuple[int, int]]) -> dict[str, Any]
             }
             for gather in calls.gathers
         ],
-        "calls": [_call(call, places, weights, numbers, nodes) for call in calls.calls],
+        "calls": [
+            _call(call, places, calls.halves, weights, numbers, nodes) for call in calls.calls
+        ],
     }
 
 
@@ -94,16 +108,20 @@ def _input(at: int | None, weights: dict[str, tuple[int, int]], value: Value) ->
 def _call(
     call: Call,
     places: dict[Tensor, int],
+    halves: frozenset[Tensor],
     weights: dict[str, tuple[int, int]],
     numbers: dict[str, int],
     nodes: dict[str, Any],
 ) -> dict[str, Any]:
+    def place(tensor: Tensor) -> int | dict[str, int]:
+        return {"half": 2 * places[tensor]} if tensor in halves else places[tensor]
+
     stated: dict[str, Any] = {"op": call.op, **call.sizes}
     for key, value in [*call.reads.items(), *call.writes.items()]:
         if isinstance(value, list):
-            stated[key] = [places[one] for one in value]
+            stated[key] = [place(one) for one in value]
         elif value is not None:
-            stated[key] = places[value]
+            stated[key] = place(value)
     stated |= {key: _weight(weight, weights) for key, weight in call.weights.items()}
     if call.op == "labels":
         names = {node: name for name, node in nodes.items()}

@@ -42,7 +42,7 @@ class VulkanTarget:
         "engine": ("vulkan",),
         "soc": (),
         "activations": ("fp32",),
-        "compute": ("fp32",),
+        "compute": ("fp32", "fp16"),
     }
     lowering_memory: ClassVar[LoweringMemory | None] = None
     generates_together: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class VulkanTarget:
         return needs_executorch(self.name)
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """Arithmetic and activations are fp32."""
+        """Activations are fp32, and so is what is stored of them."""
         return filled(config, {"activations": "fp32", "compute": "fp32"})
 
     def programs_config(self, config: TrainingSettings) -> TrainingSettings:
@@ -72,7 +72,7 @@ class VulkanTarget:
         from zoexport.targets.executorch.program_file import FILE
         from zoexport.targets.vulkan.lower import lower_vulkan
 
-        lowered = lower_vulkan(graph, folder, progress)
+        lowered = lower_vulkan(graph, folder, progress, half=config.compute == "fp16")
         on_cpu = lower_stages(graph, folder, progress)
         fallback = Fallback(on_cpu.engine, FILE)
         return dataclasses.replace(lowered, fallback=fallback, required_ops=on_cpu.required_ops)
@@ -87,14 +87,16 @@ class VulkanTarget:
         lowered = lower_stages(graph, folder, progress, GENERATING)
         return LoweredGenerating(lowered.programs, lowered.required_ops, lowered.engine)
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What each program takes of the pool."""
         from zoexport.targets.vulkan.lower import footprint
 
         found = {}
         for number, (name, program) in enumerate(graph.programs.items()):
             progress("planning programs", number / len(graph.programs))
-            found[name] = footprint(program)
+            found[name] = footprint(program, half=config.compute == "fp16")
         return found
 
 

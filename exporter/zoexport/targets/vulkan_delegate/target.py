@@ -68,7 +68,9 @@ class VulkanDelegateTarget:
 
         return lower_vulkan(graph, config, folder, progress)
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What each program takes on CPU and GPU together, by ExecuTorch's planner: an estimate."""
         from zoexport.ir.graphs import copy_program
         from zoexport.targets.executorch.footprints import whole_footprint

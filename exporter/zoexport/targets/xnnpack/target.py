@@ -130,7 +130,9 @@ class XnnpackTarget:
         lowered = lower_stages(graph, folder, progress, GENERATING)
         return LoweredGenerating(lowered.programs, lowered.required_ops)
 
-    def footprints(self, graph: TrainingGraph, progress: Progress) -> dict[str, Footprint]:
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
         """What ExecuTorch plans for each program."""
         from zoexport.ir.graphs import copy_program
         from zoexport.targets.executorch.footprints import split_footprint, whole_footprint

@@ -67,7 +67,7 @@ void main() {
         sums[i] *= kept[first + i];
       }
       for (uint j = 0u; j < min(TILE, of.tokens - key0); ++j) {
-        const float value = pool[v + (key0 + j) * of.groups * of.width + column];
+        const float value = get(HALF_TENSORS, v + (key0 + j) * of.groups * of.width + column);
         for (uint i = 0u; i < 16u; ++i) {
           sums[i] += shares[first + i][j] * value;
         }
@@ -78,7 +78,8 @@ void main() {
   for (uint i = 0u; column < of.width && i < 16u; ++i) {
     const uint query = query0 + first + i;
     if (query < of.tokens) {
-      pool[of.out_ + ((batch * of.tokens + query) * of.heads + head) * of.width + column] = sums[i] / total[first + i];
+      const uint to = of.out_ + ((batch * of.tokens + query) * of.heads + head) * of.width + column;
+      put(HALF_TENSORS, to, sums[i] / total[first + i]);
     }
   }
   if (slice == 0u && thread < TILE && query0 + thread < of.tokens) {

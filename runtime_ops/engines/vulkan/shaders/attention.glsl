@@ -15,6 +15,7 @@ layout(push_constant) uniform Sizes {
   uint first, past;  // heads of a group that gradients of keys and values are made of, or added
 }
 of;
+layout(constant_id = 0) const bool HALF_TENSORS = false;  // all but bias and lse
 const uint NONE = 0xFFFFFFFFu;
 
 shared float left[DEPTH][TILE + 1];
@@ -51,8 +52,8 @@ void multiply(uint x, uint x0, uint x_pitch, uint y, uint y0, uint y_pitch, uint
     for (uint e = thread; e < TILE * DEPTH; e += THREADS) {
       const uint r = e / DEPTH, d = e % DEPTH;
       const bool deep = depth0 + d < width;
-      left[d][r] = deep && x0 + r < of.tokens ? pool[x + (x0 + r) * x_pitch + depth0 + d] : 0.0;
-      right[d][r] = deep && y0 + r < of.tokens ? pool[y + (y0 + r) * y_pitch + depth0 + d] : 0.0;
+      left[d][r] = deep && x0 + r < of.tokens ? get(HALF_TENSORS, x + (x0 + r) * x_pitch + depth0 + d) : 0.0;
+      right[d][r] = deep && y0 + r < of.tokens ? get(HALF_TENSORS, y + (y0 + r) * y_pitch + depth0 + d) : 0.0;
     }
     barrier();
     for (uint d = 0u; d < DEPTH; ++d) {

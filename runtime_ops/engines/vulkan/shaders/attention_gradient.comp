@@ -3,8 +3,8 @@
 #extension GL_GOOGLE_include_directive : require
 #include "attention.glsl"
 
-layout(constant_id = 0) const bool OF_KEYS = false;
-layout(constant_id = 1) const bool ADDS = false;  // to what a dispatch of other heads has made
+layout(constant_id = 1) const bool OF_KEYS = false;
+layout(constant_id = 2) const bool ADDS = false;  // to what a dispatch of other heads has made
 
 shared float shares[TILE][TILE + 1];
 shared float slopes[TILE][TILE + 1];  // the loss's derivative by a score
@@ -23,7 +23,7 @@ void fill(uint batch, uint head, uint query0, uint key0) {
   if (query0 + row < of.tokens) {
     const uint at = outs + (query0 + row) * of.heads * of.width;
     for (uint column = lane; column < of.width; column += 4u) {
-      sum += pool[of.out_ + at + column] * pool[of.gradient + at + column];
+      sum += get(HALF_TENSORS, of.out_ + at + column) * get(HALF_TENSORS, of.gradient + at + column);
     }
   }
   barrier();
@@ -68,7 +68,7 @@ void main() {
       fill(batch, head, own0, tile * TILE);
       for (uint j = 0u; column < of.depth && j < min(TILE, of.tokens - tile * TILE); ++j) {
         const uint key = (batch * of.tokens + tile * TILE + j) * of.groups + group;
-        const float value = pool[of.k + key * of.depth + column];
+        const float value = get(HALF_TENSORS, of.k + key * of.depth + column);
         for (uint i = 0u; i < 16u; ++i) {
           sums[i] += slopes[first + i][j] * value;
         }
@@ -77,7 +77,7 @@ void main() {
     for (uint i = 0u; column < of.depth && i < 16u; ++i) {
       const uint query = own0 + first + i;
       if (query < of.tokens) {
-        pool[of.dq + ((batch * of.tokens + query) * of.heads + head) * of.depth + column] = sums[i];
+        put(HALF_TENSORS, of.dq + ((batch * of.tokens + query) * of.heads + head) * of.depth + column, sums[i]);
       }
     }
     return;
@@ -92,8 +92,8 @@ void main() {
       fill(batch, head, tile * TILE, own0);
       for (uint i = 0u; i < min(TILE, of.tokens - tile * TILE); ++i) {
         const uint query = (batch * of.tokens + tile * TILE + i) * of.heads + head;
-        const float of_q = column < of.depth ? pool[of.q + query * of.depth + column] : 0.0;
-        const float of_out = column < of.width ? pool[of.gradient + query * of.width + column] : 0.0;
+        const float of_q = column < of.depth ? get(HALF_TENSORS, of.q + query * of.depth + column) : 0.0;
+        const float of_out = column < of.width ? get(HALF_TENSORS, of.gradient + query * of.width + column) : 0.0;
         for (uint j = 0u; j < 16u; ++j) {
           sums[j] += slopes[i][first + j] * of_q;
           value_sums[j] += shares[i][first + j] * of_out;
@@ -107,11 +107,11 @@ void main() {
       const uint at = (batch * of.tokens + key) * of.groups + group;
       if (column < of.depth) {
         const uint to = of.dk + at * of.depth + column;
-        pool[to] = ADDS ? pool[to] + sums[j] : sums[j];
+        put(HALF_TENSORS, to, ADDS ? get(HALF_TENSORS, to) + sums[j] : sums[j]);
       }
       if (column < of.width) {
         const uint to = of.dv + at * of.width + column;
-        pool[to] = ADDS ? pool[to] + value_sums[j] : value_sums[j];
+        put(HALF_TENSORS, to, ADDS ? get(HALF_TENSORS, to) + value_sums[j] : value_sums[j]);
       }
     }
   }

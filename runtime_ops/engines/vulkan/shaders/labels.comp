@@ -8,6 +8,7 @@
 const uint THREADS = 128;
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const bool GRADIENT = false;
+layout(constant_id = 1) const bool HALF_GRADIENT = false;
 
 layout(push_constant) uniform Sizes {
   uint entries, vocabulary;
@@ -74,7 +75,7 @@ void main() {
     const float weight = pool[of.weights + row];
     for (uint v = thread; v < of.vocabulary; v += THREADS) {
       const float share = v == label ? others : -exp_of(pool[logits + v] - most);
-      pool[of.gradient + row * of.vocabulary + v] = weight * (share / total);
+      put(HALF_GRADIENT, of.gradient + row * of.vocabulary + v, weight * (share / total));
     }
   }
 }

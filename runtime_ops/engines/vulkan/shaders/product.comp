@@ -18,6 +18,12 @@ layout(constant_id = 2) const bool TRANSPOSED_A = false;
 layout(constant_id = 3) const bool TRANSPOSED_B = false;
 layout(constant_id = 4) const bool ADDS = false;
 layout(constant_id = 5) const bool HAS_BIAS = false;
+// Which tensors of the pool are of fp16.
+layout(constant_id = 6) const bool HALF_A = false;
+layout(constant_id = 7) const bool HALF_B = false;
+layout(constant_id = 8) const bool HALF_ADD = false;
+layout(constant_id = 9) const bool HALF_BIAS = false;
+layout(constant_id = 10) const bool HALF_TO = false;
 
 layout(push_constant) uniform Sizes {
   uint rows, columns, depth;
@@ -30,11 +36,11 @@ shared float tile_a[DEPTH][ROWS + 1];
 shared float tile_b[DEPTH][COLUMNS + 1];
 
 float a_at(uint index) {
-  return A_FROM == POOL ? pool[of.a + index] : uintBitsToFloat(window[of.a + index]);
+  return A_FROM == POOL ? get(HALF_A, of.a + index) : uintBitsToFloat(window[of.a + index]);
 }
 
 float b_at(uint index) {
-  return B_FROM == POOL ? pool[of.b + index] : uintBitsToFloat(window[of.b + index]);
+  return B_FROM == POOL ? get(HALF_B, of.b + index) : uintBitsToFloat(window[of.b + index]);
 }
 
 void load_a(uint first, uint row0, uint batch) {
@@ -143,9 +149,9 @@ void main() {
       if (row < of.rows && column < of.columns) {
         const uint index = (gl_WorkGroupID.z * of.rows + row) * of.columns + column;
         float value = total[i][j] + part[i][j];
-        value += HAS_BIAS ? pool[of.bias + column] : 0.0;
-        value += ADDS ? pool[of.add + index] : 0.0;
-        pool[of.to + index] = value;
+        value += HAS_BIAS ? get(HALF_BIAS, of.bias + column) : 0.0;
+        value += ADDS ? get(HALF_ADD, of.add + index) : 0.0;
+        put(HALF_TO, of.to + index, value);
       }
     }
   }

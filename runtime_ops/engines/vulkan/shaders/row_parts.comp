@@ -51,15 +51,30 @@ float load_of(const uint begin, const int place, const int width) {
   return pool[begin + uint(clamp(place, 0, width - 1))];
 }
 
+#ifdef HALF
+float load_half_of(const uint begin, const int place, const int width) {
+  return float(pool_halves[begin + uint(clamp(place, 0, width - 1))]);
+}
+#endif
+
 float choose_of(const float a, const float b, const int column, const int low, const int high) {
   return column >= low && column < high ? a : b;
 }
 
-void store_of(const uint number, const int width, const int column, const float value) {
+uint place_of(const uint number, const int width, const int column) {
   const uint rank = code[of.at], count = code[of.at + rank + 1u];
-  const uint to = code[of.at + rank + 2u + count + count * rank + number];
-  pool[to + row * uint(width) + uint(column)] = value;
+  return code[of.at + rank + 2u + count + count * rank + number] + row * uint(width) + uint(column);
 }
+
+void store_of(const uint number, const int width, const int column, const float value) {
+  pool[place_of(number, width, column)] = value;
+}
+
+#ifdef HALF
+void store_half_of(const uint number, const int width, const int column, const float value) {
+  pool_halves[place_of(number, width, column)] = float16_t(for_half(value));
+}
+#endif
 
 // As torch: NaN where either is NaN.
 float op_4(const float a, const float b) { return isnan(a) || a > b ? a : b; }

@@ -5,6 +5,7 @@
 
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const bool IS_INT4 = true;
+layout(constant_id = 1) const bool HALF_TO = false;
 
 layout(push_constant) uniform Sizes {
   uint elements;
@@ -18,10 +19,10 @@ void main() {
     if (IS_INT4) {
       const uint code = (pool_words[of.codes + index / 8u] >> (4u * (index % 8u))) & 15u;
       const uint group = index / of.group;
-      pool[of.to + index] = (float(code) - 8.0) * bfloat16_of(pool_words[of.scales + group / 2u], group);
+      put(HALF_TO, of.to + index, (float(code) - 8.0) * bfloat16_of(pool_words[of.scales + group / 2u], group));
     } else {
       const uint word = pool_words[of.codes + index / 4u];
-      pool[of.to + index] = float(bitfieldExtract(int(word), int(8u * (index % 4u)), 8));
+      put(HALF_TO, of.to + index, float(bitfieldExtract(int(word), int(8u * (index % 4u)), 8)));
     }
   }
 }

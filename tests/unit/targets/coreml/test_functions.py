@@ -20,10 +20,10 @@ from zoexport.core.errors import LoweringError
 from zoexport.coreml import Package
 from zoexport.ir.graphs import aten, copy_program
 from zoexport.targets.coreml.functions import FunctionBuilder
-from zoexport.targets.coreml.lower import has_kink
 from zoexport.targets.coreml.small_slots import scale_small_slots
 from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
+from zoexport.targets.kinks import has_kink
 from zoexport.targets.slot_gradients import small_products
 
 X, Y = fixed("x", (2, 3, 8)), fixed("y", (2, 3, 8))

@@ -99,7 +99,7 @@ def test_memory_does_not_grow_with_the_number_of_layers(weights: str, tmp_path: 
         planned = plan("mebp", "android-gpu", {"seq_len": "48", "weights": weights})
         source = models.resolve(str(folder), weights=False)
         graph = training_graph(planned, models.blank(source).model, lambda *_: None)
-        footprints = planned.target.footprints(graph, lambda *_: None)
+        footprints = planned.target.footprints(graph, planned.config, lambda *_: None)
         assert sum(stage.forward.startswith("layer.") for stage in graph.stages) == layers
         pool = max(one.planned for one in footprints.values())
         windows = [

@@ -1,0 +1,52 @@
+"""Which tensors of a program are stored as fp16 on a GPU, where arithmetic is ``compute=fp16``.
+
+What calls hand to one another is: results of products, row programs and attention. Inputs and outputs of a program
+stay float32, as the session has them, and so does what a loss needs the digits of: logits, log-probabilities, and the
+sums of attention's softmax. Every call computes in float32, and rounds what it stores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from zoexport.targets.vulkan.calls import Call, Calls, Tensor
+
+_ALIKE = frozenset({"q", "k", "v", "out", "gradient", "dq", "dk", "dv"})
+"""Operands of attention that its shader reads and writes in one type."""
+
+
+def with_halves(calls: Calls) -> Calls:
+    """``calls`` with the tensors that are fp16, which take half the words."""
+    found = {tensor for call in calls.calls for tensor in call.written()}
+    found -= {*calls.outputs, *(gather.to for gather in calls.gathers)}
+    for call in calls.calls:
+        found -= set(_precise(call))
+    attention = [set(_named(call, _ALIKE)) for call in calls.calls if _attends(call)]
+    while mixed := [tensors for tensors in attention if tensors & found and tensors - found]:
+        found = found.difference(*mixed)
+    words = {
+        tensor: -(-words // 2) if tensor in found else words
+        for tensor, words in calls.words.items()
+    }
+    return dataclasses.replace(calls, words=words, halves=frozenset(found))
+
+
+def _attends(call: Call) -> bool:
+    return call.op.startswith("attention")
+
+
+def _precise(call: Call) -> Iterable[Tensor]:
+    """Operands that a call reads or writes in float32 only, or that are to keep its digits."""
+    if call.op == "labels":
+        return [*call.read(), *_named(call, {"logprobs", "is_argmax"})]
+    if call.op == "unpack":
+        return call.read()
+    return _named(call, {"bias", "lse"}) if _attends(call) else ()
+
+
+def _named(call: Call, keys: Iterable[str]) -> list[Tensor]:
+    """The tensors with these keys."""
+    operands = {**call.reads, **call.writes}
+    found = (operands.get(key) for key in keys)
+    return [one for one in found if one is not None and not isinstance(one, list)]
