@@ -49,22 +49,24 @@ Device& device() {
   return *shared;
 }
 
-// What the pool holds after the program of a file. A device of its own for each: buffers live as long as their device.
+// What the pool holds after the program of a file. A device of its own for each.
 Floats ran(const vulkan::ProgramFile& file, Floats words, const std::vector<uint8_t>& window, double most_seconds) {
   const std::vector<vulkan::Dispatch>& dispatches = file.programs.at("p").dispatches;
   const bool timed = most_seconds == vulkan::kMostSubmission;
   auto opened = Device::open("", timed);
   const auto pool = (*opened)->make_buffer(4 * words.size());
-  const auto weights = (*opened)->make_buffer((window.size() + 15) / 16 * 16);
+  auto weights = (*opened)->make_buffer((window.size() + 15) / 16 * 16);
   const auto code = (*opened)->make_buffer(4 * file.code.size());
   CHECK(pool.ok() && weights.ok() && code.ok());
   CHECK((*opened)->bytes() >= pool->bytes + weights->bytes + code->bytes);
   std::memcpy(pool->data, words.data(), 4 * words.size());
   std::copy(window.begin(), window.end(), weights->data);
   std::memcpy(code->data, file.code.data(), 4 * file.code.size());
-  const auto set = (*opened)->bind(*pool, *weights, *code);
-  const auto recording = (*opened)->record(dispatches, {*set}, most_seconds);
-  CHECK(set.ok() && recording.ok() && (*opened)->submit(*recording).ok());
+  std::vector<Device::Buffer> windows;
+  windows.push_back(std::move(*weights));
+  const auto sets = (*opened)->bind(*pool, windows, *code);
+  const auto recording = (*opened)->record(dispatches, *sets, most_seconds);
+  CHECK(sets.ok() && recording.ok() && (*opened)->submit(*recording).ok());
   // Each dispatch has its time, where the device has a clock and is asked.
   const auto seconds = (*opened)->seconds(*recording);
   CHECK(seconds.ok() && (seconds->empty() || (timed && seconds->size() == dispatches.size())));

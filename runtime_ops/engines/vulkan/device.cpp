@@ -113,6 +113,13 @@ std::vector<DeviceInfo> describe_all(const Instance& instance, const std::vector
   return infos;
 }
 
+// A result; what a failing call was to make is nothing then.
+template <typename Handle>
+VkResult made(VkResult result, Handle& handle) {
+  handle = result == VK_SUCCESS ? handle : VK_NULL_HANDLE;
+  return result;
+}
+
 Failure none(const std::string& found, const std::string& expected) {
   return {ZO_ENGINE_ERROR, "Vulkan", found, expected,
           "See 'zoexport doctor' for the devices; ZOEXPORT_VULKAN_DEVICE is a number or a part of a name."};
@@ -159,12 +166,15 @@ Result<std::unique_ptr<Device>> Device::open(const std::string& cache, bool time
   return device;
 }
 
-Failure Device::failed(const std::string& doing, VkResult result) const {
-  const bool memory = result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY;
-  return {ZO_ENGINE_ERROR, "Vulkan device " + name_, std::string(result_text(result)) + ", " + doing,
-          "a device that carries it out",
-          memory ? "Close other apps, or choose a smaller batch or seq_len; what was trained is kept."
-                 : "Open the session again, or compile the bundle for android-cpu; what was trained is kept."};
+Failure Device::failed(const std::string& doing, VkResult result) {
+  if (result == VK_ERROR_DEVICE_LOST) {
+    end_ = result;
+  }
+  return failed_call("Vulkan device " + name_, doing, result, end_ == VK_SUCCESS);
+}
+
+Status Device::check() const {
+  return end_ == VK_SUCCESS ? Status() : failed_call("Vulkan device " + name_, "in an earlier call", end_, false);
 }
 
 Status Device::create(VkPhysicalDevice physical, bool timed) {
@@ -224,7 +234,7 @@ VkResult Device::open_pipeline_cache() {
   info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
   info.initialDataSize = content.size();
   info.pInitialData = content.data();
-  return vk_.CreatePipelineCache(device_, &info, nullptr, &pipeline_cache_);
+  return made(vk_.CreatePipelineCache(device_, &info, nullptr, &pipeline_cache_), pipeline_cache_);
 }
 
 // Without it shaders are only compiled again, so that nobody hears of a folder that cannot be written.
@@ -258,7 +268,7 @@ Status Device::create_objects() {
   set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
   set.bindingCount = kBindings;
   set.pBindings = bindings;
-  VkResult result = vk_.CreateDescriptorSetLayout(device_, &set, nullptr, &set_layout_);
+  VkResult result = made(vk_.CreateDescriptorSetLayout(device_, &set, nullptr, &set_layout_), set_layout_);
   const VkPushConstantRange pushed{VK_SHADER_STAGE_COMPUTE_BIT, 0, kMostPushed * sizeof(uint32_t)};
   VkPipelineLayoutCreateInfo layout{};
   layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
@@ -267,7 +277,7 @@ Status Device::create_objects() {
   layout.pushConstantRangeCount = 1;
   layout.pPushConstantRanges = &pushed;
   if (result == VK_SUCCESS) {
-    result = vk_.CreatePipelineLayout(device_, &layout, nullptr, &pipeline_layout_);
+    result = made(vk_.CreatePipelineLayout(device_, &layout, nullptr, &pipeline_layout_), pipeline_layout_);
   }
   if (result == VK_SUCCESS) {
     result = open_pipeline_cache();
@@ -279,29 +289,31 @@ Status Device::create_objects() {
   descriptors.poolSizeCount = 1;
   descriptors.pPoolSizes = &size;
   if (result == VK_SUCCESS) {
-    result = vk_.CreateDescriptorPool(device_, &descriptors, nullptr, &descriptors_);
+    result = made(vk_.CreateDescriptorPool(device_, &descriptors, nullptr, &descriptors_), descriptors_);
   }
   VkCommandPoolCreateInfo commands{};
   commands.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
   commands.queueFamilyIndex = family_;
   if (result == VK_SUCCESS) {
-    result = vk_.CreateCommandPool(device_, &commands, nullptr, &commands_);
+    result = made(vk_.CreateCommandPool(device_, &commands, nullptr, &commands_), commands_);
   }
   VkFenceCreateInfo fence{};
   fence.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
   if (result == VK_SUCCESS) {
-    result = vk_.CreateFence(device_, &fence, nullptr, &fence_);
+    result = made(vk_.CreateFence(device_, &fence, nullptr, &fence_), fence_);
   }
   return result == VK_SUCCESS ? Status() : failed("while preparing it", result);
 }
 
 Device::~Device() {
-  // Of a device that hangs nothing can be given back.
-  if (device_ == VK_NULL_HANDLE || lost_ == VK_TIMEOUT) {
+  if (may_run()) {
+    instance_.abandon();
     return;
   }
-  vk_.DeviceWaitIdle(device_);
-  if (lost_ == VK_SUCCESS) {
+  if (device_ == VK_NULL_HANDLE) {
+    return;
+  }
+  if (end_ == VK_SUCCESS) {
     keep_pipeline_cache();
   }
   for (const auto& [key, pipeline] : pipelines_) {
@@ -309,10 +321,6 @@ Device::~Device() {
   }
   for (VkQueryPool stamps : stamps_) {
     vk_.DestroyQueryPool(device_, stamps, nullptr);
-  }
-  for (const Buffer& buffer : buffers_) {
-    vk_.DestroyBuffer(device_, buffer.handle, nullptr);
-    vk_.FreeMemory(device_, buffer.memory, nullptr);
   }
   vk_.DestroyFence(device_, fence_, nullptr);
   vk_.DestroyCommandPool(device_, commands_, nullptr);
@@ -338,70 +346,91 @@ Result<uint32_t> Device::memory_type(uint32_t allowed) const {
   return none(name_ + " with no memory that the host sees", "a device with such memory");
 }
 
+Device::Buffer& Device::Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(device, other.device);
+  std::swap(handle, other.handle);
+  std::swap(memory, other.memory);
+  std::swap(data, other.data);
+  std::swap(bytes, other.bytes);
+  std::swap(allocated, other.allocated);
+  return *this;
+}
+
+Device::Buffer::~Buffer() {
+  if (device != nullptr && !device->may_run()) {
+    device->vk_.DestroyBuffer(device->device_, handle, nullptr);
+    device->vk_.FreeMemory(device->device_, memory, nullptr);
+    device->bytes_ -= allocated;
+  }
+}
+
 Result<Device::Buffer> Device::make_buffer(uint64_t bytes) {
-  buffers_.emplace_back();
-  Buffer& made = buffers_.back();
-  made.bytes = std::max<uint64_t>(bytes, 16);
-  const std::string doing = "while making a buffer of " + std::to_string(made.bytes) + " bytes";
+  Buffer buffer;
+  buffer.device = this;
+  buffer.bytes = std::max<uint64_t>(bytes, 16);
+  const std::string doing = "while making a buffer of " + std::to_string(buffer.bytes) + " bytes";
   VkBufferCreateInfo info{};
   info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
-  info.size = made.bytes;
+  info.size = buffer.bytes;
   info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT;
-  VkResult result = vk_.CreateBuffer(device_, &info, nullptr, &made.handle);
+  VkResult result = made(vk_.CreateBuffer(device_, &info, nullptr, &buffer.handle), buffer.handle);
   if (result != VK_SUCCESS) {
-    buffers_.pop_back();
     return failed(doing, result);
   }
   VkMemoryRequirements needed;
-  vk_.GetBufferMemoryRequirements(device_, made.handle, &needed);
+  vk_.GetBufferMemoryRequirements(device_, buffer.handle, &needed);
   ZO_ASSIGN(type, memory_type(needed.memoryTypeBits));
   VkMemoryAllocateInfo allocation{};
   allocation.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
   allocation.allocationSize = needed.size;
   allocation.memoryTypeIndex = type;
-  result = vk_.AllocateMemory(device_, &allocation, nullptr, &made.memory);
+  result = made(vk_.AllocateMemory(device_, &allocation, nullptr, &buffer.memory), buffer.memory);
   if (result == VK_SUCCESS) {
-    result = vk_.BindBufferMemory(device_, made.handle, made.memory, 0);
-  } else {
-    made.memory = VK_NULL_HANDLE;
+    buffer.allocated = needed.size;
+    bytes_ += needed.size;
+    result = vk_.BindBufferMemory(device_, buffer.handle, buffer.memory, 0);
   }
   void* data = nullptr;
   if (result == VK_SUCCESS) {
-    result = vk_.MapMemory(device_, made.memory, 0, VK_WHOLE_SIZE, 0, &data);
+    result = vk_.MapMemory(device_, buffer.memory, 0, VK_WHOLE_SIZE, 0, &data);
   }
   if (result != VK_SUCCESS) {
     return failed(doing, result);
   }
-  made.data = static_cast<uint8_t*>(data);
-  bytes_ += needed.size;
-  return made;
+  buffer.data = static_cast<uint8_t*>(data);
+  return buffer;
 }
 
-Result<VkDescriptorSet> Device::bind(const Buffer& pool, const Buffer& window, const Buffer& code) {
+Result<std::vector<VkDescriptorSet>> Device::bind(const Buffer& pool, const std::vector<Buffer>& windows,
+                                                  const Buffer& code) {
+  // All of them or none: those that were made could not be given back alone.
+  const std::vector<VkDescriptorSetLayout> layouts(windows.size(), set_layout_);
+  std::vector<VkDescriptorSet> sets(windows.size());
   VkDescriptorSetAllocateInfo allocation{};
   allocation.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;
   allocation.descriptorPool = descriptors_;
-  allocation.descriptorSetCount = 1;
-  allocation.pSetLayouts = &set_layout_;
-  VkDescriptorSet set = VK_NULL_HANDLE;
-  const VkResult result = vk_.AllocateDescriptorSets(device_, &allocation, &set);
+  allocation.descriptorSetCount = static_cast<uint32_t>(sets.size());
+  allocation.pSetLayouts = layouts.data();
+  const VkResult result = vk_.AllocateDescriptorSets(device_, &allocation, sets.data());
   if (result != VK_SUCCESS) {
     return failed("while binding buffers", result);
   }
-  const Buffer* const buffers[kBindings] = {&pool, &window, &code};
-  VkDescriptorBufferInfo infos[kBindings] = {};
-  VkWriteDescriptorSet writes[kBindings] = {};
-  for (uint32_t i = 0; i < kBindings; ++i) {
-    infos[i] = {buffers[i]->handle, 0, buffers[i]->bytes};
-    writes[i].sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
-    writes[i].dstSet = set;
-    writes[i].dstBinding = i;
-    writes[i].descriptorCount = 1;
-    writes[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-    writes[i].pBufferInfo = &infos[i];
+  for (size_t window = 0; window < windows.size(); ++window) {
+    const Buffer* const buffers[kBindings] = {&pool, &windows[window], &code};
+    VkDescriptorBufferInfo infos[kBindings] = {};
+    VkWriteDescriptorSet writes[kBindings] = {};
+    for (uint32_t i = 0; i < kBindings; ++i) {
+      infos[i] = {buffers[i]->handle, 0, buffers[i]->bytes};
+      writes[i].sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
+      writes[i].dstSet = sets[window];
+      writes[i].dstBinding = i;
+      writes[i].descriptorCount = 1;
+      writes[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+      writes[i].pBufferInfo = &infos[i];
+    }
+    vk_.UpdateDescriptorSets(device_, kBindings, writes, 0, nullptr);
   }
-  vk_.UpdateDescriptorSets(device_, kBindings, writes, 0, nullptr);
-  return set;
+  return sets;
 }
 
 Result<VkPipeline> Device::pipeline(const Dispatch& dispatch) {
@@ -466,7 +495,7 @@ Result<VkQueryPool> Device::make_stamps(uint32_t count) {
   return made;
 }
 
-Result<std::vector<double>> Device::seconds(const Recording& recording) const {
+Result<std::vector<double>> Device::seconds(const Recording& recording) {
   if (recording.stamps == VK_NULL_HANDLE) {
     return std::vector<double>();
   }
@@ -488,7 +517,7 @@ Result<std::vector<double>> Device::seconds(const Recording& recording) const {
   return found;
 }
 
-Result<VkCommandBuffer> Device::begin_commands() {
+Status Device::begin_commands(Recording& recording) {
   VkCommandBufferAllocateInfo allocation{};
   allocation.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
   allocation.commandPool = commands_;
@@ -499,9 +528,10 @@ Result<VkCommandBuffer> Device::begin_commands() {
   VkCommandBufferBeginInfo begin{};
   begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
   if (result == VK_SUCCESS) {
+    recording.parts.push_back(commands);
     result = vk_.BeginCommandBuffer(commands, &begin);
   }
-  return result == VK_SUCCESS ? Result<VkCommandBuffer>(commands) : failed("while recording a program", result);
+  return result == VK_SUCCESS ? Status() : failed("while recording a program", result);
 }
 
 void Device::stamp(Recording& recording, uint32_t ended) {
@@ -514,8 +544,24 @@ void Device::stamp(Recording& recording, uint32_t ended) {
 
 Result<Device::Recording> Device::record(const std::vector<Dispatch>& dispatches,
                                          const std::vector<VkDescriptorSet>& sets, double most_seconds) {
-  const std::vector<std::vector<Piece>> parts = submissions_of(dispatches, most_seconds);
   Recording recording;
+  const Status filled = fill(recording, dispatches, sets, most_seconds);
+  if (filled.ok()) {
+    return recording;
+  }
+  if (!recording.parts.empty()) {
+    vk_.FreeCommandBuffers(device_, commands_, static_cast<uint32_t>(recording.parts.size()), recording.parts.data());
+  }
+  if (recording.stamps != VK_NULL_HANDLE) {
+    vk_.DestroyQueryPool(device_, recording.stamps, nullptr);
+    stamps_.pop_back();
+  }
+  return filled.failure();
+}
+
+Status Device::fill(Recording& recording, const std::vector<Dispatch>& dispatches,
+                    const std::vector<VkDescriptorSet>& sets, double most_seconds) {
+  const std::vector<std::vector<Piece>> parts = submissions_of(dispatches, most_seconds);
   recording.dispatches = static_cast<uint32_t>(dispatches.size());
   auto stamps = static_cast<uint32_t>(parts.size());
   for (const std::vector<Piece>& part : parts) {
@@ -540,9 +586,9 @@ Result<Device::Recording> Device::record(const std::vector<Dispatch>& dispatches
   };
   constexpr VkAccessFlags kShader = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
   for (const std::vector<Piece>& part : parts) {
-    ZO_ASSIGN(commands, begin_commands());
     const bool is_first = recording.parts.empty();
-    recording.parts.push_back(commands);
+    ZO_TRY(begin_commands(recording));
+    const VkCommandBuffer commands = recording.parts.back();
     if (!is_first) {
       barrier(kShader, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT);
     } else if (recording.stamps != VK_NULL_HANDLE) {
@@ -579,13 +625,11 @@ Result<Device::Recording> Device::record(const std::vector<Dispatch>& dispatches
       return failed("while recording a program", result);
     }
   }
-  return recording;
+  return {};
 }
 
 Status Device::submit(const Recording& recording) {
-  if (lost_ != VK_SUCCESS) {
-    return failed("in an earlier call", lost_);
-  }
+  ZO_TRY(check());
   for (const VkCommandBuffer& part : recording.parts) {
     VkSubmitInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
@@ -596,10 +640,8 @@ Status Device::submit(const Recording& recording) {
       result = vk_.QueueSubmit(queue_, 1, &info, fence_);
     }
     if (result == VK_SUCCESS) {
-      result = vk_.WaitForFences(device_, 1, &fence_, VK_TRUE, kMostNanoseconds);
-    }
-    if (result == VK_ERROR_DEVICE_LOST || result == VK_TIMEOUT) {
-      lost_ = result;
+      // Of whatever a wait lacks, nobody knows any more when the device will be done.
+      result = end_ = vk_.WaitForFences(device_, 1, &fence_, VK_TRUE, kMostNanoseconds);
     }
     if (result != VK_SUCCESS) {
       return failed("while running a program", result);

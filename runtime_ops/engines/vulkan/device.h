@@ -28,12 +28,20 @@ Result<std::vector<DeviceInfo>> list_devices();
 
 class Device {
  public:
-  // A buffer that shaders and the host both see; the host's writes are seen by what is submitted after them.
+  // A buffer that shaders and the host both see; the host's writes are seen by what is submitted after them. It goes before
+  // its device.
   struct Buffer {
+    Buffer() = default;
+    Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+    Buffer& operator=(Buffer&& other) noexcept;
+    ~Buffer();
+
+    Device* device = nullptr;
     VkBuffer handle = VK_NULL_HANDLE;
     VkDeviceMemory memory = VK_NULL_HANDLE;
     uint8_t* data = nullptr;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;      // that shaders see
+    uint64_t allocated = 0;  // that the device keeps
   };
 
   // Commands that were recorded, in parts that are submitted one after another; with the device's time at the begin of a
@@ -59,11 +67,13 @@ class Device {
   bool has_half_storage() const { return has_half_storage_; }
   // What its buffers take.
   uint64_t bytes() const { return bytes_; }
+  // Whether it can run anything: a device that was lost, or may still be at work, stays so.
+  Status check() const;
 
-  // At least 16 bytes, of undefined content; it lives as long as the device.
+  // At least 16 bytes, of undefined content.
   Result<Buffer> make_buffer(uint64_t bytes);
-  // What shaders are given: the pool, a window and the code of row programs.
-  Result<VkDescriptorSet> bind(const Buffer& pool, const Buffer& window, const Buffer& code);
+  // What shaders are given, by window: the pool, the window and the code of row programs.
+  Result<std::vector<VkDescriptorSet>> bind(const Buffer& pool, const std::vector<Buffer>& windows, const Buffer& code);
   // Records dispatches, each after those whose results it reads or overwrites; `sets` by window. A part is not to take longer
   // than `most_seconds` (submissions.h).
   Result<Recording> record(const std::vector<Dispatch>& dispatches, const std::vector<VkDescriptorSet>& sets,
@@ -71,7 +81,7 @@ class Device {
   // Runs what was recorded, and waits for its end.
   Status submit(const Recording& recording);
   // The seconds of each dispatch when it was submitted last, from the end of those before it; none where they are not timed.
-  Result<std::vector<double>> seconds(const Recording& recording) const;
+  Result<std::vector<double>> seconds(const Recording& recording);
 
  private:
   using PipelineKey = std::tuple<Shader, bool, std::vector<uint32_t>>;  // the second: has_halves
@@ -79,14 +89,19 @@ class Device {
   explicit Device(Instance instance) : instance_(std::move(instance)) {}
   Status create(VkPhysicalDevice physical, bool timed);
   Status create_objects();
+  Status fill(Recording& recording, const std::vector<Dispatch>& dispatches, const std::vector<VkDescriptorSet>& sets,
+              double most_seconds);
   Result<VkQueryPool> make_stamps(uint32_t count);
-  Result<VkCommandBuffer> begin_commands();
+  Status begin_commands(Recording& recording);
   void stamp(Recording& recording, uint32_t ended);
   VkResult open_pipeline_cache();
   void keep_pipeline_cache();
   Result<uint32_t> memory_type(uint32_t allowed) const;
   Result<VkPipeline> pipeline(const Dispatch& dispatch);
-  Failure failed(const std::string& doing, VkResult result) const;
+  Failure failed(const std::string& doing, VkResult result);
+  // Whether a submission may still use what was made: then nothing of it is given back, nor waited for, as a driver may wait
+  // for ever. A lost device runs nothing.
+  bool may_run() const { return end_ != VK_SUCCESS && end_ != VK_ERROR_DEVICE_LOST; }
 
   Instance instance_;
   DeviceFunctions vk_;
@@ -109,9 +124,8 @@ class Device {
   VkFence fence_ = VK_NULL_HANDLE;
   std::vector<VkQueryPool> stamps_;
   uint64_t bytes_ = 0;
-  std::vector<Buffer> buffers_;
   std::map<PipelineKey, VkPipeline> pipelines_;
-  VkResult lost_ = VK_SUCCESS;  // why nothing more can be run
+  VkResult end_ = VK_SUCCESS;  // why nothing more can be run
 };
 
 }  // namespace vulkan

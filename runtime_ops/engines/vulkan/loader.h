@@ -4,6 +4,8 @@
 #define VK_NO_PROTOTYPES
 #include <vulkan/vulkan.h>
 
+#include <string>
+
 #include "session/result.h"
 
 namespace zoexport {
@@ -22,7 +24,6 @@ namespace vulkan {
 #define ZO_VULKAN_DEVICE_FUNCTIONS(X) \
   X(DestroyDevice)                    \
   X(GetDeviceQueue)                   \
-  X(DeviceWaitIdle)                   \
   X(CreateBuffer)                     \
   X(DestroyBuffer)                    \
   X(GetBufferMemoryRequirements)      \
@@ -48,6 +49,7 @@ namespace vulkan {
   X(CreateCommandPool)                \
   X(DestroyCommandPool)               \
   X(AllocateCommandBuffers)           \
+  X(FreeCommandBuffers)               \
   X(BeginCommandBuffer)               \
   X(EndCommandBuffer)                 \
   X(CmdBindPipeline)                  \
@@ -86,6 +88,8 @@ class Instance {
 
   VkInstance handle() const { return handle_; }
   const InstanceFunctions& functions() const { return functions_; }
+  // Leaves it as it is: a device of it may still run.
+  void abandon() { handle_ = VK_NULL_HANDLE; }
 
  private:
   Instance() = default;
@@ -93,8 +97,8 @@ class Instance {
   InstanceFunctions functions_;
 };
 
-// Vulkan's word for a result.
-const char* result_text(VkResult result);
+// A call that failed. `goes_on`: what it belongs to can be used further, where memory is all that it lacked.
+Failure failed_call(const std::string& where, const std::string& doing, VkResult result, bool goes_on);
 
 }  // namespace vulkan
 }  // namespace zoexport

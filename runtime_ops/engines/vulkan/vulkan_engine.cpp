@@ -48,6 +48,7 @@ class VulkanEngine : public Engine {
   }
 
   Status load(const ProgramSpec& program) override {
+    ZO_TRY(device_->check());
     std::unique_ptr<Loaded>& loaded = loaded_[program.file];
     if (loaded == nullptr) {
       ZO_ASSIGN(opened, open_file(program));
@@ -206,13 +207,13 @@ class VulkanEngine : public Engine {
     }
     for (const uint64_t bytes : file.windows) {
       ZO_ASSIGN(window, device_->make_buffer(bytes));
-      ZO_ASSIGN(set, device_->bind(pool, window, code));
-      loaded->windows.push_back(window);
-      loaded->sets.push_back(set);
+      loaded->windows.push_back(std::move(window));
     }
+    ZO_ASSIGN(sets, device_->bind(pool, loaded->windows, code));
+    loaded->sets = std::move(sets);
     loaded->brought.resize(file.windows.size());
-    loaded->pool = pool;
-    loaded->code = code;
+    loaded->pool = std::move(pool);
+    loaded->code = std::move(code);
     loaded->file = std::move(file);
     return loaded;
   }
