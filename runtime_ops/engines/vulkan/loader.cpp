@@ -36,7 +36,8 @@ Result<PFN_vkGetInstanceProcAddr> entry() {
       return reinterpret_cast<PFN_vkGetInstanceProcAddr>(found);
     }
   }
-  return missing(chooses ? "no such library in ZOEXPORT_VULKAN_LIBRARY: " + names[0] : "no library " + names[0]);
+  return missing(chooses ? "no library of Vulkan at " + names[0] + ", as ZOEXPORT_VULKAN_LIBRARY says"
+                         : "no library " + names[0]);
 }
 
 // Vulkan's word for a result.
