@@ -27,8 +27,7 @@ namespace {
 
 // The first zo_run of this ABI version ended before this field.
 constexpr size_t kFirstRun = offsetof(zo_run, momentum);
-// Likewise the first zo_open_options, zo_info, zo_slot_info, zo_attach_options and zo_evaluation.
-constexpr size_t kFirstOpenOptions = offsetof(zo_open_options, cache);
+// Likewise the first zo_info, zo_slot_info, zo_attach_options and zo_evaluation.
 constexpr size_t kFirstInfo = offsetof(zo_info, device_bytes);
 constexpr size_t kFirstSlotInfo = offsetof(zo_slot_info, dtype);
 constexpr size_t kFirstAttachOptions = offsetof(zo_attach_options, last);
@@ -137,10 +136,8 @@ zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo
     ZO_TRY(check_path(bundle, "bundle"));
     ZO_REQUIRE(session);
     *session = nullptr;
-    zo_open_options given = {};
-    if (options != nullptr) {
-      ZO_TRY(read_struct(*options, kFirstOpenOptions, "zo_open_options", given));
-    }
+    zo_open_options given;
+    ZO_TRY(read_options(options, given));
     zoexport::OpenOptions chosen;
     chosen.threads = given.threads;
     chosen.skip_hashes = given.skip_hashes != 0;

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "bindings/c_support.h"
+#include "session/manifest/manifest.h"
 #include "session/manifest/packed_bundle.h"
 #include "zoexport/session.h"
 
@@ -27,5 +28,22 @@ zo_status zo_bundle_unpack(const char* file, const char* folder, const zo_unpack
       target.pop_back();
     }
     return zoexport::unpack_bundle(file, target, chosen);
+  });
+}
+
+zo_status zo_bundle_engines(const char* bundle, const zo_open_options* options, zo_engines* engines, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_TRY(check_path(bundle, "bundle"));
+    ZO_REQUIRE(engines);
+    zo_open_options given;
+    ZO_TRY(read_options(options, given));
+    std::optional<zoexport::TrustedKeys> trusted;
+    ZO_TRY(read_keys(given.trusted_keys, trusted));
+    ZO_ASSIGN(folder, zoexport::open_bundle(bundle));
+    ZO_ASSIGN(manifest, zoexport::read_manifest(folder, trusted ? &*trusted : nullptr));
+    zo_engines found = {};
+    copy_text(found.own, manifest.engine);
+    copy_text(found.fallback, manifest.fallback ? manifest.fallback->engine : "");
+    return write_struct(found, sizeof(zo_engines), "zo_engines", engines);
   });
 }

@@ -139,7 +139,10 @@ zo_status zo_job_start(zo_job* job, const zo_job_request* request, int32_t answe
     asked.eval_every = given.eval_every;
     asked.patience = given.patience;
     asked.keep = given.keep;
-    return job->impl.start(asked, answer, options);
+    asked.engine_name = given.engine_name == nullptr ? "" : given.engine_name;
+    zo_open_options open;
+    ZO_TRY(read_options(options, open));
+    return job->impl.start(asked, answer, open);
   });
 }
 
@@ -159,7 +162,9 @@ zo_status zo_job_run(zo_job* job, const zo_job_host* host, const zo_open_options
         ZO_TRY(zoexport::check_limits(known.limits));
       }
     }
-    return job->impl.run(known, options);
+    zo_open_options open;
+    ZO_TRY(read_options(options, open));
+    return job->impl.run(known, open);
   });
 }
 
@@ -242,7 +247,8 @@ zo_status zo_job_requested(zo_job* job, zo_job_request* request, zo_error* error
                                    found.eval_every,
                                    found.patience,
                                    found.keep,
-                                   0};
+                                   0,
+                                   found.engine_name.c_str()};
     return write_struct(filled, kFirstRequest, "zo_job_request", request);
   });
 }
@@ -252,7 +258,9 @@ zo_status zo_job_session(zo_job* job, const zo_open_options* options, zo_session
     ZO_REQUIRE(job);
     ZO_REQUIRE(session);
     *session = nullptr;
-    ZO_ASSIGN(opened, job->impl.session(options));
+    zo_open_options open;
+    ZO_TRY(read_options(options, open));
+    ZO_ASSIGN(opened, job->impl.session(open));
     *session = opened.release();
     return {};
   });

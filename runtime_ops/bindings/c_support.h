@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -132,6 +133,17 @@ Status read_struct(const T& given, size_t least, const char* name, T& known) {
   }
   known = {};
   std::memcpy(&known, bytes, std::min(size, sizeof(T)));
+  return {};
+}
+
+// A caller's options of opening, of which the first struct of this ABI version ended before `cache`; the defaults where there
+// are none.
+inline Status read_options(const zo_open_options* options, zo_open_options& known) {
+  known = {};
+  if (options != nullptr) {
+    ZO_TRY(read_struct(*options, offsetof(zo_open_options, cache), "zo_open_options", known));
+  }
+  known.struct_size = sizeof(zo_open_options);
   return {};
 }
 

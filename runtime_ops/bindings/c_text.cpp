@@ -24,8 +24,6 @@ struct zo_tokenizer {
 
 namespace {
 
-constexpr size_t kFirstOpenOptions = offsetof(zo_open_options, cache);
-
 // Copies what fits, all or nothing, and says what is needed.
 template <typename T, typename From>
 void hand_out(const From& from, T* into, size_t* room) {
@@ -52,10 +50,8 @@ zo_status zo_tokenizer_open(const char* bundle, const zo_open_options* options, 
     ZO_REQUIRE(bundle);
     ZO_REQUIRE(tokenizer);
     *tokenizer = nullptr;
-    zo_open_options given = {};
-    if (options != nullptr) {
-      ZO_TRY(read_struct(*options, kFirstOpenOptions, "zo_open_options", given));
-    }
+    zo_open_options given;
+    ZO_TRY(read_options(options, given));
     std::optional<zoexport::TrustedKeys> trusted;
     ZO_TRY(read_keys(given.trusted_keys, trusted));
     ZO_ASSIGN(folder, zoexport::open_bundle(bundle));

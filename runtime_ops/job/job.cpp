@@ -22,9 +22,13 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kNewestStep = 0.1;  // of the smoothed time of a step
 constexpr char kLeaving[] = ".leaving";
 
-Result<SessionHandle> open_session(const std::string& bundle, const zo_open_options* options) {
+// With the engine that the job was asked for, where it was.
+Result<SessionHandle> open_session(const JobRecord& job, zo_open_options options) {
+  if (!job.engine_name.empty()) {
+    options.engine_name = job.engine_name.c_str();
+  }
   zo_session* session = nullptr;
-  ZO_TRY(call(zo_session_open, bundle.c_str(), options, &session));
+  ZO_TRY(call(zo_session_open, job.bundle.c_str(), &options, &session));
   return SessionHandle(session);
 }
 
@@ -36,12 +40,12 @@ struct Data {
 
 // The examples of a job's files for a session's run; the tokenizer is closed again, as it takes memory. `on_part` is told of
 // each file's bytes.
-Result<Data> read_data(const JobRecord& job, zo_session* session, const zo_open_options* options, zo_on_part on_part,
+Result<Data> read_data(const JobRecord& job, zo_session* session, const zo_open_options& options, zo_on_part on_part,
                        void* user) {
   zo_run run = sized<zo_run>();
   ZO_TRY(call(zo_session_run, session, &run));
   zo_tokenizer* opened = nullptr;
-  ZO_TRY(call(zo_tokenizer_open, job.bundle.c_str(), options, &opened));
+  ZO_TRY(call(zo_tokenizer_open, job.bundle.c_str(), &options, &opened));
   const TokenizerHandle tokenizer(opened);
   Data data{DatasetHandle(zo_dataset_new()), nullptr, sized<zo_read_report>()};
   const zo_read_options read = {sizeof(zo_read_options), run.loss, run.pack};
@@ -112,7 +116,7 @@ Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
   }
 }
 
-Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options* options) {
+Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options& options) {
   ZO_TRY(begin("a start"));
   Status started = take_up(asked, answer, options);
   if (end()) {
@@ -146,8 +150,8 @@ bool Job::end() {
   return cancelled_;
 }
 
-Status Job::take_up(const JobRecord& asked, int32_t answer, const zo_open_options* options) {
-  ZO_ASSIGN(session, open_session(asked.bundle, options));
+Status Job::take_up(const JobRecord& asked, int32_t answer, const zo_open_options& options) {
+  ZO_ASSIGN(session, open_session(asked, options));
   zo_info info = sized<zo_info>();
   ZO_TRY(call(zo_session_info, session.get(), &info));
   JobRecord record = asked;
@@ -216,7 +220,7 @@ Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_se
   return std::optional<Question>({std::move(message), nothing_left});
 }
 
-Status Job::run(const JobHost& host, const zo_open_options* options) {
+Status Job::run(const JobHost& host, const zo_open_options& options) {
   ZO_TRY(begin("a second run"));
   if (!record_) {
     end();
@@ -233,7 +237,7 @@ Status Job::run(const JobHost& host, const zo_open_options* options) {
   return ended;
 }
 
-Status Job::run_to_end(const JobHost& host, const zo_open_options* options) {
+Status Job::run_to_end(const JobHost& host, const zo_open_options& options) {
   show(host, ZO_JOB_PREPARING);
   if (!may_go_on(host)) {
     return {};
@@ -268,8 +272,8 @@ Status Job::run_to_end(const JobHost& host, const zo_open_options* options) {
   return {};
 }
 
-Result<Job::Opened> Job::open(const JobHost& host, const zo_open_options* options) {
-  ZO_ASSIGN(session, open_session(record_->bundle, options));
+Result<Job::Opened> Job::open(const JobHost& host, const zo_open_options& options) {
+  ZO_ASSIGN(session, open_session(*record_, options));
   zo_info info = sized<zo_info>();
   ZO_TRY(call(zo_session_info, session.get(), &info));
   if (info.bundle_id != record_->bundle_id) {
@@ -583,12 +587,12 @@ std::optional<JobRecord> Job::record() const {
   return record_;
 }
 
-Result<SessionHandle> Job::session(const zo_open_options* options) const {
+Result<SessionHandle> Job::session(const zo_open_options& options) const {
   const std::optional<JobRecord> record = this->record();
   if (!record) {
     return Failure{ZO_INVALID_ARGUMENT, "job", "no bundle", "a request", "Start it first."};
   }
-  ZO_ASSIGN(session, open_session(record->bundle, options));
+  ZO_ASSIGN(session, open_session(*record, options));
   const std::string state = state_of_job(folder_, record->bundle_id);
   if (exists(join(state, "state.json"))) {
     ZO_TRY(call(zo_session_attach, session.get(), state.c_str(), static_cast<int32_t>(ZO_STATE_READ),

@@ -30,8 +30,8 @@ class Job {
   // `folder` is absolute and there.
   explicit Job(std::string folder);
 
-  Status start(const JobRecord& asked, int32_t answer, const zo_open_options* options);
-  Status run(const JobHost& host, const zo_open_options* options);
+  Status start(const JobRecord& asked, int32_t answer, const zo_open_options& options);
+  Status run(const JobHost& host, const zo_open_options& options);
   Status discard();
 
   // These from any thread.
@@ -42,7 +42,7 @@ class Job {
   std::vector<zo_evaluated> evaluations() const;
   Failure problem() const;
   std::optional<JobRecord> record() const;
-  Result<SessionHandle> session(const zo_open_options* options) const;
+  Result<SessionHandle> session(const zo_open_options& options) const;
 
  private:
   // What a run has open.
@@ -71,9 +71,9 @@ class Job {
   Status begin(const char* call);
   // True: it was cancelled meanwhile, and the request is dropped.
   bool end();
-  Status take_up(const JobRecord& asked, int32_t answer, const zo_open_options* options);
-  Status run_to_end(const JobHost& host, const zo_open_options* options);
-  Result<Opened> open(const JobHost& host, const zo_open_options* options);
+  Status take_up(const JobRecord& asked, int32_t answer, const zo_open_options& options);
+  Status run_to_end(const JobHost& host, const zo_open_options& options);
+  Result<Opened> open(const JobHost& host, const zo_open_options& options);
   // Attaches the state with the request's settings; the losses that it has are in the history.
   Status attach(const Opened& opened);
   // Whether the run came to its end, and was not ended before.

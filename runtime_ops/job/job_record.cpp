@@ -73,6 +73,7 @@ Status write_job(const std::string& folder, const JobRecord& record) {
                    {"eval_every", record.eval_every},
                    {"patience", record.patience},
                    {"keep", record.keep},
+                   {"engine_name", record.engine_name},
                    {"change", record.change},
                    {"bundle_id", record.bundle_id},
                    {"done", record.done}};
@@ -112,6 +113,7 @@ Result<std::optional<JobRecord>> read_job(const std::string& folder) {
   record.eval_every = static_cast<uint32_t>(number_in(root, "eval_every", UINT32_MAX));
   record.patience = static_cast<uint32_t>(number_in(root, "patience", UINT32_MAX));
   record.keep = static_cast<int32_t>(number_in(root, "keep", ZO_KEEP_BEST));
+  record.engine_name = root.has("engine_name") ? root.member("engine_name").text() : "";
   record.change = root.member("change").boolean();
   record.bundle_id = root.member("bundle_id").text();
   record.done = root.member("done").boolean();

@@ -20,8 +20,9 @@ struct JobRecord {
   uint32_t eval_every = 0;
   uint32_t patience = 0;
   int32_t keep = ZO_KEEP_DEFAULT;
-  bool change = false;    // the person wants the state to go on with what is asked for
-  std::string bundle_id;  // which names the state's folder
+  std::string engine_name;  // empty: that of the options that it is run with
+  bool change = false;      // the person wants the state to go on with what is asked for
+  std::string bundle_id;    // which names the state's folder
   bool done = false;
   std::optional<zo_evaluation> before;
   std::optional<zo_evaluation> after;

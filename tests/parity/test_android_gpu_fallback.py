@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from tests.support.engine_parity import data
 from tests.support.verbs import verb
 from tests.support.vulkan import without_driver
 from zoexport.api import Bundle
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.session import Session
+from zoexport.session.job import Job, Request
 
 pytestmark = pytest.mark.parity
 CPU = "executorch"
+MESSAGE = "nonesuch.* Choose the engine executorch"
 SETTINGS: dict[str, Any] = {"weights": "int4", "lora__targets": "all-linear", "generate": "on"}
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("mebp", {}),
@@ -89,6 +92,41 @@ def test_without_a_gpu_the_message_offers_the_cpu_which_then_trains(
     assert trained["steps"] == 2
     evaluated = verb("eval", bundle, "--data", rows, "--state", tmp_path / "state", "--engine", CPU)
     assert evaluated["examples"] == 3
+
+
+def test_a_job_without_a_gpu_ends_with_the_message_and_trains_on_the_cpu(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the apps have it: the engine that was chosen stays, in another process too, until another one is chosen."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 3)
+    on_gpu = Request(gpu_bundle(compiler), rows, steps=2)
+    on_cpu = dataclasses.replace(on_gpu, engine_name=CPU)
+    with Job(tmp_path / "job") as job:
+        job.start(on_gpu)  # there is a device yet
+        monkeypatch.setenv("ZOEXPORT_VULKAN_DEVICE", "nonesuch")
+        with pytest.raises(ZoExportError, match=MESSAGE):
+            job.run()
+        with pytest.raises(ZoExportError, match=MESSAGE):
+            job.start(dataclasses.replace(on_gpu, steps=3))
+        assert (job.view.phase, job.view.step) == ("failed", 0)
+        assert "Choose the engine executorch" in str(job.problem)
+        job.start(on_cpu)
+        job.run(changed=lambda view: job.pause() if view.step == 1 else None)
+        assert (job.view.phase, job.view.step) == ("paused", 1)
+    with Job(tmp_path / "job") as again:
+        assert again.requested == on_cpu
+        again.run()
+        assert (again.view.phase, again.view.step) == ("done", 2)
+        with again.session() as session:
+            assert (session.info.engine, session.info.steps) == (CPU, 2)
+        # Another engine is no other run: nothing is asked.
+        monkeypatch.delenv("ZOEXPORT_VULKAN_DEVICE")
+        again.start(dataclasses.replace(on_gpu, steps=3))
+        again.run()
+        assert (again.view.phase, again.view.step) == ("done", 3)
+        with again.session() as session:
+            assert (session.info.engine, session.info.steps) == ("vulkan", 3)
 
 
 def test_an_engine_without_programs_is_one_message(compiler: Compiler) -> None:

@@ -97,6 +97,8 @@ def test_swift(
         "ZOEXPORT_TEXTS": texts,
         "ZOEXPORT_LIFE": life,
         "ZOEXPORT_GENERATIONS": generation_cases.make_case(tmp_path / "generations"),
+        "ZOEXPORT_GPU_BUNDLE": Compiler().bundle("llama_tied", "mebp", "android-gpu"),
+        "ZOEXPORT_VULKAN_DEVICE": "nonesuch",
         "ZOEXPORT_OUTPUT": tmp_path,
         "ZOEXPORT_GOLDEN": ROOT / "graphs" / "golden",
     }

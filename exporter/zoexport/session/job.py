@@ -58,6 +58,7 @@ class Request:
         held_out: examples to evaluate on, also while it trains; None: ``data``, and not meanwhile.
         evaluate: before the first step, and of what is kept of the run.
         eval_every, patience, keep: of held-out examples, as :class:`zoexport.session.Validation` has them.
+        engine_name: which of the engines that the bundle has programs for, in all runs of the request; None: its own.
     """
 
     bundle: Path
@@ -69,6 +70,7 @@ class Request:
     eval_every: int | None = None
     patience: int | None = None
     keep: Keep | None = None
+    engine_name: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,6 +230,8 @@ class Job(Handle):
             0 if request.eval_every is None else at_least(1, "eval_every", request.eval_every),
             0 if request.patience is None else at_least(1, "patience", request.patience),
             position("keep", request.keep or "default", structs.KEEPS),
+            0,
+            None if request.engine_name is None else request.engine_name.encode(),
         )
         abi.call(
             *("zo_job_start", self.handle, ctypes.byref(given), ANSWERS.index(answer)),
@@ -357,6 +361,7 @@ class Job(Handle):
             eval_every=found.eval_every or None,
             patience=found.patience or None,
             keep=_KEEPS[found.keep],
+            engine_name=found.engine_name.decode() or None,
         )
 
     def session(self) -> Session:

@@ -443,6 +443,7 @@ class JobRequest(Structure):
         ("patience", c_uint32),
         ("keep", c_int32),
         ("reserved", c_uint32),
+        ("engine_name", c_char_p),
     )
 
 

@@ -88,6 +88,9 @@ typedef struct zo_job_request {
   uint32_t patience;
   int32_t keep;
   uint32_t reserved; /* 0 */
+  /* Neither was this: the engine that all runs of the request take, as zo_open_options has it, in place of the options' own. NULL
+   * or empty: those'. Another one goes on with the same state. */
+  const char* engine_name;
 } zo_job_request;
 
 /* Where the bundle's state has steps of other examples, held-out ones or another rate, or has come to its end: */

@@ -138,6 +138,18 @@ typedef struct zo_open_options {
 ZO_API zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo_session** session,
                                  zo_error* error);
 
+/* The engines that a bundle has programs for, as zo_open_options.engine_name takes them. */
+typedef struct zo_engines {
+  uint32_t struct_size;
+  char own[64];      /* the manifest's */
+  char fallback[64]; /* the one for where that has no device; empty: none */
+} zo_engines;
+
+/* Reads the manifest alone: also of a bundle whose own engine cannot be had here. `options` may be NULL; trusted_keys is read of
+ * them. */
+ZO_API zo_status zo_bundle_engines(const char* bundle, const zo_open_options* options, zo_engines* engines,
+                                   zo_error* error);
+
 /* Frees the session and releases its state's lock. Saves nothing that zo_session_save would not find again. */
 ZO_API void zo_session_close(zo_session* session);
 

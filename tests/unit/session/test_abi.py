@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from tests.support import split_bundles
 from tests.support.bundles import FROZEN, SLOT, LinearModel
 from tests.support.sessions import open_session
+from tests.support.signed import make_keys
 from tests.support.split_bundles import SplitModel
-from zoexport.core.errors import Cancelled, ConfigError
+from zoexport.core import manifest
+from zoexport.core.errors import BundleError, Cancelled, ConfigError, ZoExportError
 from zoexport.session import Dataset, Session, StepProgress, Tensor, abi, structs
 
 
@@ -49,6 +52,63 @@ def test_an_older_caller_leaves_out_what_came_later(bundle: Path) -> None:
     engine.struct_size = 4
     with pytest.raises(ConfigError, match=r"zo_engine\.struct_size: found 4"):
         open_with(bundle, options, structs.OpenOptions.cache.offset)
+
+
+class Engines(ctypes.Structure):
+    """zo_engines, which Python has no use for."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("own", ctypes.c_char * 64),
+        ("fallback", ctypes.c_char * 64),
+    )
+
+
+def engines_of(
+    bundle: Path, size: int = ctypes.sizeof(Engines), keys: bytes | None = None
+) -> tuple[str, str]:
+    options = structs.sized(structs.OpenOptions)
+    options.trusted_keys = keys
+    found = Engines(struct_size=size)
+    arguments = (abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(found))
+    abi.call("zo_bundle_engines", *arguments)
+    return found.own.decode(), found.fallback.decode()
+
+
+def test_the_engines_of_a_bundle_are_those_of_its_manifest(bundle: Path, tmp_path: Path) -> None:
+    assert engines_of(bundle) == ("test", "")
+    content = manifest.read(bundle)
+    program = content["programs"][0]["file"]
+    content |= {"engine": "e" * 63 + "é", "fallback": {"engine": "executorch", "file": program}}
+    content["bundle_id"] = manifest.bundle_id(content)
+    (bundle / manifest.FILE).write_text(json.dumps(content))
+    # No engine of such a name is asked for; what is too long is cut, at a character.
+    assert engines_of(bundle) == ("e" * 63, "executorch")
+    with pytest.raises(ConfigError, match=r"zo_engines\.struct_size: found 4"):
+        engines_of(bundle, size=4)
+    keys = make_keys(tmp_path / "keys")
+    with pytest.raises(BundleError, match="no signature"):
+        engines_of(bundle, keys=keys.pub.read_bytes())
+    with pytest.raises(BundleError, match="no such folder"):
+        engines_of(tmp_path / "none")
+
+
+def test_a_request_of_an_older_caller_has_no_engine(bundle: Path, tmp_path: Path) -> None:
+    handle = ctypes.c_void_p()
+    abi.call("zo_job_open", abi.path_bytes(tmp_path / "job"), ctypes.byref(handle))
+    job, options = handle.value, structs.sized(structs.OpenOptions)
+    data = tmp_path / "data.jsonl"
+    request = structs.JobRequest(
+        bundle=abi.path_bytes(bundle), data=abi.path_bytes(data), steps=1, engine_name=b"mlx"
+    )
+    for size, said in (
+        (structs.JobRequest.engine_name.offset, "found the engine test"),
+        (ctypes.sizeof(structs.JobRequest), "engine: found mlx; expected test"),
+    ):
+        request.struct_size = size
+        with pytest.raises(ZoExportError, match=said):
+            abi.call("zo_job_start", job, ctypes.byref(request), 0, ctypes.byref(options))
+    abi.library().zo_job_close(handle)
 
 
 def test_an_older_info_has_no_bytes_of_a_device(bundle: Path) -> None:

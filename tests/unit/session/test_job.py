@@ -688,6 +688,29 @@ def test_an_exception_of_the_host_ends_the_run_saved(app: App) -> None:
         assert (job.view.phase, job.view.step) == ("paused", 9)
 
 
+def test_the_engine_that_was_chosen_is_the_request_s(app: App) -> None:
+    with app.job() as job:
+        with pytest.raises(ConfigError, match="engine: found mlx; expected test"):
+            job.start(app.request(engine_name="mlx"))
+        assert job.requested is None
+        asked = app.request(steps=3, engine_name="test")
+        job.start(asked)
+    with app.job() as again:
+        assert again.requested == asked
+        app.run(again)
+        # None chosen is no other run.
+        again.start(app.request(steps=5))
+        assert again.requested == app.request(steps=5)
+        assert app.run(again)[-1] == "done"
+    # As an earlier release wrote it.
+    file = app.folder / "app" / "job.json"
+    written = json.loads(file.read_text())
+    assert written.pop("engine_name") == ""
+    file.write_text(json.dumps(written))
+    with app.job() as job:
+        assert job.requested == app.request(steps=5)
+
+
 def test_a_session_of_the_job_has_what_was_trained(app: App) -> None:
     with app.job() as job:
         with pytest.raises(ConfigError, match="no bundle"):

@@ -57,6 +57,9 @@ public struct JobRequest: Equatable, Sendable {
     public var patience: UInt32?
     /// Likewise: whose values `TrainingJob.session` gives; nil: as the run has it, or the best.
     public var keep: Keep?
+    /// Which of the bundle's engines (`BundleEngines`) takes all runs of the request, also in other processes; nil: the
+    /// bundle's own. A state goes on with either.
+    public var engineName: String?
 
     public init(
         bundle: URL, data: URL, steps: UInt64, lr: Double? = nil, evaluates: Bool = true, heldOut: URL? = nil
@@ -200,6 +203,8 @@ public final class TrainingJob: Sendable {
                 request.evalEvery = found.eval_every == 0 ? nil : found.eval_every
                 request.patience = found.patience == 0 ? nil : found.patience
                 request.keep = Keep(rawValue: found.keep)
+                let engineName = String(cString: found.engine_name)
+                request.engineName = engineName.isEmpty ? nil : engineName
                 return request
             }
         }
@@ -212,19 +217,20 @@ public final class TrainingJob: Sendable {
         _ request: JobRequest, answer: Answer = .ask, engine: (any Engine)? = nil, cache: String? = nil,
         trustedKeys: [String]? = nil
     ) throws {
-        let paths = CTexts([
+        let texts = CTexts([
             try checked(request.bundle.path, "bundle"), try checked(request.data.path, "data"),
-            try checked(request.heldOut?.path ?? "", "heldOut"),
+            try checked(request.heldOut?.path ?? "", "heldOut"), try checked(request.engineName ?? "", "engineName"),
         ])
         let options = try OpenOptions(engine: engine, cache: cache, trustedKeys: trustedKeys)
-        try withExtendedLifetime(paths) {
+        try withExtendedLifetime(texts) {
             var given = sized(zo_job_request())
             given.evaluate = request.evaluates ? 1 : 0
-            (given.bundle, given.data) = (paths.pointers[0], paths.pointers[1])
-            given.held_out = request.heldOut == nil ? nil : paths.pointers[2]
+            (given.bundle, given.data) = (texts.pointers[0], texts.pointers[1])
+            given.held_out = request.heldOut == nil ? nil : texts.pointers[2]
             (given.steps, given.lr) = (request.steps, request.lr ?? 0)
             (given.eval_every, given.patience) = (request.evalEvery ?? 0, request.patience ?? 0)
             given.keep = request.keep?.rawValue ?? 0
+            given.engine_name = request.engineName == nil ? nil : texts.pointers[3]
             try handle.call { job in
                 try options.withC { options in
                     try verb { zo_job_start(job, &given, answer.rawValue, options, $0) }

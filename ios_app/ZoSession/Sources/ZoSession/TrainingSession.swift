@@ -19,16 +19,18 @@ public final class TrainingSession: Sendable {
     ///     the environment names.
     ///   - trustedKeys: public keys, as the lines of minisign's .pub files, of which one must have signed the bundle; nil:
     ///     any bundle. An app that ships a key opens nothing else.
+    ///   - engineName: which of the bundle's engines (`BundleEngines`) runs its programs; nil: its own.
     /// - Throws: `ZoError` of kind `bundle`: missing, altered, of another version, or signed by none of the keys; of kind
     ///   `invalidArgument`: no key in the list, or something else.
     public convenience init(
         bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil, cache: String? = nil,
-        trustedKeys: [String]? = nil
+        trustedKeys: [String]? = nil, engineName: String? = nil
     ) throws {
         try checkVersion()
         let path = try checked(bundle.path, "bundle")
         let options = try OpenOptions(
-            threads: threads, verify: verify, engine: engine, cache: cache, trustedKeys: trustedKeys
+            threads: threads, verify: verify, engine: engine, cache: cache, trustedKeys: trustedKeys,
+            engineName: engineName
         )
         var opened: OpaquePointer?
         try options.withC { options in try verb { zo_session_open(path, options, &opened, $0) } }

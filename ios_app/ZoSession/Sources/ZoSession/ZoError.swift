@@ -49,7 +49,7 @@ public struct ZoError: Error, Equatable, CustomStringConvertible {
 }
 
 /// A character array of C, which Swift sees as a tuple.
-private func text<Characters>(_ characters: Characters) -> String {
+func text<Characters>(_ characters: Characters) -> String {
     withUnsafeBytes(of: characters) { String(decoding: $0.prefix { $0 != 0 }, as: UTF8.self) }
 }
 

@@ -1,4 +1,4 @@
-// The native method of zoexport.session.PackedBundle.
+// The native methods of zoexport.session.PackedBundle and BundleEngines.
 #include "jni_support.h"
 
 using namespace zoexport::jni;
@@ -19,5 +19,16 @@ ZO_NATIVE(void, PackedBundle, nativeUnpack)
     };
     options.user = &listener;
     call(env, zo_bundle_unpack, from.c_str(), to.c_str(), &options);
+  });
+}
+
+ZO_NATIVE(jobject, BundleEngines, nativeOf)(JNIEnv* env, jclass, jstring bundle, jstring trusted_keys) {
+  return guarded(env, [&]() -> jobject {
+    const std::string folder = to_utf8(env, bundle);
+    const OpenOptions options(env, nullptr, trusted_keys);
+    auto found = sized<zo_engines>();
+    call(env, zo_bundle_engines, folder.c_str(), options.get(), &found);
+    return make(env, "BundleEngines", "(Ljava/lang/String;Ljava/lang/String;)V", to_string(env, found.own),
+                found.fallback[0] == '\0' ? nullptr : to_string(env, found.fallback));
   });
 }

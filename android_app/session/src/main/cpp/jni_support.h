@@ -109,9 +109,11 @@ T sized() {
 // What opens a bundle; its strings are those of the object.
 class OpenOptions {
  public:
-  OpenOptions(JNIEnv* env, jstring cache, jstring trusted_keys) : cache_(env, cache), keys_(env, trusted_keys) {
+  OpenOptions(JNIEnv* env, jstring cache, jstring trusted_keys, jstring engine_name = nullptr)
+      : cache_(env, cache), keys_(env, trusted_keys), engine_name_(env, engine_name) {
     options_.cache = cache_.c_str();
     options_.trusted_keys = keys_.c_str();
+    options_.engine_name = engine_name_.c_str();
   }
   OpenOptions(const OpenOptions&) = delete;
   zo_open_options* operator->() { return &options_; }
@@ -120,6 +122,7 @@ class OpenOptions {
  private:
   OptionalText cache_;
   OptionalText keys_;
+  OptionalText engine_name_;
   zo_open_options options_ = sized<zo_open_options>();
 };
 

@@ -82,11 +82,12 @@ ZO_NATIVE(void, TrainingJob, nativeClose)(JNIEnv*, jclass, jlong job) { zo_job_c
 
 ZO_NATIVE(void, TrainingJob, nativeStart)
 (JNIEnv* env, jclass, jlong job, jstring bundle, jstring data, jstring held_out, jlong steps, jdouble lr,
- jboolean evaluate, jint eval_every, jint patience, jint keep, jint answer, jstring cache, jstring trusted_keys) {
+ jboolean evaluate, jint eval_every, jint patience, jint keep, jstring engine_name, jint answer, jstring cache,
+ jstring trusted_keys) {
   guarded(env, [&] {
     const OpenOptions options(env, cache, trusted_keys);
     const std::string folder = to_utf8(env, bundle), file = to_utf8(env, data);
-    const OptionalText other(env, held_out);
+    const OptionalText other(env, held_out), engine(env, engine_name);
     const zo_job_request request = {sizeof(zo_job_request),
                                     evaluate == JNI_TRUE ? 1 : 0,
                                     folder.c_str(),
@@ -97,7 +98,8 @@ ZO_NATIVE(void, TrainingJob, nativeStart)
                                     static_cast<uint32_t>(eval_every),
                                     static_cast<uint32_t>(patience),
                                     keep,
-                                    0};
+                                    0,
+                                    engine.c_str()};
     call(env, zo_job_start, job_of(job), &request, static_cast<int32_t>(answer), options.get());
   });
 }
@@ -187,10 +189,12 @@ ZO_NATIVE(jobject, TrainingJob, nativeRequest)(JNIEnv* env, jclass, jlong job) {
     call(env, zo_job_requested, job_of(job), &found);
     return found.bundle[0] == '\0'
                ? nullptr
-               : make(env, "JobRequest", "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;JDZIII)V",
+               : make(env, "JobRequest",
+                      "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;JDZIIILjava/lang/String;)V",
                       to_string(env, found.bundle), to_string(env, found.data), to_string(env, found.held_out),
                       bits(found.steps), found.lr, static_cast<jboolean>(found.evaluate != 0),
-                      static_cast<jint>(found.eval_every), static_cast<jint>(found.patience), found.keep);
+                      static_cast<jint>(found.eval_every), static_cast<jint>(found.patience), found.keep,
+                      to_string(env, found.engine_name));
   });
 }
 

@@ -32,10 +32,11 @@ ZO_NATIVE(jint, Library, nativeAbiVersion)(JNIEnv*, jclass) { return bits(zo_abi
 // ---- sessions ----------------------------------------------------------------------------------------------------
 
 ZO_NATIVE(jlong, TrainingSession, nativeOpen)
-(JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify, jstring cache, jstring trusted_keys) {
+(JNIEnv* env, jclass, jstring bundle, jint threads, jboolean verify, jstring cache, jstring trusted_keys,
+ jstring engine_name) {
   return guarded(env, [&]() -> jlong {
     const std::string folder = to_utf8(env, bundle);
-    OpenOptions options(env, cache, trusted_keys);
+    OpenOptions options(env, cache, trusted_keys, engine_name);
     options->threads = static_cast<uint32_t>(threads);
     options->skip_hashes = verify == JNI_TRUE ? 0 : 1;
     zo_session* session = nullptr;

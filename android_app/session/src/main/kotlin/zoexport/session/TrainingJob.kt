@@ -36,6 +36,8 @@ class Conditions(
  * @property patience likewise: evaluations in a row without a lower loss, after which training ends; null: as the run has it,
  *   or never.
  * @property keep likewise: whose values [TrainingJob.session] gives; null: as the run has it, or the best.
+ * @property engineName which of the bundle's engines ([BundleEngines]) takes all runs of the request, also in other processes; null:
+ *   the bundle's own. A state goes on with either.
  */
 data class JobRequest(
     val bundle: File,
@@ -47,13 +49,15 @@ data class JobRequest(
     val evalEvery: Int? = null,
     val patience: Int? = null,
     val keep: Keep? = null,
+    val engineName: String? = null,
 ) {
     internal constructor(
         bundle: String, data: String, heldOut: String, steps: Long, lr: Double, evaluate: Boolean, evalEvery: Int,
-        patience: Int, keep: Int,
+        patience: Int, keep: Int, engineName: String,
     ) : this(
         File(bundle), File(data), steps, lr.takeIf { it != 0.0 }, heldOut.takeIf { it.isNotEmpty() }?.let(::File), evaluate,
         evalEvery.takeIf { it != 0 }, patience.takeIf { it != 0 }, Keep.entries.getOrNull(keep - 1),
+        engineName.takeIf { it.isNotEmpty() },
     )
 }
 
@@ -148,7 +152,7 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
             it, request.bundle.path.checked("bundle"), request.data.path.checked("data"),
             request.heldOut?.path?.checked("heldOut"), request.steps.notNegative("steps"), request.lr ?: 0.0,
             request.evaluate, counted(request.evalEvery, "evalEvery"), counted(request.patience, "patience"),
-            request.keep?.ordinal?.plus(1) ?: 0, answer.ordinal, cache, keys,
+            request.keep?.ordinal?.plus(1) ?: 0, request.engineName?.checked("engineName"), answer.ordinal, cache, keys,
         )
     }
 
@@ -229,7 +233,7 @@ class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: 
         @JvmStatic
         private external fun nativeStart(
             job: Long, bundle: String, data: String, heldOut: String?, steps: Long, lr: Double, evaluate: Boolean,
-            evalEvery: Int, patience: Int, keep: Int, answer: Int, cache: String?, keys: String?,
+            evalEvery: Int, patience: Int, keep: Int, engineName: String?, answer: Int, cache: String?, keys: String?,
         )
 
         @JvmStatic

@@ -223,8 +223,10 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
          *   that the environment names.
          * @param trustedKeys public keys, as the lines of minisign's .pub files, of which one must have signed the bundle;
          *   null: any bundle. An app that ships a key opens nothing else.
+         * @param engineName which of the bundle's engines ([BundleEngines]) runs its programs; null: its own.
          * @throws ZoException.Bundle missing, altered, of another version, or signed by none of the keys.
-         * @throws ZoException.InvalidArgument no key in the list, or something else.
+         * @throws ZoException.Engine the engine is not there, or has no device; [BundleEngines.insteadOf] says which may be chosen.
+         * @throws ZoException.InvalidArgument no key in the list, an engine without programs in the bundle, or something else.
          */
         fun open(
             bundle: File,
@@ -232,13 +234,14 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
             verify: Boolean = true,
             cache: String? = null,
             trustedKeys: List<String>? = null,
+            engineName: String? = null,
         ): TrainingSession {
             Library.load()
             val count = threads.toLong().notNegative("threads").toInt()
             return TrainingSession(
                 nativeOpen(
                     bundle.path.checked("bundle"), count, verify, cache?.checked("cache"),
-                    trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
+                    trustedKeys?.joinToString("\n")?.checked("trustedKeys"), engineName?.checked("engineName"),
                 ),
             )
         }
@@ -249,7 +252,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         private fun slotOf(session: Long, name: String): SlotInfo = nativeFindSlot(session, name.checked("slot"))
 
         @JvmStatic private external fun nativeOpen(
-            bundle: String, threads: Int, verify: Boolean, cache: String?, trustedKeys: String?,
+            bundle: String, threads: Int, verify: Boolean, cache: String?, trustedKeys: String?, engineName: String?,
         ): Long
 
         @JvmStatic private external fun nativeCancel(session: Long)
