@@ -1,6 +1,6 @@
 // Runs all tests.
 // Arguments: the folder of hosts.make_case, that of trajectories.make_case, that of text_cases.make_case, that of
-// generation_cases.make_case, that of life_cases.make_case, an empty folder, graphs/golden.
+// generation_cases.make_case, that of life_cases.make_case, a bundle for android-gpu, an empty folder, graphs/golden.
 
 import java.io.File
 import kotlin.system.exitProcess
@@ -12,7 +12,7 @@ fun bits(values: FloatArray): List<String> = values.map(::bits)
 
 fun main(arguments: Array<String>) {
     val (case, trajectories, texts, generations, life) = arguments.map(::File)
-    val (output, golden) = arguments.drop(5).map(::File)
+    val (gpuBundle, output, golden) = arguments.drop(5).map(::File)
     val file = Json.parse(golden.resolve("trajectories.json").readText())
     val tests = SmokeTest(case, output, Json.parse(golden.resolve("rng.json").readText())).tests() +
         TrajectoryTest(trajectories, file).tests() +
@@ -20,7 +20,7 @@ fun main(arguments: Array<String>) {
         GenerateTest(generations).tests() +
         ProgressTest(trajectories, output.resolve("progress")).tests() +
         RecordTest(trajectories.resolve("prge/bundle"), texts, output.resolve("records")).tests() +
-        ModelTest(trajectories, texts, output.resolve("model")).tests() +
+        ModelTest(trajectories, texts, gpuBundle, output.resolve("model")).tests() +
         LifeTest(life, output.resolve("life")).tests()
     val failed = tests.count { (name, body) ->
         val failure = runCatching { body() }.exceptionOrNull()

@@ -10,16 +10,20 @@ import zoexport.app.training.Launcher
 import zoexport.app.training.Screen
 import zoexport.app.training.TrainingModel
 import zoexport.session.Answer
+import zoexport.session.BundleEngines
 import zoexport.session.Conditions
 import zoexport.session.Dataset
 import zoexport.session.Message
 import zoexport.session.Phase
 import zoexport.session.Reason
+import zoexport.session.TrainingSession
 import zoexport.session.Typed
 import zoexport.session.ZoException
 
 /** What the screen shows in every state of a run, on real bundles. */
-class ModelTest(private val bundles: File, private val texts: File, private val output: File) {
+class ModelTest(
+    private val bundles: File, private val texts: File, private val gpuBundle: File, private val output: File,
+) {
     /** Runs the work in this process, as a service does in the app. */
     private inner class App(name: String) : Launcher {
         val folder = output.resolve(name).apply { mkdirs() }
@@ -320,7 +324,66 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         assertEquals(0, app.model.talk.size)
     }
 
+    /** There is no device: the environment names another one. */
+    fun withoutAGpuTheCpuIsOffered() {
+        val app = App("gpu")
+        val message = "Choose the engine executorch"
+        app.model.choose(gpuBundle, texts.resolve("data.jsonl"), steps = 3)
+        assertEquals(listOf(null, null), app.model.screen.run { listOf(engineName, instead) })
+        app.model.start(whenCharging = true)
+        app.model.screen.run {
+            assertContains(assertNotNull(problem), message)
+            assertEquals(listOf(Phase.IDLE, "vulkan", null, CPU), listOf(view.phase, engines?.own, engineName, instead))
+        }
+        assertContains(assertFailsWith<ZoException.Engine> { TrainingSession.open(gpuBundle, cache = "") }.fix, message)
+        // Chosen, it trains, as it was to be started, and stays chosen, also in another process.
+        var looks = 0
+        app.onLook = { if (++looks == 3) app.model.pause() }
+        app.model.startInstead()
+        assertEquals(true, app.charging)
+        assertEquals(Phase.PAUSED, app.end().view.phase)
+        app.onLook = {}
+        app.newModel().screen.run { assertEquals(listOf(true, CPU, null), listOf(canResume, engineName, instead)) }
+        // The own engine again: a run that is paused is told too, and cannot be gone on with.
+        app.model.chooseEngine(null)
+        app.model.resume()
+        app.model.screen.run {
+            assertContains(assertNotNull(problem), message)
+            assertEquals(listOf(Phase.PAUSED, null, CPU), listOf(view.phase, engineName, instead))
+        }
+        app.model.startInstead()
+        app.end().run { assertEquals(listOf<Any?>(Phase.DONE, 3L, CPU), listOf(view.phase, view.step, engineName)) }
+        app.model.withSession { assertEquals(CPU, it.info.engine) }
+        TrainingSession.open(gpuBundle, cache = "", engineName = CPU).use { assertEquals(CPU, it.info.engine) }
+        // It is the bundle's own choice: another bundle has its own engine, and no other one.
+        app.chosen()
+        app.model.screen.run { assertEquals(listOf(CPU, null, null), listOf(engines?.own, engines?.fallback, engineName)) }
+        assertFailsWith<ZoException.Bundle> { BundleEngines.of(output.resolve("nothing")) }
+    }
+
+    /** A run that was begun while there was a device, of which job.json tells, fails in the background. */
+    fun aRunThatLosesItsGpuIsOfferedTheCpu() {
+        val app = App("lost")
+        app.model.choose(gpuBundle, texts.resolve("data.jsonl"), steps = 2)
+        app.model.chooseEngine(CPU)
+        app.onLook = { app.model.pause() }
+        app.model.start()
+        app.end()
+        app.onLook = {}
+        val file = app.folder.resolve("job.json")
+        file.writeText(file.readText().replace("\"engine_name\": \"$CPU\"", "\"engine_name\": \"\""))
+        app.newModel().resume()
+        app.end().run {
+            assertEquals(listOf(Phase.FAILED, null, CPU), listOf(view.phase, engineName, instead))
+            assertContains(assertNotNull(problem), "Choose the engine executorch")
+        }
+        app.model.startInstead()
+        app.end().run { assertEquals(listOf<Any?>(Phase.DONE, 2L, CPU, null), listOf(view.phase, view.step, engineName, instead)) }
+    }
+
     fun tests() = mapOf(
+        "model: without a GPU the CPU is offered" to ::withoutAGpuTheCpuIsOffered,
+        "model: a run that loses its GPU is offered the CPU" to ::aRunThatLosesItsGpuIsOfferedTheCpu,
         "model: trains to its end as the command line does" to ::trainsToItsEndAsTheCommandLineDoes,
         "model: paused, it goes on, also in another process" to ::pausedItGoesOnAlsoInAnotherProcess,
         "model: cancelled, it is idle and keeps its state" to ::cancelledItIsIdleAndKeepsItsState,
@@ -339,5 +402,6 @@ class ModelTest(private val bundles: File, private val texts: File, private val 
         /** As tests/support/text_cases.py has it. */
         const val STEPS = 250L
         const val DATA = 8L
+        const val CPU = "executorch"
     }
 }

@@ -17,6 +17,7 @@ import pytest
 
 from tests.kotlin.conftest import FOLDER, QUICK
 from tests.support import generation_cases, life_cases, text_cases
+from tests.support.compiled import Compiler
 from tests.support.hosts import ROOT, check_states, environment_tool, run
 from zoexport.core.native import library_path
 from zoexport.transfer import export_adapter
@@ -66,6 +67,12 @@ def generation_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def gpu_bundle(compiler: Compiler) -> Path:
+    """One with the CPU's programs beside the GPU's; the JVM's environment names a device that there is not."""
+    return compiler.bundle("llama_tied", "mebp", "android-gpu")
+
+
+@pytest.fixture(scope="session")
 def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
     """Everything that needs no Android, compiled; makes the command that runs a class of it."""
     jar = FOLDER / "tests.jar"
@@ -84,6 +91,7 @@ def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
         *(
             "env",
             f"LD_PRELOAD={chain}",
+            "ZOEXPORT_VULKAN_DEVICE=nonesuch",
             java,
             "-Xcheck:jni",
             f"-Djava.library.path={glue}",
@@ -108,6 +116,7 @@ def test_kotlin(
     golden_case: Path,
     text_case: Path,
     generation_case: Path,
+    gpu_bundle: Path,
     tmp_path: Path,
 ) -> None:
     golden = ROOT / "graphs" / "golden"
@@ -116,7 +125,7 @@ def test_kotlin(
         list(map(str, jvm("LifeKilled", life, tmp_path / "life"))), capture_output=True, text=True
     )
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
-    cases = (host_case, golden_case, text_case, generation_case, life)
+    cases = (host_case, golden_case, text_case, generation_case, life, gpu_bundle)
     output = run_checked(jvm("MainKt", *cases, tmp_path, golden))
     sys.stdout.write(output)
     assert ", 0 failed" in output

@@ -3,6 +3,7 @@ package zoexport.app.training
 import java.io.File
 import java.util.concurrent.CopyOnWriteArrayList
 import zoexport.session.Answer
+import zoexport.session.BundleEngines
 import zoexport.session.Conditions
 import zoexport.session.GenerateOptions
 import zoexport.session.JobRequest
@@ -29,6 +30,12 @@ interface Launcher {
     fun stop()
 }
 
+private val Phase.isActive: Boolean
+    get() = when (this) {
+        Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.WAITING -> true
+        else -> false
+    }
+
 /** What the screen shows. */
 class Screen(
     val bundle: File?,
@@ -43,12 +50,14 @@ class Screen(
     val problem: String?,
     /** What a start asked: it is to be called again with an answer. */
     val question: String?,
+    /** The bundle's; null: there is no bundle, or none that can be read. */
+    val engines: BundleEngines?,
+    /** Which of them trains, or will when a run is started or gone on with; null: the bundle's own. */
+    val engineName: String?,
+    /** The one that may train in its place, after the failure that [problem] tells of. */
+    val instead: String?,
 ) {
-    val isActive: Boolean
-        get() = when (view.phase) {
-            Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.WAITING -> true
-            else -> false
-        }
+    val isActive: Boolean get() = view.phase.isActive
 
     /** A run may be started: there is all that it needs, and none under way. */
     val canStart: Boolean get() = bundle != null && data != null && steps > 0 && !isActive
@@ -60,7 +69,8 @@ class Exchange(val question: String, val trained: String, val untrained: String)
 
 /**
  * The one job of the app: what the screen shows and what its buttons do. All rules are the session's (docs/jobs.md). Calls that
- * read bundles or examples ([start], [train], [ask], [writeAdapter]) take a while, and are not for the main thread.
+ * read bundles or examples ([start], [startInstead], [resume], [train], [ask], [writeAdapter]) take a while, and are not for the
+ * main thread.
  *
  * @param folder of the app, where examples and states are kept.
  * @param cache the folder of packed weights.
@@ -83,15 +93,23 @@ class TrainingModel(
     @Volatile private var heldOut: File? = job.request?.heldOut
     @Volatile private var steps: Long = job.request?.steps ?: 100
     @Volatile private var lr: Double? = job.request?.lr
+    @Volatile private var engineName: String? = job.request?.engineName
+    @Volatile private var engines: BundleEngines? = enginesOf(bundle)
+    @Volatile private var whenCharging = false
     @Volatile private var refused: ZoException? = null
 
     val screen: Screen
         get() {
+            val refused = refused
+            val view = checkNotNull(job.view)
             val problem = refused ?: job.problem
+            val used = job.request?.engineName
             val question = problem as? ZoException.Question
             return Screen(
-                bundle, data, heldOut, steps, lr, checkNotNull(job.view), job.losses, job.evaluations,
-                problem?.message.takeIf { question == null }, question?.message,
+                bundle, data, heldOut, steps, lr, view, job.losses, job.evaluations,
+                problem?.message.takeIf { question == null }, question?.message, engines,
+                if (view.phase.isActive) used else engineName,
+                problem?.let { engines?.insteadOf(if (refused != null) engineName else used, it) },
             )
         }
 
@@ -109,13 +127,29 @@ class TrainingModel(
         lr: Double? = this.lr,
         heldOut: File? = this.heldOut,
     ) {
+        if (bundle != this.bundle) engineName = null
         this.bundle = bundle
+        engines = enginesOf(bundle)
         this.data = data
         this.heldOut = heldOut
         this.steps = steps
         this.lr = lr
         refused = null
         tell()
+    }
+
+    /** Has [engineName] train what is started or gone on with from now on; null: the bundle's own. */
+    fun chooseEngine(engineName: String?) {
+        this.engineName = engineName
+        refused = null
+        tell()
+    }
+
+    /** Of a bundle that cannot be read, a start says why. */
+    private fun enginesOf(bundle: File?): BundleEngines? = try {
+        bundle?.let { BundleEngines.of(it, trustedKeys) }
+    } catch (_: ZoException) {
+        null
     }
 
     private val imports: File get() = folder.resolve("bundles")
@@ -178,9 +212,23 @@ class TrainingModel(
     /** Starts the run that the screen describes. What is refused or asked is on the screen. */
     fun start(answer: Answer = Answer.ASK, whenCharging: Boolean = false) {
         if (!screen.canStart) return
+        val asked = JobRequest(
+            checkNotNull(bundle), checkNotNull(data), steps, lr, heldOut, engineName = engineName,
+        )
+        start(asked, answer, whenCharging)
+    }
+
+    /** Starts what has failed once more, with the engine that the screen offers in its place and from now on. */
+    fun startInstead() {
+        chooseEngine(screen.instead ?: return)
+        start(whenCharging = whenCharging)
+    }
+
+    private fun start(asked: JobRequest, answer: Answer, whenCharging: Boolean) {
+        this.whenCharging = whenCharging
         refused = null
         try {
-            job.start(JobRequest(checkNotNull(bundle), checkNotNull(data), steps, lr, heldOut), answer)
+            job.start(asked, answer)
             talk = emptyList()
             launcher.launch(whenCharging)
         } catch (error: ZoException) {
@@ -189,9 +237,14 @@ class TrainingModel(
         tell()
     }
 
-    /** Goes on with a run that is paused, also one of another process. */
+    /** Goes on with a run that is paused, also one of another process, and with the engine that is chosen now. */
     fun resume() {
-        if (screen.canResume) launcher.launch(whenCharging = false)
+        val asked = job.request?.takeIf { screen.canResume } ?: return
+        if (asked.engineName == engineName) {
+            launcher.launch(whenCharging = false)
+        } else {
+            start(asked.copy(engineName = engineName), Answer.ASK, whenCharging = false)
+        }
     }
 
     /** Ends the run after its step, saved. */

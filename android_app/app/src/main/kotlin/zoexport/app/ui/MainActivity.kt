@@ -50,6 +50,7 @@ class MainActivity : Activity() {
     private val steps by lazy { field(R.string.steps, InputType.TYPE_CLASS_NUMBER) }
     private val rate by lazy { field(R.string.rate, InputType.TYPE_CLASS_NUMBER or InputType.TYPE_NUMBER_FLAG_DECIMAL) }
     private val state by lazy { label("").apply { accessibilityLiveRegion = View.ACCESSIBILITY_LIVE_REGION_POLITE } }
+    private val engine by lazy { label("") }
     private val chart by lazy { LossChart(this) }
     private val details by lazy { label("") }
     private val question by lazy { field(R.string.question) }
@@ -59,6 +60,8 @@ class MainActivity : Activity() {
     private val whenPaused = ArrayList<View>()
     private val whenTyped = ArrayList<View>()
     private val whenHeldOut = ArrayList<View>()
+    private val whenInstead = ArrayList<View>()
+    private val whenFallback = ArrayList<View>()
 
     override fun onCreate(saved: Bundle?) {
         super.onCreate(saved)
@@ -82,10 +85,13 @@ class MainActivity : Activity() {
         section(R.string.training, steps, rate)
         button(R.string.start, whenIdle) { start(Answer.ASK, false) }
         button(R.string.start_charging, whenIdle) { start(Answer.ASK, true) }
-        button(R.string.resume, whenPaused) { model.resume() }
+        button(R.string.resume, whenPaused) { thread { model.resume() } }
         button(R.string.pause, whenActive) { model.pause() }
         button(R.string.cancel, whenActive) { model.cancel() }
         column.addView(state)
+        button(R.string.train_on_cpu, whenInstead) { thread { model.startInstead() } }
+        column.addView(engine)
+        button(R.string.train_on_gpu, whenFallback) { model.chooseEngine(null) }
         column.addView(chart, ViewGroup.LayoutParams.MATCH_PARENT, (160 * resources.displayMetrics.density).toInt())
         column.addView(details)
         section(R.string.try_it, question)
@@ -132,6 +138,7 @@ class MainActivity : Activity() {
         val screen = model.screen
         data.text = screen.data?.name ?: getString(R.string.data_missing)
         state.text = listOfNotNull(title(screen.view), screen.problem).joinToString("\n")
+        engine.text = engine(screen)
         heldOut.text = getString(R.string.held_out, screen.heldOut?.name ?: getString(R.string.data_missing))
         chart.show(screen.losses, screen.evaluations)
         details.text = numbers(screen.view)
@@ -142,6 +149,8 @@ class MainActivity : Activity() {
         whenActive.forEach { it.visibility = if (screen.isActive) View.VISIBLE else View.GONE }
         whenTyped.forEach { it.visibility = if (model.typedTurns.isNotEmpty() && !screen.isActive) View.VISIBLE else View.GONE }
         whenHeldOut.forEach { it.visibility = if (screen.heldOut != null && !screen.isActive) View.VISIBLE else View.GONE }
+        whenInstead.forEach { it.visibility = if (screen.instead != null && !screen.isActive) View.VISIBLE else View.GONE }
+        whenFallback.forEach { it.visibility = if (screen.engineName != null && !screen.isActive) View.VISIBLE else View.GONE }
         whenPaused.forEach { it.visibility = if (screen.canResume) View.VISIBLE else View.GONE }
         if (screen.question != asked) {
             asked = screen.question

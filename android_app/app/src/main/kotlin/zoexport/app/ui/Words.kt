@@ -2,6 +2,7 @@ package zoexport.app.ui
 
 import android.content.Context
 import zoexport.app.R
+import zoexport.app.training.Screen
 import zoexport.session.Evaluation
 import zoexport.session.JobView
 import zoexport.session.Phase
@@ -27,6 +28,12 @@ fun Context.title(view: JobView): String = when (view.phase) {
             Reason.BACKGROUND -> R.string.state_background
         },
     )
+}
+
+/** Which engine trains, of a bundle that has one for the CPU beside the GPU's; of others nothing. */
+fun Context.engine(screen: Screen): String {
+    val fallback = screen.engines?.fallback ?: return ""
+    return getString(if (screen.engineName == fallback) R.string.engine_cpu else R.string.engine_gpu)
 }
 
 /** The run's numbers, a line each. */
