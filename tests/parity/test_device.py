@@ -179,6 +179,27 @@ def test_train_and_pull(
     assert found["best_step"] in (2, 4)
 
 
+def test_the_engine_is_chosen_on_the_phone(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", "android-gpu", generate="on")
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in DATA))
+    monkeypatch.setenv("ZOEXPORT_VULKAN_DEVICE", "nonesuch")
+    train = ("train", bundle, "--data", data, "--steps", 2, "--runner", runner)
+    error = said(capfd, *train, code=1)
+    assert "Choose the engine executorch" in error["fix"] and error["where"].endswith(SERIAL + ")")
+    assert said(capfd, *train, "--engine", "executorch")["steps"] == 2
+    generate = ("generate", bundle, "--prompt", "The", "--max-tokens", 2, "--run", "run")
+    assert "executorch" in said(capfd, *generate, code=1)["fix"]
+    assert said(capfd, *generate, "--engine", "executorch")["run"] == "run"
+
+
 @pytest.mark.parametrize(
     ("method", "settings"),
     [

@@ -83,6 +83,7 @@ def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_js
 @options.validation
 @options.settings
 @options.resume
+@options.engine
 @_SERIAL
 @_RUNNER
 @options.common
@@ -98,6 +99,7 @@ def train(
     assignments: tuple[str, ...],
     recover: bool,
     change_settings: bool,
+    engine: str | None,
     serial: str | None,
     runner: Path | None,
     as_json: bool,
@@ -133,6 +135,7 @@ def train(
             recover=recover,
             change_settings=change_settings,
             held_out=None if held_out is None else HeldOut(held_out, eval_every, patience, keep),
+            engine=engine,
             serial=serial,
             runner=runner,
             progress=phases,
@@ -157,6 +160,7 @@ def train(
     "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
 )
 @options.sampling
+@options.engine
 @_SERIAL
 @_RUNNER
 @options.common
@@ -167,6 +171,7 @@ def generate(
     stop: tuple[str, ...],
     max_tokens: int,
     sampling: Sampling,
+    engine: str | None,
     serial: str | None,
     runner: Path | None,
     as_json: bool,
@@ -186,6 +191,7 @@ def generate(
             max_tokens=max_tokens,
             sampling=sampling,
             stop=stop,
+            engine=engine,
             serial=serial,
             runner=runner,
             progress=phases,

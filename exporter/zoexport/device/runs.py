@@ -222,6 +222,7 @@ def train(
     recover: bool,
     change_settings: bool,
     held_out: HeldOut | None,
+    engine: str | None,
     serial: str | None,
     runner: Path | None,
     progress: Progress,
@@ -237,6 +238,7 @@ def train(
         recover: go on from the last good record of a damaged log.
         change_settings: go on with other settings or data than the run's.
         held_out: what is evaluated on meanwhile.
+        engine: which of the engines that the bundle has programs for; its own where None.
         on_line: called with the runner's line after every step.
 
     Returns:
@@ -266,6 +268,7 @@ def train(
     progress("training", None)
     flags = {"--recover": recover, "--change-settings": change_settings}
     given: list[object] = [flag for flag, on in flags.items() if on]
+    given += _engine(engine)
     if held_out is not None:
         given += ["--eval-examples", place.held_out]
         for flag, value in (
@@ -298,6 +301,10 @@ def run_there(
     return _ask(phone, place.bundle, "train", arguments, on_line)
 
 
+def _engine(name: str | None) -> list[object]:
+    return [] if name is None else ["--engine", name]
+
+
 def _ask(
     phone: Phone,
     bundle: PurePosixPath,
@@ -327,6 +334,7 @@ def generate(
     max_tokens: int,
     sampling: Sampling,
     stop: Sequence[str],
+    engine: str | None,
     serial: str | None,
     runner: Path | None,
     progress: Progress,
@@ -337,6 +345,7 @@ def generate(
     Args:
         bundle: the bundle's folder; it is pushed where the phone lacks it.
         run: the run's name there; None: the bundle as it was compiled.
+        engine: as of :func:`train`.
         on_line: called with what the runner writes meanwhile.
 
     Returns:
@@ -354,6 +363,7 @@ def generate(
         arguments += [f"--{name.replace('_', '-')}", value]
     for text in stop:
         arguments += ["--stop", text]
+    arguments += _engine(engine)
     if run is not None:
         if not phone.exists(place.state / "state.json"):
             raise _no_run(phone, place, run)
