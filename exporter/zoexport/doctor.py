@@ -165,7 +165,8 @@ def _vulkan() -> Iterator[Check]:
         if device["problem"]:
             yield Check(f"{name} device {number}", "optional", f"{found}: {device['problem']}")
         else:
-            yield Check(f"{name} device {number}", "ok", found)
+            lacks = f", without {device['lacks']}" if device["lacks"] else ""
+            yield Check(f"{name} device {number}", "ok", found + lacks)
     if not devices:
         yield Check(name, "optional", "a library, and no device", "Install the GPU's driver.")
 

@@ -296,8 +296,11 @@ zo_status zo_vulkan_devices(char* text, size_t* size, zo_error* error) {
     ZO_ASSIGN(devices, zoexport::list_vulkan_devices());
     nlohmann::json found = nlohmann::json::array();
     for (const zoexport::VulkanDevice& device : devices) {
-      found.push_back(
-          {{"name", device.name}, {"kind", device.kind}, {"version", device.version}, {"problem", device.problem}});
+      found.push_back({{"name", device.name},
+                       {"kind", device.kind},
+                       {"version", device.version},
+                       {"problem", device.problem},
+                       {"lacks", device.lacks}});
     }
     return give_json(found, text, size);
   });

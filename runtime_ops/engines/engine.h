@@ -75,9 +75,10 @@ Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
 // device has a clock. `manifest` and `files` outlive the engine.
 Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
                                                    const std::string& cache, bool timed);
-// A device that it could run on, as zo_vulkan_devices states it; `problem` is why it cannot, empty where it can.
+// A device that it could run on, as zo_vulkan_devices states it; `problem` is why it cannot, empty where it can, and `lacks`
+// what some programs need.
 struct VulkanDevice {
-  std::string name, kind, version, problem;
+  std::string name, kind, version, problem, lacks;
 };
 Result<std::vector<VulkanDevice>> list_vulkan_devices();
 

@@ -3,6 +3,7 @@
 //
 //   ZOEXPORT_TEST_VULKAN_FAULT  such as vkQueueSubmit:12:VK_ERROR_DEVICE_LOST: the process's twelfth call of that name gives
 //                               this result, and is not carried out
+//   ZOEXPORT_TEST_VULKAN_FEATURES  none: devices say that they have no feature beyond Vulkan 1.1
 //   ZOEXPORT_TEST_VULKAN_CALLS  a file that gets a line "name count" for each name that can fail, when an instance goes
 //
 // It is as hard as a driver may be, and ends the process where that would hang or read what is gone: a failing call leaves
@@ -202,6 +203,17 @@ struct Taking<call, void(VKAPI_PTR*)(Given...)> {
   }
 };
 
+// Of the features that the engine asks for.
+PFN_vkGetPhysicalDeviceFeatures2 real_features = nullptr;
+VKAPI_ATTR void VKAPI_CALL no_features(VkPhysicalDevice device, VkPhysicalDeviceFeatures2* features) {
+  real_features(device, features);
+  for (auto* next = static_cast<VkBaseOutStructure*>(features->pNext); next != nullptr; next = next->pNext) {
+    if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES) {
+      reinterpret_cast<VkPhysicalDevice16BitStorageFeatures*>(next)->storageBuffer16BitAccess = VK_FALSE;
+    }
+  }
+}
+
 PFN_vkGetDeviceProcAddr device_functions = nullptr;
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL of_device(VkDevice device, const char* name);
 
@@ -229,6 +241,10 @@ PFN_vkVoidFunction stand(const std::string& name, PFN_vkVoidFunction real) {
   ZO_MADE(ZO_TAKING)
 #undef ZO_FAILING
 #undef ZO_TAKING
+  if (name == "vkGetPhysicalDeviceFeatures2" && std::getenv("ZOEXPORT_TEST_VULKAN_FEATURES") != nullptr) {
+    real_features = reinterpret_cast<PFN_vkGetPhysicalDeviceFeatures2>(real);
+    return reinterpret_cast<PFN_vkVoidFunction>(&no_features);
+  }
   if (name == "vkGetDeviceProcAddr") {
     device_functions = reinterpret_cast<PFN_vkGetDeviceProcAddr>(real);
     return reinterpret_cast<PFN_vkVoidFunction>(&of_device);

@@ -30,6 +30,14 @@ def test_gradients_over_int4_weights() -> None:
     assert report["passed"] is True
 
 
+def test_gradients_in_fp16() -> None:
+    bundle, _ = compiled(*ALL_LINEAR, *SHORT, "--set", "compute=fp16")
+    report = verb("parity", bundle, "--steps", 1)
+    assert report["max_relative_loss_error"] <= 1e-3
+    assert report["max_relative_gradient_error"] <= 2e-2
+    assert report["passed"] is True
+
+
 @pytest.fixture(scope="module")
 def long() -> Path:
     """A bundle for rows of up to 256 tokens."""

@@ -30,6 +30,11 @@ def with_fault(call: str, number: int, result: str) -> dict[str, str]:
     }
 
 
+def without_features() -> dict[str, str]:
+    """The environment in which devices have what Vulkan 1.1 asks of each, and nothing beside."""
+    return {"ZOEXPORT_VULKAN_LIBRARY": str(faults()), "ZOEXPORT_TEST_VULKAN_FEATURES": "none"}
+
+
 def with_counts(file: Path) -> dict[str, str]:
     """The environment in which a process writes how often each call that can fail was made."""
     return {"ZOEXPORT_VULKAN_LIBRARY": str(faults()), "ZOEXPORT_TEST_VULKAN_CALLS": str(file)}

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tests.support.tiny_models import ARCHITECTURES, ENCODERS
 from tests.sweep.variants import VARIANTS
 
-TARGETS = ("host", "android-cpu", "ios-mlx", "ios-coreml", "android-npu")
-"""The targets whose bundles run on this machine; in emulation, or by an evaluator."""
+TARGETS = ("host", "android-cpu", "android-gpu", "ios-mlx", "ios-coreml", "android-npu")
+"""The targets whose bundles run on this machine; on a CPU that has Vulkan, in emulation, or by an evaluator."""
 
 METHODS = ("prge", "mezo", "fzoo", "mebp", "spzo", "senszoq", "quzo")
 _REFUSED = {
+    "android-gpu": {"senszoq", "quzo"},
     "ios-coreml": {"quzo"},
     "android-npu": {"senszoq", "quzo"},
 }
@@ -203,6 +204,8 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         found |= draw(_adapters(method))
     if method == "mebp" and target in _WITH_DROPOUT:
         found["dropout"] = draw(st.sampled_from([None, None, 0.2]))
+    if target == "android-gpu" and "split" in found and method != "spzo":
+        found["split"] = "layers"  # it has no programs of the whole model
     if method == "quzo":
         found["weights"] = draw(st.sampled_from(["int8", "int4"]))
     elif found.get("train") == "full":
@@ -244,6 +247,7 @@ def _integer_activations(draw: st.DrawFn, method: str, found: dict[str, Any]) ->
 
 
 _PRECISION: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "android-gpu": st.sampled_from([{}, {"compute": "fp16"}]),
     "ios-coreml": st.sampled_from(
         [{"compute": "fp32"}, {}, {"engine": "executorch"}],
     ),

@@ -80,6 +80,17 @@ std::optional<Family> compute_family(const Instance& instance, VkPhysicalDevice 
   return std::nullopt;
 }
 
+// Whether shaders may read and write fp16 in buffers, which is not asked of a device below Vulkan 1.1.
+bool has_half_storage(const Instance& instance, VkPhysicalDevice physical) {
+  VkPhysicalDevice16BitStorageFeatures storage{};
+  storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
+  VkPhysicalDeviceFeatures2 features{};
+  features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+  features.pNext = &storage;
+  instance.functions().GetPhysicalDeviceFeatures2(physical, &features);
+  return storage.storageBuffer16BitAccess == VK_TRUE;
+}
+
 DeviceInfo describe(const Instance& instance, VkPhysicalDevice physical) {
   VkPhysicalDeviceProperties properties;
   instance.functions().GetPhysicalDeviceProperties(physical, &properties);
@@ -102,6 +113,8 @@ DeviceInfo describe(const Instance& instance, VkPhysicalDevice physical) {
   } else if (limits.maxStorageBufferRange < kMostBytes) {
     info.problem = "buffers of " + std::to_string(limits.maxStorageBufferRange) + " bytes; " +
                    std::to_string(kMostBytes) + " are needed";
+  } else if (!has_half_storage(instance, physical)) {
+    info.lacks = "fp16 storage, which bundles with compute=fp16 need";
   }
   return info;
 }
@@ -183,16 +196,10 @@ Status Device::create(VkPhysicalDevice physical, bool timed) {
   const Family family = *compute_family(instance_, physical);  // describe() found it
   family_ = family.number;
   stamp_bits_ = timed ? family.properties.timestampValidBits : 0;
+  has_half_storage_ = has_half_storage(instance_, physical);
   VkPhysicalDevice16BitStorageFeatures half_storage{};
   half_storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
-  VkPhysicalDeviceFeatures2 features{};
-  features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-  features.pNext = &half_storage;
-  instance.GetPhysicalDeviceFeatures2(physical, &features);
-  has_half_storage_ = half_storage.storageBuffer16BitAccess == VK_TRUE;
-  VkPhysicalDevice16BitStorageFeatures wanted{};
-  wanted.sType = half_storage.sType;
-  wanted.storageBuffer16BitAccess = half_storage.storageBuffer16BitAccess;
+  half_storage.storageBuffer16BitAccess = has_half_storage_ ? VK_TRUE : VK_FALSE;
   const float priority = 1;
   VkDeviceQueueCreateInfo queue{};
   queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
@@ -201,7 +208,7 @@ Status Device::create(VkPhysicalDevice physical, bool timed) {
   queue.pQueuePriorities = &priority;
   VkDeviceCreateInfo info{};
   info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
-  info.pNext = &wanted;
+  info.pNext = &half_storage;
   info.queueCreateInfoCount = 1;
   info.pQueueCreateInfos = &queue;
   const VkResult result = instance.CreateDevice(physical, &info, nullptr, &device_);

@@ -21,6 +21,7 @@ struct DeviceInfo {
   std::string kind;  // "integrated", "discrete", "virtual", "cpu" or "other"
   std::string version;
   std::string problem;
+  std::string lacks;  // of what some programs need; empty where it runs all
 };
 
 // The devices of this system, in Vulkan's order.

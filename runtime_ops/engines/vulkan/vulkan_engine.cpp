@@ -274,8 +274,8 @@ Result<std::vector<VulkanDevice>> list_vulkan_devices() {
   ZO_ASSIGN(devices, vulkan::list_devices());
   std::vector<VulkanDevice> found;
   for (vulkan::DeviceInfo& device : devices) {
-    found.push_back(
-        {std::move(device.name), std::move(device.kind), std::move(device.version), std::move(device.problem)});
+    found.push_back({std::move(device.name), std::move(device.kind), std::move(device.version),
+                     std::move(device.problem), std::move(device.lacks)});
   }
   return found;
 }

@@ -248,8 +248,8 @@ ZO_API zo_status zo_session_attach_with(zo_session* session, const char* folder,
 ZO_API zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_error* error);
 
 /* The devices of Vulkan that bundles of the engine vulkan could run on, as a zero-terminated JSON list of objects with `name`,
- * `kind` ("integrated", "discrete", "virtual", "cpu" or "other"), `version` of Vulkan, and `problem`, why a device cannot run
- * them, or "". `size` as above. */
+ * `kind` ("integrated", "discrete", "virtual", "cpu" or "other"), `version` of Vulkan, `problem`, why a device cannot run
+ * them, or "", and `lacks`, what some of them need, or "". `size` as above. */
 ZO_API zo_status zo_vulkan_devices(char* text, size_t* size, zo_error* error);
 
 enum { ZO_SCHEDULE_CONSTANT = 0, ZO_SCHEDULE_LINEAR = 1, ZO_SCHEDULE_COSINE = 2 };

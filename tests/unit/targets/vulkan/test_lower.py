@@ -168,7 +168,6 @@ def test_calls_that_are_left_outside_of_row_programs() -> None:
     ("method", "settings", "message"),
     [
         ("prge", {}, "target android-gpu has no programs of the whole model"),
-        ("mebp", {"compute": "fp16"}, "takes compute=fp32"),
         ("mebp", {"activations": "int8"}, "takes activations=fp32"),
         ("senszoq", {}, "has no sparse product"),
         ("quzo", {"train": "lora"}, "has no product that perturbs integers"),
@@ -188,16 +187,19 @@ def test_the_engine_is_the_targets_own_unless_another_is_asked_for() -> None:
     assert plan("mebp", "android-gpu", {"engine": "executorch"}).target.engine == "executorch"
 
 
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("shader", sorted(SHADERS.glob("*.comp")), ids=lambda path: path.stem)
-def test_shaders_are_valid_for_vulkan_1_1(shader: Path, tmp_path: Path) -> None:
+def test_shaders_are_valid_for_vulkan_1_1(shader: Path, half: bool, tmp_path: Path) -> None:
+    """As the build compiles them, for tensors of fp16 too."""
     compiled = tmp_path / "shader.spv"
     target = ["--target-env", "vulkan1.1"]
-    subprocess.run(["glslangValidator", "-V", *target, "-o", compiled, shader], check=True)
+    line = ["glslangValidator", "-V", "--keep-uncalled", *(["-DHALF"] if half else []), *target]
+    subprocess.run([*line, "-o", compiled, shader], check=True)
     found = subprocess.run(["spirv-val", *target, compiled], capture_output=True, text=True)
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
-    # No feature that a device may lack.
+    # No feature that a device may lack, but what the engine asks for before it takes such programs.
     text = subprocess.run(
         ["spirv-dis", compiled], capture_output=True, text=True, check=True
     ).stdout
     capabilities = {line.split()[-1] for line in text.splitlines() if "OpCapability" in line}
-    assert capabilities == {"Shader"}
+    assert capabilities == {"Shader"} | ({"StorageBuffer16BitAccess"} if half else set())
