@@ -81,7 +81,7 @@ std::optional<Family> compute_family(const Instance& instance, VkPhysicalDevice 
 }
 
 // Whether shaders may read and write fp16 in buffers, which is not asked of a device below Vulkan 1.1.
-bool has_half_storage(const Instance& instance, VkPhysicalDevice physical) {
+bool stores_halves(const Instance& instance, VkPhysicalDevice physical) {
   VkPhysicalDevice16BitStorageFeatures storage{};
   storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
   VkPhysicalDeviceFeatures2 features{};
@@ -113,7 +113,7 @@ DeviceInfo describe(const Instance& instance, VkPhysicalDevice physical) {
   } else if (limits.maxStorageBufferRange < kMostBytes) {
     info.problem = "buffers of " + std::to_string(limits.maxStorageBufferRange) + " bytes; " +
                    std::to_string(kMostBytes) + " are needed";
-  } else if (!has_half_storage(instance, physical)) {
+  } else if (!stores_halves(instance, physical)) {
     info.lacks = "fp16 storage, which bundles with compute=fp16 need";
   }
   return info;
@@ -196,7 +196,7 @@ Status Device::create(VkPhysicalDevice physical, bool timed) {
   const Family family = *compute_family(instance_, physical);  // describe() found it
   family_ = family.number;
   stamp_bits_ = timed ? family.properties.timestampValidBits : 0;
-  has_half_storage_ = has_half_storage(instance_, physical);
+  has_half_storage_ = stores_halves(instance_, physical);
   VkPhysicalDevice16BitStorageFeatures half_storage{};
   half_storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
   half_storage.storageBuffer16BitAccess = has_half_storage_ ? VK_TRUE : VK_FALSE;
