@@ -188,9 +188,10 @@ def in_process(bundle: Path, **environment: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     ("name", "method", "settings"),
     slow_after(
-        1,
+        2,
         [
             ("llama_tied", "mebp", ALL),
+            ("llama_tied", "mebp", {**ALL, "compute": "fp16"}),
             ("cohere", "mebp", {**ALL, "weights": "fp32"}),
             ("llama", "spzo", {"weights": "int8", "batch": 2}),
         ],
