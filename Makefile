@@ -84,11 +84,12 @@ report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and r
 report-masks: setup ## Measure what masks cover and train by them, and renew docs/masks.md (half a day)
 	$(BIN)/python -m research.masks.measure docs/masks.md $(MASKS_ARGS)
 
-report-learning: setup ## Train SensZOQ, P-RGE and QuZO on sentences; renew docs/senszoq.md, docs/quzo.md (hours)
+report-learning: setup ## Train SensZOQ, P-RGE, QuZO and FZOO on sentences; renew their pages (a day; goes on)
 	$(BIN)/zoexport sensitivity smollm2-135m -o build/smollm2.mask --force
 	$(BIN)/python -m research.learning.measure senszoq docs/senszoq.md --mask build/smollm2.mask
 	$(BIN)/python -m research.learning.measure quzo-int8 docs/quzo.md
 	$(BIN)/python -m research.learning.measure quzo-int4 docs/quzo.md
+	$(BIN)/python -m research.learning.measure fzoo docs/fzoo.md
 
 bench-packing: setup ## Measure rows and time a token with and without packing and renew docs/packing.md (ten minutes)
 	$(BIN)/python -m research.packing.measure docs/packing.md

@@ -1,15 +1,18 @@
-"""``make report-learning``: held-out loss of methods that train on the same sentences with the same rates and seeds.
+"""``make report-learning``: held-out loss of methods that train on the same sentences, each with rates of its own.
 
-``python -m research.learning.measure NAME PAGE`` trains the arms of one of :data:`COMPARISONS`, every rate with
-every seed, and evaluates each now and then. Bundles, states and what is done are kept in the cache folder, so the same
-command goes on where it was stopped. ``page`` writes the page's marked part, its picture and the figures.
+``python -m research.learning.measure NAME PAGE`` trains the arms of one of :data:`COMPARISONS`, each rate with every
+seed, and evaluates each now and then on sentences that choose the rate; the last step is evaluated on others. The same
+command goes on where it was stopped: bundles and states are kept in the cache folder, runs that are done also in the
+figures that ``page`` writes beside the page's marked part and its picture, so that another machine can go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
+import json
 import shutil
 import statistics
 import sys
@@ -29,7 +32,7 @@ from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import BundleError, ConfigError
-from zoexport.core.files import sha256
+from zoexport.core.files import atomic_file, sha256
 from zoexport.core.types import Progress
 from zoexport.data import samples
 from zoexport.fetch import cache_dir
@@ -42,38 +45,40 @@ COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "act
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """What is compared: a method with settings of ``compile --set``."""
+    """What is compared: a method with settings of ``compile --set``, and the learning rates that it is tried with."""
 
     label: str
     method: str
     settings: Mapping[str, str]
+    rates: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Arms over one grid.
+    """Arms over one set of sentences.
 
     Attributes:
-        rates: learning rates, the same for all arms. seeds: of noise and order.
+        seeds: of noise and order.
         steps: of a run. every: how many, after which it is evaluated; divides ``steps``.
-        tested: held-out examples, from the beginning of their file.
+        validated: examples that choose an arm's rate, which no run trains on: the last ones of the training file.
+        tested: held-out examples that the result is of, from the beginning of their file.
         masked: the methods that take ``--mask``.
     """
 
     arms: tuple[Arm, ...]
-    rates: tuple[float, ...]
     seeds: tuple[int, ...] = (0, 1, 2)
     steps: int = 100
     every: int = 50
-    tested: int = 200
+    validated: int = 200
+    tested: int = 500
     masked: tuple[str, ...] = ()
 
 
-def _estimators(bits: str, *, eps: str) -> tuple[Arm, ...]:
+def _estimators(bits: str, rates: tuple[float, ...], *, eps: str) -> tuple[Arm, ...]:
     """Both of QuZO's, on integers of so many bits."""
     common = {"weight_bits": bits, "eps": eps}
     return tuple(
-        Arm(f"{estimator.upper()}, INT{bits}", "quzo", {**common, "estimator": estimator})
+        Arm(f"{estimator.upper()}, INT{bits}", "quzo", {**common, "estimator": estimator}, rates)
         for estimator in ("q-rge2", "q-rge1")
     )
 
@@ -81,15 +86,27 @@ def _estimators(bits: str, *, eps: str) -> tuple[Arm, ...]:
 COMPARISONS = {
     "senszoq": Comparison(
         arms=(
-            Arm("SensZOQ", "senszoq", {"weights": "int4"}),
-            Arm("P-RGE", "prge", {"weights": "int4"}),
+            Arm("SensZOQ", "senszoq", {"weights": "int4"}, (4e-5, 1e-4, 2e-4, 5e-4, 1e-3)),
+            Arm("P-RGE", "prge", {"weights": "int4"}, (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)),
         ),
-        rates=(2e-4, 1e-3, 5e-3),
         masked=("senszoq",),
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
-    "quzo-int8": Comparison(arms=_estimators("8", eps="1"), rates=(0.3, 1, 3), seeds=(0,)),
-    "quzo-int4": Comparison(arms=_estimators("4", eps="0.5"), rates=(3e-3, 1e-2, 3e-2), seeds=(0,)),
+    "quzo-int8": Comparison(arms=_estimators("8", (0.3, 1, 3, 10), eps="1")),
+    "quzo-int4": Comparison(arms=_estimators("4", (1e-3, 3e-3, 1e-2, 3e-2), eps="0.5")),
+    # 8 copies in one forward pass each: as many operations a step.
+    "fzoo": Comparison(
+        arms=(
+            Arm("P-RGE", "prge", {"weights": "int4", "eps": "1e-3"}, (2e-3, 5e-3, 1e-2, 2e-2)),
+            Arm(
+                "FZOO",
+                "fzoo",
+                {"weights": "int4", "queries": "7", "eps": "1e-3"},
+                (2e-3, 5e-3, 1e-2, 2e-2),
+            ),
+        ),
+        steps=200,
+    ),
 }
 
 
@@ -101,6 +118,7 @@ def measure(
     mask: Path | None,
     command: str,
     work: Path,
+    known: Mapping[str, Any],
     may_begin: Callable[[], bool],
     write: Callable[[dict[str, Any]], None],
     progress: Progress,
@@ -113,6 +131,7 @@ def measure(
         mask: for the arms that train chosen weights.
         command: that measures this, for the page.
         work: where bundles, states and results are kept.
+        known: the result of an earlier call, elsewhere too; its runs of the same bundles and data are not done again.
         may_begin: asked before each run; what it refuses is left out.
         write: called with the result after each run.
         progress: called with what is being done, and how much of that is done.
@@ -121,7 +140,7 @@ def measure(
         ZoExportError: something cannot be compiled or trained.
     """
     load, source = conditions.load_average(), models.resolve(model)
-    test = first_lines(data.test, comparison.tested, work)
+    divided = _divided(data, comparison, work)
     digest = models.fingerprint(source)
     arms: list[dict[str, Any]] = []
     about: dict[str, Any] = {
@@ -137,20 +156,41 @@ def measure(
     runs = {}
     for arm in comparison.arms:
         bundle = _bundle(arm, comparison, source.argument, digest, mask, work, progress)
-        runs[arm.label] = _Runs(arm.label, bundle, comparison, data.train, test, work, progress)
+        runs[arm.label] = _Runs(arm.label, bundle, comparison, divided, work, progress)
+        runs[arm.label].take(known)
         untrained = runs[arm.label].untrained()
         entry: dict[str, Any] = {**dataclasses.asdict(arm), "untrained": untrained, "runs": []}
         arms.append(entry)
     # A seed of everything before the next, so that a run that is stopped compares what it has.
     for seed in comparison.seeds:
-        for rate in comparison.rates:
-            for entry in arms:
-                run = runs[entry["label"]]
+        for entry in arms:
+            run = runs[entry["label"]]
+            for rate in entry["rates"]:
                 if run.kept(rate, seed) is None and not may_begin():
                     continue
                 entry["runs"].append(run.run(rate, seed))
                 about["load_average"][1] = conditions.load_average()
                 write({"arms": arms, "conditions": about})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    """Files of examples: to train on, to choose a rate by, and to compare by."""
+
+    train: Path
+    validation: Path
+    test: Path
+
+
+def _divided(data: samples.Samples, comparison: Comparison, work: Path) -> _Data:
+    lines = data.train.read_text(encoding="utf-8").splitlines(keepends=True)
+    parts = {"train": lines[: -comparison.validated], "validation": lines[-comparison.validated :]}
+    files = {}
+    for name, part in parts.items():
+        files[name] = work / f"{name}-{len(part)}.jsonl"
+        with atomic_file(files[name]) as temporary:
+            temporary.write_text("".join(part), encoding="utf-8")
+    return _Data(**files, test=first_lines(data.test, comparison.tested, work))
 
 
 class _Runs:
@@ -161,24 +201,31 @@ class _Runs:
         label: str,
         bundle: Path,
         comparison: Comparison,
-        data: Path,
-        test: Path,
+        data: _Data,
         work: Path,
         progress: Progress,
     ) -> None:
         self._label, self._bundle, self._comparison = label, bundle, comparison
-        self._data, self._test, self._progress = data, test, progress
+        self._data, self._progress = data, progress
         self._cells, self._work = Cells(work / "trained"), work
         self._key = {
             "bundle": manifests.read(bundle)["bundle_id"],
-            "data": [sha256(data), sha256(test)],
+            "data": [sha256(data.train), sha256(data.validation), sha256(data.test)],
         }
+
+    def take(self, known: Mapping[str, Any]) -> None:
+        """Runs of an earlier result that were of the same bundle, data, steps, rate and seed."""
+        for arm in known.get("arms", []):
+            for run in arm["runs"]:
+                key = self._of(run["rate"], run["seed"])
+                if run.get("cell") == name_of(key):
+                    self._cells.get("run", key, lambda run=run: dict(run))  # type: ignore[misc]
 
     def untrained(self) -> dict[str, Any]:
         return self._cells.get(
             "untrained",
             self._key,
-            lambda: evaluated(self._bundle, None, self._test, self._progress),
+            lambda: evaluated(self._bundle, None, self._data.test, self._progress),
         )
 
     def kept(self, rate: float, seed: int) -> dict[str, Any] | None:
@@ -186,7 +233,10 @@ class _Runs:
         return self._cells.kept("run", self._of(rate, seed))
 
     def run(self, rate: float, seed: int) -> dict[str, Any]:
-        """``rate``, ``seed``, ``seconds_per_step`` and ``points``: after how many steps, which loss and accuracy."""
+        """``rate``, ``seed``, ``seconds_per_step``, ``cell``, the last step's ``test``, and ``points``.
+
+        Points have ``steps``, and the validation's ``loss`` and ``accuracy``: None of a run that diverged.
+        """
         return self._cells.get("run", self._of(rate, seed), lambda: self._points(rate, seed))
 
     def _of(self, rate: float, seed: int) -> dict[str, Any]:
@@ -208,8 +258,8 @@ class _Runs:
             found = trained(
                 self._bundle,
                 state,
-                self._data,
-                self._test,
+                self._data.train,
+                self._data.validation,
                 rate=rate,
                 steps=steps,
                 seed=seed,
@@ -221,9 +271,18 @@ class _Runs:
                 break
             if found["seconds_per_step"] is not None:  # steps of an earlier call
                 seconds.append(found["seconds_per_step"])
+        test = None
+        if points[-1]["loss"] is not None:
+            test = evaluated(self._bundle, state, self._data.test, self._progress)
         shutil.rmtree(state, ignore_errors=True)
-        median = statistics.median(seconds) if seconds else None
-        return {"rate": rate, "seed": seed, "seconds_per_step": median, "points": points}
+        return {
+            "rate": rate,
+            "seed": seed,
+            "cell": name_of(self._of(rate, seed)),
+            "seconds_per_step": statistics.median(seconds) if seconds else None,
+            "points": points,
+            "test": test,
+        }
 
 
 def _bundle(
@@ -256,6 +315,14 @@ def _bundle(
     return bundle
 
 
+def _read(figures: Path) -> dict[str, Any]:
+    """What an earlier call wrote; nothing where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(figures.read_text(encoding="utf-8"))
+        return found
+    return {}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description="Held-out loss after training, side by side.")
@@ -279,6 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             mask=chosen.mask,
             command=f"python -m research.learning.measure {chosen.name} {chosen.page}{mask}",
             work=work,
+            known=_read(chosen.results / f"{chosen.name}.json"),
             may_begin=lambda: clock.within(chosen.minutes),
             write=lambda result: page.write(chosen.page, chosen.results, chosen.name, result),
             progress=clock,

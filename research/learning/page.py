@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from scipy import stats
 
 from research.support.page import replace, seen_from
 from zoexport.bench.output import busy_warning, markdown_table
@@ -33,38 +36,86 @@ def write(page: Path, folder: Path, name: str, result: Mapping[str, Any]) -> Non
     replace(
         page,
         mark_of(name),
-        "\n".join([picture, "", table(result), "", *_conditions(result)]) + "\n",
+        "\n".join([picture, "", table(result), "", *differences(result), *_conditions(result)])
+        + "\n",
     )
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """A row an arm and rate: the last loss and accuracy, mean and range over the seeds."""
-    header = ["method", "rate", "seeds", "steps", "s/step", "loss untrained", "trained"]
-    header += ["least..most", "accuracy untrained", "trained", "least..most"]
+    """A row an arm and rate, the rate that the validation chooses marked: losses and accuracies over the seeds."""
+    header = ["method", "rate", "seeds", "steps", "s/step", "validation loss"]
+    header += ["held-out loss", "least..most", "accuracy", "least..most"]
     rows = []
     for arm in result["arms"]:
-        for rate in result["conditions"]["comparison"]["rates"]:
+        test = arm["untrained"]
+        blank = ["untrained", *[None] * 4]
+        rows.append(
+            [arm["label"], *blank, f"{test['loss']:.3f}", None, f"{test['accuracy']:.1%}", None]
+        )
+        best = best_rate(arm)
+        for rate in arm["rates"]:
             runs = [run for run in arm["runs"] if run["rate"] == rate]
             if runs:
-                rows.append(_row(arm, rate, runs))
+                rows.append(_row(arm["label"], rate, runs, is_best=rate == best))
     return markdown_table(header, rows)
 
 
-def _row(arm: Mapping[str, Any], rate: float, runs: list[Mapping[str, Any]]) -> list[Any]:
-    last = [run["points"][-1] for run in runs]
-    whole = [point for point in last if point["loss"] is not None]
+def best_rate(arm: Mapping[str, Any]) -> float | None:
+    """The rate with the least mean of the validation's losses after the last step; none where every rate diverged.
+
+    Only rates with all seeds that any rate has count.
+    """
+    losses: dict[float, list[float]] = {}
+    for run in arm["runs"]:
+        last = run["points"][-1]["loss"]
+        losses.setdefault(run["rate"], []).append(math.inf if last is None else last)
+    most = max(map(len, losses.values()), default=0)
+    means = {rate: statistics.mean(one) for rate, one in losses.items() if len(one) == most}
+    finite = {rate: mean for rate, mean in means.items() if mean < math.inf}
+    return min(finite, key=lambda rate: finite[rate], default=None)
+
+
+def _row(label: str, rate: float, runs: list[Mapping[str, Any]], *, is_best: bool) -> list[Any]:
     seconds = [run["seconds_per_step"] for run in runs if run["seconds_per_step"] is not None]
-    row = [arm["label"], f"{rate:g}", len(runs), max(point["steps"] for point in last)]
+    steps = max(run["points"][-1]["steps"] for run in runs)
+    row = [label, f"**{rate:g}**" if is_best else f"{rate:g}", len(runs), steps]
     row.append(round(statistics.median(seconds), 2) if seconds else None)
+    tested = [run["test"] for run in runs if run["test"] is not None]
+    if len(tested) < len(runs):
+        return [*row, f"{len(runs) - len(tested)} of {len(runs)} diverged", *[None] * 4]
+    row.append(f"{statistics.mean(run['points'][-1]['loss'] for run in runs):.3f}")
     for key, form in (("loss", ".3f"), ("accuracy", ".1%")):
-        row.append(format(arm["untrained"][key], form))
-        if len(whole) < len(last):
-            row += [f"{len(last) - len(whole)} of {len(last)} diverged", None]
-        else:
-            values = [point[key] for point in whole]
-            row.append(format(statistics.mean(values), form))
-            row.append(f"{min(values):{form}}..{max(values):{form}}")
+        values = [test[key] for test in tested]
+        row += [f"{statistics.mean(values):{form}}", f"{min(values):{form}}..{max(values):{form}}"]
     return row
+
+
+def differences(result: Mapping[str, Any]) -> list[str]:
+    """Of each arm but the first: the held-out loss less the first's, each at its best rate, seed by seed.
+
+    The interval is Student's, of 95 %, over the seeds that both have; there is none of a single seed.
+    """
+    first, *others = result["arms"]
+    lines = []
+    for arm in others:
+        pairs = [_tests(one) for one in (arm, first)]
+        seeds = sorted(pairs[0].keys() & pairs[1].keys())
+        apart = [pairs[0][seed] - pairs[1][seed] for seed in seeds]
+        if apart:
+            line = f"- {arm['label']} less {first['label']}, each at its best rate: {statistics.mean(apart):+.3f}"
+            if len(apart) > 1:
+                error = statistics.stdev(apart) / math.sqrt(len(apart))
+                half = error * float(stats.t.ppf(0.975, len(apart) - 1))
+                line += f" +- {half:.3f} (95 %, {len(apart)} seeds)"
+            lines.append(line)
+    return lines
+
+
+def _tests(arm: Mapping[str, Any]) -> dict[int, float]:
+    """The held-out loss by seed, at the best rate."""
+    best = best_rate(arm)
+    found = [run for run in arm["runs"] if run["rate"] == best and run["test"] is not None]
+    return {run["seed"]: run["test"]["loss"] for run in found}
 
 
 def _conditions(result: Mapping[str, Any]) -> list[str]:
@@ -75,7 +126,13 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     lines = [
         f"- `{found['command']}`",
-        f"- {found['model']['name']}, film sentences (samples.py), {compared['tested']} held-out ones evaluated",
+        f"- {found['model']['name']}, film sentences (samples.py): {compared['validated']}, on which no run trains, "
+        f"choose the rate; losses and accuracies are those of {compared['tested']} others",
+        *(
+            f"- the best rate of {arm['label']} is at an end of those that were tried"
+            for arm in result["arms"]
+            if len(arm["rates"]) > 1 and best_rate(arm) in (min(arm["rates"]), max(arm["rates"]))
+        ),
         f"- all: {common}",
         *(
             f"- {arm['label']}: "
@@ -94,26 +151,39 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
 
 
 def draw(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw held-out loss against steps, a panel a rate, a line a seed, as a PNG file.
+    """Draw the validation's loss against the rate, and at the best rate against steps, a line a seed, as a PNG file.
 
     Raises:
         ConfigError: matplotlib is not installed, or the place cannot be written.
     """
-    rates = result["conditions"]["comparison"]["rates"]
-    figure = new_figure(path, 3.6 * len(rates), 3.6)
-    panels = figure.subplots(1, len(rates), sharey=True, squeeze=False)[0]
-    for axes, rate in zip(panels, rates, strict=True):
-        for number, arm in enumerate(result["arms"]):
-            color = COLORS[number % len(COLORS)]
-            runs = [run for run in arm["runs"] if run["rate"] == rate]
-            for count, run in enumerate(runs):
-                points = [(0, arm["untrained"]["loss"])]
-                points += [(p["steps"], p["loss"]) for p in run["points"] if p["loss"] is not None]
-                label = arm["label"] if count == 0 else None
-                axes.plot(*zip(*points, strict=True), "o-", markersize=3, label=label, color=color)
-        axes.set_title(f"rate {rate:g}", fontsize="medium")
-        axes.set_xlabel("steps")
+    figure = new_figure(path, 9.6, 3.8)
+    of_rates, of_steps = figure.subplots(1, 2, sharey=True)
+    for number, arm in enumerate(result["arms"]):
+        color = COLORS[number % len(COLORS)]
+        seeds = {run["seed"] for run in arm["runs"]}
+        for count, seed in enumerate(sorted(seeds)):
+            label = arm["label"] if count == 0 else None
+            runs = sorted(
+                (run for run in arm["runs"] if run["seed"] == seed), key=lambda run: run["rate"]
+            )
+            last = [(run["rate"], run["points"][-1]["loss"]) for run in runs]
+            ends = [point for point in last if point[1] is not None]
+            of_rates.plot(*_columns(ends), "o-", markersize=3, label=label, color=color)
+            for run in runs:
+                if run["rate"] == best_rate(arm):
+                    points = [(p["steps"], p["loss"]) for p in run["points"]]
+                    whole = [point for point in points if point[1] is not None]
+                    of_steps.plot(*_columns(whole), "o-", markersize=3, label=label, color=color)
+    of_rates.set_xscale("log")
+    of_rates.set_xlabel("rate")
+    of_rates.set_ylabel("validation loss after the last step")
+    of_steps.set_xlabel("steps, at the best rate")
+    for axes in (of_rates, of_steps):
+        axes.axhline(math.log(2), color="gray", linestyle=":", label="a constant guess, ln 2")
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("held-out loss")
-    panels[0].legend(fontsize="small")
+    of_rates.legend(fontsize="small")
     save_png(figure, path)
+
+
+def _columns(points: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    return [x for x, _ in points], [y for _, y in points]

@@ -1,0 +1,137 @@
+"""The report on what methods learn: which rate is chosen, differences, and runs that are not done again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.learning import measure as learning
+from research.learning import page
+from tests.support.compiled import Compiler
+from zoexport.data.samples import Samples
+
+
+def run(rate: float, seed: int, *losses: float | None, test: float = 0.5) -> dict[str, Any]:
+    points = [
+        {"steps": 10 * (number + 1), "loss": loss, "accuracy": 0.5}
+        for number, loss in enumerate(losses)
+    ]
+    ended = losses[-1] is None
+    tested = None if ended else {"loss": test, "accuracy": 0.6}
+    return {"rate": rate, "seed": seed, "seconds_per_step": 0.1, "points": points, "test": tested}
+
+
+def arm(label: str, *runs: dict[str, Any], rates: tuple[float, ...] = (1.0, 2.0)) -> dict[str, Any]:
+    untrained = {"loss": 1.5, "accuracy": 0.5}
+    settings = {"eps": "1"}
+    return {
+        "label": label, "method": "prge", "settings": settings, "rates": rates,
+        "untrained": untrained, "runs": [*runs],
+    }  # fmt: skip
+
+
+def test_the_rate_is_chosen_by_the_validation_over_all_seeds() -> None:
+    one = arm(
+        "A",
+        run(1.0, 0, 0.9, 0.8, test=0.1),
+        run(1.0, 1, 0.9, 0.6, test=0.1),
+        run(2.0, 0, 0.9, 0.5),
+        run(2.0, 1, 0.9, 0.7),
+        run(4.0, 0, 0.1),  # the other seed is to come
+        run(8.0, 0, 0.1, None),
+        run(8.0, 1, 0.1, 0.1),
+    )
+    assert page.best_rate(one) == 2.0
+    assert page.best_rate(arm("B", run(1.0, 0, None))) is None
+    assert page.best_rate(arm("C")) is None
+
+
+def test_the_page_says_what_is_between_arms(tmp_path: Path) -> None:
+    first = arm("A", *(run(rate, seed, 2 / rate) for rate in (1.0, 2.0) for seed in (0, 1, 2)))
+    tests = {0: 0.7, 1: 0.8, 2: 0.9}
+    second = arm(
+        "B",
+        *(run(3.0, seed, 0.9, test=test) for seed, test in tests.items()),
+        run(9.0, 0, 0.9, None),
+        rates=(3.0, 9.0),
+    )
+    versions = {"zoexport": "0"}
+    conditions = {
+        "command": "python", "model": {"name": "tiny"}, "common": {}, "load_average": [0.1, 0.1],
+        "comparison": {"validated": 20, "tested": 50}, "cpu": "one", "cores": 2, "system": "any",
+        "versions": versions, "python": "3", "date": "today", "threads": 2,
+    }  # fmt: skip
+    result = {"arms": [first, second], "conditions": conditions}
+    # 0.3 apart, with a deviation of 0.1 over three seeds: 0.1 / sqrt(3) * 4.303.
+    assert page.differences(result) == [
+        "- B less A, each at its best rate: +0.300 +- 0.248 (95 %, 3 seeds)"
+    ]
+    written = tmp_path / "page.md"
+    mark = page.mark_of("any")
+    written.write_text(f"before\n<!-- {mark} -->\n<!-- /{mark} -->\nafter\n")
+    page.write(written, tmp_path, "any", result)
+    text = written.read_text()
+    assert "| A | **2** | 3 |" in text and "| A | 1 | 3 |" in text and "1 of 1 diverged" in text
+    assert "the best rate of A is at an end" in text
+    assert (tmp_path / "any.png").stat().st_size > 1000
+    assert json.loads((tmp_path / "any.json").read_text()) == json.loads(json.dumps(result))
+
+
+def test_runs_of_an_earlier_result_are_not_done_again(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that has nothing of them but the figures."""
+    rows = [
+        {"prompt": f"The film was {word}. It was", "choices": [" great", " bad"], "label": label,
+         "completion": [" great", " bad"][label]}
+        for number in range(6)
+        for label, word in enumerate((f"fine {number}", f"slow {number}"))
+    ]  # fmt: skip
+    data = Samples(tmp_path / "train.jsonl", tmp_path / "test.jsonl")
+    for path in (data.train, data.test):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rates = (1e-3, 1e-2)
+    comparison = learning.Comparison(
+        arms=(learning.Arm("A", "prge", {"weights": "fp32", "lora.rank": "4"}, rates),),
+        seeds=(0,),
+        steps=4,
+        every=2,
+        validated=4,
+        tested=6,
+    )
+
+    def measured(work: Path, known: dict[str, Any]) -> dict[str, Any]:
+        work.mkdir()
+        found: dict[str, Any] = {}
+        learning.measure(
+            comparison,
+            str(compiler.model("llama")),
+            data,
+            mask=None,
+            command="any",
+            work=work,
+            known=known,
+            may_begin=lambda: True,
+            write=found.update,
+            progress=lambda *_: None,
+        )
+        return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+    first = measured(tmp_path / "first", {})
+    kept, other = first["arms"][0]["runs"]
+    for each in (kept, other):
+        assert [point["steps"] for point in each["points"]] == [2, 4]
+        assert each["test"]["loss"] > 0
+
+    def diverged(*_: Any, rate: float, **__: Any) -> dict[str, Any]:
+        assert rate == other["rate"]
+        return {"steps": 2, "loss": None, "accuracy": None, "seconds_per_step": None}
+
+    # One is of another bundle.
+    other["cell"] = "another"
+    monkeypatch.setattr(learning, "trained", diverged)
+    again = measured(tmp_path / "again", first)["arms"][0]["runs"]
+    assert again[0] == kept and again[1]["test"] is None
