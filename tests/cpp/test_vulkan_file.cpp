@@ -17,8 +17,7 @@ using vulkan_files::is_within;
 using vulkan_files::spec;
 using vulkan_files::whole;
 
-std::string altered(const std::string& from, const std::string& to) {
-  std::string text = whole();
+std::string altered(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   CHECK(at != std::string::npos);
   return text.replace(at, from.size(), to);
@@ -34,9 +33,11 @@ void test_a_whole_file() {
   }
   const vulkan::Program& read = file->programs.at("p");
   CHECK(read.dispatches.size() == 4 && read.gathers.size() == 1 && read.labels.size() == 1);
-  CHECK(!read.inputs[0].in_pool && !read.inputs[0].in_window && read.inputs[3].at == 64);
-  // rows, columns, depth, a, b, scales, group, add, bias, out, and the products that are made
-  CHECK((read.dispatches[0].pushed == std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 320, 0, 32}));
+  CHECK(!read.inputs[0].in_pool && read.inputs[0].parts.empty() && read.inputs[3].parts.size() == 1);
+  CHECK(read.inputs[3].parts[0].at == 64 && read.inputs[3].parts[0].from == 0 && read.inputs[3].parts[0].bytes == 8);
+  // rows, columns, depth, a, b, scales, group, add, bias, out, the products that are made, and pitches of a, b and out
+  CHECK((read.dispatches[0].pushed ==
+         std::vector<uint32_t>{4, 4, 32, 16, 0, 16, 32, UINT32_MAX, 512, 320, 0, 32, 32, 32, 4}));
   CHECK((read.dispatches[0].constants == std::vector<uint32_t>{0, 2, 0, 1, 0, 1, 0, 0, 0, 0, 1}));
   CHECK(read.dispatches[1].shader == vulkan::Shader::kRows && read.dispatches[1].pushed[1] == 32);
   CHECK(is_within(*file));
@@ -59,6 +60,55 @@ void test_a_whole_file() {
     CHECK(dispatch.has_halves == (dispatch.kind != vulkan::Kind::kAttention));
   }
   CHECK(read.has_halves && read.scaled_inputs.empty() && read.scaled_outputs.empty());
+}
+
+// Each product of a part has columns of the results, or of what it reads; their spans go from the first to the last number.
+void test_parts_of_a_matrix() {
+  ProgramSpec program = spec();
+  const auto file = vulkan_files::read(whole("vulkan_parts.json"), program);
+  if (!CHECK(file.ok())) {
+    return;
+  }
+  const vulkan::Program& read = file->programs.at("p");
+  CHECK(is_within(*file) && read.dispatches.size() == 4);
+  const vulkan::WindowPart& second = read.inputs[3].parts.at(1);
+  CHECK(second.window == 1 && second.at == 16 && second.from == 6 && second.bytes == 2);
+  const struct {
+    std::vector<uint32_t> pushed;
+    size_t window, reads;
+    vulkan::Span first_read, written;
+    double bytes;
+  } expected[] = {
+      {{4, 3, 32, 0, 0, 12, 32, UINT32_MAX, 264, 256, 0, 32, 32, 32, 4},
+       0,
+       2,
+       {0, 128},
+       {128, 136},
+       512 + 54 + 12 + 24},
+      {{4, 1, 32, 0, 0, 4, 32, UINT32_MAX, 267, 259, 0, 32, 32, 32, 4}, 1, 2, {0, 128}, {129, 136}, 512 + 18 + 4 + 8},
+      {{4, 32, 3, 256, 0, 12, 32, UINT32_MAX, UINT32_MAX, 136, 0, 3, 4, 32, 32},
+       0,
+       1,
+       {128, 136},
+       {136, 264},
+       24 + 54 + 512},
+      // What it adds to is no tensor that it reads beside.
+      {{4, 32, 1, 259, 0, 4, 32, 136, UINT32_MAX, 136, 0, 1, 4, 32, 32},
+       1,
+       1,
+       {129, 136},
+       {136, 264},
+       8 + 18 + 512 + 512},
+  };
+  for (size_t i = 0; i < std::size(expected); ++i) {
+    const Dispatch& dispatch = read.dispatches[i];
+    CHECK(dispatch.pushed == expected[i].pushed && dispatch.window == expected[i].window);
+    CHECK(dispatch.reads.size() == expected[i].reads && dispatch.writes.size() == 1);
+    CHECK(dispatch.reads[0].begin == expected[i].first_read.begin &&
+          dispatch.reads[0].end == expected[i].first_read.end);
+    CHECK(dispatch.writes[0].begin == expected[i].written.begin && dispatch.writes[0].end == expected[i].written.end);
+    CHECK(dispatch.work.bytes == expected[i].bytes && dispatch.has_halves && (dispatch.constants[4] == 1) == (i == 3));
+  }
 }
 
 // Gradients are brought into the range of fp16 where a program has such tensors, by what they are proportional to.
@@ -156,7 +206,18 @@ void test_submissions() {
   CHECK(next == 9 && parts[4].size() == 1 && parts[4][0].groups[1] == 9);
 }
 
-// Of each fault: what stands there instead of what, and where the message says that it is.
+// Of a fault: what stands there instead of what, and where the message says that it is.
+void check_fault(const std::string& text, const char* const (&fault)[3]) {
+  ProgramSpec program = spec();
+  const auto file = vulkan_files::read(altered(text, fault[0], fault[1]), program);
+  const std::string where = file.ok() ? "nowhere" : file.failure().where;
+  if (!CHECK(where == std::string("model.vulkan.json, ") + fault[2])) {
+    std::fprintf(stderr, "%s for %s: %s\n", fault[1], fault[0], where.c_str());
+  }
+  CHECK(file.ok() || (file.failure().code == ZO_ENGINE_ERROR && !file.failure().found.empty() &&
+                      !file.failure().expected.empty() && !file.failure().fix.empty()));
+}
+
 void test_faults() {
   const char* const faults[][3] = {
       {"zoexport-vulkan-1", "zoexport-vulkan-2", "format"},
@@ -221,20 +282,41 @@ void test_faults() {
       {"\"logits\":192", "\"logits\":{\"half\":384}", "programs.p.calls[3].logits"},
   };
   for (const auto& fault : faults) {
-    ProgramSpec program = spec();
-    const auto file = vulkan_files::read(altered(fault[0], fault[1]), program);
-    const std::string where = file.ok() ? "nowhere" : file.failure().where;
-    if (!CHECK(where == std::string("model.vulkan.json, ") + fault[2])) {
-      std::fprintf(stderr, "%s for %s: %s\n", fault[1], fault[0], where.c_str());
-    }
-    CHECK(file.ok() || (file.failure().code == ZO_ENGINE_ERROR && !file.failure().found.empty() &&
-                        !file.failure().expected.empty() && !file.failure().fix.empty()));
+    check_fault(whole(), fault);
+  }
+}
+
+void test_faults_of_parts() {
+  const char* const faults[][3] = {
+      {"\"at\":48,\"from\":0", "\"at\":48,\"from\":-1", "programs.p.inputs[3].parts[0].from"},
+      {"\"from\":48", "\"from\":64", "programs.p.inputs[2].parts[1].from"},
+      {"\"from\":48", "\"from\":49", "programs.p.inputs[2].parts[1].bytes"},
+      {"\"from\":6,\"bytes\":2", "\"from\":6,\"bytes\":0", "programs.p.inputs[3].parts[1].bytes"},
+      {"\"window\":1,\"at\":16", "\"window\":2,\"at\":16", "programs.p.inputs[3].parts[1].window"},
+      {"\"window\":1,\"at\":16", "\"window\":1,\"at\":32", "programs.p.inputs[3].parts[1].at"},
+      {"\"window\":1,\"at\":16", "\"window\":1,\"at\":18", "programs.p.inputs[3].parts[1].at"},
+      {"{\"pool\":264}", "{\"parts\":[]}", "programs.p.inputs[4].parts"},
+      {"\"windows\":[64,32]", "\"windows\":[64]", "programs.p.inputs[2].parts[1].window"},
+      {"\"windows\":[64,32]", "\"windows\":[64,17]", "programs.p.inputs[3].parts[1].at"},
+      {"{\"half\":256},\"out_pitch\":4", "{\"half\":256},\"out_pitch\":2", "programs.p.calls[0].out_pitch"},
+      {"{\"half\":256},\"out_pitch\":4", "{\"half\":256},\"out_pitch\":33554433", "programs.p.calls[0].out_pitch"},
+      {"{\"half\":256},\"out_pitch\":4", "{\"half\":256},\"out_pitch\":93", "programs.p.calls[0].out.half"},
+      {"{\"half\":256},\"out_pitch\":4", "{\"half\":256},\"out_pitch\":\"4\"", "programs.p.calls[0].out_pitch"},
+      {"{\"half\":256},\"a_pitch\":4", "{\"half\":256},\"a_pitch\":2", "programs.p.calls[2].a_pitch"},
+      {"{\"half\":256},\"a_pitch\":4", "{\"half\":256},\"a_pitch\":93", "programs.p.calls[2].a.half"},
+      {"{\"half\":256},\"a_pitch\":4", "{\"half\":256},\"b_pitch\":64", "programs.p.calls[2].b_pitch"},
+      {"\"add\":136", "\"add\":141", "programs.p.calls[3].add"},
+      {"\"add\":136", "\"add\":135", "programs.p.calls[3]"},
+      {"\"add\":136", "\"add\":{\"half\":272}", "programs.p.calls[3]"},
+      {"\"half\":259},\"a_pitch\"", "\"half\":260},\"a_pitch\"", "programs.p.calls[3]"},
+  };
+  for (const auto& fault : faults) {
+    check_fault(whole("vulkan_parts.json"), fault);
   }
 }
 
 // Numbers of a file are replaced by others, small and large: it is refused, or keeps to its buffers.
-void test_altered_numbers() {
-  const std::string text = whole();
+void test_altered_numbers(const std::string& text) {
   const char* const numbers[] = {"0",
                                  "1",
                                  "3",
@@ -290,7 +372,10 @@ int main() {
   test_what_is_scaled();
   test_deep_products();
   test_submissions();
+  test_parts_of_a_matrix();
   test_faults();
-  test_altered_numbers();
+  test_faults_of_parts();
+  test_altered_numbers(whole());
+  test_altered_numbers(whole("vulkan_parts.json"));
   return check::result();
 }

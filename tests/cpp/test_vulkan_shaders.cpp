@@ -263,6 +263,125 @@ void test_weights() {
   CHECK(difference(pool.at(out, s.rows * s.columns), multiplied(s, a, b, false, false)) < 2e-6);
 }
 
+// Rows of `width` out of `values`, as parts of rows that are `before` and `after` longer.
+Floats widened(const Floats& values, size_t width, size_t before, size_t after) {
+  const size_t rows = values.size() / width, pitch = before + width + after;
+  Floats found(rows * pitch, kNan);
+  for (size_t row = 0; row < rows; ++row) {
+    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * width), width,
+                found.begin() + static_cast<std::ptrdiff_t>(row * pitch + before));
+  }
+  return found;
+}
+
+// Operands whose rows are parts of longer ones: nothing beside them is read or written, whatever is transposed or of fp16. Then
+// once more, adding to what is there.
+void test_columns_of_tensors(bool halves) {
+  const Shape shapes[] = {{1, 1, 1, 1}, {1, 33, 65, 17}, {3, 5, 130, 70}, {1, 2, 3, 20001}};
+  for (const Shape& s : shapes) {
+    const auto stored = [&](Floats values) {
+      for (float& value : values) {
+        value = halves ? kernels::half_to_float(kernels::float_to_half(value / 8)) : value;
+      }
+      return values;
+    };
+    const Floats a = stored(noise(1, s.batch * s.rows * s.depth)), b = stored(noise(2, s.batch * s.depth * s.columns));
+    for (int form = 0; form < 4; ++form) {
+      const bool turned_a = (form & 1) != 0, turned_b = (form & 2) != 0;
+      const size_t a_width = turned_a ? s.rows : s.depth, b_width = turned_b ? s.depth : s.columns;
+      const Floats nothing(s.batch * s.rows * s.columns, 0.5f), wide = widened(nothing, s.columns, 1, 4);
+      Pool pool;
+      const auto later = [&](const std::string& place, size_t first) {
+        const size_t at = std::stoul(halves ? place.substr(std::strlen("{\"half\":")) : place) + first;
+        return halves ? "{\"half\":" + number(at) + "}" : number(at);
+      };
+      const auto add = [&](const Floats& values, size_t first) {
+        return later(halves ? pool.add_halves(values) : pool.add(values), first);
+      };
+      const std::string x = add(widened(a, a_width, 3, 2), 3), y = add(widened(b, b_width, 2, 5), 2);
+      const std::string all = add(wide, 0), within = later(all, 1);
+      const std::string call =
+          product(s, turned_a, turned_b, x, y,
+                  R"("a_pitch":)" + number(a_width + 5) + R"(,"b_pitch":)" + number(b_width + 7) + R"(,"out_pitch":)" +
+                      number(s.columns + 5) + R"(,"add":)" + within + R"(,"out":)" + within);
+      pool.run(call + "," + call);
+      const Floats found = halves ? pool.halves_at(all, wide.size()) : pool.at(all, wide.size());
+      Floats expected = multiplied(s, a, b, turned_a, turned_b), results;
+      for (float& value : expected) {
+        value = 0.5f + 2 * value;
+      }
+      for (size_t i = 0; i < wide.size(); ++i) {
+        const size_t column = i % (s.columns + 5);
+        if (column >= 1 && column <= s.columns) {
+          results.push_back(found[i]);
+        } else {
+          CHECK(std::isnan(found[i]));
+        }
+      }
+      CHECK(difference(results, expected) < (halves ? 4e-3 : 2e-6));
+    }
+  }
+}
+
+// A matrix in parts of some of its rows: forward the same bits, and so is a gradient whose parts are those in which sums are made.
+void test_parts_of_weights() {
+  struct Kind {
+    const char* name;
+    size_t rows, width, at_once, row_bytes, row_scales;
+    bool same;
+  };
+  const Kind kinds[] = {{"int4", 70, 96, 32, 48, 6, false},  {"int4", 40001, 32, 16384, 16, 2, true},
+                        {"int8", 23, 37, 8, 37, 4, false},   {"int8", 40000, 5, 32768, 5, 4, true},
+                        {"fp32", 131, 20, 65, 80, 0, false}, {"fp32", 20000, 3, 16384, 12, 0, true}};
+  for (const Kind& kind : kinds) {
+    const std::string name = kind.name;
+    const size_t scales = (kind.rows * kind.row_bytes + 3) / 4 * 4;
+    std::vector<uint8_t> window(scales + (kind.rows * kind.row_scales + 3) / 4 * 4);
+    for (size_t i = 0; i < scales; ++i) {
+      window[i] = static_cast<uint8_t>(i * 37 + i / 251);
+    }
+    const Floats numbers = noise(3, std::max(kind.rows * kind.width, kind.rows));
+    if (name == "fp32") {
+      std::memcpy(window.data(), numbers.data(), window.size());
+    } else if (name == "int8") {
+      std::memcpy(&window[scales], numbers.data(), kind.rows * 4);
+    } else {
+      for (size_t i = scales; i < window.size(); i += 2) {
+        const uint16_t scale = static_cast<uint16_t>(0x3C00 + i % 300);
+        std::memcpy(&window[i], &scale, sizeof(scale));
+      }
+    }
+    const auto weight = [&](size_t first) {
+      return R"({"kind":")" + name + R"(","window":0,"at":)" + number(first * kind.row_bytes) +
+             (name == "fp32" ? "" : R"(,"scales":)" + number(scales + first * kind.row_scales)) +
+             (name == "int4" ? R"(,"group":32)" : "") + "}";
+    };
+    const size_t tokens = 5;
+    for (const bool forward : {true, false}) {
+      const Shape s{1, tokens, forward ? kind.rows : kind.width, forward ? kind.width : kind.rows};
+      Pool pool;
+      const std::string x = pool.add(noise(5, tokens * s.depth)), bias = pool.add(noise(6, s.columns));
+      const std::string out = pool.room(tokens * s.columns), again = pool.room(tokens * s.columns);
+      pool.run(product(s, false, forward, x, weight(0), R"("bias":)" + bias + R"(,"out":)" + out), window);
+      std::string calls;
+      for (size_t first = 0; first < kind.rows; first += kind.at_once) {
+        const size_t count = std::min(kind.at_once, kind.rows - first);
+        const auto later = [&](const std::string& place) { return number(std::stoul(place) + first); };
+        const Shape part{1, tokens, forward ? count : s.columns, forward ? s.depth : count};
+        const std::string others =
+            forward ? R"("bias":)" + later(bias) + R"(,"out_pitch":)" + number(kind.rows) + R"(,"out":)" + later(again)
+                    : R"("a_pitch":)" + number(kind.rows) + (first == 0 ? R"(,"bias":)" + bias : R"(,"add":)" + again) +
+                          R"(,"out":)" + again;
+        calls += (first == 0 ? "" : ",") + product(part, false, forward, forward ? x : later(x), weight(first), others);
+      }
+      pool.run(calls, window);
+      const Floats whole = pool.at(out, tokens * s.columns), found = pool.at(again, tokens * s.columns);
+      CHECK(difference(found, whole) < 2e-6);
+      CHECK(found == whole || (!forward && !kind.same));
+    }
+  }
+}
+
 struct AttentionShape {
   size_t batches, tokens, heads, groups, depth, width, window;
   bool causal, biased;
@@ -618,6 +737,8 @@ int main() {
   std::printf("%s\n", device().name().c_str());
   test_products();
   test_weights();
+  test_columns_of_tensors(false);
+  test_parts_of_weights();
   test_attention();
   test_labels();
   test_row_functions();
@@ -625,6 +746,7 @@ int main() {
   test_unpacked_rows();
   if (device().has_half_storage()) {
     test_products_of_halves();
+    test_columns_of_tensors(true);
     test_attention_of_halves();
     test_other_halves();
   } else {

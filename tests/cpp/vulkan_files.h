@@ -47,10 +47,18 @@ inline zoexport::ProgramSpec spec() {
   return made;
 }
 
-// That file.
-inline std::string whole() {
-  std::ifstream file(ZOEXPORT_SOURCE_DIR "/tests/data/vulkan_program.json");
+// That file, or another for the same inputs: vulkan_parts.json has products of a matrix in two windows, and of its gradient.
+inline std::string whole(const std::string& name = "vulkan_program.json") {
+  std::ifstream file(ZOEXPORT_SOURCE_DIR "/tests/data/" + name);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Whether the last results of a product lie in the pool.
+inline bool ends_within(const zoexport::vulkan::Dispatch& product, uint64_t words) {
+  const std::vector<uint32_t>& sizes = product.pushed;
+  const bool is_half = product.constants.size() > 10 && product.constants[10] != 0;
+  const uint64_t rows = uint64_t{product.groups[2]} * sizes[0], past = sizes[9] + (rows - 1) * sizes[14] + sizes[1];
+  return past <= (is_half ? 2 : 1) * words;
 }
 
 // Whether the program of an accepted file, for spec(), keeps to its buffers and no dispatch writes what it reads.
@@ -59,6 +67,7 @@ inline bool is_within(const zoexport::vulkan::ProgramFile& file) {
   bool fits = program.words <= file.words && file.words <= zoexport::vulkan::kMostBytes / 4;
   for (const zoexport::vulkan::Dispatch& dispatch : program.dispatches) {
     fits = fits && dispatch.window < file.windows.size() && dispatch.pushed.size() <= zoexport::vulkan::kMostPushed;
+    fits = fits && (dispatch.shader != zoexport::vulkan::Shader::kProduct || ends_within(dispatch, program.words));
     for (const zoexport::vulkan::Span& written : dispatch.writes) {
       fits = fits && written.begin < written.end && written.end <= program.words;
       for (const zoexport::vulkan::Span& read : dispatch.reads) {
@@ -67,6 +76,13 @@ inline bool is_within(const zoexport::vulkan::ProgramFile& file) {
     }
     fits = fits && std::all_of(std::begin(dispatch.groups), std::end(dispatch.groups),
                                [](uint32_t groups) { return groups > 0 && groups <= 65535; });
+  }
+  const uint64_t codes = 64, scales = 8;
+  for (size_t i = 2; i < 4; ++i) {
+    for (const zoexport::vulkan::WindowPart& part : program.inputs[i].parts) {
+      fits = fits && part.from + part.bytes <= (i == 2 ? codes : scales);
+      fits = fits && part.window < file.windows.size() && part.at + part.bytes <= file.windows[part.window];
+    }
   }
   for (const zoexport::vulkan::Gather& gather : program.gathers) {
     fits = fits && gather.to + 32 * gather.count <= program.words && gather.first + gather.count <= 4;

@@ -107,19 +107,31 @@ class Reader {
       const uint64_t bytes = bytes_of(spec_.inputs[i]);
       InputPlace found;
       found.in_pool = items[i].has("pool");
-      found.in_window = items[i].has("window");
       if (found.in_pool) {
         found.word = place(items[i].member("pool"), parts(bytes, 4));
       }
-      if (found.in_window && spec_.inputs[i].role != "weight") {
-        items[i].member("window").problem("none, as only weights stay the same");
+      for (const char* key : {"window", "parts"}) {
+        if (items[i].has(key) && spec_.inputs[i].role != "weight") {
+          items[i].member(key).problem("none, as only weights stay the same");
+        }
       }
-      if (found.in_window) {
-        found.window = window_of(items[i]);
-        found.at = window_place(items[i].member("at"), found.window, bytes);
+      if (items[i].has("window")) {
+        found.parts.push_back(window_part(items[i], 0, bytes));
+      } else if (items[i].has("parts")) {
+        for (const JsonNode& part : items[i].member("parts").items()) {
+          const auto all = static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX));
+          const int64_t from = part.member("from").integer(0, all - 1);
+          const int64_t count = part.member("bytes").integer(1, all - from);
+          found.parts.push_back(window_part(part, static_cast<uint64_t>(from), static_cast<uint64_t>(count)));
+        }
       }
-      program_.inputs.push_back(found);
+      program_.inputs.push_back(std::move(found));
     }
+  }
+
+  WindowPart window_part(const JsonNode& node, uint64_t from, uint64_t bytes) const {
+    const size_t window = window_of(node);
+    return {window, window_place(node.member("at"), window, bytes), from, bytes};
   }
 
   size_t window_of(const JsonNode& node) const {
@@ -305,20 +317,35 @@ class Reader {
     bool is_half = false;
     uint32_t scales = 0;
     uint32_t group = 1;
+    uint32_t pitch = 0;
   };
 
+  // From the first number of a row to that of the next, of rows of `width` that may be parts of longer ones.
+  uint32_t pitch_of(const JsonNode& call, const std::string& key, uint32_t width) const {
+    const std::string name = key + "_pitch";
+    return call.has(name.c_str()) ? size(call, name.c_str(), width) : width;
+  }
+  // From the first number of the first row to the last of the last.
+  static uint64_t extent(uint64_t rows, uint64_t width, uint64_t pitch) {
+    return size_product(rows, pitch) - (pitch - width);
+  }
+
   // An operand of a product: a word of the pool, or a weight of a window, which is (rows, width) as it is stored.
-  Matrix read_matrix(const JsonNode& call, const char* key, uint64_t batch, uint64_t rows, uint64_t width,
+  Matrix read_matrix(const JsonNode& call, const char* key, uint64_t batch, uint32_t rows, uint32_t width,
                      Dispatch& dispatch) const {
     const JsonNode node = call.member(key);
     Matrix matrix;
+    matrix.pitch = pitch_of(call, key, width);
     if (!node.is_object() || node.has("half")) {
-      const uint64_t count = size_product(batch, size_product(rows, width));
-      const Place place = reads_numbers(call, key, count, dispatch);
+      const uint64_t all_rows = size_product(batch, rows);
+      const Place place = reads_numbers(call, key, extent(all_rows, width, matrix.pitch), dispatch);
       matrix.at = place.at;
       matrix.is_half = place.is_half;
-      dispatch.work.bytes += bytes_of_numbers(place, count);
+      dispatch.work.bytes += bytes_of_numbers(place, size_product(all_rows, width));
       return matrix;
+    }
+    if (matrix.pitch != width) {
+      call.member((std::string(key) + "_pitch").c_str()).problem("the width of a weight, or none");
     }
     const std::string kind = node.member("kind").text();
     const uint64_t elements = size_product(rows, width);
@@ -375,9 +402,16 @@ class Reader {
       call.member("a").problem("numbers of the pool, or fp32 weights beside numbers of the pool");
     }
     const uint64_t results = size_product(batch, size_product(rows, columns));
-    const Place added = reads_numbers(call, "add", results, dispatch, true);
+    const uint32_t pitch = pitch_of(call, "out", columns);
+    const uint64_t between = extent(size_product(batch, rows), columns, pitch);
     const Place bias = reads_numbers(call, "bias", columns, dispatch, true);
-    const Place out = writes_numbers(call, "out", results, dispatch);
+    const Place out = writes_numbers(call, "out", between, dispatch);
+    const Place added = call.has("add") ? number_place(call.member("add"), between) : Place{kNone, false};
+    dispatch.has_halves |= added.is_half;
+    // What is added may be what is there, as each element is read where it is written.
+    if (added.at != kNone && (added.at != out.at || added.is_half != out.is_half)) {
+      dispatch.reads.push_back(span_of(added, between));
+    }
     const double matrices = dispatch.work.bytes;
     set_groups(dispatch, parts(columns, kProductColumns), parts(rows, kProductRows), batch);
     for (uint32_t first = 0; first < depth; first += kMostDepth) {
@@ -390,7 +424,8 @@ class Reader {
       if (part.has_halves) {
         part.constants.insert(part.constants.end(), {a.is_half, b.is_half, before.is_half, bias.is_half, out.is_half});
       }
-      part.pushed = {rows, columns, depth, a.at, b.at, b.scales, b.group, before.at, bias.at, out.at, first, past};
+      part.pushed = {rows,    columns, depth, a.at, b.at,    b.scales, b.group, before.at,
+                     bias.at, out.at,  first, past, a.pitch, b.pitch,  pitch};
       part.work.flops = 2 * real(results) * (past - first);
       part.work.bytes = matrices * (past - first) / depth + bytes_of_numbers(out, results) +
                         (adds ? bytes_of_numbers(before, results) : 0) +

@@ -18,7 +18,7 @@ inline constexpr size_t kShaders = 6;
 
 // Bytes that every device with Vulkan can bind as one buffer: the pool, or a window of weights.
 inline constexpr uint64_t kMostBytes = uint64_t{1} << 27;
-inline constexpr size_t kMostWindows = 16;
+inline constexpr size_t kMostWindows = 64;
 inline constexpr size_t kMostPushed = 32;  // words of push constants: what every device takes
 
 // A tensor of the pool: its first word or, of fp16, its first element.
@@ -71,13 +71,19 @@ struct Dispatch {
   bool has_halves = false;  // among its tensors: the shader that is compiled for these
 };
 
+// Bytes of an input, `bytes` from the byte `from` on, that are copied to the byte `at` of a window.
+struct WindowPart {
+  size_t window;
+  uint64_t at;
+  uint64_t from;
+  uint64_t bytes;
+};
+
 // Where an input is copied to before the dispatches.
 struct InputPlace {
   bool in_pool = false;
-  bool in_window = false;
-  uint32_t word = 0;  // of the pool
-  size_t window = 0;
-  uint64_t at = 0;  // bytes
+  uint32_t word = 0;                   // of the pool
+  std::vector<WindowPart> parts = {};  // one, or of what is too large for a window several
 };
 
 // Rows of the first axis of the input `table`, by `count` numbers of the input `indices` from `first` on, to a word of the

@@ -145,8 +145,8 @@ class VulkanEngine : public Engine {
         std::memcpy(to, inputs[i].data, inputs[i].bytes);
         scale(planned.scaled_inputs, i, reinterpret_cast<float*>(to), inputs[i].bytes / sizeof(float), exponent);
       }
-      if (place.in_window) {
-        bring(loaded, place, inputs[i]);
+      for (const vulkan::WindowPart& part : place.parts) {
+        bring(loaded, part, static_cast<const uint8_t*>(inputs[i].data) + part.from);
       }
     }
     const Device::Recording& recording = loaded.recordings.at(program.method);
@@ -246,19 +246,19 @@ class VulkanEngine : public Engine {
   }
 
   // Weights lie in a mapped file that does not change, so that what is in its place already need not be copied again.
-  static void bring(Loaded& loaded, const vulkan::InputPlace& place, const Tensor& input) {
-    std::map<uint64_t, Brought>& brought = loaded.brought[place.window];
-    const uint64_t end = place.at + input.bytes;
-    const auto known = brought.find(place.at);
-    if (known != brought.end() && known->second.data == input.data && known->second.end == end) {
+  static void bring(Loaded& loaded, const vulkan::WindowPart& part, const uint8_t* data) {
+    std::map<uint64_t, Brought>& brought = loaded.brought[part.window];
+    const uint64_t end = part.at + part.bytes;
+    const auto known = brought.find(part.at);
+    if (known != brought.end() && known->second.data == data && known->second.end == end) {
       return;
     }
     // Layers of several kinds share a window.
     for (auto other = brought.begin(); other != brought.end();) {
-      other = other->first < end && place.at < other->second.end ? brought.erase(other) : std::next(other);
+      other = other->first < end && part.at < other->second.end ? brought.erase(other) : std::next(other);
     }
-    std::memcpy(loaded.windows[place.window].data + place.at, input.data, input.bytes);
-    brought[place.at] = {end, input.data};
+    std::memcpy(loaded.windows[part.window].data + part.at, data, part.bytes);
+    brought[part.at] = {end, data};
   }
 
   const Manifest& manifest_;

@@ -44,11 +44,13 @@ class Weight:
     """A matrix that a product reads from a window of weights.
 
     Attributes:
-        kind: "fp32", "int4" or "int8". values: its input. scales: that of its scales, of integers.
+        kind: "fp32", "int4" or "int8". rows: of the matrix as it is stored.
+        values: its input. scales: that of its scales, of integers.
         group: elements of a row that share a scale, of int4.
     """
 
     kind: str
+    rows: int
     values: Value
     scales: Value | None = None
     group: int = 0
@@ -274,7 +276,7 @@ class _Writer:
         for key, matrix in (("a", a), ("b", b)):
             weight = self._weight(matrix)
             if weight is not None and not weights:
-                weights[key] = Weight("fp32", weight)
+                weights[key] = Weight("fp32", matrix.meta["val"].shape[-2], weight)
             else:
                 reads[key] = self._tensor(matrix)
         sizes = {
@@ -295,7 +297,8 @@ class _Writer:
         stored = self._weight(codes), self._weight(scales)
         if stored[0] is None or stored[1] is None:
             raise self._refused(node, "a quantized matrix that is no input")
-        weight = Weight("int4" if is_int4 else "int8", stored[0], stored[1], group)
+        kind, count = "int4" if is_int4 else "int8", codes.meta["val"].shape[0]
+        weight = Weight(kind, count, stored[0], stored[1], group)
         sizes = {
             "batch": 1,
             "rows": math.prod(lead),

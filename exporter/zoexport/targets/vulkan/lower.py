@@ -6,6 +6,7 @@ docs/android-gpu.md has the format; ``runtime_ops/engines/vulkan/program_file.h`
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ from zoexport.ir.noise import take_noise
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.lower_stages import fused_program
 from zoexport.targets.kinks import WIDE, has_kink
-from zoexport.targets.vulkan.calls import Call, Calls, Tensor, Weight, calls_of
+from zoexport.targets.vulkan.calls import Calls, Tensor, Weight, calls_of
 from zoexport.targets.vulkan.halves import with_halves
-from zoexport.targets.vulkan.places import place_tensors, place_weights, stored_bytes
+from zoexport.targets.vulkan.pieces import Piece, pieces_of
+from zoexport.targets.vulkan.places import (
+    Placed,
+    filled,
+    place_tensors,
+    place_weights,
+    stored_bytes,
+)
 
 FILE = "model.vulkan.json"
 FORMAT = "zoexport-vulkan-1"
@@ -60,16 +68,29 @@ def _calls(program: Program, *, half: bool) -> Calls:
     return with_halves(calls) if is_half else calls
 
 
-def footprint(program: Program, *, half: bool = False) -> Footprint:
-    """What a program takes of the pool and of the windows of weights, and moves within them."""
-    calls = _calls(program, half=half)
-    words = sum(calls.words[one] for call in calls.calls for one in [*call.read(), *call.written()])
-    windows = place_weights([calls])[1]
-    read = stored_bytes(weight for call in calls.calls for weight in call.weights.values())
-    return Footprint(4 * place_tensors(calls)[1], 0, 4 * words + read, windows=tuple(windows))
+def footprints(
+    graph: TrainingGraph, progress: Progress, *, half: bool = False
+) -> dict[str, Footprint]:
+    """What each program takes of the pool and of the windows of weights, and moves within them."""
+    made: list[Calls] = []
+    for number, program in enumerate(graph.programs.values()):
+        progress("planning programs", number / len(graph.programs))
+        made.append(_calls(program, half=half))
+    placed, windows = place_weights(made)
+    found = {}
+    for calls in made:
+        name = calls.program.name
+        used = filled(placed[name], len(windows))
+        words = sum(
+            calls.words[one] for call in calls.calls for one in [*call.read(), *call.written()]
+        )
+        read = stored_bytes(weight for call in calls.calls for weight in call.weights.values())
+        pool = 4 * place_tensors(calls)[1]
+        found[name] = Footprint(pool, 0, 4 * words + read, windows=used)
+    return found
 
 
-def _stated(calls: Calls, weights: dict[str, tuple[int, int]]) -> dict[str, Any]:
+def _stated(calls: Calls, weights: Placed) -> dict[str, Any]:
     places, words = place_tensors(calls)
     program = calls.program
     numbers = {value.name: number for number, value in enumerate(program.inputs)}
@@ -91,38 +112,56 @@ def _stated(calls: Calls, weights: dict[str, tuple[int, int]]) -> dict[str, Any]
             for gather in calls.gathers
         ],
         "calls": [
-            _call(call, places, calls.halves, weights, numbers, nodes) for call in calls.calls
+            _call(piece, places, calls.halves, weights, numbers, nodes)
+            for call in calls.calls
+            for piece in pieces_of(call, _rows(call.weights.values(), weights))
         ],
     }
 
 
-def _input(at: int | None, weights: dict[str, tuple[int, int]], value: Value) -> dict[str, Any]:
-    """Where an input is copied to: the pool, a window, both, or, of tables that rows are gathered of, neither."""
+def _input(at: int | None, weights: Placed, value: Value) -> dict[str, Any]:
+    """Where an input is copied to: the pool, windows, both, or, of tables that rows are gathered of, neither."""
     stated: dict[str, Any] = {} if at is None else {"pool": at}
-    if value.name in weights:
-        window, place = weights[value.name]
-        stated |= {"window": window, "at": place}
+    parts = weights.get(value.name, ())
+    if len(parts) == 1:
+        stated |= {"window": parts[0].window, "at": parts[0].at}
+    elif parts:
+        stated["parts"] = [
+            {"window": part.window, "at": part.at, "from": part.begin, "bytes": part.size}
+            for part in parts
+        ]
     return stated
 
 
+def _rows(weights: Iterable[Weight], placed: Placed) -> list[int]:
+    """Of the matrix of a call, if it has one, in each of its parts."""
+    for weight in weights:
+        parts = placed[weight.values.name]
+        return [part.size * weight.rows // sum(one.size for one in parts) for part in parts]
+    return [0]
+
+
 def _call(
-    call: Call,
+    piece: Piece,
     places: dict[Tensor, int],
     halves: frozenset[Tensor],
-    weights: dict[str, tuple[int, int]],
+    weights: Placed,
     numbers: dict[str, int],
     nodes: dict[str, Any],
 ) -> dict[str, Any]:
-    def place(tensor: Tensor) -> int | dict[str, int]:
-        return {"half": 2 * places[tensor]} if tensor in halves else places[tensor]
+    def place(tensor: Tensor, moved: int = 0) -> int | dict[str, int]:
+        if tensor in halves:
+            return {"half": 2 * places[tensor] + moved}
+        return places[tensor] + moved
 
+    call = piece.call
     stated: dict[str, Any] = {"op": call.op, **call.sizes}
     for key, value in [*call.reads.items(), *call.writes.items()]:
         if isinstance(value, list):
             stated[key] = [place(one) for one in value]
         elif value is not None:
-            stated[key] = place(value)
-    stated |= {key: _weight(weight, weights) for key, weight in call.weights.items()}
+            stated[key] = place(value, piece.moved.get(key, 0))
+    stated |= {key: _weight(weight, weights, piece.part) for key, weight in call.weights.items()}
     if call.op == "labels":
         names = {node: name for name, node in nodes.items()}
         (tokens,) = (one for key, one in call.reads.items() if key == "tokens")
@@ -130,11 +169,11 @@ def _call(
     return stated
 
 
-def _weight(weight: Weight, weights: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    window, at = weights[weight.values.name]
-    stated = {"kind": weight.kind, "window": window, "at": at}
+def _weight(weight: Weight, weights: Placed, number: int) -> dict[str, Any]:
+    part = weights[weight.values.name][number]
+    stated = {"kind": weight.kind, "window": part.window, "at": part.at}
     if weight.scales is not None:
-        stated["scales"] = weights[weight.scales.name][1]
+        stated["scales"] = weights[weight.scales.name][number].at
     if weight.group:
         stated["group"] = weight.group
     return stated

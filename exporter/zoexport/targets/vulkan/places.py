@@ -2,12 +2,15 @@
 
 The tensors of a program lie in one pool, those that are never needed at once in the same place; all programs share it.
 Matrices that products read lie in windows: one for layers, which each layer's weights fill in turn, and one for the
-head, whose weights stay. A window and the pool are each what every device can bind as one buffer.
+head, whose weights stay. A window and the pool are each what every device can bind as one buffer. Weights that are
+more have several windows, and a matrix that is more has some of its rows in each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import Value
@@ -15,10 +18,29 @@ from zoexport.targets.vulkan.calls import Calls, Tensor, Weight
 
 MOST_BYTES = 1 << 27
 """maxStorageBufferRange of every device with Vulkan."""
-LAYERS, HEAD = 0, 1
-"""Windows."""
+WINDOW_BYTES = MOST_BYTES
+"""Of a window, at most."""
+MOST_WINDOWS = 64
+"""That a file may have."""
 _ALIGNED_WORDS = 4
 _ALIGNED_BYTES = 16
+_SUMMED_ROWS = (16384, 2048)
+"""Sums over more rows are made in parts of so many (program_file.cpp, product.comp): of a matrix that is cut, the rows
+in a window are a multiple of the first of these that they reach, so that its sums have the same parts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Bytes of an input, ``size`` from the byte ``begin`` on, that are copied to the byte ``at`` of a window."""
+
+    window: int
+    at: int
+    begin: int
+    size: int
+
+
+Placed = Mapping[str, tuple[Part, ...]]
+"""By input, its parts in order: one, or of what is too large for a window several."""
 
 
 def place_tensors(calls: Calls) -> tuple[dict[Tensor, int], int]:
@@ -63,37 +85,110 @@ def place_tensors(calls: Calls) -> tuple[dict[Tensor, int], int]:
     return places, total
 
 
-def place_weights(
-    programs: Sequence[Calls],
-) -> tuple[dict[str, dict[str, tuple[int, int]]], list[int]]:
-    """By program and input, the window that a weight lies in and the byte at which; and the bytes of each window.
+def place_weights(programs: Sequence[Calls]) -> tuple[dict[str, Placed], list[int]]:
+    """By program, where the weights of its products lie; and the bytes of each window.
 
     Programs of one layer, forward and backward and of all lengths, have their weights at the same places: what one has
-    brought there serves the next.
+    brought there serves the next. Windows of layers come first, then those of the head: one of each, or more.
 
     Raises:
-        LoweringError: weights that no device could bind.
+        LoweringError: a row that no device could bind, or more windows than a file may have.
     """
-    layouts: dict[str, dict[str, tuple[int, int]]] = {}
-    sizes = [0, 0]
-    ends: dict[str, int] = {}
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+    placed: dict[str, Placed] = {}
+    sizes: list[int] = []
+    for of_head in (False, True):
+        own = [calls for calls in programs if _is_head(calls) == of_head]
+        sizes += _place(own, len(sizes), placed)
+    if len(sizes) > MOST_WINDOWS:
+        raise LoweringError(
+            "weights",
+            found=f"{sum(sizes) >> 20} MB of a layer and of the head, in {len(sizes)} windows",
+            expected=f"at most {MOST_WINDOWS} windows of {WINDOW_BYTES >> 20} MB",
+            fix="Choose weights=int4 or int8, or another target.",
+        )
+    return placed, sizes
+
+
+def _is_head(calls: Calls) -> bool:
+    return any(value.role == "label_tokens" for value in calls.program.inputs)
+
+
+def _place(programs: Iterable[Calls], first: int, placed: dict[str, Placed]) -> list[int]:
+    """Weights of layers, or of the head, to windows from ``first`` on, whose sizes this gives."""
+    layouts: dict[str, _Layout] = {}
     for calls in programs:
-        program = calls.program
-        part = program.called.removesuffix(".backward")
-        window = HEAD if any(value.role == "label_tokens" for value in program.inputs) else LAYERS
-        layout = layouts.setdefault(part, {})
-        found[program.name] = {}
-        for value in _stored(weight for call in calls.calls for weight in call.weights.values()):
-            if value.name not in layout:
-                at = ends.get(part, 0)
-                layout[value.name] = window, at
-                ends[part] = -(-(at + _bytes(value)) // _ALIGNED_BYTES) * _ALIGNED_BYTES
-            found[program.name][value.name] = layout[value.name]
-        sizes[window] = max(sizes[window], ends.get(part, 0))
-        if sizes[window] > MOST_BYTES:
-            raise _too_large(f"program {program.name}", f"weights of {sizes[window] >> 20} MB")
-    return found, sizes
+        part = calls.program.called.removesuffix(".backward")
+        layout = layouts.setdefault(part, _Layout(first))
+        own: dict[str, tuple[Part, ...]] = {}
+        for weight in (weight for call in calls.calls for weight in call.weights.values()):
+            layout.place(weight, calls.program.name)
+            own |= {value.name: layout.parts[value.name] for value in _stored([weight])}
+        placed[calls.program.name] = own
+    ends = itertools.zip_longest(*(layout.ends for layout in layouts.values()), fillvalue=0)
+    return [max(sizes) for sizes in ends] or [0]
+
+
+class _Layout:
+    """The windows that weights of one layer fill, from the window ``first`` on, or those of the head."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.ends: list[int] = []
+        self.parts: dict[str, tuple[Part, ...]] = {}
+
+    def place(self, weight: Weight, program: str) -> None:
+        """Where nothing has placed it yet. Values and scales of a row lie in one window."""
+        if weight.values.name in self.parts:
+            return
+        stored = list(_stored([weight]))
+        of_row = {value.name: _bytes(value) // weight.rows for value in stored}
+        parts: dict[str, list[Part]] = {name: [] for name in of_row}
+        for begin, end in itertools.pairwise(_cuts(weight.rows, of_row.values(), program)):
+            taken = [_aligned(size * (end - begin)) for size in of_row.values()]
+            window, at = self._room(sum(taken))
+            for (name, size), room in zip(of_row.items(), taken, strict=True):
+                parts[name].append(
+                    Part(self.first + window, at, size * begin, size * (end - begin))
+                )
+                at += room
+        self.parts |= {name: tuple(found) for name, found in parts.items()}
+
+    def _room(self, size: int) -> tuple[int, int]:
+        """The first of the windows that has so many bytes left, and where."""
+        window = 0
+        while window < len(self.ends) and self.ends[window] + size > WINDOW_BYTES:
+            window += 1
+        if window == len(self.ends):
+            self.ends.append(0)
+        at = self.ends[window]
+        self.ends[window] += size
+        return window, at
+
+
+def _cuts(rows: int, of_row: Iterable[int], program: str) -> Iterator[int]:
+    """Where the parts of a matrix begin, and its end, by the bytes of a row of its values and of its scales."""
+    sizes = list(of_row)
+    at_once = rows
+    if sum(_aligned(size * rows) for size in sizes) > WINDOW_BYTES:
+        at_once = (WINDOW_BYTES - _ALIGNED_BYTES * len(sizes)) // sum(sizes)
+        whole = next((whole for whole in _SUMMED_ROWS if whole <= at_once), 1)
+        at_once -= at_once % whole
+    if at_once < 1:
+        raise _too_large(f"program {program}", f"a row of {sum(sizes) >> 20} MB")
+    yield from range(0, rows, at_once)
+    yield rows
+
+
+def filled(placed: Placed, windows: int) -> tuple[int, ...]:
+    """Bytes that the weights of a program fill of each of so many windows."""
+    ends = [0] * windows
+    for part in (part for parts in placed.values() for part in parts):
+        ends[part.window] = max(ends[part.window], part.at + _aligned(part.size))
+    return tuple(ends)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
 def stored_bytes(weights: Iterable[Weight]) -> int:

@@ -90,14 +90,10 @@ class VulkanTarget:
     def footprints(
         self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
     ) -> dict[str, Footprint]:
-        """What each program takes of the pool."""
-        from zoexport.targets.vulkan.lower import footprint
+        """What each program takes of the pool and of the windows of weights."""
+        from zoexport.targets.vulkan.lower import footprints
 
-        found = {}
-        for number, (name, program) in enumerate(graph.programs.items()):
-            progress("planning programs", number / len(graph.programs))
-            found[name] = footprint(program, half=config.compute == "fp16")
-        return found
+        return footprints(graph, progress, half=config.compute == "fp16")
 
 
 targets.register("android-gpu", VulkanTarget())

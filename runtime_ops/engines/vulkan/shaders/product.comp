@@ -1,6 +1,6 @@
 // out = op(A) op(B) (+ add) (+ bias), of matrices that lie one after another in a batch; op transposes or does nothing. A tile of
 // the result is made by a workgroup, from tiles of A and B in shared memory; B may be packed integers, which become numbers
-// on their way there. Sums are made in parts of 2048 products, so that their error does not grow with the depth. A dispatch makes
+// on their way there. Rows of tensors lie a pitch apart, as they may be parts of longer ones. Sums are made in parts of 2048 products, so that their error does not grow with the depth. A dispatch makes
 // the products from `first` to below `past`, multiples of 2048 but for the last, and adds them to those of another.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -29,6 +29,7 @@ layout(push_constant) uniform Sizes {
   uint rows, columns, depth;
   uint a, b, scales, group, add, bias, to;
   uint first, past;
+  uint a_pitch, b_pitch, pitch;  // elements from a row to the next, as they are stored
 }
 of;
 
@@ -50,8 +51,8 @@ void load_a(uint first, uint row0, uint batch) {
     tile_a[d][r] = 0.0;
     const uint row = row0 + r, depth = batch + d;
     if (row < of.rows && depth < of.depth) {
-      const uint matrix = gl_WorkGroupID.z * of.rows * of.depth;
-      tile_a[d][r] = a_at(matrix + (TRANSPOSED_A ? depth * of.rows + row : row * of.depth + depth));
+      const uint matrix = gl_WorkGroupID.z * (TRANSPOSED_A ? of.depth : of.rows);
+      tile_a[d][r] = a_at((matrix + (TRANSPOSED_A ? depth : row)) * of.a_pitch + (TRANSPOSED_A ? row : depth));
     }
   }
 }
@@ -63,13 +64,15 @@ void load_b(uint first, uint column0, uint depth0) {
     tile_b[d][c] = 0.0;
     const uint column = column0 + c, depth = depth0 + d;
     if (column < of.columns && depth < of.depth) {
-      const uint index = TRANSPOSED_B ? column * of.depth + depth : depth * of.columns + column;
+      const uint row = TRANSPOSED_B ? column : depth, within = TRANSPOSED_B ? depth : column;
       if (B_FROM == INT8) {
+        const uint index = row * of.b_pitch + within;
         const uint word = window[of.b + index / 4u];
-        const float scale = uintBitsToFloat(window[of.scales + (TRANSPOSED_B ? column : depth)]);
+        const float scale = uintBitsToFloat(window[of.scales + row]);
         tile_b[d][c] = float(bitfieldExtract(int(word), int(8u * (index % 4u)), 8)) * scale;
       } else {
-        tile_b[d][c] = b_at(gl_WorkGroupID.z * of.depth * of.columns + index);
+        const uint matrix = gl_WorkGroupID.z * (TRANSPOSED_B ? of.columns : of.depth);
+        tile_b[d][c] = b_at((matrix + row) * of.b_pitch + within);
       }
     }
   }
@@ -147,7 +150,7 @@ void main() {
     for (uint j = 0u; j < OWN_COLUMNS; ++j) {
       const uint row = row0 + ty + 8u * i, column = column0 + tx + 16u * j;
       if (row < of.rows && column < of.columns) {
-        const uint index = (gl_WorkGroupID.z * of.rows + row) * of.columns + column;
+        const uint index = (gl_WorkGroupID.z * of.rows + row) * of.pitch + column;
         float value = total[i][j] + part[i][j];
         value += HAS_BIAS ? get(HALF_BIAS, of.bias + column) : 0.0;
         value += ADDS ? get(HALF_ADD, of.add + index) : 0.0;

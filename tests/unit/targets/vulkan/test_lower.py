@@ -20,8 +20,8 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.targets.executorch.lower_stages import fused_program
 from zoexport.targets.vulkan import places
 from zoexport.targets.vulkan.calls import Calls, calls_of
-from zoexport.targets.vulkan.lower import FILE, FORMAT, footprint, lower_vulkan
-from zoexport.targets.vulkan.places import HEAD, LAYERS, place_tensors, place_weights
+from zoexport.targets.vulkan.lower import FILE, FORMAT, footprints, lower_vulkan
+from zoexport.targets.vulkan.places import place_tensors, place_weights
 
 SHADERS = Path(__file__).parents[4] / "runtime_ops" / "engines" / "vulkan" / "shaders"
 NOT_LOWERED = ("falcon",)
@@ -74,6 +74,7 @@ def in_use(calls: Calls) -> list[set[Any]]:
 @pytest.mark.parametrize(("name", "weights"), [("llama_tied", "int4"), ("cohere", "fp32")])
 def test_no_two_tensors_that_are_needed_at_once_share_a_place(name: str, weights: str) -> None:
     graph, _ = tiny_graph(name, target="android-gpu", weights=weights)
+    planned = footprints(graph, lambda *_: None)
     for made in graph.programs.values():
         calls = calls_of(fused_program(made))
         at, words = place_tensors(calls)
@@ -84,9 +85,9 @@ def test_no_two_tensors_that_are_needed_at_once_share_a_place(name: str, weights
         # Less than half of what all of them would take beside one another.
         if made.called == "layer.0.backward":
             assert 2 * words < sum(calls.words[one] for one in at)
-            assert footprint(made).planned == 4 * words
+            assert planned[made.name].planned == 4 * words
             # 4 bits, or a number, of each weight, twice where its layer's outputs are computed again.
-            assert footprint(made).moved > 4 * sum(calls.words[one] for one in at)
+            assert planned[made.name].moved > 4 * sum(calls.words[one] for one in at)
 
 
 @pytest.mark.parametrize("weights", ["int4", "fp32"])
@@ -122,8 +123,8 @@ def test_weights_of_a_layer_lie_at_the_same_places_forward_and_backward() -> Non
         weights[f"layer.0{kind}@{length}"] for kind in ("", ".backward") for length in (32, 48)
     ]
     assert layers[0] and all(layer == layers[0] for layer in layers[1:])
-    assert {window for window, _ in layers[0].values()} == {LAYERS}
-    assert {window for window, _ in weights["head"].values()} == {HEAD}
+    assert {part.window for (part,) in layers[0].values()} == {0}
+    assert {part.window for (part,) in weights["head"].values()} == {1}
     assert weights["head"] == weights["head.backward"]
     # Rows of the embedding's table are gathered.
     assert weights["embedding@32"] == {}
@@ -146,8 +147,36 @@ def test_what_no_device_could_bind_is_one_message(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(places, "MOST_BYTES", 100_000)
     with pytest.raises(LoweringError, match=r"tensors of \d+ MB at once; expected at most 0 MB"):
         place_tensors(next(calls for calls in every if calls.program.called == "layer.0.backward"))
-    with pytest.raises(LoweringError, match=r"weights of \d+ MB at once"):
+    # A row or two in each.
+    monkeypatch.setattr(places, "WINDOW_BYTES", 528)
+    with pytest.raises(LoweringError, match=r"in \d\d\d windows; expected at most 64 windows"):
         place_weights(every)
+    monkeypatch.setattr(places, "WINDOW_BYTES", 255)
+    with pytest.raises(LoweringError, match=r"a row of 0 MB at once"):
+        place_weights(every)
+
+
+@pytest.mark.parametrize(("weights", "size"), [("int4", 4608), ("int8", 8448), ("fp32", 32768)])
+def test_weights_that_are_more_than_a_window_have_several(
+    weights: str, size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Windows that the head's matrix does not fit in, and two of a layer's do."""
+    monkeypatch.setattr(places, "WINDOW_BYTES", size)
+    content = lowered(tmp_path, "llama_tied", weights=weights)
+    graph, _ = tiny_graph("llama_tied", target="android-gpu", weights=weights)
+    planned = footprints(graph, lambda *_: None)
+    assert all(0 < window <= size for window in content["windows"])
+    sizes = [max(sizes) for sizes in zip(*(one.windows for one in planned.values()), strict=True)]
+    assert sizes == content["windows"]
+    for name in ("head", "head_backward"):
+        made = content["programs"][name]
+        for parts in (one["parts"] for one in made["inputs"] if "parts" in one):
+            assert [part["window"] - parts[0]["window"] for part in parts] == [0, 1, 2]
+            # One after another, and none missing.
+            ends = [part["from"] + part["bytes"] for part in parts]
+            assert [part["from"] for part in parts] == [0, *ends[:-1]]
+        pieces = [call for call in made["calls"] if isinstance(call.get("b"), dict)]
+        assert sum(call["columns" if name == "head" else "depth"] for call in pieces[-3:]) == 320
 
 
 def test_calls_that_are_left_outside_of_row_programs() -> None:
