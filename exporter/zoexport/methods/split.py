@@ -40,6 +40,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     from zoexport.passes.mask_padding import mask_padding
     from zoexport.passes.save_products import save_products
     from zoexport.passes.score_labels import score_labels
+    from zoexport.passes.slice_places import slice_places
     from zoexport.passes.split_layers import HEAD, split_layers
 
     insertion = kind_of(config).insertion(config, targets)
@@ -65,6 +66,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
             lambda graph: fold_constants(graph, keep=graph.parameters, largest=graph.length**2),
             "tables and masks become inputs that stages bind; parameters differ by stage, and may not be read yet",
         ),
+        Pass("slice_places", slice_places, "places that an index names are constants by now"),
         Pass(
             "mask_padding", mask_padding, "runs what makes masks, of which tables are by now known"
         ),

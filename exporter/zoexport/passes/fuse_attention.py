@@ -84,7 +84,9 @@ def _known(graph: TrainingGraph, program: Program, softmax: Node) -> Attention |
         return None
     sizes = [shape_of(node) for node in (attention.queries, attention.keys, attention.values)]
     ranks = {len(size) for size in (*sizes, shape_of(attention.result))}
-    lead = {size[:-2] for size in sizes}
+    heads, *others = (size[:-2] for size in sizes)
+    # Keys of as many heads; or of one, which products repeat (Falcon).
+    lead = {heads, *others} if len(heads) != 2 or {*others} != {(heads[0], 1)} else {heads}
     if attention.softcap or len(lead) != 1 or ranks not in ({3}, {4}):
         return None
     first = sizes[0][0]

@@ -18,7 +18,7 @@ from zoexport.passes.fuse_attention import fuse_attention
 from zoexport.targets import targets
 
 LENGTH = 29
-OTHERS = ("bloom", "mpt", "falcon", "gemma2")
+OTHERS = ("bloom", "mpt", "gemma2")
 """Biases that grow with the distance, and capped scores."""
 
 
@@ -78,6 +78,14 @@ def test_heads_that_share_keys_do_not_repeat_them() -> None:
     assert sizes == [(4, 16), (2, 16), (2, 16)]
     assert found(layer) == [(0.25, True, 0)]
     assert not any(is_call(node, aten.expand) for node in layer.module.graph.nodes)
+
+
+def test_a_head_of_keys_that_products_repeat_is_not_repeated() -> None:
+    graph = passed("falcon", "fuse_attention", LENGTH)
+    layer = graph.programs["layer.0"]
+    (attention,) = (node for node in layer.module.graph.nodes if is_call(node, zo.attention))
+    sizes = [shape_of(node)[2:] for node in attention.all_input_nodes]
+    assert sizes == [(4, 16), (1, 16), (1, 16)] and found(layer) == [(0.25, True, 0)]
 
 
 def test_layers_whose_windows_differ_are_programs_of_their_own() -> None:

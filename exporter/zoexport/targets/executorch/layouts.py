@@ -50,6 +50,16 @@ def _range(node: Node) -> tuple[int, int, int, int]:
     return dim, start + size[dim] if start < 0 else start, shape_of(node)[dim], step
 
 
+def place_of_part(node: Node) -> tuple[int, int, int, int]:
+    """Dimension, start, end and step of a slice_scatter, counted from the front."""
+    given = arguments(node)[2:]
+    absent: tuple[Any, ...] = (0, None, None, 1)
+    dim, start, end, step = given + absent[len(given) :]
+    dim = dim % len(shape_of(node))
+    begin, after, _ = slice(start, end).indices(shape_of(node)[dim])
+    return dim, begin, after, step
+
+
 @dataclasses.dataclass(frozen=True)
 class RowMove:
     """A change of the leading dimensions alone: ``kind`` is permute, expand, view or narrow."""

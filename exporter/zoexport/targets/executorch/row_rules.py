@@ -32,6 +32,7 @@ from zoexport.ir.graphs import (
 )
 from zoexport.ir.rewrite import Rule, rewrite
 from zoexport.ir.shapes import fake_inputs, record_shapes
+from zoexport.targets.executorch.layouts import place_of_part
 
 _SHORT = 16
 """Additions for a sum over so many parts at most."""
@@ -57,6 +58,7 @@ def decompose(program: Program) -> None:
         _select,
         _sum_of_parts,
         _without_empty_parts,
+        _part_of_a_wider_row,
         _sum_of_views,
         _scaled_where_it_is_read,
     )
@@ -151,6 +153,29 @@ def _without_empty_parts(node: Node) -> Node | None:
     if is_call(node, aten.slice_scatter) and not math.prod(shape_of(operand(node, 1))):
         return _copy(operand(node))
     return None
+
+
+def _part_of_a_wider_row(node: Node) -> Node | None:
+    """slice_scatter over the last axis but one (gradients of some of the heads): over rows of all that it has."""
+    if not is_call(node, aten.slice_scatter):
+        return None
+    below, part = operand(node), operand(node, 1)
+    *lead, count, width = sizes = shape_of(node)
+    axis, begin, after, step = place_of_part(node)
+    if axis != len(sizes) - 2 or step != 1:
+        return None
+    whole = [*lead, count * width]
+    if is_call(below, aten.full):
+        # A number that a row program knows, and not a view of a value that is stored.
+        filled = node.graph.call_function(aten.full.default, (whole, *below.args[1:]), below.kwargs)
+        filled.meta["val"] = below.meta["val"].view(whole)
+        below = filled
+    else:
+        below = call(node.graph, aten.reshape.default, below, whole)
+    part = call(node.graph, aten.reshape.default, part, [*lead, (after - begin) * width])
+    places = begin * width, after * width
+    made = call(node.graph, aten.slice_scatter.default, below, part, len(lead), *places)
+    return call(node.graph, aten.view.default, made, list(sizes))
 
 
 def _copy(node: Node) -> Node:

@@ -23,7 +23,7 @@ from zoexport.core.errors import LoweringError
 from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import RESHAPES, arguments, aten, is_call, outputs, placeholders, zo
 from zoexport.ir.row_ops import Op, Read, RowProgram, decode
-from zoexport.targets.executorch.layouts import COPIES, VIEWS, Leaf, RowMove
+from zoexport.targets.executorch.layouts import COPIES, VIEWS, Leaf, RowMove, place_of_part
 from zoexport.targets.executorch.row_expressions import treats_rows_alone
 from zoexport.targets.executorch.row_writer import RowWriter
 from zoexport.targets.vulkan.row_phases import NotPhases, phases_of
@@ -152,7 +152,7 @@ class _Writer:
             zo.embedding_int4: self._packed_rows,
             aten.embedding: self._rows_of_table,
             aten._to_copy: self._numbers,
-            aten.slice_scatter: self._interleaved,
+            aten.slice_scatter: self._part,
             **dict.fromkeys(_INTEGERS, self._linear),
             **dict.fromkeys(_INPUT_GRADIENTS, self._linear),
             **{getattr(zo, f"rows_{count}"): self._row_program for count in range(1, 7)},
@@ -376,17 +376,21 @@ class _Writer:
         inputs = [self._tensor(leaf.node) for leaf in writer.leaves()]
         self._rows(node, writer.program, inputs, [self._result(node)])
 
-    def _interleaved(self, node: Node) -> None:
-        """A part put to every n-th column of zeros: rows of n columns, of which it has one."""
-        below, part, axis, start, _, step = [*arguments(node), 0, None, None, 1][:6]
-        shape = node.meta["val"].shape
+    def _part(self, node: Node) -> None:
+        """A part put to columns of zeros that follow each other; or to every n-th: rows of n, with one each."""
+        below, part = arguments(node)[:2]
+        axis, begin, _, step = place_of_part(node)
+        shape, count = node.meta["val"].shape, part.meta["val"].shape[-1]
         is_zero = is_call(below, aten.full) and not arguments(below)[1]
-        if not is_zero or axis % len(shape) != len(shape) - 1 or shape[-1] % step:
+        columns, width = (shape[-1], count) if step == 1 else (step, 1)
+        is_whole = step == 1 or (begin < step and count * step == shape[-1])
+        if not is_zero or axis != len(shape) - 1 or not is_whole:
             raise self._refused(node, "a part put into a tensor")
         inputs = [self._tensor(part)]
-        count = part.meta["val"].numel()
-        code = [(int(Op.FILL), 1, -1, 0, 0), (int(Op.PUT), 1, 0, 0, start or 0)]
-        program = RowProgram((count,), [Read(1, 0, (1,))], [1, step], [1], code, [0.0])
+        code = [(int(Op.FILL), 1, -1, 0, 0), (int(Op.PUT), 1, 0, 0, begin)]
+        rows = part.meta["val"].numel() // width
+        reads = [Read(width, 0, (width,))]
+        program = RowProgram((rows,), reads, [width, columns], [1], code, [0.0])
         self._rows(node, program, inputs, [self._result(node)])
 
     def _rows(

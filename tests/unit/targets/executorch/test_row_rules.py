@@ -9,7 +9,7 @@ import torch
 
 from tests.support.programs import values
 from tests.support.rows import kernels, program
-from zoexport.ir.graphs import aten, copy_program
+from zoexport.ir.graphs import aten, copy_program, is_call
 from zoexport.targets.executorch.row_rules import decompose
 
 X = values(2, 3, 4)
@@ -48,6 +48,16 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...], dict[str, int]]] = {
         lambda x: aten.slice_scatter(x * 2.0, x[..., :0], 2, 4, 4),
         (X,),
         {"mul": 1, "clone": 1},
+    ),
+    "some of the heads": (
+        lambda x, y: aten.slice_scatter(x, y * 2.0, 1, -2, -1),
+        (X, values(2, 1, 4, seed=1)),
+        {"mul": 1, "reshape": 2, "slice_scatter": 1},
+    ),
+    "every other head": (
+        lambda x, y: aten.slice_scatter(x, y * 2.0, 1, 0, None, 2),
+        (X, values(2, 2, 4, seed=1)),
+        {"mul": 1, "slice_scatter": 1},
     ),
     "a sum of regrouped rows": (
         lambda x, y: aten.view(x, [2, 3, 2, 2]) + aten.view(y, [2, 3, 2, 2]),
@@ -92,6 +102,22 @@ def test_sums_and_multiples_stand_before_and_after_the_layouts() -> None:
     # Rows that stay as they are may be read either way.
     assert order(lambda x, y: aten.view(x, [6, 4]) + aten.view(y, [6, 4]), X, X)[-1] == "add"
     assert order(lambda x: (x * 0.5).permute(0, 2, 1), X) == ["permute", "mul"]
+
+
+def test_heads_are_put_into_rows_of_all_heads() -> None:
+    """As the gradient of heads that were picked is; every other one is left as it was."""
+
+    def axes(*place: int | None) -> list[object]:
+        made = program(lambda x, y: aten.slice_scatter(x, y, 1, *place), X, X[:, :1])
+        decompose(made)
+        return [
+            [*node.args[2:], *node.meta["val"].shape]
+            for node in made.module.graph.nodes
+            if is_call(node, aten.slice_scatter)
+        ]
+
+    assert axes(-2, -1) == [[1, 4, 8, 2, 12]] and axes(2) == [[1, 8, 12, 2, 12]]
+    assert axes(1, None, 2) == [[1, 1, None, 2, 2, 3, 4]]
 
 
 @pytest.mark.parametrize("affine", [False, True])

@@ -24,8 +24,6 @@ from zoexport.targets.vulkan.lower import FILE, FORMAT, footprints, lower_vulkan
 from zoexport.targets.vulkan.places import place_tensors, place_weights
 
 SHADERS = Path(__file__).parents[4] / "runtime_ops" / "engines" / "vulkan" / "shaders"
-NOT_LOWERED = ("falcon",)
-"""Architectures with an operator that the engine has no shader for."""
 
 
 def lowered(folder: Path, name: str, **settings: str) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def lowered(folder: Path, name: str, **settings: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in NOT_LOWERED])
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_is_lowered(name: str, tmp_path: Path) -> None:
     content = lowered(tmp_path, name, weights="int4")
     assert content["format"] == FORMAT and len(content["windows"]) == 2
@@ -49,12 +47,11 @@ def test_every_architecture_is_lowered(name: str, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NOT_LOWERED)
-def test_an_operator_without_a_shader_is_one_message(name: str, tmp_path: Path) -> None:
-    with pytest.raises(LoweringError, match=r"found the operator aten\.index\.Tensor") as raised:
-        lowered(tmp_path, name)
-    assert raised.value.where.startswith("program layer.0@32")
-    assert not (tmp_path / FILE).exists()
+def test_an_operator_without_a_shader_is_one_message() -> None:
+    made = fused_program(program(lambda x: torch.sin(x * 2.0), fixed("x", (3, 8))))
+    with pytest.raises(LoweringError, match=r"found the operator aten\.sin\.default") as raised:
+        calls_of(made)
+    assert raised.value.where.startswith("program test, %sin")
 
 
 def in_use(calls: Calls) -> list[set[Any]]:
@@ -191,6 +188,28 @@ def test_calls_that_are_left_outside_of_row_programs() -> None:
     assert strided["dims"] == [3, 4, 4] and strided["reads"] == [[1, 1, 32, 8, 2]]
     put = calls.calls[-1].sizes
     assert put["dims"] == [48] and put["phases"][-1]["width"] == 2
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(3, 4, 16).slice_scatter(x.transpose(1, 2), 2, -8, -3)
+
+    # As the gradient of keys whose head an index picks, beside ALiBi: columns that follow each other.
+    put = calls_of(fused_program(program(turned, fixed("x", (3, 5, 4))))).calls[-1].sizes
+    assert put["dims"] == [12] and put["reads"] == [[5, 0, 5]]
+    assert put["phases"][-1]["width"] == 16
+
+
+def test_gradients_of_picked_heads_are_put_together_by_one_row_program() -> None:
+    """Queries, and the last two of all heads, which are keys and values."""
+    parts = [fixed(name, (3, 4, heads, 8)) for name, heads in (("q", 4), ("k", 1), ("v", 1))]
+
+    def together(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        below = torch.zeros(3, 4, 6, 8)
+        whole = below.slice_scatter(q, 2, 0, -2) + below.slice_scatter(k, 2, -2, -1)
+        return whole + below.slice_scatter(v, 2, -1)
+
+    (call,) = calls_of(fused_program(program(together, *parts))).calls
+    assert call.op == "rows" and call.sizes["dims"] == [3, 4]
+    assert sorted(read[0] for read in call.sizes["reads"]) == [8, 8, 32]
 
 
 @pytest.mark.parametrize(
