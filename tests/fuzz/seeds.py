@@ -125,6 +125,7 @@ def _write(work: Path, folder: Path) -> None:
         keep("abi", name, content)
     keep("program", "linear", linear_program.compiled())
     keep("vulkan_program", "calls", (DATA / "vulkan_program.json").read_bytes())
+    keep("vulkan_program", "parts", (DATA / "vulkan_parts.json").read_bytes())
     of_python = python_seeds.seeds(work, manifest)
     for target, made in of_python.items():
         for name, content in made.items():

@@ -49,10 +49,8 @@ def test_a_step_of_gemma_s_shape(model: Path, tmp_path: Path) -> None:
     assert parts["windows of weights"] == pytest.approx((layers + sum(head)) / 1e6, abs=0.05)
     report = verb("parity", bundle, "--steps", 1)
     assert report["runner"] == "session (vulkan)" and report["passed"] is True
-    assert report["max_relative_gradient_error"] <= 1e-4
+    assert report["max_relative_gradient_error"] <= 1e-5
     with Session.open(bundle) as session, Dataset() as examples:
         examples.add([(list(range(15)), list(range(1, 16)))], 0)
-        first = session.step(examples, [0])
-        print(f"{planned / 1e6:.1f} MB planned, {session.info.device_bytes / 1e6:.1f} MB allocated")
-        print(f"a step of {first.seconds:.1f} s, loss {first.loss:.3f}; {report}")
+        session.step(examples, [0])
         assert planned <= session.info.device_bytes <= planned + 1_000_000

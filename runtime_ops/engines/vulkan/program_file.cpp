@@ -362,7 +362,7 @@ class Reader {
         return matrix;
       }
       bytes = elements / 2;
-      scales = size_product(rows, width / matrix.group * 2);
+      scales = size_product(rows, 2 * (uint64_t{width} / matrix.group));
     } else if (kind == "int8") {
       matrix.from = kInt8;
       dispatch.kind = Kind::kProductInt8;

@@ -168,11 +168,16 @@ class _Layout:
 def _cuts(rows: int, of_row: Iterable[int], program: str) -> Iterator[int]:
     """Where the parts of a matrix begin, and its end, by the bytes of a row of its values and of its scales."""
     sizes = list(of_row)
+
+    def fits(count: int) -> bool:
+        return sum(_aligned(size * count) for size in sizes) <= WINDOW_BYTES
+
     at_once = rows
-    if sum(_aligned(size * rows) for size in sizes) > WINDOW_BYTES:
-        at_once = (WINDOW_BYTES - _ALIGNED_BYTES * len(sizes)) // sum(sizes)
-        whole = next((whole for whole in _SUMMED_ROWS if whole <= at_once), 1)
-        at_once -= at_once % whole
+    if not fits(rows):
+        at_once = WINDOW_BYTES // sum(sizes)
+        while not fits(at_once):
+            at_once -= 1
+        at_once -= at_once % next((whole for whole in _SUMMED_ROWS if whole <= at_once), 1)
     if at_once < 1:
         raise _too_large(f"program {program}", f"a row of {sum(sizes) >> 20} MB")
     yield from range(0, rows, at_once)

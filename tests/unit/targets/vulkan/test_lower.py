@@ -13,10 +13,12 @@ import torch
 
 from tests.support.rows import program
 from tests.support.splits import tiny_graph
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import ARCHITECTURES, fixed, tiny_config
 from zoexport import models
 from zoexport.build import plan, training_graph
 from zoexport.core.errors import ConfigError, LoweringError
+from zoexport.models.shapes import published
 from zoexport.targets.executorch.lower_stages import fused_program
 from zoexport.targets.vulkan import places
 from zoexport.targets.vulkan.calls import Calls, calls_of
@@ -109,6 +111,35 @@ def test_memory_does_not_grow_with_the_number_of_layers(weights: str, tmp_path: 
         assert windows == content["windows"]
         found.append((pool, windows))
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "row_bytes", "rows"),
+    slow_after(
+        1,
+        [
+            ("gemma3-1b", "int4", 648, [196608, 65536]),
+            ("gemma3-4b", "int8", 2564, [49152, 49152, 49152, 49152, 49152, 16448]),
+            ("qwen2.5-1.5b", "int8", 1540, [81920, 70016]),
+            ("qwen2.5-3b", "fp32", 8192, [16384] * 9 + [4480]),
+        ],
+    ),
+)
+def test_published_vocabularies(
+    name: str, weights: str, row_bytes: int, rows: list[int], tmp_path: Path
+) -> None:
+    """One layer of the shape: the head's matrix, and its logits with their gradient for all labels of a call."""
+    config = json.loads((published(name) / "config.json").read_text())
+    config.get("text_config", config)["num_hidden_layers"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    planned = plan("mebp", "android-gpu", {"seq_len": "64", "weights": weights})
+    source = models.resolve(str(tmp_path), weights=False)
+    graph = training_graph(planned, models.blank(source).model, lambda *_: None)
+    found = planned.target.footprints(graph, planned.config, lambda *_: None)
+    head = found["head.backward"]
+    assert [size for size in head.windows if size] == [row_bytes * count for count in rows]
+    logits = 4 * graph.label_rows * sum(rows)
+    assert graph.label_rows >= 8 and 2 * logits <= head.planned <= places.MOST_BYTES
 
 
 def test_weights_of_a_layer_lie_at_the_same_places_forward_and_backward() -> None:
