@@ -22,13 +22,14 @@ from tests.support.engine_parity import data
 from tests.support.runner import ran
 from tests.support.sessions import write_examples
 from tests.support.tiers import slow_after
+from tests.support.tiny_models import ENCODERS
 from tests.support.verbs import verb
 from tests.support.vulkan import without_driver
 from zoexport.bench.products import contents
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import LoweringError, ZoExportError
 from zoexport.core.files import sha256
-from zoexport.session import Session
+from zoexport.session import Dataset, Session
 from zoexport.targets.vulkan import calls
 from zoexport.targets.vulkan.lower import FILE
 from zoexport.transfer import export_adapter
@@ -53,6 +54,7 @@ CASES = [
     *((name, "fp32") for name in ("qwen2", "gemma2", "cohere", "mpt", "starcoder2")),
     *((name, "int8") for name in ("mistral", "stablelm", "phi")),
 ]
+OTHER_ENCODERS = [name for name in ENCODERS if name != "roberta"]
 ZEROTH_ORDER: list[tuple[str, dict[str, Any]]] = [
     ("prge", {"split": "layers", "queries": 2}),
     ("mezo", {"split": "layers", "queries": 1}),
@@ -100,6 +102,43 @@ def test_zeroth_order_over_layers(
     report = compare(compiler.bundle("llama", method, TARGET, weights="int4", **settings))
     # The noise is the session's, and the update of it is the reference's to the bit.
     assert report["max_relative_state_error"] == 0.0
+
+
+@pytest.mark.parametrize("name", slow_after(1, ["roberta", *OTHER_ENCODERS]))
+def test_encoders(compiler: Compiler, name: str) -> None:
+    """Rows of unequal lengths, padding that layers hide, and positions that padding does not count in."""
+    report = compare(compiler.bundle(name, "mebp", TARGET, **ALL))
+    assert report["max_relative_gradient_error"] <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("prge", {"split": "layers", "queries": 2, "weights": "int4"}),
+        ("spzo", {"split": "layer:1", "perturbations": "2,4", "weights": "int4"}),
+        ("spzo", {"split": "head", "perturbations": "1,1", "train": "full", "lr": 1e-3}),
+        ("mebp", {**ALL, "loss": "choices", "accumulate": 2}),
+        ("mebp", {**ALL, "compute": "fp16"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
+)
+def test_settings_of_encoders(compiler: Compiler, method: str, settings: dict[str, Any]) -> None:
+    compare(compiler.bundle("roberta", method, TARGET, **settings))
+
+
+def test_an_encoder_hides_padding_as_the_cpu_does(compiler: Compiler) -> None:
+    """Of one bundle, by either engine: rows that end early, a pad token inside of one, and a row of two tokens."""
+    bundle = compiler.bundle("roberta", "mebp", TARGET, **ALL)
+    rows = [[5, 7, 9, 11], [3, 1, 4, 6, 8, 1, 10, 12, 14, 2, 3, 4, 5, 6, 7, 8, 9, 10], [2, 9]]
+    losses = []
+    for engine in ("vulkan", "executorch"):
+        with Session.open(bundle, engine_name=engine) as session, Dataset() as examples:
+            for tokens in rows:
+                examples.add([(tokens, [-100] * (len(tokens) - 1) + [20])], 0)
+            losses.append([session.step(examples, [0, 1, 2]).loss for _ in range(3)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert losses[0][0] != losses[0][2]
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def check_encoder(model: Any, method: Method, target: Target, config: TrainingSe
             model,
             f"target {target.name}",
             "a target on which none was tried",
-            "Compile for host, android-cpu or ios-mlx.",
+            "Compile for host, android-cpu, ios-mlx, or android-gpu with its own engine.",
         )
     if not config.staged:
         refuse_masked(

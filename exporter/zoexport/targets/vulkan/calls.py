@@ -112,6 +112,7 @@ class Calls:
         gathers, calls: in their order. outputs: tensors, in the program's order.
         words: 32-bit words of every tensor.
         halves: tensors of fp16 (``halves``); the others are float32, or integers.
+        exact: tensors whose numbers count, and may be more than fp16 can.
     """
 
     program: Program
@@ -120,6 +121,7 @@ class Calls:
     outputs: list[Tensor] = dataclasses.field(default_factory=list)
     words: dict[Tensor, int] = dataclasses.field(default_factory=dict)
     halves: frozenset[Tensor] = frozenset()
+    exact: set[Tensor] = dataclasses.field(default_factory=set)
 
 
 def calls_of(program: Program) -> Calls:
@@ -152,6 +154,7 @@ class _Writer:
             zo.embedding_int4: self._packed_rows,
             aten.embedding: self._rows_of_table,
             aten._to_copy: self._numbers,
+            aten.cumsum: self._running_sum,
             aten.slice_scatter: self._part,
             **dict.fromkeys(_INTEGERS, self._linear),
             **dict.fromkeys(_INPUT_GRADIENTS, self._linear),
@@ -349,11 +352,66 @@ class _Writer:
 
     def _numbers(self, node: Node) -> None:
         (source,) = arguments(node)
-        if source.meta["val"].dtype != torch.int8 or node.meta["val"].dtype != torch.float32:
-            raise self._refused(node, f"a conversion of {source.meta['val'].dtype}")
+        kinds = source.meta["val"].dtype, node.meta["val"].dtype
+        if kinds[0] not in (torch.int8, torch.int64) or kinds[1] != torch.float32:
+            raise self._refused(node, f"a conversion of {kinds[0]}")
+        result = self._result(node)
+        is_whole = kinds[0] == torch.int64
+        parts = (node, 1) if is_whole else result
+        self.made.words[parts] = source.meta["val"].nbytes
         reads: dict[str, Any] = {"codes": self._tensor(source), "scales": None}
-        sizes = {"rows": 1, "width": node.meta["val"].numel(), "group": 0}
-        self.made.calls.append(Call("unpack", reads, {"out": self._result(node)}, sizes))
+        sizes = {"rows": 1, "width": source.meta["val"].nbytes, "group": 0}
+        self.made.calls.append(Call("unpack", reads, {"out": parts}, sizes))
+        if is_whole:
+            self._joined(node, parts, result)
+
+    def _joined(self, node: Node, parts: Tensor, result: Tensor) -> None:
+        """Integers of 64 bits from numbers of their bytes, each with a sign: of tokens three bytes count."""
+        count = node.meta["val"].numel()
+        program = RowProgram((count,), [Read(1, byte, (8,)) for byte in range(3)], [1] * 3)
+        program.constants = [0.0, 256.0, 65536.0]
+        zero, wraps, *_ = places = [-1, -2, -3]
+
+        def instruct(op: Op, a: int, b: int) -> int:
+            program.widths.append(1)
+            program.code.append((int(op), len(program.widths) - 1, a, b, 0))
+            return len(program.widths) - 1
+
+        total = zero
+        for byte, place in enumerate(places):
+            negative = instruct(Op.LT, byte, zero)
+            value = instruct(Op.ADD, byte, instruct(Op.MUL, negative, wraps))
+            total = instruct(Op.ADD, total, instruct(Op.MUL, value, place) if byte else value)
+        program.outputs = [total]
+        self.made.exact.add(result)
+        self._rows(node, program, [parts] * 3, [result])
+
+    def _running_sum(self, node: Node) -> None:
+        """Each element with all before it in its row: sums of 2, 4, 8 and more that end there, one after another."""
+        source, axis = arguments(node)[:2]
+        shape = node.meta["val"].shape
+        if axis % len(shape) != len(shape) - 1 or source.meta["val"].dtype != torch.float32:
+            raise self._refused(node, "a running sum")
+        width, rows = shape[-1], math.prod(shape[:-1])
+        below = self._tensor(source)
+        steps = [1 << place for place in range((width - 1).bit_length())]
+        if not steps:
+            self._view(node, source, lambda view: view)
+        for number, back in enumerate(steps):
+            result = self._result(node) if back == steps[-1] else (node, 1 + number)
+            self.made.words[result] = rows * width
+            reads = [Read(width, 0, (width,)), Read(width - back, 0, (width,))]
+            code = [
+                (int(Op.FILL), 2, -1, 0, 0),
+                (int(Op.PUT), 2, 1, 0, back),
+                (int(Op.ADD), 3, 0, 2, 0),
+            ]
+            widths = [width, width - back, width, width]
+            self._rows(
+                node, RowProgram((rows,), reads, widths, [3], code, [0.0]), [below] * 2, [result]
+            )
+            self.made.exact.add(result)
+            below = result
 
     # --- rows --------------------------------------------------------------------------------------
 

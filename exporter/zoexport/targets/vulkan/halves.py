@@ -19,7 +19,7 @@ _ALIKE = frozenset({"q", "k", "v", "out", "gradient", "dq", "dk", "dv"})
 def with_halves(calls: Calls) -> Calls:
     """``calls`` with the tensors that are fp16, which take half the words."""
     found = {tensor for call in calls.calls for tensor in call.written()}
-    found -= {*calls.outputs, *(gather.to for gather in calls.gathers)}
+    found -= {*calls.outputs, *calls.exact, *(gather.to for gather in calls.gathers)}
     for call in calls.calls:
         found -= set(_precise(call))
     attention = [set(_named(call, _ALIKE)) for call in calls.calls if _attends(call)]

@@ -26,6 +26,7 @@ from zoexport.targets.vulkan.places import (
     place_weights,
     stored_bytes,
 )
+from zoexport.targets.vulkan.token_numbers import with_float_tokens
 
 FILE = "model.vulkan.json"
 FORMAT = "zoexport-vulkan-1"
@@ -64,7 +65,7 @@ def lower_vulkan(
 
 def _calls(program: Program, *, half: bool) -> Calls:
     is_half = half and not has_kink(program)
-    calls = calls_of(fused_program(program))
+    calls = calls_of(fused_program(with_float_tokens(program)))
     return with_halves(calls) if is_half else calls
 
 

@@ -36,7 +36,13 @@ class VulkanTarget:
     engine: str = "vulkan"
     notice: str = ""
     has: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.STAGES, Feature.TWO_INPUT_PRODUCTS, Feature.ATTENTION, Feature.DROPOUT}
+        {
+            Feature.STAGES,
+            Feature.TWO_INPUT_PRODUCTS,
+            Feature.ATTENTION,
+            Feature.DROPOUT,
+            Feature.ENCODERS,
+        }
     )
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "engine": ("vulkan",),
