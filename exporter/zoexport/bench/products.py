@@ -108,7 +108,10 @@ def _of_vulkan(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Content]:
         attention = 0
         for call in calls["calls"]:
             if call["op"] == "product":
-                weights = [call[key]["kind"] for key in ("a", "b") if isinstance(call[key], dict)]
+                operands = (call[key] for key in ("a", "b"))
+                weights = [
+                    one["kind"] for one in operands if isinstance(one, dict) and "kind" in one
+                ]
                 sizes = (call[key] for key in ("batch", "rows", "depth", "columns"))
                 products[Product(" ".join(["product", *weights]), *sizes)] += 1
             elif call["op"] in ("attention", "attention_gradient"):
