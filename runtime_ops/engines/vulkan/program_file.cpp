@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engines/vulkan/places.h"
 #include "engines/vulkan/row_call.h"
 #include "session/storage/json_reader.h"
 #include "session/storage/sizes.h"
@@ -72,24 +73,6 @@ class Reader {
       return 0;
     }
     return static_cast<uint32_t>(node.integer(0, static_cast<int64_t>(program_.words - count)));
-  }
-
-  // Where `count` numbers of the pool begin: a word, or {"half": element} of fp16.
-  Place number_place(const JsonNode& node, uint64_t count) const {
-    if (!node.is_object()) {
-      return {place(node, count), false};
-    }
-    const uint64_t room = 2 * program_.words;
-    if (count > room) {
-      node.problem("a tensor within the pool");
-      return {};
-    }
-    return {static_cast<uint32_t>(node.member("half").integer(0, static_cast<int64_t>(room - count))), true};
-  }
-
-  static Span span_of(const Place& place, uint64_t count) {
-    const uint64_t begin = place.at, of_word = place.is_half ? 2 : 1;
-    return {begin / of_word, parts(begin + count, of_word)};
   }
 
   uint32_t size(const JsonNode& call, const char* key, int64_t least = 1, int64_t most = kMostWords) const {
@@ -291,18 +274,17 @@ class Reader {
     if (optional && !call.has(key)) {
       return {kNone, false};
     }
-    const Place found = number_place(call.member(key), count);
+    const Place found = read_place(call.member(key), count, program_.words);
     dispatch.reads.push_back(span_of(found, count));
     dispatch.has_halves |= found.is_half;
     return found;
   }
   Place writes_numbers(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch) const {
-    const Place found = number_place(call.member(key), count);
+    const Place found = read_place(call.member(key), count, program_.words);
     dispatch.writes.push_back(span_of(found, count));
     dispatch.has_halves |= found.is_half;
     return found;
   }
-  static double bytes_of_numbers(const Place& place, uint64_t count) { return (place.is_half ? 2 : 4) * real(count); }
 
   static void set_groups(Dispatch& dispatch, uint64_t x, uint64_t y, uint64_t z) {
     const uint64_t groups[] = {x, y, z};
@@ -341,7 +323,7 @@ class Reader {
       const Place place = reads_numbers(call, key, extent(all_rows, width, matrix.pitch), dispatch);
       matrix.at = place.at;
       matrix.is_half = place.is_half;
-      dispatch.work.bytes += bytes_of_numbers(place, size_product(all_rows, width));
+      dispatch.work.bytes += bytes_of(place, size_product(all_rows, width));
       return matrix;
     }
     if (matrix.pitch != width) {
@@ -406,7 +388,7 @@ class Reader {
     const uint64_t between = extent(size_product(batch, rows), columns, pitch);
     const Place bias = reads_numbers(call, "bias", columns, dispatch, true);
     const Place out = writes_numbers(call, "out", between, dispatch);
-    const Place added = call.has("add") ? number_place(call.member("add"), between) : Place{kNone, false};
+    const Place added = call.has("add") ? read_place(call.member("add"), between, program_.words) : Place{kNone, false};
     dispatch.has_halves |= added.is_half;
     // What is added may be what is there, as each element is read where it is written.
     if (added.at != kNone && (added.at != out.at || added.is_half != out.is_half)) {
@@ -427,9 +409,8 @@ class Reader {
       part.pushed = {rows,    columns, depth, a.at, b.at,    b.scales, b.group, before.at,
                      bias.at, out.at,  first, past, a.pitch, b.pitch,  pitch};
       part.work.flops = 2 * real(results) * (past - first);
-      part.work.bytes = matrices * (past - first) / depth + bytes_of_numbers(out, results) +
-                        (adds ? bytes_of_numbers(before, results) : 0) +
-                        (has_bias ? bytes_of_numbers(bias, columns) : 0);
+      part.work.bytes = matrices * (past - first) / depth + bytes_of(out, results) +
+                        (adds ? bytes_of(before, results) : 0) + (has_bias ? bytes_of(bias, columns) : 0);
       if (!add(call, std::move(part))) {
         return;
       }

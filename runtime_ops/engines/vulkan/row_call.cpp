@@ -4,6 +4,7 @@
 #include <bitset>
 #include <utility>
 
+#include "engines/vulkan/places.h"
 #include "session/storage/sizes.h"
 
 namespace zoexport {
@@ -65,20 +66,6 @@ class RowReader {
     return items;
   }
 
-  // A tensor of the pool that begins at a word, or at an element of fp16; and below what its elements are.
-  struct Room {
-    Place place;
-    uint64_t end;
-    uint64_t of_word;  // elements
-  };
-  Room room(const JsonNode& node, uint64_t count) const {
-    const bool is_half = node.is_object();
-    const uint64_t end = words_ * (is_half ? 2 : 1);
-    const int64_t most = static_cast<int64_t>(end) - static_cast<int64_t>(std::min(count, end));
-    const int64_t at = is_half ? node.member("half").integer(0, most) : node.integer(0, most);
-    return {{static_cast<uint32_t>(at), is_half}, end, is_half ? uint64_t{2} : uint64_t{1}};
-  }
-
   int64_t most_words() const { return static_cast<int64_t>(words_); }
 
   void dims() {
@@ -115,8 +102,8 @@ class RowReader {
       }
       const auto width = static_cast<uint64_t>(numbers[0].integer(1, most_words()));
       const auto offset = static_cast<uint64_t>(numbers[1].integer(0, most_words()));
-      const Room from = room(inputs[i], 0);
-      uint64_t end = size_sum(from.place.at, offset);
+      const Place from = read_place(inputs[i], 0, words_);
+      uint64_t end = size_sum(from.at, offset);
       const uint64_t begin = end;
       uint64_t apart = width;  // words, as rows that do not overlap have
       for (size_t d = 0; d < dims_.size(); ++d) {
@@ -126,15 +113,15 @@ class RowReader {
         strides.push_back(static_cast<uint32_t>(stride));
       }
       end = size_sum(end, width);
-      if (end > from.end) {
+      if (end > words_ * elements_of_word(from)) {
         items[i].problem("rows within the pool");
         return;
       }
       code_.push_back(static_cast<uint32_t>(begin));
-      program_.insert(program_.end(), {static_cast<uint32_t>(width), from.place.is_half});
-      dispatch_.has_halves |= from.place.is_half;
-      dispatch_.reads.push_back({begin / from.of_word, (end + from.of_word - 1) / from.of_word});
-      dispatch_.work.bytes += 4 * static_cast<double>(std::min(apart, end - begin)) / static_cast<double>(from.of_word);
+      program_.insert(program_.end(), {static_cast<uint32_t>(width), from.is_half});
+      dispatch_.has_halves |= from.is_half;
+      dispatch_.reads.push_back(span_of({static_cast<uint32_t>(begin), from.is_half}, end - begin));
+      dispatch_.work.bytes += bytes_of(from, std::min(apart, end - begin));
     }
     read_count_ = items.size();
     code_.insert(code_.end(), strides.begin(), strides.end());
@@ -244,16 +231,12 @@ class RowReader {
     }
     stored_[number] = true;
     const uint64_t count = size_product(rows_, width);
-    const Room to = room(outputs_[number], count);
-    if (count > to.end) {
-      result.problem("an output within the pool");
-      return false;
-    }
-    dispatch_.has_halves |= to.place.is_half;
-    dispatch_.writes.push_back({to.place.at / to.of_word, (to.place.at + count + to.of_word - 1) / to.of_word});
-    dispatch_.work.bytes += 4 * static_cast<double>(count) / static_cast<double>(to.of_word);
-    places_[number] = to.place;
-    const uint32_t store = to.place.is_half ? kRowStoreHalf : kRowStore;
+    const Place to = read_place(outputs_[number], count, words_);
+    dispatch_.has_halves |= to.is_half;
+    dispatch_.writes.push_back(span_of(to, count));
+    dispatch_.work.bytes += bytes_of(to, count);
+    places_[number] = to;
+    const uint32_t store = to.is_half ? kRowStoreHalf : kRowStore;
     program_.insert(program_.end(), {store, value, static_cast<uint32_t>(number)});
     return false;
   }
