@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 # No test talks to a hub; a test that needs a package registry carries the `network` marker.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# Vulkan's validation layer watches every process that a test starts; what it finds ends the process.
+os.environ.setdefault("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
+os.environ.setdefault(
+    "VK_LAYER_SETTINGS_PATH", str(Path(__file__).parent / "support" / "vk_layer_settings.txt")
+)
+
 # A shell starts background jobs with SIGINT ignored, which their children inherit; tests of Ctrl-C could not send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
