@@ -161,6 +161,7 @@ def test_the_same_setting_may_be_said_and_another_is_one_message(
         ("quzo", [], "method quzo"),
         ("quzo", ["--set", "train=lora"], "method quzo"),
         ("spzo", ["--set", "train=full"], "method spzo"),
+        ("mezo", ["--set", "train=full"], "method mezo"),
     ],
 )
 def test_methods_that_cannot_start_from_one(

@@ -71,6 +71,24 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
     compare(compiler.bundle("gemma3", "mebp", **{**ALL, **settings}), steps=6)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    slow_after(
+        1,
+        [
+            ("llama_tied", {"queries": 3}),
+            ("gemma3", {"difference": "forward", "accumulate": 2}),
+            ("gpt2", {"batch": 1, "seq_len": 31}),
+            ("roberta", {"loss": "choices"}),
+        ],
+    ),
+)
+def test_mezo_on_all_weights(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
+    """Every parameter is a slot, a tied one also one."""
+    report = compare(compiler.bundle(name, "mezo", train="full", lr=1e-3, **settings))
+    assert report["max_relative_state_error"] <= 1e-6
+
+
 @pytest.mark.parametrize("method", ["prge", "mezo"])
 @pytest.mark.parametrize("weights", slow_after(1, ["int4", "fp32"]))
 def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str) -> None:

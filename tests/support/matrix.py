@@ -24,7 +24,7 @@ BEGIN, END = "<!-- methods x targets -->\n", "\n<!-- end -->"
 METHODS: dict[str, tuple[dict[str, str], ...]] = {
     "mebp": ({},),
     "prge": ({}, {"split": "layers"}),
-    "mezo": ({}, {"split": "layers"}),
+    "mezo": ({}, {"split": "layers"}, {"train": "full"}),
     "fzoo": ({}, {"split": "layers"}),
     "spzo": ({}, {"train": "full"}),
     "senszoq": ({},),

@@ -268,6 +268,10 @@ def _adapters(draw: st.DrawFn, method: str) -> dict[str, Any]:
     }
 
 
+def _in_layers_where_full(found: dict[str, Any]) -> dict[str, Any]:
+    return {**found, "split": "layers"} if found["train"] == "full" else found
+
+
 _QUERIES = st.sampled_from([1, 2, 3, 4, 8])
 _EPS = st.sampled_from([None, 0.1])
 _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
@@ -279,9 +283,10 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "queries": _QUERIES,
             "split": st.sampled_from([None, "layers"]),
             "difference": st.sampled_from([None, "forward"]),
+            "train": st.sampled_from([None, None, "full"]),
             "eps": _EPS,
         }
-    ),
+    ).map(_in_layers_where_full),
     "fzoo": st.fixed_dictionaries(
         {
             "queries": st.sampled_from([2, 3, 7]),

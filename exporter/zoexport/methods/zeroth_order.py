@@ -7,11 +7,12 @@ except the noise, which is a specification of its own (``core.rng``).
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from zoexport.core import rng
 from zoexport.core.settings import LoraSettings
@@ -141,20 +142,54 @@ class ZerothOrderReference(abc.ABC):
             self.masters = masters
 
 
-class LoraFaReference(ZerothOrderReference):
-    """Zeroth-order SGD on the B matrices of LoRA-FA adapters.
+class AdaptersOrWeightsReference(ZerothOrderReference):
+    """Zeroth-order SGD on the B matrices of LoRA-FA adapters, or on all weights of the model.
 
     Args:
         model, config: see :class:`ZerothOrderReference`.
-        slots: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32, in the order of
-            the B's tensor ids.
+        slots: in the order of their tensor ids, fp32: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>``
+            (rank, out), of which the B's are trained; or the model's parameters by name.
     """
 
     def __init__(self, model: nn.Module, config: LoraSettings, slots: Mapping[str, Tensor]) -> None:
-        masters = {name: value for name, value in slots.items() if name.startswith(LORA_B)}
+        full = config.trained == "weights"
+        masters = {name: v for name, v in slots.items() if full or name.startswith(LORA_B)}
         super().__init__(model, config, masters)
         self.frozen = {name: value.clone() for name, value in slots.items() if name not in masters}
+        self.weights: _ReplacedWeights | None = None
+        if full:
+            self.weights = _ReplacedWeights(model, masters)
+            self.adapted = AdaptedModel(model, self.weights)
 
     def added(self, values: Mapping[str, Tensor]) -> Added:
-        """The adapter of every layer, A frozen."""
-        return lora({**self.frozen, **values}, self.config)
+        """The adapter of every layer, A frozen; nothing where the weights themselves are trained."""
+        if self.weights is None:
+            return lora({**self.frozen, **values}, self.config)
+        self.weights.values = self.replacements(self.weights.slots, values)
+        return {}
+
+    def replacements(
+        self, slots: Mapping[str, str], values: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """By the name of each parameter in each module, of which ``slots`` has the slot."""
+        return {key: values[name] for key, name in slots.items()}
+
+
+class _ReplacedWeights(nn.Module):
+    """A model called with other parameters; those that modules share may differ between them.
+
+    Attributes:
+        slots: by the name of a parameter in each of its modules, the one of these names that ``slots`` has.
+        values: what the model is called with, by the same names.
+    """
+
+    def __init__(self, model: nn.Module, slots: Iterable[str]) -> None:
+        super().__init__()
+        self.model = model
+        own = {id(model.get_parameter(name)): name for name in slots}
+        owners = model.named_parameters(remove_duplicate=False)
+        self.slots = {key: own[id(value)] for key, value in owners if id(value) in own}
+        self.values: dict[str, Tensor] = {}
+
+    def forward(self, **inputs: Any) -> Any:
+        return functional_call(self.model, self.values, (), inputs, tie_weights=False)

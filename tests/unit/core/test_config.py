@@ -49,7 +49,7 @@ ZEROTH_ORDER = {
     "generate.activations": "fp32",
 }
 
-MEZO = {**ZEROTH_ORDER, "difference": "central"}
+MEZO = {**ZEROTH_ORDER, "train": "lora", "difference": "central"}
 
 FIRST_ORDER = {
     **{
@@ -85,6 +85,20 @@ def test_programs_of_layers_compute_in_fp32() -> None:
     for method, settings in (("mebp", {}), ("prge", {"split": "layers"})):
         with pytest.raises(ConfigError, match="compute in fp32"):
             plan(method, "android-cpu", {"activations": "int8", **settings})
+
+
+@pytest.mark.parametrize("method", ["mezo", "spzo"])
+def test_weights_that_are_trained(method: str) -> None:
+    """In fp32 and by layers, which need not be said."""
+    chosen = plan(method, "host", {"train": "full"}).config
+    assert chosen.weights == "fp32" and chosen.staged and chosen.trained == "weights"
+    with pytest.raises(ConfigError, match=r"train=full, weights=int8.* integers cannot follow"):
+        plan(method, "host", {"train": "full", "weights": "int8"})
+
+
+def test_weights_that_are_trained_lie_outside_of_programs() -> None:
+    with pytest.raises(ConfigError, match=r"train=full, split=whole.* Leave split out"):
+        plan("mezo", "host", {"train": "full", "split": "whole"})
 
 
 def test_fp32_weights_alone_mean_fp32_activations() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zoexport.methods.zeroth_order import LoraFaReference
+from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
 
 
-class PrgeReference(LoraFaReference):
+class PrgeReference(AdaptersOrWeightsReference):
     """SPSA on the B matrices of LoRA-FA adapters."""
 
 
-class MezoReference(LoraFaReference):
+class MezoReference(AdaptersOrWeightsReference):
     """MeZO, which differs from P-RGE in schedule alone, not in numbers, but for forward differences."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 
 from zoexport.core.config import setting
-from zoexport.core.settings import LoraSettings
+from zoexport.core.settings import AdaptersOrWeights
 from zoexport.core.types import Problem
 
 _SPLIT = re.compile(r"head|(layer|last):([1-9]\d*)")
@@ -14,15 +14,9 @@ _PERTURBATIONS = re.compile(r"([1-9]\d{0,2}),([1-9]\d{0,2})")
 
 
 @dataclasses.dataclass(frozen=True)
-class SpzoConfig(LoraSettings):
+class SpzoConfig(AdaptersOrWeights):
     """What ``--set`` and recipes take for ``spzo``, with the defaults."""
 
-    train: str = setting("lora", choices=("lora", "full"), help="adapters, or the model's weights")
-    weights: str = setting(
-        "",
-        choices=("fp32", "int8", "int4"),
-        help="frozen weights (int4); with train=full they are trained, in fp32",
-    )
     split: str = setting(
         "",
         help="second block: head, layer:K (what follows K layers) or last:K (full: head; lora: last:1)",
@@ -33,14 +27,9 @@ class SpzoConfig(LoraSettings):
     eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
 
     def __post_init__(self) -> None:
-        full = self.train == "full"
-        object.__setattr__(self, "weights", self.weights or ("fp32" if full else "int4"))
-        object.__setattr__(self, "split", self.split or ("head" if full else "last:1"))
-
-    @property
-    def trained(self) -> str:
-        """Adapters, or all weights."""
-        return "weights" if self.train == "full" else "lora"
+        super().__post_init__()
+        split = "head" if self.train == "full" else "last:1"
+        object.__setattr__(self, "split", self.split or split)
 
     @property
     def directions(self) -> tuple[int, int]:
@@ -55,13 +44,8 @@ class SpzoConfig(LoraSettings):
         kind, count = found[1], int(found[2] or 0)
         return {"layer": count, "last": layers - count}.get(kind, layers)
 
-    @property
-    def modules(self) -> tuple[str, str]:
-        """The layers with adapters."""
-        return ("all-linear", "all") if self.train == "full" else super().modules
-
     def problems(self) -> list[Problem]:
-        """Values of another form, and weights that cannot be trained."""
+        """Values of another form, too."""
         found = super().problems()
         if not _SPLIT.fullmatch(self.split):
             found.append(
@@ -77,14 +61,6 @@ class SpzoConfig(LoraSettings):
                     f"setting perturbations={self.perturbations}",
                     "that is not two numbers from 1 to 999",
                     "Give P1,P2, such as perturbations=1,4.",
-                )
-            )
-        if self.train == "full" and self.weights != "fp32":
-            found.append(
-                Problem(
-                    f"settings train=full, weights={self.weights}",
-                    "spzo moves weights along normal directions, which integers cannot follow",
-                    "Leave weights out, train adapters (train=lora), or train the integers with method quzo.",
                 )
             )
         return found

@@ -7,43 +7,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from zoexport.core.encoders import model_inputs
 from zoexport.core.sizes import sizes
-from zoexport.methods.adapted import LORA_B, AdaptedModel, Added, lora
+from zoexport.methods.adapted import LORA_B
 from zoexport.methods.spzo.config import SpzoConfig
-from zoexport.methods.zeroth_order import ZerothOrderReference
+from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
 
 
-class SpzoReference(ZerothOrderReference):
-    """Zeroth-order SGD in two blocks: f2(f1(x; w1); w2), every loss by a forward pass of its own.
-
-    Args:
-        model, config: see :class:`ZerothOrderReference`.
-        slots: in the order of their tensor ids; with train=full the model's parameters by name, else
-            ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), of which the B's are trained.
-    """
+class SpzoReference(AdaptersOrWeightsReference):
+    """Zeroth-order SGD in two blocks: f2(f1(x; w1); w2), every loss by a forward pass of its own."""
 
     config: SpzoConfig
 
     def __init__(self, model: nn.Module, config: SpzoConfig, slots: Mapping[str, Tensor]) -> None:
-        full = config.train == "full"
-        masters = {name: v for name, v in slots.items() if full or name.startswith(LORA_B)}
-        super().__init__(model, config, masters)
-        self.frozen = {name: value.clone() for name, value in slots.items() if name not in masters}
+        super().__init__(model, config, slots)
         self.late = _read_by_second_block(model, config)
-        if full:
-            self.weights = _Weights(model)
-            self.adapted = AdaptedModel(model, self.weights)
-            # A parameter that modules share has the name of one of them.
-            own = {id(model.get_parameter(name)): name for name in masters}
-            owners = model.named_parameters(remove_duplicate=False)
-            self.keys = {key: own[id(value)] for key, value in owners if id(value) in own}
+        if self.weights is not None:
             # What both blocks read is perturbed in the second alone.
-            self.second = {name for key, name in self.keys.items() if _module(key) in self.late}
+            keys = self.weights.slots
+            self.second = {name for key, name in keys.items() if _module(key) in self.late}
         else:
-            self.second = {name for name in masters if name.removeprefix(LORA_B) in self.late}
+            self.second = {name for name in self.masters if name.removeprefix(LORA_B) in self.late}
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
         """The losses of a step and its projected gradients.
@@ -88,29 +73,16 @@ class SpzoReference(ZerothOrderReference):
         own = gradients[first:] if name in self.second else gradients[:first]
         return super().updated(name, own, learning_rate)
 
-    def added(self, values: Mapping[str, Tensor]) -> Added:
-        """The adapter of every layer, A frozen; nothing where the weights themselves are trained."""
-        if self.config.train == "full":
-            self.weights.values = {
-                key: values[name]
-                if _module(key) in self.late or name not in self.second
-                else self.masters[name]
-                for key, name in self.keys.items()
-            }
-            return {}
-        return lora({**self.frozen, **values}, self.config)
-
-
-class _Weights(nn.Module):
-    """A model called with other parameters; those that modules share may differ between them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.values: dict[str, Tensor] = {}
-
-    def forward(self, **inputs: Any) -> Any:
-        return functional_call(self.model, self.values, (), inputs, tie_weights=False)
+    def replacements(
+        self, slots: Mapping[str, str], values: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Where both blocks read a parameter, the first reads it without a move."""
+        return {
+            key: values[name]
+            if _module(key) in self.late or name not in self.second
+            else self.masters[name]
+            for key, name in slots.items()
+        }
 
 
 def _module(key: str) -> str:
