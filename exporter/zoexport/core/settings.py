@@ -250,39 +250,3 @@ class LoraSettings(TrainingSettings):
     def modules(self) -> tuple[str, str]:
         """The layers with adapters."""
         return self.lora_targets, self.lora_layers
-
-
-@dataclasses.dataclass(frozen=True)
-class AdaptersOrWeights(LoraSettings):
-    """What zeroth-order methods take that can train the model's weights as well."""
-
-    train: str = setting("lora", choices=("lora", "full"), help="adapters, or the model's weights")
-    weights: str = setting(
-        "",
-        choices=("fp32", "int8", "int4"),
-        help="frozen weights (int4); with train=full they are trained, in fp32",
-    )
-
-    def __post_init__(self) -> None:
-        default = "fp32" if self.train == "full" else "int4"
-        object.__setattr__(self, "weights", self.weights or default)
-
-    @property
-    def trained(self) -> str:
-        """Adapters, or all weights."""
-        return "weights" if self.train == "full" else "lora"
-
-    @property
-    def modules(self) -> tuple[str, str]:
-        """The layers with adapters."""
-        return ("all-linear", "all") if self.train == "full" else super().modules
-
-    def problems(self) -> list[Problem]:
-        """Weights that cannot be trained."""
-        found = super().problems()
-        if self.train == "full" and self.weights != "fp32":
-            where = f"settings train=full, weights={self.weights}"
-            reason = "weights are moved along normal directions, which integers cannot follow"
-            fix = "Leave weights out, train adapters (train=lora), or train the integers with method quzo."
-            found.append(Problem(where, reason, fix))
-        return found

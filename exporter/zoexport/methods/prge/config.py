@@ -6,8 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
-from zoexport.core.settings import AdaptersOrWeights
 from zoexport.core.types import Problem
+from zoexport.methods.adapters_or_weights import AdaptersOrWeights
 from zoexport.methods.whole import WholeOrLayers
 
 

@@ -6,8 +6,8 @@ import dataclasses
 import re
 
 from zoexport.core.config import setting
-from zoexport.core.settings import AdaptersOrWeights
 from zoexport.core.types import Problem
+from zoexport.methods.adapters_or_weights import AdaptersOrWeights
 
 _SPLIT = re.compile(r"head|(layer|last):([1-9]\d*)")
 _PERTURBATIONS = re.compile(r"([1-9]\d{0,2}),([1-9]\d{0,2})")
