@@ -36,10 +36,13 @@ from zoexport.core.files import atomic_file, sha256
 from zoexport.core.types import Progress
 from zoexport.data import samples
 from zoexport.fetch import cache_dir
+from zoexport.plan import plan_training
 
 MODEL = "smollm2-135m"
 TARGET = "host"
 RESULTS = Path(__file__).with_name("results")
+_LABELS = 2
+"""Tokens of an example that are predicted: the sentences' choices have one each."""
 COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
 
 
@@ -58,6 +61,7 @@ class Comparison:
     """Arms over one set of sentences.
 
     Attributes:
+        task: whose sentences are trained on, one of ``samples.TASKS``.
         seeds: of noise and order.
         steps: of a run. every: how many, after which it is evaluated; divides ``steps``.
         validated: examples that choose an arm's rate, which no run trains on: the last ones of the training file.
@@ -66,6 +70,7 @@ class Comparison:
     """
 
     arms: tuple[Arm, ...]
+    task: str = "films"
     seeds: tuple[int, ...] = (0, 1, 2)
     steps: int = 100
     every: int = 50
@@ -83,13 +88,41 @@ def _estimators(bits: str, rates: tuple[float, ...], *, eps: str) -> tuple[Arm, 
     )
 
 
+def _queries(count: int, rates: tuple[float, ...]) -> Arm:
+    """So many of as few rows as make 16 with them."""
+    settings = {"weights": "int4", "queries": str(count), "batch": str(16 // count)}
+    return Arm(f"q = {count}, B = {16 // count}", "prge", settings, rates)
+
+
+_ALL_WEIGHTS = Arm(
+    "all weights", "mezo", {"train": "full", "eps": "1e-3"}, (1e-6, 3e-6, 1e-5, 3e-5)
+)
+_LORA = {"weights": "int4"}
+_LORA_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 COMPARISONS = {
     "senszoq": Comparison(
         arms=(
             Arm("SensZOQ", "senszoq", {"weights": "int4"}, (4e-5, 1e-4, 2e-4, 5e-4, 1e-3)),
-            Arm("P-RGE", "prge", {"weights": "int4"}, (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)),
+            Arm("LoRA, query and value", "prge", _LORA, _LORA_RATES),
+            # The paper's baseline: all linear layers, r = 8, alpha = 16.
+            Arm(
+                "LoRA, all linear layers",
+                "prge",
+                {**_LORA, "lora.targets": "all-linear", "lora.rank": "8"},
+                (5e-4, 1e-3, 2e-3, 5e-3, 1e-2),
+            ),
+            _ALL_WEIGHTS,
         ),
         masked=("senszoq",),
+    ),
+    # P-RGE's tables 1 and 2: as many rows in one forward pass, and operations a step.
+    "queries": Comparison(
+        arms=(
+            _queries(1, (5e-4, 1e-3, 2e-3, 5e-3)),
+            _queries(4, (2e-3, 5e-3, 1e-2, 2e-2)),
+            _queries(16, (5e-3, 1e-2, 2e-2, 4e-2)),
+        ),
+        steps=200,
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
     "quzo-int8": Comparison(arms=_estimators("8", (0.3, 1, 3, 10), eps="1")),
@@ -160,6 +193,7 @@ def measure(
         runs[arm.label].take(known)
         untrained = runs[arm.label].untrained()
         entry: dict[str, Any] = {**dataclasses.asdict(arm), "untrained": untrained, "runs": []}
+        entry["planned"] = runs[arm.label].planned(arm, source.argument)
         arms.append(entry)
     # A seed of everything before the next, so that a run that is stopped compares what it has.
     for seed in comparison.seeds:
@@ -227,6 +261,24 @@ class _Runs:
             self._key,
             lambda: evaluated(self._bundle, None, self._data.test, self._progress),
         )
+
+    def planned(self, arm: Arm, model: str) -> dict[str, int]:
+        """``flops`` and ``bytes`` of a step, as ``zoexport plan`` counts them."""
+        settings = {**COMMON, **arm.settings}
+        labels = _LABELS * int(settings["batch"])
+
+        def plan() -> dict[str, int]:
+            found = plan_training(
+                model,
+                method=arm.method,
+                target=TARGET,
+                settings=settings,
+                labels=labels,
+                progress=self._progress,
+            )
+            return {"flops": found["flops_per_step"], "bytes": found["bytes_per_step"]}
+
+        return self._cells.get("planned", {**self._key, "labels": labels}, plan)
 
     def kept(self, rate: float, seed: int) -> dict[str, Any] | None:
         """A run that is done."""
@@ -330,25 +382,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_places(parser, RESULTS)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--mask", type=Path, help="of the weights that are trained")
+    parser.add_argument("--task", choices=sorted(samples.TASKS), default="films")
     parser.add_argument("--minutes", type=float, help="after which no further run begins")
     chosen = parser.parse_args(arguments)
 
-    mask = f" --mask {chosen.mask.name}" if chosen.mask else ""
+    more = f" --mask {chosen.mask.name}" if chosen.mask else ""
+    name = chosen.name
+    if chosen.task != "films":
+        more += f" --task {chosen.task}"
+        name += f"-{chosen.task}"
 
     def measured(clock: Clock) -> None:
-        check(chosen.page, page.mark_of(chosen.name))
+        check(chosen.page, page.mark_of(name))
         work = cache_dir() / "bench" / "learning"
         work.mkdir(parents=True, exist_ok=True)
         measure(
-            COMPARISONS[chosen.name],
+            dataclasses.replace(COMPARISONS[chosen.name], task=chosen.task),
             chosen.model,
-            samples.sentences(),
+            samples.sentences(task=chosen.task),
             mask=chosen.mask,
-            command=f"python -m research.learning.measure {chosen.name} {chosen.page}{mask}",
+            command=f"python -m research.learning.measure {chosen.name} {chosen.page}{more}",
             work=work,
-            known=_read(chosen.results / f"{chosen.name}.json"),
+            known=_read(chosen.results / f"{name}.json"),
             may_begin=lambda: clock.within(chosen.minutes),
-            write=lambda result: page.write(chosen.page, chosen.results, chosen.name, result),
+            write=lambda result: page.write(chosen.page, chosen.results, name, result),
             progress=clock,
         )
 

@@ -13,6 +13,7 @@ from scipy import stats
 from research.support.page import replace, seen_from
 from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
+from zoexport.data import samples
 from zoexport.report import new_figure, save_png
 
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
@@ -32,7 +33,7 @@ def write(page: Path, folder: Path, name: str, result: Mapping[str, Any]) -> Non
     draw(folder / f"{name}.png", result)
     write_json(folder / f"{name}.json", result)
     place = seen_from(page, folder)
-    picture = f"![Held-out loss against steps]({place}/{name}.png)"
+    picture = f"![Validation loss against rates and operations]({place}/{name}.png)"
     replace(
         page,
         mark_of(name),
@@ -43,12 +44,12 @@ def write(page: Path, folder: Path, name: str, result: Mapping[str, Any]) -> Non
 
 def table(result: Mapping[str, Any]) -> str:
     """A row an arm and rate, the rate that the validation chooses marked: losses and accuracies over the seeds."""
-    header = ["method", "rate", "seeds", "steps", "s/step", "validation loss"]
+    header = ["method", "rate", "seeds", "steps", "TFLOP", "GB moved", "validation loss"]
     header += ["held-out loss", "least..most", "accuracy", "least..most"]
     rows = []
     for arm in result["arms"]:
         test = arm["untrained"]
-        blank = ["untrained", *[None] * 4]
+        blank = ["untrained", *[None] * 5]
         rows.append(
             [arm["label"], *blank, f"{test['loss']:.3f}", None, f"{test['accuracy']:.1%}", None]
         )
@@ -56,7 +57,7 @@ def table(result: Mapping[str, Any]) -> str:
         for rate in arm["rates"]:
             runs = [run for run in arm["runs"] if run["rate"] == rate]
             if runs:
-                rows.append(_row(arm["label"], rate, runs, is_best=rate == best))
+                rows.append(_row(arm, rate, runs, is_best=rate == best))
     return markdown_table(header, rows)
 
 
@@ -75,11 +76,13 @@ def best_rate(arm: Mapping[str, Any]) -> float | None:
     return min(finite, key=lambda rate: finite[rate], default=None)
 
 
-def _row(label: str, rate: float, runs: list[Mapping[str, Any]], *, is_best: bool) -> list[Any]:
-    seconds = [run["seconds_per_step"] for run in runs if run["seconds_per_step"] is not None]
+def _row(
+    arm: Mapping[str, Any], rate: float, runs: list[Mapping[str, Any]], *, is_best: bool
+) -> list[Any]:
     steps = max(run["points"][-1]["steps"] for run in runs)
-    row = [label, f"**{rate:g}**" if is_best else f"{rate:g}", len(runs), steps]
-    row.append(round(statistics.median(seconds), 2) if seconds else None)
+    row = [arm["label"], f"**{rate:g}**" if is_best else f"{rate:g}", len(runs), steps]
+    planned = arm["planned"]
+    row += [f"{steps * planned['flops'] / 1e12:.4g}", f"{steps * planned['bytes'] / 1e9:.4g}"]
     tested = [run["test"] for run in runs if run["test"] is not None]
     if len(tested) < len(runs):
         return [*row, f"{len(runs) - len(tested)} of {len(runs)} diverged", *[None] * 4]
@@ -126,13 +129,15 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     lines = [
         f"- `{found['command']}`",
-        f"- {found['model']['name']}, film sentences (samples.py): {compared['validated']}, on which no run trains, "
+        f"- {found['model']['name']}, {samples.TASKS[compared['task']].words} (samples.py): "
+        f"{compared['validated']}, on which no run trains, "
         f"choose the rate; losses and accuracies are those of {compared['tested']} others",
         *(
             f"- the best rate of {arm['label']} is at an end of those that were tried"
             for arm in result["arms"]
             if len(arm["rates"]) > 1 and best_rate(arm) in (min(arm["rates"]), max(arm["rates"]))
         ),
+        "- TFLOP and GB: of the steps, as `zoexport plan` counts operations and bytes that are read and written",
         f"- all: {common}",
         *(
             f"- {arm['label']}: "
@@ -151,13 +156,13 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
 
 
 def draw(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw the validation's loss against the rate, and at the best rate against steps, a line a seed, as a PNG file.
+    """Draw the validation's loss by rate, and at the best rate by operations, a line a seed, as a PNG file.
 
     Raises:
         ConfigError: matplotlib is not installed, or the place cannot be written.
     """
     figure = new_figure(path, 9.6, 3.8)
-    of_rates, of_steps = figure.subplots(1, 2, sharey=True)
+    of_rates, of_operations = figure.subplots(1, 2, sharey=True)
     for number, arm in enumerate(result["arms"]):
         color = COLORS[number % len(COLORS)]
         seeds = {run["seed"] for run in arm["runs"]}
@@ -171,14 +176,17 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
             of_rates.plot(*_columns(ends), "o-", markersize=3, label=label, color=color)
             for run in runs:
                 if run["rate"] == best_rate(arm):
-                    points = [(p["steps"], p["loss"]) for p in run["points"]]
+                    scale = arm["planned"]["flops"] / 1e12
+                    points = [(p["steps"] * scale, p["loss"]) for p in run["points"]]
                     whole = [point for point in points if point[1] is not None]
-                    of_steps.plot(*_columns(whole), "o-", markersize=3, label=label, color=color)
+                    of_operations.plot(
+                        *_columns(whole), "o-", markersize=3, label=label, color=color
+                    )
     of_rates.set_xscale("log")
     of_rates.set_xlabel("rate")
     of_rates.set_ylabel("validation loss after the last step")
-    of_steps.set_xlabel("steps, at the best rate")
-    for axes in (of_rates, of_steps):
+    of_operations.set_xlabel("TFLOP, at the best rate")
+    for axes in (of_rates, of_operations):
         axes.axhline(math.log(2), color="gray", linestyle=":", label="a constant guess, ln 2")
         axes.grid(alpha=0.3)
     of_rates.legend(fontsize="small")

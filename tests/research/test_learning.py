@@ -29,7 +29,7 @@ def arm(label: str, *runs: dict[str, Any], rates: tuple[float, ...] = (1.0, 2.0)
     settings = {"eps": "1"}
     return {
         "label": label, "method": "prge", "settings": settings, "rates": rates,
-        "untrained": untrained, "runs": [*runs],
+        "untrained": untrained, "planned": {"flops": 2e11, "bytes": 3e9}, "runs": [*runs],
     }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_the_page_says_what_is_between_arms(tmp_path: Path) -> None:
     versions = {"zoexport": "0"}
     conditions = {
         "command": "python", "model": {"name": "tiny"}, "common": {}, "load_average": [0.1, 0.1],
-        "comparison": {"validated": 20, "tested": 50}, "cpu": "one", "cores": 2, "system": "any",
+        "comparison": {"task": "products", "validated": 20, "tested": 50}, "cpu": "one", "cores": 2, "system": "any",
         "versions": versions, "python": "3", "date": "today", "threads": 2,
     }  # fmt: skip
     result = {"arms": [first, second], "conditions": conditions}
@@ -74,7 +74,8 @@ def test_the_page_says_what_is_between_arms(tmp_path: Path) -> None:
     written.write_text(f"before\n<!-- {mark} -->\n<!-- /{mark} -->\nafter\n")
     page.write(written, tmp_path, "any", result)
     text = written.read_text()
-    assert "| A | **2** | 3 |" in text and "| A | 1 | 3 |" in text and "1 of 1 diverged" in text
+    assert "| A | **2** | 3 | 10 | 2 | 30 |" in text and "sentences of product reviews" in text
+    assert "| A | 1 | 3 |" in text and "1 of 1 diverged" in text
     assert "the best rate of A is at an end" in text
     assert (tmp_path / "any.png").stat().st_size > 1000
     assert json.loads((tmp_path / "any.json").read_text()) == json.loads(json.dumps(result))
@@ -122,6 +123,7 @@ def test_runs_of_an_earlier_result_are_not_done_again(
 
     first = measured(tmp_path / "first", {})
     kept, other = first["arms"][0]["runs"]
+    assert first["arms"][0]["planned"].keys() == {"flops", "bytes"}
     for each in (kept, other):
         assert [point["steps"] for point in each["points"]] == [2, 4]
         assert each["test"]["loss"] > 0

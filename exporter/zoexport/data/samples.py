@@ -1,4 +1,4 @@
-"""A sentence set to train and evaluate on: film reviews' sentences and whether they praise or blame.
+"""Sentence sets to train and evaluate on: whether sentences of reviews, or of newspapers' opinions, praise or blame.
 
 The sentences and their scores come with the source archive of ``vaderSentiment`` (MIT licence): they are fetched,
 never shipped. ``python -m zoexport.data.samples DIR`` writes ``train.jsonl`` and ``test.jsonl`` into a folder.
@@ -6,6 +6,7 @@ never shipped. ``python -m zoexport.data.samples DIR`` writes ``train.jsonl`` an
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import hashlib
 import io
@@ -25,15 +26,40 @@ PACKAGE = Package(
     "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
     source=True,
 )
-PROMPT = "{} It was"
-CHOICES = (" great", " terrible")
 TEST_SIZE = 600
 """Held-out sentences, half of each kind."""
 MIN_SCORE = 0.5
 """Sentences with a weaker mean score (on a scale of -4 to 4) are left out: people did not agree on them."""
 
 _INNER = "additional_resources/hutto_ICWSM_2014.tar.gz"
-_FILE = "movieReviewSnippets_GroundTruth.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Sentences of one kind.
+
+    Attributes:
+        words: what they are, for people.
+        file: of the archive. prompt: with a place for the sentence.
+        choices: of a sentence that praises, and of one that blames.
+    """
+
+    words: str
+    file: str
+    prompt: str = "{} It was"
+    choices: tuple[str, str] = (" great", " terrible")
+
+
+TASKS = {
+    "films": Task("film sentences", "movieReviewSnippets_GroundTruth.txt"),
+    "products": Task("sentences of product reviews", "amazonReviewSnippets_GroundTruth.txt"),
+    "editorials": Task(
+        "sentences of newspapers' opinions",
+        "nytEditorialSnippets_GroundTruth.txt",
+        "{} This is",
+        (" good", " bad"),
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +70,18 @@ class Samples:
     test: Path
 
 
-def sentences(folder: Path | None = None) -> Samples:
-    """The sentence set as files, fetched at the first call.
+def sentences(folder: Path | None = None, task: str = "films") -> Samples:
+    """A sentence set as files, fetched at the first call.
 
     Args:
         folder: where to write them; a folder of the cache where None. Files that are there already are kept.
+        task: one of :data:`TASKS`.
 
     Raises:
         DataError: the package cannot be fetched. ConfigError: the place cannot be written.
     """
-    folder = folder or cache_dir() / "samples" / f"sentences-{PACKAGE.version}"
+    name = "sentences" if task == "films" else task
+    folder = folder or cache_dir() / "samples" / f"{name}-{PACKAGE.version}"
     files = Samples(folder / "train.jsonl", folder / "test.jsonl")
     if files.train.is_file() and files.test.is_file():
         return files
@@ -65,15 +93,15 @@ def sentences(folder: Path | None = None) -> Samples:
             fix="Choose another folder.",
         )
     with downloaded(PACKAGE, DataError) as archive:
-        train, test = train_and_test(read_scores(archive))
+        train, test = train_and_test(read_scores(archive, TASKS[task].file), TASKS[task])
     with atomic_folder(folder, replace=True) as output:
         write(output / "train.jsonl", train)
         write(output / "test.jsonl", test)
     return files
 
 
-def read_scores(archive: Path) -> list[tuple[float, str]]:
-    """Mean score and text of each sentence of the package's source archive.
+def read_scores(archive: Path, file: str) -> list[tuple[float, str]]:
+    """Mean score and text of each sentence in a file of the package's source archive.
 
     Raises:
         DataError: the archive is damaged or holds something else.
@@ -82,7 +110,8 @@ def read_scores(archive: Path) -> list[tuple[float, str]]:
         with tarfile.open(archive) as outer:
             inner = _member(outer, f"{archive.name.removesuffix('.tar.gz')}/{_INNER}")
             with tarfile.open(fileobj=io.BytesIO(inner)) as scores:
-                name = next(name for name in scores.getnames() if _is_scores(name))
+                # Archives made on a Mac hold a ._ twin of every file.
+                name = next(n for n in scores.getnames() if n.rpartition("/")[2] == file)
                 text = _member(scores, name).decode("latin-1")
         found = []
         for line in text.splitlines():
@@ -92,7 +121,7 @@ def read_scores(archive: Path) -> list[tuple[float, str]]:
     except (tarfile.TarError, OSError, KeyError, StopIteration, ValueError) as error:
         raise DataError(
             f"package {archive.name}",
-            found=f"no readable {_FILE} ({first_line(error)})",
+            found=f"no readable {file} ({first_line(error)})",
             expected="scored sentences, one a line",
             fix="Fetch it again.",
         ) from error
@@ -106,13 +135,8 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
     return file.read()
 
 
-def _is_scores(name: str) -> bool:
-    # Archives made on a Mac hold a ._ twin of every file.
-    return name.rpartition("/")[2] == _FILE
-
-
 def train_and_test(
-    scores: Sequence[tuple[float, str]],
+    scores: Sequence[tuple[float, str]], task: Task
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Train and test examples, both with as many praising as blaming sentences, in a fixed order.
 
@@ -131,9 +155,9 @@ def train_and_test(
     examples: list[list[dict[str, object]]] = [
         [
             {
-                "prompt": PROMPT.format(text),
-                "completion": CHOICES[kind],
-                "choices": list(CHOICES),
+                "prompt": task.prompt.format(text),
+                "completion": task.choices[kind],
+                "choices": list(task.choices),
             }
             for text in kinds[kind][:pairs]
         ]
@@ -160,12 +184,13 @@ def write(path: Path, examples: Sequence[dict[str, object]]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``python -m zoexport.data.samples DIR``."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        sys.stderr.write("usage: python -m zoexport.data.samples DIR\n")
-        return 2
+    """``python -m zoexport.data.samples DIR [--task NAME]``."""
+    parser = argparse.ArgumentParser("python -m zoexport.data.samples", description=__doc__)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--task", choices=sorted(TASKS), default="films")
+    chosen = parser.parse_args(arguments)
     try:
-        files = sentences(Path(arguments[0]))
+        files = sentences(chosen.folder, chosen.task)
     except ZoExportError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

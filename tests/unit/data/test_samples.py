@@ -16,6 +16,8 @@ from zoexport.core.errors import ConfigError, DataError, ZoExportError
 from zoexport.data import samples
 from zoexport.fetch import Package
 
+FILMS = samples.TASKS["films"]
+
 
 def _scores(praise: int, blame: int) -> list[tuple[float, str]]:
     return [
@@ -46,28 +48,35 @@ def _lines(scores: list[tuple[float, str]]) -> bytes:
     return "".join(f"{i}_1\t{s}\t{text}\n" for i, (s, text) in enumerate(scores)).encode("latin-1")
 
 
+def _kind_count(examples: list[dict[str, Any]], choice: str) -> int:
+    return sum(example["completion"] == choice for example in examples)
+
+
 def _kinds(examples: list[dict[str, Any]]) -> list[int]:
-    return [sum(e["completion"] == choice for e in examples) for choice in samples.CHOICES]
+    return [_kind_count(examples, choice) for choice in FILMS.choices]
 
 
 def test_scores_are_read_as_latin_1(tmp_path: Path) -> None:
     archive = _archive(tmp_path, _lines([(1.25, "A  naïve café   film"), (-2.0, "tab\tinside")]))
-    assert samples.read_scores(archive) == [(1.25, "A naïve café film"), (-2.0, "tab inside")]
+    assert samples.read_scores(archive, FILMS.file) == [
+        (1.25, "A naïve café film"),
+        (-2.0, "tab inside"),
+    ]
 
 
 @pytest.mark.parametrize("lines", [b"no columns\n", b"1\tnot a number\ttext\n"])
 def test_other_content_is_refused(tmp_path: Path, lines: bytes) -> None:
     with pytest.raises(DataError, match="no readable movieReviewSnippets"):
-        samples.read_scores(_archive(tmp_path, lines))
+        samples.read_scores(_archive(tmp_path, lines), FILMS.file)
     other = tmp_path / "other-1.0.tar.gz"
     other.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"other-1\.0"):
-        samples.read_scores(other)
+        samples.read_scores(other, FILMS.file)
 
 
 def test_split_is_balanced_disjoint_and_fixed() -> None:
     scores = _scores(900, 700)
-    train, test = samples.train_and_test(scores)
+    train, test = samples.train_and_test(scores, FILMS)
     assert _kinds(test) == [300, 300]
     assert _kinds(train) == [400, 400]
     prompts = [example["prompt"] for example in [*train, *test]]
@@ -78,7 +87,7 @@ def test_split_is_balanced_disjoint_and_fixed() -> None:
         assert example["completion"] == (" great" if praise else " terrible")
         assert example["choices"] == [" great", " terrible"]
     # The order depends on the texts only.
-    assert samples.train_and_test(scores[::-1]) == (train, test)
+    assert samples.train_and_test(scores[::-1], FILMS) == (train, test)
     # Both kinds are mixed: the first hundred are not all of one.
     assert 30 < _kinds(train[:100])[0] < 70
 
@@ -86,7 +95,8 @@ def test_split_is_balanced_disjoint_and_fixed() -> None:
 def test_weak_and_repeated_sentences_are_left_out() -> None:
     scores = [*_scores(400, 400), *[(0.49, f"weak {i}") for i in range(50)]]
     repeated = [*scores, *[(1.0, "A good film, number 7.")] * 9]
-    assert samples.train_and_test(repeated) == samples.train_and_test(_scores(400, 400))
+    once = samples.train_and_test(_scores(400, 400), FILMS)
+    assert samples.train_and_test(repeated, FILMS) == once
 
 
 def test_set_is_fetched_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,8 +131,10 @@ def test_folder_with_other_files_is_kept(tmp_path: Path) -> None:
 def test_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert samples.main([]) == 2
-    assert "usage" in capsys.readouterr().err
+    for arguments in ([], [str(tmp_path), "--task", "songs"]):
+        with pytest.raises(SystemExit, match="2"):
+            samples.main(arguments)
+        assert "usage" in capsys.readouterr().err
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     assert samples.main([str(tmp_path / "new")]) == 1
     captured = capsys.readouterr()
@@ -134,7 +146,11 @@ def test_command(
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_real_set(tmp_path: Path) -> None:
-    files = samples.sentences(tmp_path / "set")
+@pytest.mark.parametrize(
+    ("task", "least"), [("films", 8000), ("products", 1500), ("editorials", 1500)]
+)
+def test_real_set(task: str, least: int, tmp_path: Path) -> None:
+    files = samples.sentences(tmp_path / "set", task)
     train = [json.loads(line) for line in files.train.read_text(encoding="utf-8").splitlines()]
-    assert len(train) > 8000 and len(set(_kinds(train))) == 1
+    assert len(train) > least
+    assert len({_kind_count(train, choice) for choice in samples.TASKS[task].choices}) == 1
