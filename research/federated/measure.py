@@ -1,8 +1,9 @@
 """``make report-federated``: federated algorithms at equal planned operations, on the same sentences and clients.
 
-``python -m research.federated.measure PAGE`` runs every arm of :data:`ARMS` with every rate and seed, for as many
-rounds as the budget of operations pays for. Bundles, federations and results are kept in the cache folder, so the
-same command goes on where it was stopped. ``page`` writes the page's marked part, its picture and the figures.
+``python -m research.federated.measure PAGE --study NAME`` runs every arm of one of :data:`STUDIES` with every rate and
+seed, for as many rounds as the budget of operations pays for. Sentences that no client has choose an arm's rate, others
+are what is compared. Bundles, federations and results are kept in the cache folder, so the same command goes on where
+it was stopped. ``page`` writes the page's marked part, its picture and the figures.
 
 Clients are called in this process one after another (``federated.local``): the same code and messages as over Flower,
 whose engine would add its start to every run. Nothing that is reported is a time.
@@ -11,12 +12,13 @@ whose engine would add its start to every run. Nothing that is reported is a tim
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import functools
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +26,13 @@ from research.federated import page
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import check
-from research.support.trained import first_lines
+from research.support.trained import Divided, divided
 from zoexport import models as language_models
 from zoexport.bench import conditions
 from zoexport.bench.bundles import compile_apart
 from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, StateError
-from zoexport.core.files import sha256
 from zoexport.core.types import Progress
 from zoexport.data import samples
 from zoexport.federated import shards
@@ -44,20 +45,13 @@ from zoexport.federated.models import Model, initial
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
 from zoexport.fetch import cache_dir
-from zoexport.methods import methods
-from zoexport.session import Dataset
-from zoexport.session.examples import write_tokens
+from zoexport.session import Dataset, Session
+from zoexport.session.examples import read_examples, write_tokens
 
 MODEL = "smollm2-135m"
 TARGET = "host"
 RESULTS = Path(__file__).with_name("results")
-COMMON = {
-    "loss": "choices",
-    "seq_len": "64",
-    "batch": "4",
-    "weights": "int4",
-    "activations": "fp32",
-}
+COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "activations": "fp32"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,25 +66,65 @@ class Arm:
     changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-_ZEROTH = (5e-3, 1e-2)
-_P2 = {"split": "layers", "queries": "2"}
-ARMS = (
-    Arm("FedSPZO", "spzo", {"split": "layer:25", "perturbations": "2,2"}, "replay", _ZEROTH),
-    Arm("unsplit, P = 2", "mezo", _P2, "replay", _ZEROTH),
-    Arm("unsplit, P = 4", "mezo", {**_P2, "queries": "4"}, "replay", _ZEROTH),
-    Arm("DeComFL", "mezo", _P2, "decomfl", _ZEROTH),
-    Arm(
-        "DeComFL's aggregation, central differences",
-        "mezo",
-        _P2,
-        "decomfl",
-        _ZEROTH,
-        {"difference": "central"},
+_ADAPTERS = (2e-3, 5e-3, 1e-2, 2e-2)
+_INT4 = {"weights": "int4"}
+_P2 = {**_INT4, "split": "layers", "queries": "2"}
+_WEIGHTS = (1e-6, 3e-6, 1e-5, 3e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Arms of one federation. ``measure``: the one whose rounds' operations are every arm's budget."""
+
+    arms: tuple[Arm, ...]
+    measure: str
+
+
+def _split_weights(perturbations: str) -> Arm:
+    settings = {"train": "full", "split": "head", "perturbations": perturbations, "eps": "1e-3"}
+    return Arm(f"FedSPZO, P = {perturbations}", "spzo", settings, "replay", _WEIGHTS)
+
+
+def _whole_weights(queries: int) -> Arm:
+    settings = {"train": "full", "queries": str(queries), "eps": "1e-3"}
+    return Arm(f"unsplit, P = {queries}", "mezo", settings, "replay", _WEIGHTS)
+
+
+STUDIES = {
+    "adapters": Study(
+        (
+            Arm(
+                "FedSPZO",
+                "spzo",
+                {**_INT4, "split": "layer:25", "perturbations": "2,2"},
+                "replay",
+                _ADAPTERS,
+            ),
+            Arm("unsplit, P = 2", "mezo", _P2, "replay", _ADAPTERS),
+            Arm("unsplit, P = 4", "mezo", {**_P2, "queries": "4"}, "replay", _ADAPTERS),
+            Arm("DeComFL", "mezo", _P2, "decomfl", _ADAPTERS),
+            Arm(
+                "DeComFL's aggregation, central differences",
+                "mezo",
+                _P2,
+                "decomfl",
+                _ADAPTERS,
+                {"difference": "central"},
+            ),
+            Arm("FedZO", "mezo", _P2, "fedzo", _ADAPTERS),
+            Arm("FedAvg, LoRA", "mebp", _INT4, "fedavg", (3e-4, 1e-3, 3e-3)),
+        ),
+        measure="unsplit, P = 2",
     ),
-    Arm("FedZO", "mezo", _P2, "fedzo", _ZEROTH),
-    Arm("FedAvg, LoRA", "mebp", {}, "fedavg", (1e-3,)),
-)
-"""Those whose method this release has are run."""
+    # The paper's own form: all weights, and the head as second block (section 4.1).
+    "weights": Study(
+        (
+            *map(_split_weights, ("1,4", "2,2", "2,4")),
+            *map(_whole_weights, (1, 2, 4)),
+        ),
+        measure="unsplit, P = 2",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,30 +132,37 @@ class Scale:
     """How much is done.
 
     Attributes:
-        clients, sample, steps: of a federation. rounds: that the arm ``measure`` names by its operations has.
-        seeds: of data, noise and clients. tested: held-out examples; every ``evaluated`` rounds, and at the end.
+        clients, sample, steps: of a federation. rounds: that the arm ``Study.measure`` has.
+        split: how data are dealt to clients, see ``federated.shards``.
+        seeds: of data, noise and clients.
+        validated: examples that choose an arm's rate, which no client has. tested: that arms are compared by; both
+            every ``evaluated`` rounds, and at the end.
         labels: tokens of a batch that are predicted; the sentences' choices are one token each.
+        target: the held-out loss to which operations are counted.
     """
 
     clients: int = 20
     sample: int = 4
     steps: int = 5
     rounds: int = 12
-    measure: str = "unsplit, P = 2"
+    split: str = shards.IID
     seeds: tuple[int, ...] = (0, 1, 2)
-    tested: int = 200
+    validated: int = 200
+    tested: int = 500
     labels: int = 8
     evaluated: int = 4
+    target: float = 0.6
 
 
 def measure(
     scale: Scale,
-    arms: Sequence[Arm],
+    study: Study,
     model: str,
     data: samples.Samples,
     *,
     command: str,
     work: Path,
+    may_begin: Callable[[], bool],
     write: Callable[[dict[str, Any]], None],
     progress: Progress,
 ) -> None:
@@ -131,22 +172,20 @@ def measure(
         model: a MODEL argument.
         command: that measures this, for the page.
         work: where bundles, federations and results are kept.
+        may_begin: asked before each run; what it refuses is left out.
         write: called with the result after each run.
         progress: called with what is being done, and how much of that is done.
 
     Raises:
         ZoExportError: something cannot be compiled or trained.
     """
-    known = [arm for arm in arms if arm.method in methods.names()]
     source = language_models.resolve(model)
     digest = language_models.fingerprint(source)
-    test = first_lines(data.test, scale.tested, work)
+    files = divided(data, scale.validated, scale.tested, work)
     cells = Cells(work / "runs")
-    runs = [
-        _Run(arm, scale, source.argument, digest, data.train, test, work, progress) for arm in known
-    ]
+    runs = [_Run(arm, scale, source.argument, digest, files, work, progress) for arm in study.arms]
     budget = (
-        next(run.flops_of_round for run in runs if run.arm.label == scale.measure) * scale.rounds
+        next(run.flops_of_round for run in runs if run.arm.label == study.measure) * scale.rounds
     )
     result: dict[str, Any] = {
         "arms": [
@@ -163,11 +202,13 @@ def measure(
             **conditions.machine(),
         },
     }
-    # Every arm's first rate and a seed of everything before the next, so that what was stopped compares what it has.
-    for place in range(max(len(run.arm.rates) for run in runs)):
-        for seed in scale.seeds:
+    # A seed of everything before the next, so that what was stopped compares what it has.
+    for seed in scale.seeds:
+        for place in range(max(len(run.arm.rates) for run in runs)):
             for run, entry in zip(runs, result["arms"], strict=True):
                 for rate in run.arm.rates[place : place + 1]:
+                    if not may_begin() and not run.is_kept(rate, seed, run.rounds(budget)):
+                        continue
                     done = functools.partial(run.run, rate, seed, run.rounds(budget))
                     key = run.key(rate, seed, run.rounds(budget))
                     entry["runs"].append(run.counted(cells.get("run", key, done)))
@@ -183,12 +224,11 @@ class _Run:
         scale: Scale,
         model: str,
         digest: str,
-        data: Path,
-        test: Path,
+        files: Divided,
         work: Path,
         progress: Progress,
     ) -> None:
-        self.arm, self._scale, self._data, self._test = arm, scale, data, test
+        self.arm, self._scale, self._files = arm, scale, files
         self._work, self._progress = work, progress
         settings = {**COMMON, **arm.settings}
         key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
@@ -238,12 +278,16 @@ class _Run:
         return {
             "terms": self._terms(rate, seed).as_dict(),
             "rounds": rounds,
-            "scale": [scale.clients, scale.sample, scale.tested, scale.evaluated],
-            "data": [sha256(self._data), sha256(self._test)],
+            "scale": [scale.clients, scale.sample, scale.split, scale.evaluated],
+            "data": self._files.digests(),
         }
 
+    def is_kept(self, rate: float, seed: int, rounds: int) -> bool:
+        """Whether an earlier call did this run."""
+        return self._cells.kept("run", self.key(rate, seed, rounds)) is not None
+
     def run(self, rate: float, seed: int, rounds: int) -> dict[str, Any]:
-        """``rate``, ``seed``, ``points`` (rounds, bytes up and held-out loss of versions) and totals."""
+        """``rate``, ``seed``, ``points`` (of versions: rounds, bytes up, what is held out) and totals."""
         folder = self._work / f"federation-{name_of(self.key(rate, seed, rounds))}"
         folder.mkdir(parents=True, exist_ok=True)
         terms = self._terms(rate, seed)
@@ -253,7 +297,7 @@ class _Run:
         diverged = None
         with (
             Store.opened(folder / "server", terms, self._scale.sample) as store,
-            Evaluator.over(self.bundle, self._test, terms.loss, lambda *_: None) as evaluate,
+            self._evaluators(terms.loss) as evaluate,
         ):
             points = [{"rounds": 0, "bytes_up": 0, **self._untrained(evaluate)}]
 
@@ -298,12 +342,33 @@ class _Run:
         ]
         return {**found, "points": points}
 
-    def _untrained(self, evaluate: Evaluator) -> dict[str, Any]:
+    def _untrained(self, evaluate: Callable[[Model], dict[str, Any]]) -> dict[str, Any]:
         return self._cells.get(
             "untrained",
-            {"bundle": self._manifest["bundle_id"], "test": sha256(self._test)},
+            {"bundle": self._manifest["bundle_id"], "data": self._files.digests()},
             lambda: evaluate(initial(self.bundle))["evaluation"],
         )
+
+    @contextlib.contextmanager
+    def _evaluators(self, loss: str) -> Iterator[Callable[[Model], dict[str, Any]]]:
+        """Of a version ``evaluation``: ``loss`` and ``accuracy`` of the test, and ``validation``, the other's loss."""
+
+        def read(path: Path) -> Any:
+            return read_examples(self.bundle, path, loss=loss, progress=lambda *_: None)
+
+        with (
+            Session.open(self.bundle) as session,
+            read(self._files.validation) as (validation, _),
+            read(self._files.test) as (test, _),
+        ):
+            session.configure(loss=loss)
+            of_validation, of_test = (Evaluator(session, one) for one in (validation, test))
+
+            def evaluate(model: Model) -> dict[str, Any]:
+                other = of_validation(model)["evaluation"]["loss"]
+                return {"evaluation": {**of_test(model)["evaluation"], "validation": other}}
+
+            yield evaluate
 
     def _terms(self, rate: float, seed: int) -> Any:
         settings = {**self.arm.changes, "lr": repr(rate), "seed": str(seed)}
@@ -313,9 +378,10 @@ class _Run:
 
     def _write_shards(self, folder: Path, seed: int) -> None:
         tokens = folder / "tokens.jsonl"
-        write_tokens(self.bundle, self._data, tokens, loss="choices")
-        divided = shards.divided(self._data, self._scale.clients, shards.IID, seed)
-        shards.write(tokens, divided, folder / "shards")
+        write_tokens(self.bundle, self._files.train, tokens, loss="choices")
+        scale = self._scale
+        dealt = shards.divided(self._files.train, scale.clients, scale.split, seed)
+        shards.write(tokens, dealt, folder / "shards")
 
     def _client(self, folder: Path, number: int) -> Client:
         def examples(client: int, loss: str) -> Dataset:
@@ -331,21 +397,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Federated algorithms at equal operations.")
     add_places(parser, RESULTS)
     parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--study", choices=sorted(STUDIES), default="adapters")
+    parser.add_argument("--split", default=Scale.split, help="iid, or labels:ALPHA")
     parser.add_argument("--rounds", type=int, default=Scale.rounds)
+    parser.add_argument("--minutes", type=float, help="after which no further run begins")
     chosen = parser.parse_args(arguments)
+    scale = Scale(rounds=chosen.rounds, split=chosen.split)
+    name = chosen.study if scale.split == Scale.split else f"{chosen.study}-labels"
 
     def measured(clock: Clock) -> None:
-        check(chosen.page, page.MARK)
+        check(chosen.page, page.mark_of(name))
         work = cache_dir() / "bench" / "federated"
         work.mkdir(parents=True, exist_ok=True)
         measure(
-            Scale(rounds=chosen.rounds),
-            ARMS,
+            scale,
+            STUDIES[chosen.study],
             chosen.model,
             samples.sentences(),
-            command=f"python -m research.federated.measure {chosen.page} --rounds {chosen.rounds}",
+            command=f"python -m research.federated.measure {chosen.page} --study {chosen.study} "
+            f"--split {chosen.split} --rounds {chosen.rounds}",
             work=work,
-            write=lambda result: page.write(chosen.page, chosen.results, result),
+            may_begin=lambda: clock.within(chosen.minutes),
+            write=lambda result: page.write(chosen.page, chosen.results, name, result),
             progress=clock,
         )
 

@@ -24,7 +24,7 @@ from research.learning import page
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import check
-from research.support.trained import evaluated, first_lines, trained
+from research.support.trained import Divided, divided, evaluated, trained
 from zoexport import models
 from zoexport.bench import conditions
 from zoexport.bench.bundles import compile_apart
@@ -32,7 +32,6 @@ from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import BundleError, ConfigError
-from zoexport.core.files import atomic_file, sha256
 from zoexport.core.types import Progress
 from zoexport.data import samples
 from zoexport.fetch import cache_dir
@@ -173,7 +172,7 @@ def measure(
         ZoExportError: something cannot be compiled or trained.
     """
     load, source = conditions.load_average(), models.resolve(model)
-    divided = _divided(data, comparison, work)
+    files = divided(data, comparison.validated, comparison.tested, work)
     digest = models.fingerprint(source)
     arms: list[dict[str, Any]] = []
     about: dict[str, Any] = {
@@ -189,7 +188,7 @@ def measure(
     runs = {}
     for arm in comparison.arms:
         bundle = _bundle(arm, comparison, source.argument, digest, mask, work, progress)
-        runs[arm.label] = _Runs(arm.label, bundle, comparison, divided, work, progress)
+        runs[arm.label] = _Runs(arm.label, bundle, comparison, files, work, progress)
         runs[arm.label].take(known)
         untrained = runs[arm.label].untrained()
         entry: dict[str, Any] = {**dataclasses.asdict(arm), "untrained": untrained, "runs": []}
@@ -207,26 +206,6 @@ def measure(
                 write({"arms": arms, "conditions": about})
 
 
-@dataclasses.dataclass(frozen=True)
-class _Data:
-    """Files of examples: to train on, to choose a rate by, and to compare by."""
-
-    train: Path
-    validation: Path
-    test: Path
-
-
-def _divided(data: samples.Samples, comparison: Comparison, work: Path) -> _Data:
-    lines = data.train.read_text(encoding="utf-8").splitlines(keepends=True)
-    parts = {"train": lines[: -comparison.validated], "validation": lines[-comparison.validated :]}
-    files = {}
-    for name, part in parts.items():
-        files[name] = work / f"{name}-{len(part)}.jsonl"
-        with atomic_file(files[name]) as temporary:
-            temporary.write_text("".join(part), encoding="utf-8")
-    return _Data(**files, test=first_lines(data.test, comparison.tested, work))
-
-
 class _Runs:
     """Those of one bundle."""
 
@@ -235,7 +214,7 @@ class _Runs:
         label: str,
         bundle: Path,
         comparison: Comparison,
-        data: _Data,
+        data: Divided,
         work: Path,
         progress: Progress,
     ) -> None:
@@ -244,7 +223,7 @@ class _Runs:
         self._cells, self._work = Cells(work / "trained"), work
         self._key = {
             "bundle": manifests.read(bundle)["bundle_id"],
-            "data": [sha256(data.train), sha256(data.validation), sha256(data.test)],
+            "data": data.digests(),
         }
 
     def take(self, known: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from scipy import stats
 
+from research.support import rates
 from research.support.page import replace, seen_from
 from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
@@ -62,18 +63,8 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def best_rate(arm: Mapping[str, Any]) -> float | None:
-    """The rate with the least mean of the validation's losses after the last step; none where every rate diverged.
-
-    Only rates with all seeds that any rate has count.
-    """
-    losses: dict[float, list[float]] = {}
-    for run in arm["runs"]:
-        last = run["points"][-1]["loss"]
-        losses.setdefault(run["rate"], []).append(math.inf if last is None else last)
-    most = max(map(len, losses.values()), default=0)
-    means = {rate: statistics.mean(one) for rate, one in losses.items() if len(one) == most}
-    finite = {rate: mean for rate, mean in means.items() if mean < math.inf}
-    return min(finite, key=lambda rate: finite[rate], default=None)
+    """The arm's, by the validation."""
+    return rates.best_rate(arm["runs"], lambda run: run["points"][-1]["loss"])
 
 
 def _row(
@@ -133,9 +124,9 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
         f"{compared['validated']}, on which no run trains, "
         f"choose the rate; losses and accuracies are those of {compared['tested']} others",
         *(
-            f"- the best rate of {arm['label']} is at an end of those that were tried"
+            line
             for arm in result["arms"]
-            if len(arm["rates"]) > 1 and best_rate(arm) in (min(arm["rates"]), max(arm["rates"]))
+            for line in rates.at_an_end(arm["label"], arm["rates"], best_rate(arm))
         ),
         "- TFLOP and GB: of the steps, as `zoexport plan` counts operations and bytes that are read and written",
         f"- all: {common}",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 from zoexport import train
 from zoexport.core.errors import DivergedError
-from zoexport.core.files import atomic_file
+from zoexport.core.files import atomic_file, sha256
 from zoexport.core.types import Progress
+from zoexport.data.samples import Samples
 from zoexport.session import StepProgress
 
 
@@ -65,6 +67,31 @@ def evaluated(bundle: Path, state: Path | None, test: Path, progress: Progress) 
         bundle, data=test, state=state, settings={}, phase=lambda phase, done: None
     )
     return {"loss": found["loss"], "accuracy": found["accuracy"]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Divided:
+    """Files of examples: to train on, to choose a rate by, and to compare by."""
+
+    train: Path
+    validation: Path
+    test: Path
+
+    def digests(self) -> list[str]:
+        """What decides a result."""
+        return [sha256(path) for path in (self.train, self.validation, self.test)]
+
+
+def divided(data: Samples, validated: int, tested: int, work: Path) -> Divided:
+    """The last ``validated`` lines of what is trained on apart, and the first ``tested`` ones of the test."""
+    lines = data.train.read_text(encoding="utf-8").splitlines(keepends=True)
+    parts = {"train": lines[:-validated], "validation": lines[-validated:]}
+    files = {}
+    for name, part in parts.items():
+        files[name] = work / f"{name}-{len(part)}.jsonl"
+        with atomic_file(files[name]) as temporary:
+            temporary.write_text("".join(part), encoding="utf-8")
+    return Divided(**files, test=first_lines(data.test, tested, work))
 
 
 def first_lines(path: Path, count: int, work: Path) -> Path:
