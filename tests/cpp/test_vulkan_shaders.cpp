@@ -393,13 +393,15 @@ void test_attention() {
       {1, 65, 3, 1, 80, 80, 0, false, true},    {1, 100, 2, 2, 128, 96, 7, true, false},
       {2, 33, 2, 1, 24, 40, 33, true, true},    {1, 96, 1, 1, 20, 200, 40, true, false},
       {1, 1030, 25, 1, 16, 16, 9, true, false},  // gradients of keys in two dispatches
+      {2, 40, 2, 1, 16, 16, 0, false, true},     // the last batch is hidden
   };
   for (const AttentionShape& s : shapes) {
     const size_t queries = s.batches * s.tokens * s.heads, keys = s.batches * s.tokens * s.groups;
     const Floats q = noise(1, queries * s.depth), k = noise(2, keys * s.depth), v = noise(3, keys * s.width);
     const Floats dout = noise(4, queries * s.width);
     Floats bias = noise(5, s.batches * s.tokens);
-    std::fill(bias.end() - static_cast<std::ptrdiff_t>(s.tokens / 4), bias.end(), -3.4e38f);
+    const size_t hidden = s.batches > 1 && !s.causal ? s.tokens : s.tokens / 4;
+    std::fill(bias.end() - static_cast<std::ptrdiff_t>(hidden), bias.end(), std::numeric_limits<float>::lowest());
     const float scale = 1 / std::sqrt(static_cast<float>(s.depth));
     const kernels::Attention attention{q.data(),  k.data(), v.data(), s.biased ? bias.data() : nullptr,
                                        s.batches, s.tokens, s.heads,  s.groups,

@@ -38,9 +38,6 @@ _CONVERSIONS = (aten.to, aten._to_copy, aten.type_as)
 _FILLED = (aten.zeros_like, aten.full_like)
 _COMPARED = (aten.eq, aten.ne)
 _COMPUTED = (aten.add, aten.mul)
-_LOWEST = -1e38
-"""What is added to a hidden score, at least: attention's shader begins its maxima at -3e38, and a row of padding alone
-has one. Any score beside it is lost in rounding, as beside the lowest float32 that masks have."""
 Number = Node | float
 """A float32 tensor, or what all elements are."""
 
@@ -92,7 +89,7 @@ def _number(node: Node, tokens: Node, numbers: dict[Node, Number]) -> Number | N
     def float32(value: Node | float) -> Number:
         if value is tokens:
             return call(node.graph, aten._to_copy.default, tokens, dtype=torch.float32)
-        return numbers[value] if isinstance(value, Node) else max(float(value), _LOWEST)
+        return numbers[value] if isinstance(value, Node) else float(value)
 
     if is_call(node, *_CONVERSIONS):
         return float32(given[0])

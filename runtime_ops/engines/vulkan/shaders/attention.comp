@@ -23,7 +23,7 @@ void main() {
     sums[i] = 0.0;
   }
   if (thread < TILE) {
-    most[thread] = -3.0e38;
+    most[thread] = LOWEST;
     total[thread] = 0.0;
   }
   const uvec2 tiles = key_tiles(query0);
@@ -38,7 +38,7 @@ void main() {
     }
     barrier();
     // Four threads a query.
-    float greatest = -3.0e38;
+    float greatest = LOWEST;
     for (uint j = lane; j < TILE; j += 4u) {
       greatest = sees(query0 + row, key0 + j) ? max(greatest, shares[row][j]) : greatest;
     }

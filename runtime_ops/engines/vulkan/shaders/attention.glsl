@@ -5,6 +5,8 @@
 #include "math.glsl"
 
 const uint TILE = 32, DEPTH = 16, SLICE = 64, THREADS = 128;
+// float32's, with which masks hide scores: a row of hidden ones alone has none above it.
+const float LOWEST = -3.402823466e38;
 layout(local_size_x = 128) in;
 
 layout(push_constant) uniform Sizes {
