@@ -44,7 +44,7 @@ def compare(bundle: Path) -> dict[str, Any]:
     return engine_parity.compare(bundle, "vulkan", 4)
 
 
-@pytest.mark.parametrize(("name", "weights"), slow_after(3, CASES))
+@pytest.mark.parametrize(("name", "weights"), slow_after(2, CASES))
 def test_mebp(compiler: Compiler, name: str, weights: str) -> None:
     """Every tensor of every adapter against autograd in float64: fp16 has 11 bits, and is seen."""
     report = compare(compiler.bundle(name, "mebp", TARGET, **{**HALF, "weights": weights}))
@@ -114,6 +114,7 @@ def times(named: str, factor: float) -> Callable[[torch.nn.Module], None]:
     return alter
 
 
+@pytest.mark.slow
 def test_gradients_that_grow_beyond_fp16_between_calls(compiler: Compiler, tmp_path: Path) -> None:
     """By 2^13, and shrink again: the layer runs again with smaller ones."""
 

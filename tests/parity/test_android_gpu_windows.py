@@ -29,7 +29,7 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
 """Models, bytes of a window, of which the head's matrix takes three, and settings."""
 
 
-@pytest.mark.parametrize(("name", "size", "settings"), slow_after(2, CASES))
+@pytest.mark.parametrize(("name", "size", "settings"), slow_after(1, CASES))
 def test_steps_over_a_head_in_three_windows(
     compiler: Compiler,
     name: str,

@@ -81,6 +81,7 @@ def test_the_page_says_what_is_between_arms(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "any.json").read_text()) == json.loads(json.dumps(result))
 
 
+@pytest.mark.slow
 def test_runs_of_an_earlier_result_are_not_done_again(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
