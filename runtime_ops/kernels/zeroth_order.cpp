@@ -1,6 +1,7 @@
 #include "zeroth_order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "half.h"
@@ -21,6 +22,28 @@ void for_pieces(size_t first, size_t n, Body body) {
   }
 }
 
+bool all_zero(const float* gradients, size_t q) {
+  return std::all_of(gradients, gradients + q, [](float g) { return g == 0.0f; });
+}
+
+// sum = sum_j gradients[j] * z(step, j) of a block, j ascending.
+void sum_directions(const float* gradients, size_t q, uint64_t seed, uint32_t step, uint32_t tensor_id, uint32_t block,
+                    rng::NoiseBlocks noise_blocks, float* sum) {
+  float z[kElements];
+  // The sum starts with the first product and not with 0 + product, which would lose the sign of zero.
+  noise_blocks(Stream{seed, tensor_id, 0, step}, block, z);
+  for (size_t i = 0; i < kElements; ++i) {
+    sum[i] = gradients[0] * z[i];
+  }
+  for (size_t j = 1; j < q; ++j) {
+    noise_blocks(Stream{seed, tensor_id, static_cast<uint32_t>(j), step}, block, z);
+    const float g = gradients[j];
+    for (size_t i = 0; i < kElements; ++i) {
+      sum[i] = sum[i] + g * z[i];
+    }
+  }
+}
+
 // zo_update of elements that moved(element, by how much) takes and gives.
 template <typename T, typename Moved>
 bool update(const T* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
@@ -28,7 +51,7 @@ bool update(const T* master, size_t n, const float* gradients, size_t q, float l
   if (q == 0) {
     return false;
   }
-  if (std::all_of(gradients, gradients + q, [](float g) { return g == 0.0f; })) {
+  if (all_zero(gradients, q)) {
     // A copy, not arithmetic: x - 0 would turn a signalling NaN or depend on lr being finite.
     if (n > 0) {
       std::memmove(out, master, n * sizeof(T));
@@ -40,20 +63,8 @@ bool update(const T* master, size_t n, const float* gradients, size_t q, float l
   }
   const float scale = lr / static_cast<float>(q);
   for_pieces(first, n, [&](uint32_t block, size_t begin, size_t count) {
-    float z[kElements];
     float sum[kElements];
-    // The sum starts with the first product and not with 0 + product, which would lose the sign of zero.
-    noise_blocks(Stream{seed, tensor_id, 0, step - 1}, block, z);
-    for (size_t i = 0; i < kElements; ++i) {
-      sum[i] = gradients[0] * z[i];
-    }
-    for (size_t j = 1; j < q; ++j) {
-      noise_blocks(Stream{seed, tensor_id, static_cast<uint32_t>(j), step - 1}, block, z);
-      const float g = gradients[j];
-      for (size_t i = 0; i < kElements; ++i) {
-        sum[i] = sum[i] + g * z[i];
-      }
-    }
+    sum_directions(gradients, q, seed, step - 1, tensor_id, block, noise_blocks, sum);
     for (size_t i = 0; i < count; ++i) {
       out[begin + i] = moved(master[begin + i], scale * sum[i]);
     }
@@ -73,6 +84,42 @@ bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, si
                     uint32_t step, uint32_t tensor_id, uint16_t* out, rng::NoiseBlocks noise_blocks, size_t first) {
   return update(master, n, gradients, q, lr, seed, step, tensor_id, out, noise_blocks, first,
                 [](uint16_t master, float move) { return float_to_half(half_to_float(master) - move); });
+}
+
+bool zo_update_moments(const float* master, size_t n, const Moments& moments, uint32_t tensor_id, float* out,
+                       rng::NoiseBlocks noise_blocks, size_t first) {
+  const MomentStep* const end = moments.steps + moments.count;
+  if (moments.q == 0 || moments.count == 0) {
+    return false;
+  }
+  if (std::all_of(moments.steps, end, [&](const MomentStep& step) { return all_zero(step.gradients, moments.q); })) {
+    if (n > 0) {
+      std::memmove(out, master, n * sizeof(float));
+    }
+    return true;
+  }
+  for_pieces(first, n, [&](uint32_t block, size_t begin, size_t count) {
+    float sum[kElements];
+    float m[kElements];
+    float v[kElements];
+    for (const MomentStep* step = moments.steps; step != end; ++step) {
+      sum_directions(step->gradients, moments.q, moments.seed, step->step, tensor_id, block, noise_blocks, sum);
+      const bool starts = step == moments.steps;
+      for (size_t i = 0; i < kElements; ++i) {
+        const float square = step->second * (sum[i] * sum[i]);
+        const float part = step->first * sum[i];
+        m[i] = starts ? part : m[i] + part;
+        v[i] = starts ? square : v[i] + square;
+      }
+    }
+    for (size_t i = 0; i < kElements && moments.divided; ++i) {
+      m[i] = m[i] / (std::sqrt(v[i]) + kMomentEpsilon);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      out[begin + i] = master[begin + i] - moments.rate * m[i];
+    }
+  });
+  return true;
 }
 
 void zo_perturb(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id, uint32_t q,

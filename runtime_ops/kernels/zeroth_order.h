@@ -30,6 +30,37 @@ bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, si
                     uint32_t step, uint32_t tensor_id, uint16_t* out,
                     rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks, size_t first = 0);
 
+// A step whose gradients count in a moment.
+struct MomentStep {
+  const float* gradients;  // one for each query
+  uint32_t step;           // that they were computed in
+  float first;             // its weight in the first moment
+  float second;            // and in the second
+};
+
+struct Moments {
+  const MomentStep* steps;
+  size_t count;
+  size_t q;
+  float rate;
+  bool divided;  // whether the first moment is divided by the root of the second
+  uint64_t seed;
+};
+
+// What is added to the root of the second moment.
+inline constexpr float kMomentEpsilon = 1e-8f;
+
+// out = master - rate * move, where move is m, or m / (sqrt(v) + kMomentEpsilon) with `divided`. With G_i = sum_j
+// gradients_i[j] * z(step_i, j), j ascending,
+//   m = sum_i first_i * G_i,  v = sum_i second_i * (G_i * G_i),  i in the order of `steps`.
+// No moment is kept: they are made of the noise of all these steps, for kElements elements at a time.
+//
+// master, out: n floats; they may be the same array, and must not overlap otherwise. If all gradients are zero out becomes
+// a copy of master. With one step of weight 1 and the rate lr/q these are the bits of zo_update.
+// Returns false, with nothing written, where q or the number of steps is 0.
+bool zo_update_moments(const float* master, size_t n, const Moments& moments, uint32_t tensor_id, float* out,
+                       rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks, size_t first = 0);
+
 // out (2q, n), row-major: copy 2i = master + eps * z(step, i), copy 2i+1 = master - eps * z(step, i).
 // master and out must not overlap.
 void zo_perturb(const float* master, size_t n, float eps, uint64_t seed, uint32_t step, uint32_t tensor_id, uint32_t q,

@@ -245,11 +245,10 @@ Status Session::read_slot(size_t slot, int32_t which, SlotForm form, void* value
     return {};
   }
   const SlotSpec& spec = slots_->spec(slot);
-  const Record* record = pending();
-  const bool finish = which == ZO_SLOT_FINISHED && record != nullptr && slots_->trainable(slot);
+  const bool finish = which == ZO_SLOT_FINISHED && !pending().empty() && slots_->trainable(slot);
   if (finish) {
     // Between steps the next values are free.
-    ZO_TRY(trainer_->apply(*record, run_.seed, spec, slots_->current(slot), slots_->next(slot)));
+    ZO_TRY(trainer_->apply(pending(), run_.seed, spec, slots_->current(slot), slots_->next(slot)));
   }
   pass_values(spec, form, finish ? slots_->next(slot) : slots_->current(slot), values);
   return {};
@@ -321,7 +320,7 @@ Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* 
   void* room = slots_->next(slot);  // free between steps
   std::memcpy(room, initial, spec.bytes());
   for (uint64_t i = 0; i < updates; ++i) {
-    ZO_TRY(trainer_->apply(records_[i], run_.seed, spec, room, room));
+    ZO_TRY(trainer_->apply(history(i + 1), run_.seed, spec, room, room));
   }
   pass_values(spec, form, room, values);
   return {};

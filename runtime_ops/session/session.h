@@ -226,7 +226,9 @@ class Session {
   Status diverged(const Divergence& divergence);
   // Shows the guard the steps that are in the log.
   void watch_again();
-  const Record* pending() const { return records_.size() > applied_ ? &records_.back() : nullptr; }
+  // The first `updates` records, of which the last is to be applied.
+  History history(uint64_t updates) const { return {records_.data(), updates}; }
+  History pending() const { return records_.size() > applied_ ? history(records_.size()) : History(); }
   // Whether the update of a step is applied by the next one, and can be repeated from its record.
   bool deferred() const { return trainer_->queries() > 0; }
   // Whether the slots' copies lie in a mapped file, made when they are first needed: those of first-order methods, and

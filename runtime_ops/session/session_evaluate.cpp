@@ -107,13 +107,12 @@ Status Session::know_reference(const std::vector<const Dataset*>& datasets, cons
 // --- Evaluation ---------------------------------------------------------------------------------------------------------
 
 Result<StateValues> Session::finished() {
-  const Record* record = pending();
-  for (size_t i = 0; record != nullptr && i < slots_->size(); ++i) {
+  const bool next = !pending().empty();
+  for (size_t i = 0; next && i < slots_->size(); ++i) {
     if (slots_->trainable(i)) {
-      ZO_TRY(trainer_->apply(*record, run_.seed, slots_->spec(i), slots_->current(i), slots_->next(i)));
+      ZO_TRY(trainer_->apply(pending(), run_.seed, slots_->spec(i), slots_->current(i), slots_->next(i)));
     }
   }
-  const bool next = record != nullptr;
   return StateValues([this, next](size_t slot) -> const void* {
     return next && slots_->trainable(slot) ? slots_->next(slot) : slots_->current(slot);
   });

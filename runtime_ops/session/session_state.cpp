@@ -198,7 +198,7 @@ Status Session::replay(uint64_t from, uint64_t to) {
   for (uint64_t i = from; i < to; ++i) {
     for (size_t slot = 0; slot < slots_->size(); ++slot) {
       if (slots_->trainable(slot)) {
-        ZO_TRY(trainer_->apply(records_[i], run_.seed, slots_->spec(slot), slots_->current(slot),
+        ZO_TRY(trainer_->apply(history(i + 1), run_.seed, slots_->spec(slot), slots_->current(slot),
                                slots_->mutable_current(slot)));
       }
     }

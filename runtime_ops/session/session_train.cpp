@@ -194,7 +194,8 @@ uint64_t Session::steps_of_a_snapshot() const {
   for (const SlotSpec& slot : manifest_.slots) {
     values += slot.role == "trainable" ? slot.trained_values() : 0;
   }
-  return snapshot_every(values * queries());
+  // An update draws the noise of every step that counts in it.
+  return snapshot_every(values * queries() * manifest_.step.update.horizon);
 }
 
 // --- Training, and what is found meanwhile on held-out examples (docs/session.md, "Validation") -------------------------
@@ -366,17 +367,16 @@ Status Session::follow(std::vector<Record> records) {
   ZO_TRY(prepare_step());
   const uint64_t every = steps_of_a_snapshot();
   for (Record& record : records) {
-    if (const Record* last = pending()) {
-      for (size_t slot = 0; slot < slots_->size(); ++slot) {
-        if (slots_->trainable(slot)) {
-          ZO_TRY(trainer_->apply(*last, run_.seed, slots_->spec(slot), slots_->current(slot), slots_->next(slot)));
-        }
+    const History last = pending();
+    for (size_t slot = 0; !last.empty() && slot < slots_->size(); ++slot) {
+      if (slots_->trainable(slot)) {
+        ZO_TRY(trainer_->apply(last, run_.seed, slots_->spec(slot), slots_->current(slot), slots_->next(slot)));
       }
     }
     if (state_) {
       ZO_TRY(state_->append(record));
     }
-    if (pending() != nullptr) {
+    if (!last.empty()) {
       slots_->copies().set_next_steps(records_.size());
       slots_->advance();
     }

@@ -1,5 +1,5 @@
-// Prints the nanoseconds that one normal costs, alone and in the kernels, and one level by tables of 2^t entries, with
-// each variant that runs here. The least of many runs, as others may use the machine.
+// Prints the nanoseconds that one normal costs, alone and in the kernels, of which `adam` draws those of ten steps; and one
+// level by tables of 2^t entries, with each variant that runs here. The least of many runs, as others may use the machine.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -16,6 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kElements = 9216;  // a slot of SmolLM2-135M: 576 x 16
 constexpr uint32_t kQueries = 4;
+constexpr size_t kHorizon = 10;
 constexpr int kRuns = 200;
 constexpr uint32_t kTables[] = {3, 6, 10};
 
@@ -37,7 +38,11 @@ int main() {
   const std::vector<float> master(kElements, 0.5f);
   const std::vector<float> gradients(kQueries, 0.25f);
   std::vector<float> out(2 * kQueries * kElements);
-  std::printf("%-8s %8s %8s %8s   ns a normal\n", "variant", "normals", "update", "perturb");
+  std::vector<kernels::MomentStep> steps;
+  for (uint32_t step = 0; step < kHorizon; ++step) {
+    steps.push_back({gradients.data(), step, 0.1f, 0.1f});
+  }
+  std::printf("%-8s %8s %8s %8s %8s   ns a normal\n", "variant", "normals", "update", "adam", "perturb");
   for (const rng::Variant& variant : rng::variants()) {
     if (!variant.runs_here) {
       std::printf("%-8s does not run here\n", variant.name);
@@ -49,11 +54,16 @@ int main() {
     const double update = least_nanoseconds([&](uint32_t step) {
       kernels::zo_update(master.data(), kElements, gradients.data(), kQueries, 0.1f, 7, step, 1, out.data(), make);
     });
+    const double adam = least_nanoseconds([&](uint32_t) {
+      kernels::zo_update_moments(master.data(), kElements, {steps.data(), kHorizon, kQueries, 0.1f, true, 7}, 1,
+                                 out.data(), make);
+    });
     const double perturb = least_nanoseconds([&](uint32_t step) {
       kernels::zo_perturb(master.data(), kElements, 1e-3f, 7, step, 1, kQueries, out.data(), make);
     });
-    std::printf("%-8s %8.2f %8.2f %8.2f%s\n", variant.name, alone / kElements, update / (kElements * kQueries),
-                perturb / (kElements * kQueries), &variant == &rng::fastest() ? "   chosen" : "");
+    std::printf("%-8s %8.2f %8.2f %8.2f %8.2f%s\n", variant.name, alone / kElements, update / (kElements * kQueries),
+                adam / (kElements * kQueries * kHorizon), perturb / (kElements * kQueries),
+                &variant == &rng::fastest() ? "   chosen" : "");
   }
   std::printf("\n%-8s", "variant");
   for (const uint32_t log2_size : kTables) {

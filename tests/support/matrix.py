@@ -23,7 +23,7 @@ BEGIN, END = "<!-- methods x targets -->\n", "\n<!-- end -->"
 
 METHODS: dict[str, tuple[dict[str, str], ...]] = {
     "mebp": ({},),
-    "prge": ({}, {"split": "layers"}),
+    "prge": ({}, {"split": "layers"}, {"split": "layers", "optimizer": "adam"}),
     "mezo": ({}, {"split": "layers"}, {"train": "full"}),
     "fzoo": ({}, {"split": "layers"}),
     "spzo": ({}, {"train": "full"}),

@@ -100,6 +100,9 @@ class Case:
     perturbations: str | None = None
     optimizer: str | None = None
     momentum: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    horizon: int | None = None
     weight_decay: float | None = None
     clip: float | None = None
     checkpoint_every: int | None = None
@@ -152,6 +155,7 @@ _SAME_NAME = (
         "train",
         "optimizer",
     ),
+    *("beta1", "beta2", "horizon"),
     *("perturbations", "momentum", "weight_decay", "clip", "checkpoint_every", "estimator"),
     "update",
     *("activation_bits", "perturbation_bits", "outliers", "datatypes"),
@@ -206,6 +210,8 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         found["dropout"] = draw(st.sampled_from([None, None, 0.2]))
     if target == "android-gpu" and "split" in found and method != "spzo":
         found["split"] = "layers"  # it has no programs of the whole model
+    if method in ("prge", "mezo", "fzoo") and found["split"] == "layers":
+        found |= draw(_MOMENTS)
     if method == "quzo":
         found["weights"] = draw(st.sampled_from(["int8", "int4"]))
     elif found.get("train") == "full":
@@ -274,6 +280,17 @@ def _in_layers_where_full(found: dict[str, Any]) -> dict[str, Any]:
 
 _QUERIES = st.sampled_from([1, 2, 3, 4, 8])
 _EPS = st.sampled_from([None, 0.1])
+_MOMENTS = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {
+            "optimizer": st.sampled_from(["momentum", "adam"]),
+            "beta1": st.sampled_from([None, 0.0, 0.5]),
+            "beta2": st.sampled_from([None, 0.0, 0.999]),
+            "horizon": st.sampled_from([None, 1, 2]),
+        }
+    ),
+)
 _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "prge": st.fixed_dictionaries(
         {"queries": _QUERIES, "split": st.sampled_from([None, None, "layers"]), "eps": _EPS}

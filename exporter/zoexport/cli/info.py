@@ -167,7 +167,14 @@ def _step(plan: Mapping[str, Any]) -> str:
         directions = "direction" if level["directions"] == 1 else "directions"
         along = f"{level['directions']} {noise} {directions}"
         levels.append(f"{along}, {level['difference']} differences over their {divisor}")
-    return "; for each side ".join(levels)
+    return "; for each side ".join(levels) + _update(plan.get("update"))
+
+
+def _update(rule: Mapping[str, Any] | None) -> str:
+    if rule is None:
+        return ""
+    betas = " and ".join(f"{rule[key]:g}" for key in ("beta1", "beta2") if key in rule)
+    return f"; {rule['rule']} of {rule['horizon']} steps, {betas}"
 
 
 @click.command()

@@ -21,6 +21,31 @@ Divisor = Literal["distance", "deviation"]
 """What a difference of two losses is divided by: how far apart their probes are, or the losses' standard deviation."""
 
 
+Rule = Literal["momentum", "adam"]
+"""What an update moves values by, where that is more than the gradient of its step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateRule:
+    """Moments of the last steps' gradients, made again from the log in each update (docs/adam-from-the-log.md).
+
+    Attributes:
+        rule: ``momentum``, by the first moment; ``adam``, by that over the root of the second.
+        horizon: steps whose gradients count.
+        beta1: by how much a gradient counts less in the first moment for each step that it is old.
+        beta2: of the second one; None with ``momentum``.
+    """
+
+    rule: Rule
+    horizon: int
+    beta1: float
+    beta2: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The rule as the manifest states it."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+
+
 @dataclasses.dataclass(frozen=True)
 class ProbeLevel:
     """One group's directions.
@@ -43,12 +68,16 @@ class ProbeLevel:
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """The levels, the outermost first, how many copies are computed at once, and what gradients are made of."""
+    """The levels, the outermost first, how many copies are computed at once, and what gradients are made of.
+
+    ``update`` is None where values move by the gradient of one step.
+    """
 
     levels: tuple[ProbeLevel, ...]
     copies: Copies = "one"
     noise: Noise = "normal"
     divisor: Divisor = "distance"
+    update: UpdateRule | None = None
 
     def runs(self, stage: int) -> int:
         """How often a stage runs in one call of a step (FedSPZO, equation 9)."""
@@ -66,6 +95,7 @@ class StepPlan:
             "copies": self.copies,
             "noise": self.noise,
             "divisor": self.divisor,
+            **({} if self.update is None else {"update": self.update.as_dict()}),
         }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import differences_of
 from zoexport.federated import models
-from zoexport.federated.terms import ALGORITHMS, Terms
+from zoexport.federated.terms import ALGORITHMS, SCALARS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
 from zoexport.session import Session, no_programs
 from zoexport.session.examples import reading
@@ -32,7 +32,8 @@ def terms_of(
         settings: of ``train --set``; ``seed`` is the base of all seeds, and a schedule must be constant.
 
     Raises:
-        ConfigError: settings that cannot be used, or a bundle whose values have no mean.
+        ConfigError: settings that cannot be used, a bundle whose values have no mean, or an algorithm that its updates
+            do not go with.
     """
     if settings.get("lr_schedule", "constant") != "constant":
         raise ConfigError(
@@ -68,6 +69,7 @@ def terms_of(
         models.trained_slots(session)
         scalars = session.info.queries
         name = chosen_algorithm(algorithm, first_order=scalars == 0)
+        _check_rule(name, manifest)
         difference = ALGORITHMS[name].difference
         if "difference" not in given and difference not in (None, differences_of(manifest)):
             if "difference" not in manifest["settings"]:
@@ -91,4 +93,20 @@ def terms_of(
             batch=run.batch,
             accumulate=run.accumulate,
             difference=run.difference,
+        )
+
+
+def _check_rule(name: str, manifest: Mapping[str, Any]) -> None:
+    """Adam's updates are not linear in the scalars of a step.
+
+    Raises:
+        ConfigError: an algorithm that averages scalars, and shortens an update by making them smaller.
+    """
+    rule = manifest.get("step", {}).get("update", {}).get("rule")
+    if rule == "adam" and ALGORITHMS[name].averages == SCALARS:
+        raise ConfigError(
+            f"--algorithm {name}",
+            found="a bundle with optimizer=adam, whose step is as long whatever the size of its scalars",
+            expected="an algorithm that averages models, or a bundle with optimizer=sgd or momentum",
+            fix="Pass --algorithm replay, or compile the bundle without optimizer=adam.",
         )

@@ -1,5 +1,8 @@
 """Zeroth-order LoRA-FA in programs of the whole model or of single layers: settings, and the passes of the first.
 
+Programs of the whole model apply updates themselves, of one step's gradients; with programs of layers the session does,
+and it can also take those of the steps before (docs/adam-from-the-log.md).
+
 Passes are imported where they are used: training looks a method's settings up without torch.
 """
 
@@ -7,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from zoexport.core.config import setting
 from zoexport.core.settings import LoraSettings
-from zoexport.core.types import Pass
+from zoexport.core.step_plan import Rule, UpdateRule
+from zoexport.core.types import Pass, Problem
 from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
@@ -34,11 +38,51 @@ class WholeOrLayers(LoraSettings):
         choices=("whole", "layers"),
         help="one program, or one for each distinct layer over mapped weights",
     )
+    optimizer: str = setting(
+        "sgd",
+        choices=("sgd", "momentum", "adam"),
+        help="the update rule; momentum and adam take split=layers",
+    )
+    beta1: float = setting(
+        0.9,
+        at_least=0,
+        below=1,
+        help="of momentum and adam: what a gradient counts of one a step younger",
+    )
+    beta2: float = setting(
+        0.99,
+        at_least=0,
+        below=1,
+        help="of adam: what a gradient's square counts of one a step younger",
+    )
+    horizon: int = setting(
+        10,
+        at_least=1,
+        below=1001,
+        help="of momentum and adam: steps whose gradients count in an update",
+    )
 
     @property
     def staged(self) -> bool:
         """As the setting says."""
         return self.split == "layers"
+
+    @property
+    def update(self) -> UpdateRule | None:
+        """The rule of an update; None of one that is made of its own step's gradients."""
+        if self.optimizer == "sgd":
+            return None
+        beta2 = self.beta2 if self.optimizer == "adam" else None
+        return UpdateRule(cast(Rule, self.optimizer), self.horizon, self.beta1, beta2)
+
+    def problems(self) -> list[Problem]:
+        """Moments in programs that apply updates themselves."""
+        found = super().problems()
+        if self.update is None or self.staged:
+            return found
+        where = f"setting optimizer={self.optimizer}"
+        reason = f"the program of a whole model (split={self.split}) applies one step's gradients, and keeps no others"
+        return [*found, Problem(where, reason, "Add split=layers, or leave optimizer out.")]
 
 
 def whole_passes(

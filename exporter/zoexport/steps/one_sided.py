@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan
+from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan, UpdateRule
 from zoexport.core.types import Pass, TrainingGraph
 
 
-def one_sided(queries: int, copies: Copies) -> Pass:
-    """The plan of ``queries`` directions beside one probe without a move; see :class:`StepPlan` for ``copies``."""
-    plan = StepPlan((ProbeLevel(0, queries, "forward"),), copies, "rademacher", "deviation")
+def one_sided(queries: int, copies: Copies, update: UpdateRule | None = None) -> Pass:
+    """The plan of ``queries`` directions beside one probe without a move; see :class:`StepPlan` for the others."""
+    level = ProbeLevel(0, queries, "forward")
+    plan = StepPlan((level,), copies, "rademacher", "deviation", update)
 
     def state(graph: TrainingGraph) -> TrainingGraph:
         graph.step = plan

@@ -247,8 +247,10 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   if (settings.has("optimizer")) {
     manifest.optimizer = settings.member("optimizer").text();
-    if (manifest.optimizer != "adamw" && manifest.optimizer != "sgd") {
-      settings.member("optimizer").problem("adamw or sgd");
+    const std::string& name = manifest.optimizer;
+    const bool of_log = root.has("step") && (name == "momentum" || name == "adam");  // `step` has the rule
+    if (name != "adamw" && name != "sgd" && !of_log) {
+      settings.member("optimizer").problem("adamw or sgd; momentum or adam beside step");
     }
   }
   for (const auto& [name, entry] : root.member("files").entries()) {

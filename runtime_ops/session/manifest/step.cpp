@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kMostDirections = 1 << 15;
 constexpr uint64_t kMostScalars = 1 << 24;
+constexpr int64_t kLongestHorizon = 1000;
 
 // Directions of any level, and losses, of a step: numbers that fit what holds them.
 bool is_small(const StepPlan& plan) {
@@ -32,6 +33,27 @@ ProbeLevel read_level(const JsonNode& node, int64_t least, int64_t stages) {
   return level;
 }
 
+double read_beta(const JsonNode& node) {
+  const double beta = node.number();
+  if (!(beta >= 0 && beta < 1)) {
+    node.problem("a number from 0 to below 1");
+  }
+  return beta;
+}
+
+UpdateRule read_update(const JsonNode& node) {
+  UpdateRule update;
+  if (!update_from_text(node.member("rule").text(), update.kind)) {
+    node.member("rule").problem("momentum or adam");
+  }
+  update.horizon = static_cast<uint32_t>(node.member("horizon").integer(1, kLongestHorizon));
+  update.beta1 = read_beta(node.member("beta1"));
+  if (update.kind == UpdateKind::kAdam) {
+    update.beta2 = read_beta(node.member("beta2"));
+  }
+  return update;
+}
+
 StepPlan read_plan(const JsonNode& node, int64_t stages) {
   StepPlan plan;
   int64_t least = 0;
@@ -50,6 +72,9 @@ StepPlan read_plan(const JsonNode& node, int64_t stages) {
   }
   if (node.has("divisor") && !divisor_from_text(node.member("divisor").text(), plan.divisor)) {
     node.member("divisor").problem("distance or deviation");
+  }
+  if (node.has("update")) {
+    plan.update = read_update(node.member("update"));
   }
   return plan;
 }
@@ -125,6 +150,15 @@ void check_step(const Manifest& manifest, JsonProblems& problems) {
       (plan.levels.size() != 1 || !forward || plan.levels[0].directions < 2 || plan.copies == Copies::kOne)) {
     problems.add("step.divisor", "deviation, of other losses",
                  "one level with forward differences, two directions or more, and copies that are computed together");
+  }
+  if (plan.update.kind != UpdateKind::kSgd) {
+    const bool floats = std::all_of(manifest.slots.begin(), manifest.slots.end(), [](const SlotSpec& slot) {
+      return slot.role != "trainable" || slot.dtype == ZO_FLOAT32;
+    });
+    if (manifest.whole() || manifest.program("update") != nullptr || !floats) {
+      problems.add("step.update", "a rule of several steps, where programs update or slots are no float32",
+                   "one step's gradients, or float32 slots that the session updates");
+    }
   }
   if (manifest.whole()) {
     if (plan.levels.size() > 1 || plan.copies == Copies::kStage) {

@@ -108,4 +108,9 @@ bool divisor_from_text(const std::string& text, Divisor& divisor) {
   return text == "distance" || text == "deviation";
 }
 
+bool update_from_text(const std::string& text, UpdateKind& kind) {
+  kind = text == "adam" ? UpdateKind::kAdam : UpdateKind::kMomentum;
+  return text == "momentum" || text == "adam";
+}
+
 }  // namespace zoexport

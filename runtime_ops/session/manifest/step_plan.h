@@ -37,6 +37,21 @@ enum class Divisor {
   kDeviation  // the standard deviation of the losses of all moves (FZOO); of one level with forward differences
 };
 
+// What an update moves values by.
+enum class UpdateKind {
+  kSgd,       // the gradient of its step
+  kMomentum,  // an average of the last steps' gradients
+  kAdam       // that average, over the root of the average of their squares
+};
+
+// How the gradients of a step are applied (docs/adam-from-the-log.md).
+struct UpdateRule {
+  UpdateKind kind = UpdateKind::kSgd;
+  double beta1 = 0;      // by how much a gradient counts less for each step that it is old
+  double beta2 = 0;      // and its square
+  uint32_t horizon = 1;  // steps whose gradients count
+};
+
 // Where a probe of a level goes.
 struct ProbeMove {
   uint32_t query = 0;  // the direction's number among all of the level in a step
@@ -48,6 +63,7 @@ struct StepPlan {
   Copies copies = Copies::kOne;
   rng::Noise noise = rng::Noise::kNormal;
   Divisor divisor = Divisor::kDistance;
+  UpdateRule update;
 
   bool probes_loss() const { return !levels.empty(); }
   // How often a level goes through its probes in a step.
@@ -70,9 +86,11 @@ struct StepPlan {
   size_t level_of(size_t stage) const;
 };
 
-// The words of the manifest: one, stage, call; normal, rademacher; distance, deviation. False for another one.
+// The words of the manifest: one, stage, call; normal, rademacher; distance, deviation; momentum, adam. False for another
+// one.
 bool copies_from_text(const std::string& text, Copies& copies);
 bool noise_from_text(const std::string& text, rng::Noise& noise);
 bool divisor_from_text(const std::string& text, Divisor& divisor);
+bool update_from_text(const std::string& text, UpdateKind& kind);
 
 }  // namespace zoexport

@@ -110,9 +110,10 @@ class FirstOrderTrainer : public Trainer {
     return output;
   }
 
-  Status apply(const Record& record, uint64_t, const SlotSpec&, const void*, void*) override {
-    return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(record.step), "a step of a first-order method",
-                   "one that can be repeated from its record", "Read a snapshot of the state instead."};
+  Status apply(const History& history, uint64_t, const SlotSpec&, const void*, void*) override {
+    return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(history.last().step),
+                   "a step of a first-order method", "one that can be repeated from its record",
+                   "Read a snapshot of the state instead."};
   }
 
   const float* gradient(size_t slot) const override { return complete_ ? sums_.sum(slot) : nullptr; }

@@ -9,16 +9,17 @@ class FlatProber : public Prober {
   explicit FlatProber(std::unique_ptr<StageScorer> scorer) : scorer_(std::move(scorer)) {}
 
   CallLimits limits() const override { return scorer_->limits(); }
-  bool updates() const override { return true; }
+  bool updates() const override { return scorer_->updates(); }
 
   Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool first, Slots& slots,
              std::vector<CandidateScores>& scores) override {
     CallScalars scalars;
     scalars.seed = input.run.seed;
     scalars.step = input.step;
-    if (first && input.pending != nullptr) {
-      scalars.gradients = &input.pending->gradients;
-      scalars.learning_rate = input.pending->lr;
+    first = first && updates();
+    if (first && !input.pending.empty()) {
+      scalars.gradients = &input.pending.last().gradients;
+      scalars.learning_rate = input.pending.last().lr;
     }
     const uint32_t copies = scorer_->copies();
     for (uint32_t probe = 0; probe < plan.evaluations(); probe += copies) {
@@ -26,7 +27,7 @@ class FlatProber : public Prober {
       scalars.query = move.query;
       scalars.sign = move.side < 0 ? -1.0f : 1.0f;
       scalars.epsilon = copies == 1 && move.side == 0 ? 0.0f : static_cast<float>(input.run.eps);
-      // The first call applies the pending update; the others start from its result.
+      // The first call may apply the pending update; the others start from its result.
       const auto state = [&](size_t slot) -> const void* {
         return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
       };

@@ -15,8 +15,8 @@ class Prober {
   virtual ~Prober() = default;
   // The size of its calls.
   virtual CallLimits limits() const = 0;
-  // Whether the first call of a step makes the slots' next values, with the pending update applied. Else they are made
-  // before it.
+  // Whether the first call of a step makes the slots' next values, with the pending update applied, as programs do that
+  // apply updates. Else they are made before it.
   virtual bool updates() const = 0;
   // Scores a call under every probe of `plan`; scores[p] is that of its loss number p. `first`: whether it is the first
   // call of the step.

@@ -49,6 +49,18 @@ bool SlotUpdates::apply(const SlotSpec& slot, const SlotUpdate& update, const vo
              : run(kernels::zo_update, static_cast<const float*>(in), static_cast<float*>(out));
 }
 
+bool SlotUpdates::apply(const SlotSpec& slot, const kernels::Moments& moments, const void* in, void* out) const {
+  const auto* const from = static_cast<const float*>(in);
+  auto* const to = static_cast<float*>(out);
+  std::atomic<bool> done{true};
+  in_pieces(slot.elements, [&](size_t begin, size_t end) {
+    if (!kernels::zo_update_moments(from + begin, end - begin, moments, slot.tensor_id, to + begin, blocks_, begin)) {
+      done = false;
+    }
+  });
+  return done;
+}
+
 bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update, const uint8_t* in,
                                  uint8_t* out) const {
   const size_t table = slots_->find(grid_->table);

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "engines/engine.h"
+#include "kernels/zeroth_order.h"
 #include "session/state/slots.h"
 
 namespace zoexport {
@@ -36,6 +37,8 @@ class SlotUpdates {
   // out = in with the update applied; `out` may be `in`. A copy where every gradient is zero. False, with nothing
   // written, without gradients or where some are of a step before the first.
   bool apply(const SlotSpec& slot, const SlotUpdate& update, const void* in, void* out) const;
+  // Likewise of a float32 slot, by moments of several steps' gradients.
+  bool apply(const SlotSpec& slot, const kernels::Moments& moments, const void* in, void* out) const;
 
  private:
   bool apply_integers(const SlotSpec& slot, const SlotUpdate& update, const uint8_t* in, uint8_t* out) const;

@@ -37,9 +37,13 @@ Result<StateValues> StageScorer::perturbed(size_t stage, uint32_t copy, const Ca
 
 Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state,
                         bool next) {
-  const bool updated = next && update_;
+  const bool updated = next && !stages_.manifest().whole();
   if (updated) {
-    ZO_TRY(update_->run(scalars, state, slots));
+    StageValues values;
+    values.scalars = &scalars;
+    values.state = &state;
+    values.next_state = &slots;
+    ZO_TRY(stages_.update(values));
   }
   const StateValues master = [&](size_t slot) -> const void* {
     return updated && slots.trainable(slot) ? slots.next(slot) : state(slot);

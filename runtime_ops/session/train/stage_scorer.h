@@ -9,24 +9,23 @@
 #include "session/programs/head.h"
 #include "session/programs/stages.h"
 #include "session/train/perturbed_slots.h"
-#include "session/train/update_runner.h"
 
 namespace zoexport {
 
 class StageScorer {
  public:
   // Scores the model as it is. `stages` outlives this object.
-  explicit StageScorer(Stages& stages) : StageScorer(stages, std::nullopt, std::nullopt) {}
+  explicit StageScorer(Stages& stages) : StageScorer(stages, std::nullopt) {}
   // Scores perturbed copies, of which each is a probe of the manifest's plan; of `kOne`, the one along the scalars' query and
-  // sign. `update` runs before a call that is the next step's first; there is none where the programs
-  // of the call give the next values themselves.
-  StageScorer(Stages& stages, Copies copies, std::optional<UpdateRunner> update)
-      : StageScorer(stages, std::optional(copies), std::move(update)) {}
+  // sign.
+  StageScorer(Stages& stages, Copies copies) : StageScorer(stages, std::optional(copies)) {}
 
   CallLimits limits() const;
   // Copies of the model that one call scores.
   uint32_t copies() const;
-  // `next`: whether the slots' next values become those of `state` with the scalars' gradients applied. Afterwards
+  // Whether there are programs that apply gradients: that of the whole model, or `update`, which runs before a call.
+  bool updates() const { return stages_.manifest().whole() || stages_.has_update(); }
+  // `next`: whether programs make the slots' next values, those of `state` with the scalars' gradients applied. Afterwards
   // logprobs() and is_argmax() are those of the call.
   Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next);
 
@@ -36,12 +35,11 @@ class StageScorer {
   const std::vector<float>& is_argmax() const { return is_argmax_; }
 
  private:
-  StageScorer(Stages& stages, std::optional<Copies> perturbed, std::optional<UpdateRunner> update)
+  StageScorer(Stages& stages, std::optional<Copies> perturbed)
       : stages_(stages),
         pass_(perturbed ? Pass::kForward : Pass::kEvaluate),
         head_(stages, pass_),
         perturbed_copies_(perturbed),
-        update_(std::move(update)),
         perturbed_(stages) {}
 
   // Whether programs perturb: one call of them has all copies, or they are told which.
@@ -55,7 +53,6 @@ class StageScorer {
   Pass pass_;
   Head head_;
   std::optional<Copies> perturbed_copies_;  // none: the model as it is
-  std::optional<UpdateRunner> update_;
   PerturbedSlots perturbed_;
   size_t entries_ = 0;
   std::vector<int64_t> repeated_;  // a call's tokens, for each of stacked copies

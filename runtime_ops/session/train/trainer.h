@@ -14,13 +14,22 @@
 
 namespace zoexport {
 
-// One step of a run; `lr` is what the schedule makes of the run's. `pending` is the record whose update is still to be
-// applied, or null.
+// The records of a run up to the one whose update is to be applied, from the first; none where nothing is.
+struct History {
+  const Record* records = nullptr;
+  size_t count = 0;
+
+  bool empty() const { return count == 0; }
+  const Record& last() const { return records[count - 1]; }
+};
+
+// One step of a run; `lr` is what the schedule makes of the run's. `pending` ends with the record whose update is still to
+// be applied.
 struct StepInput {
   const RunSettings& run;
   uint32_t step;
   float lr;
-  const Record* pending;
+  History pending;
 };
 
 struct StepOutput {
@@ -43,8 +52,8 @@ class Trainer {
   // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss
   // that is not finite is returned with the next values untouched; where the next values would not be finite, the output says so.
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
-  // Applies a record's update to the values of one slot; `in` may be `out`.
-  virtual Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
+  // Applies the update of the last record to the values of one slot; `in` may be `out`.
+  virtual Status apply(const History& history, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
   // Why the record's update must not be applied: a number that is not finite, or slots that it could move out of the range of
   // their floats, from their next values where `slots` is given. Empty where it may be.
   virtual std::string out_of_range(const Record& record, uint64_t seed, Slots* slots) = 0;

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "session/decimal.h"
 #include "session/state/slot_values.h"
+#include "session/train/moments.h"
 #include "session/train/prober.h"
 #include "session/train/slot_updates.h"
 #include "session/train/stage_scorer.h"
@@ -21,6 +21,8 @@ constexpr double kLargestSign = 1;
 // However many steps move a float32 value by less than this, it stays finite: beyond it they fall below its last bit.
 constexpr double kLargestMove = 1e29;
 constexpr double kLargestHalf = 65504;
+// Squares of gradients below this are float32 numbers.
+constexpr double kLargestSquared = 1e18;
 
 class ZerothOrderTrainer : public Trainer {
  public:
@@ -62,11 +64,9 @@ class ZerothOrderTrainer : public Trainer {
     return output;
   }
 
-  Status apply(const Record& record, uint64_t seed, const SlotSpec& slot, const void* in, void* out) override {
-    const size_t level = manifest_.level_of(slot.name);
-    const SlotUpdate update{record.gradients.data() + plan_.first_scalar(level), plan_.directions(level), record.lr,
-                            seed, record.step + 1};
-    if (record.gradients.size() != plan_.scalars() || !updates_.apply(slot, update, in, out)) {
+  Status apply(const History& history, uint64_t seed, const SlotSpec& slot, const void* in, void* out) override {
+    const Record& record = history.last();
+    if (record.gradients.size() != plan_.scalars() || !applied(history, seed, slot, in, out)) {
       return Failure{ZO_STATE_ERROR, "record " + std::to_string(record.step),
                      std::to_string(record.gradients.size()) + " gradients", std::to_string(plan_.scalars()),
                      "Restore the state from a copy, or start again in another folder."};
@@ -75,8 +75,8 @@ class ZerothOrderTrainer : public Trainer {
   }
 
   double promised(const Record& record) const override {
-    if (plan_.divisor == Divisor::kDeviation) {
-      return 0;  // the gradients have no unit, and the rate alone says how far a step goes
+    if (plan_.divisor == Divisor::kDeviation || plan_.update.kind == UpdateKind::kAdam) {
+      return 0;  // what is applied has no unit, and the rate alone says how far a step goes
     }
     double total = 0;
     for (size_t level = 0; level < plan_.levels.size(); ++level) {
@@ -102,6 +102,15 @@ class ZerothOrderTrainer : public Trainer {
       }
       const double rate = double{record.lr} / static_cast<double>(count);
       const double largest = (plan_.noise == rng::Noise::kNormal ? kLargestNormal : kLargestSign) * sum;
+      if (plan_.update.kind != UpdateKind::kSgd) {
+        // An average is no larger than the largest of its gradients, each of which was in range when it was the newest; and
+        // no root that it is divided by is smaller than what is added to it.
+        const double divisor = plan_.update.kind == UpdateKind::kAdam ? double{kernels::kMomentEpsilon} : 1.0;
+        if (!(largest < kLargestSquared && record.lr * (kLargestSquared / divisor) < kLargestMove)) {
+          return "a gradient of up to " + decimal(largest) + " by " + slot.name + ", at the rate " + decimal(record.lr);
+        }
+        continue;
+      }
       const bool half = slot.dtype == ZO_FLOAT16;
       const double from = half && slots != nullptr ? largest_half(slot, slots->next(i)) : 0;
       const bool far = !(largest * std::max(1.0, rate) < kLargestMove);
@@ -110,7 +119,7 @@ class ZerothOrderTrainer : public Trainer {
       }
       // Only the update itself tells whether the largest values are those that move furthest.
       std::vector<uint8_t> moved(far || slots == nullptr ? 0 : slot.bytes());
-      if (moved.empty() || !apply(record, seed, slot, slots->next(i), moved.data()).ok() ||
+      if (moved.empty() || !apply({&record, 1}, seed, slot, slots->next(i), moved.data()).ok() ||
           !all_finite(slot, moved.data())) {
         return "an update that could move values of " + slot.name + " by " + decimal(largest * rate);
       }
@@ -121,13 +130,27 @@ class ZerothOrderTrainer : public Trainer {
   const float* gradient(size_t) const override { return nullptr; }
 
  private:
+  // By the plan's rule; false, with nothing written, where a gradient is of a step before the first.
+  bool applied(const History& history, uint64_t seed, const SlotSpec& slot, const void* in, void* out) const {
+    const Record& record = history.last();
+    const size_t level = manifest_.level_of(slot.name);
+    const size_t first = plan_.first_scalar(level);
+    const uint32_t queries = plan_.directions(level);
+    if (plan_.update.kind == UpdateKind::kSgd) {
+      return updates_.apply(slot, {record.gradients.data() + first, queries, record.lr, seed, record.step + 1}, in,
+                            out);
+    }
+    const std::vector<kernels::MomentStep> steps = moment_steps(plan_.update, history, first, queries);
+    return updates_.apply(slot, moments_of(plan_.update, steps, record.lr, queries, seed), in, out);
+  }
+
   // Makes the slots' next values, with the pending update or without one.
   Status update(const StepInput& input, Slots& slots) {
     const Record none{0, 0, 0, 0, std::vector<float>(plan_.scalars(), 0.0f)};
+    const History history = input.pending.empty() ? History{&none, 1} : input.pending;
     for (size_t slot = 0; slot < slots.size(); ++slot) {
       if (slots.trainable(slot)) {
-        ZO_TRY(apply(input.pending != nullptr ? *input.pending : none, input.run.seed, slots.spec(slot),
-                     slots.current(slot), slots.next(slot)));
+        ZO_TRY(apply(history, input.run.seed, slots.spec(slot), slots.current(slot), slots.next(slot)));
       }
     }
     return {};
@@ -153,12 +176,7 @@ std::unique_ptr<Trainer> make_zeroth_order(Stages& stages) {
   if (manifest.step.levels.size() > 1) {
     return std::make_unique<ZerothOrderTrainer>(manifest, make_nested_prober(stages), updates);
   }
-  // The program of a whole model updates its slots itself.
-  std::optional<UpdateRunner> update;
-  if (!manifest.whole()) {
-    update.emplace(stages, updates);
-  }
-  auto prober = make_flat_prober(std::make_unique<StageScorer>(stages, manifest.step.copies, std::move(update)));
+  auto prober = make_flat_prober(std::make_unique<StageScorer>(stages, manifest.step.copies));
   return std::make_unique<ZerothOrderTrainer>(manifest, std::move(prober), updates);
 }
 

@@ -33,6 +33,10 @@ ZEROTH_ORDER = {
     "eps": 1e-2,
     "labels": None,
     "split": "whole",
+    "optimizer": "sgd",
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "horizon": 10,
     "accumulate": 1,
     "cache_prefix_mb": 0,
     "lr": 5e-3,
@@ -55,7 +59,7 @@ FIRST_ORDER = {
     **{
         key: value
         for key, value in ZEROTH_ORDER.items()
-        if key not in ("queries", "eps", "labels", "split")
+        if key not in ("queries", "eps", "labels", "split", "beta1", "beta2", "horizon")
     },
     "seq_len": 256,
     "batch": 1,
@@ -194,7 +198,6 @@ def test_assignments() -> None:
 @pytest.mark.parametrize(
     ("method", "said", "means"),
     [
-        ("prge", {"optimizer": "sgd"}, {}),
         ("spzo", {"optimizer": "sgd"}, {}),
         ("senszoq", {"optimizer": "sgd", "master": "fp16"}, {}),
         ("quzo", {"weight_bits": 8, "optimizer": "sgd"}, {"weights": "int8"}),

@@ -15,7 +15,7 @@ def passes(config: FzooConfig, targets: list[str]) -> list[Pass]:
     from zoexport.steps.one_sided import one_sided
 
     if config.staged:
-        return [*split_passes(config, targets), one_sided(config.queries, "stage")]
+        return [*split_passes(config, targets), one_sided(config.queries, "stage", config.update)]
     return [*whole_passes(config, targets, one_sided_forward), one_sided(config.queries, "call")]
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from zoexport.core import rng
-from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
+from zoexport.methods.moments import MomentsReference
 
 
-class FzooReference(AdaptersOrWeightsReference):
+class FzooReference(MomentsReference):
     """Forward differences along Rademacher directions, divided by the deviation of the perturbed losses."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:

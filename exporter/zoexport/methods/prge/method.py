@@ -31,7 +31,7 @@ def passes(config: PrgeConfig, targets: list[str]) -> list[Pass]:
     copies: Copies = "one"
     if config.together:
         copies = "stage" if staged else "call"
-    return [*order, spsa(config.queries, copies, difference)]
+    return [*order, spsa(config.queries, copies, difference, config.update)]
 
 
 methods.register(

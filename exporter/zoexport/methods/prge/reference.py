@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
+from zoexport.methods.moments import MomentsReference
 
 
-class PrgeReference(AdaptersOrWeightsReference):
+class PrgeReference(MomentsReference):
     """SPSA on the B matrices of LoRA-FA adapters."""
 
 
-class MezoReference(AdaptersOrWeightsReference):
+class MezoReference(MomentsReference):
     """MeZO, which differs from P-RGE in schedule alone, not in numbers, but for forward differences."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:

@@ -1,0 +1,152 @@
+"""Momentum and Adam from the log on tiny models: steps against the reference; resume, export, replay, federations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import zoexport
+from tests.support.compiled import Compiler
+from tests.support.federations import Network, clients_of, federation, terms_of
+from tests.support.tiers import slow_after
+from tests.support.tiny_models import SENTENCES
+from zoexport.cli.main import run
+from zoexport.core.errors import ConfigError
+from zoexport.federated.settings import terms_of as checked_terms
+from zoexport.methods.zeroth_order import LoraFaReference
+from zoexport.parity import parity
+from zoexport.session import Session
+
+pytestmark = pytest.mark.parity
+EXAMPLES = [{"text": sentence} for sentence in SENTENCES]
+
+
+def bundle_of(compiler: Compiler, method: str, optimizer: str, **settings: Any) -> Path:
+    """Of programs of layers, with fewer steps in a moment than the tests take."""
+    given = {"horizon": 4, "lr": 1e-3, "queries": 2, **settings}
+    return compiler.bundle("llama", method, split="layers", optimizer=optimizer, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings"),
+    slow_after(
+        4,
+        [
+            ("llama", "prge", {"optimizer": "adam"}),
+            ("llama", "fzoo", {"optimizer": "momentum"}),
+            (
+                "qwen2",
+                "mezo",
+                {"optimizer": "adam", "lora__rank": 3, "lora__targets": "all-linear"},
+            ),
+            ("gemma3", "fzoo", {"optimizer": "adam", "weights": "int4"}),
+            ("opt", "prge", {"optimizer": "momentum", "queries": 4, "loss": "choices"}),
+            ("phi3", "mezo", {"optimizer": "adam", "difference": "forward"}),
+        ],
+    ),
+)
+def test_states_are_the_references(
+    compiler: Compiler, name: str, method: str, settings: dict[str, Any]
+) -> None:
+    given = {"split": "layers", "horizon": 4, "queries": 2, "lr": 1e-3, **settings}
+    report = parity(compiler.bundle(name, method, **given), steps=8, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    # With a power of two of queries, by which a division does not round.
+    assert report["max_relative_state_error"] == 0
+
+
+def test_another_number_of_queries_differs_by_roundings(compiler: Compiler) -> None:
+    bundle = bundle_of(compiler, "prge", "adam", queries=3)
+    report = parity(bundle, steps=6, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    assert report["max_relative_state_error"] < 1e-6
+
+
+def test_a_reference_that_forgets_fails(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LoraFaReference.finish
+
+    def forgetting(self: LoraFaReference) -> None:
+        self.past = self.past[:1]
+        real(self)
+
+    monkeypatch.setattr(LoraFaReference, "finish", forgetting)
+    report = parity(bundle_of(compiler, "prge", "adam"), steps=6, progress=lambda *_: None)
+    assert report["passed"] is False
+
+
+def test_the_manifest_states_the_rule(
+    compiler: Compiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = bundle_of(compiler, "prge", "adam")
+    assert run(["inspect", str(bundle)]) == 0
+    assert "adam of 4 steps, 0.9 and 0.99" in capsys.readouterr().out
+    step = zoexport.Bundle.open(bundle).manifest["step"]
+    assert step["update"] == {"rule": "adam", "horizon": 4, "beta1": 0.9, "beta2": 0.99}
+
+
+@pytest.mark.parametrize("method", ["prge", "fzoo"])
+def test_a_run_goes_on_as_it_was(compiler: Compiler, tmp_path: Path, method: str) -> None:
+    bundle = zoexport.Bundle.open(bundle_of(compiler, method, "adam"))
+    whole = bundle.train(EXAMPLES, state=tmp_path / "whole", steps=8)
+    for steps in (2, 7, 8):
+        parts = bundle.train(EXAMPLES, state=tmp_path / "parts", steps=steps)
+    assert parts.losses == whole.losses
+    log = "trajectory.log"
+    assert (tmp_path / "parts" / log).read_bytes() == (tmp_path / "whole" / log).read_bytes()
+    with Session.open(bundle.path) as session:
+        session.attach(tmp_path / "whole", read_only=True)
+        for slot in session.slots():
+            if slot.role == "trainable":
+                kept = bytes(session.read_slot(slot.name))
+                assert bytes(session.replay_slot(slot.name, 8)) == kept
+
+
+def test_an_exported_adapter_has_the_pending_update(compiler: Compiler, tmp_path: Path) -> None:
+    bundle = bundle_of(compiler, "prge", "adam")
+    zoexport.Bundle.open(bundle).train(EXAMPLES, state=tmp_path / "state", steps=6)
+    exported = ["adapter", "export", str(bundle), "--state", str(tmp_path / "state")]
+    assert run([*exported, "-o", str(tmp_path / "adapter")]) == 0
+    written = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    with Session.open(bundle) as session:
+        session.attach(tmp_path / "state", read_only=True)
+        for slot in session.slots():
+            if slot.role == "trainable":
+                found = np.frombuffer(session.replay_slot(slot.name, 6), np.float32)
+                key = f"base_model.model.{slot.name.removeprefix('lora_B.')}.lora_B.weight"
+                assert np.array_equal(written[key], found.reshape(slot.shape).T)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer"),
+    [("replay", "adam"), ("replay", "momentum"), ("decomfl", "momentum")],
+)
+def test_a_federation_replays_it(
+    compiler: Compiler, tmp_path: Path, algorithm: str, optimizer: str
+) -> None:
+    bundle = bundle_of(compiler, "fzoo", optimizer)
+    network = Network(clients_of(bundle, tmp_path, 3))
+    terms = terms_of(bundle, algorithm)
+    with federation(tmp_path, bundle, terms, network, sample=3) as server:
+        start = {name: values.copy() for name, values in server.model.items()}
+        for number in range(2):
+            server.run_round(number)
+        assert any(not np.array_equal(start[name], server.model[name]) for name in start)
+        assert all(np.isfinite(values).all() for values in server.model.values())
+
+
+def test_scalars_of_adam_have_no_mean(compiler: Compiler) -> None:
+    bundle = bundle_of(compiler, "mezo", "adam")
+    manifest = zoexport.Bundle.open(bundle).manifest
+    with pytest.raises(ConfigError, match=r"optimizer=adam.*Pass --algorithm replay"):
+        checked_terms(bundle, manifest, "decomfl", 3, {})
+    for algorithm in ("replay", "fedzo"):
+        assert checked_terms(bundle, manifest, algorithm, 3, {}).algorithm == algorithm
+    momentum = bundle_of(compiler, "mezo", "momentum")
+    manifest = zoexport.Bundle.open(momentum).manifest
+    assert checked_terms(momentum, manifest, "decomfl", 3, {}).difference == "forward"
