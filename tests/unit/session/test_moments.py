@@ -93,7 +93,8 @@ def expected(made: list[Record], rule: dict[str, Any], noise: Any) -> dict[str, 
                 m, v = (part, square) if age == 0 else (m + part, v + square)
             move = m / (np.sqrt(v) + f(1e-8)) if adam else m
             rate = f(record.lr) if adam else f(record.lr) / f(q)
-            masters[name] = masters[name] - (rate * move).reshape(masters[name].shape)
+            moved = masters[name] - (rate * move).reshape(masters[name].shape)
+            masters[name] = moved.astype(f)
     return masters
 
 
@@ -215,7 +216,7 @@ def test_records_that_would_leave_the_range_are_refused(tmp_path: Path, rule: st
         session.train(dataset, 2)
         made = records(session)
     for change in ({"gradients": (1e30, 1.0, 1.0)}, {"lr": 1e30}):
-        bad = [made[0], dataclasses.replace(made[1], **change)]  # type: ignore[arg-type]
+        bad = [made[0], dataclasses.replace(made[1], **change)]
         with opened(path) as session:
             session.configure(seed=SEED)
             with pytest.raises(ConfigError, match="a gradient of up to"):
