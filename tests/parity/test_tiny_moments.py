@@ -17,7 +17,7 @@ from tests.support.tiny_models import SENTENCES
 from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError
 from zoexport.federated.settings import terms_of as checked_terms
-from zoexport.methods.zeroth_order import LoraFaReference
+from zoexport.methods.moments import MomentsReference
 from zoexport.parity import parity
 from zoexport.session import Session
 
@@ -69,13 +69,13 @@ def test_another_number_of_queries_differs_by_roundings(compiler: Compiler) -> N
 def test_a_reference_that_forgets_fails(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = LoraFaReference.finish
+    real = MomentsReference.finish
 
-    def forgetting(self: LoraFaReference) -> None:
+    def forgetting(self: MomentsReference) -> None:
         self.past = self.past[:1]
         real(self)
 
-    monkeypatch.setattr(LoraFaReference, "finish", forgetting)
+    monkeypatch.setattr(MomentsReference, "finish", forgetting)
     report = parity(bundle_of(compiler, "prge", "adam"), steps=6, progress=lambda *_: None)
     assert report["passed"] is False
 

@@ -13,23 +13,23 @@ from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import ProbeLevel, StepPlan, UpdateRule
 from zoexport.methods import methods
-from zoexport.methods.zeroth_order import LoraFaReference
+from zoexport.methods.moments import MomentsReference
 
 STEPS = [[0.5, -1.0, 2.0], [3.0, 0.25, -0.5], [-0.75, 1.5, 1.0], [0.0, 0.0, 0.0]]
 RATES = [0.01, 0.02, 0.015, 0.01]
 
 
-def reference_of(method: str = "mezo", **settings: Any) -> LoraFaReference:
+def reference_of(method: str = "mezo", **settings: Any) -> MomentsReference:
     """Over three masters of odd shapes."""
     registered = methods.get(method)
     config = parse(registered.config, {"queries": 3, "split": "layers", "seed": 3, **settings})
     slots = {f"lora_B.{i}": torch.randn(shape) for i, shape in enumerate([(1, 1), (3, 7), (2, 5)])}
     reference = registered.reference(tiny("llama"), config, slots)
-    assert isinstance(reference, LoraFaReference)
+    assert isinstance(reference, MomentsReference)
     return reference
 
 
-def applied(reference: LoraFaReference) -> dict[str, torch.Tensor]:
+def applied(reference: MomentsReference) -> dict[str, torch.Tensor]:
     """The masters after all steps."""
     for gradients, rate in zip(STEPS, RATES, strict=True):
         reference.pending = (gradients, rate)
@@ -38,7 +38,7 @@ def applied(reference: LoraFaReference) -> dict[str, torch.Tensor]:
     return reference.masters
 
 
-def by_torch(reference: LoraFaReference, betas: tuple[float, float]) -> dict[str, torch.Tensor]:
+def by_torch(reference: MomentsReference, betas: tuple[float, float]) -> dict[str, torch.Tensor]:
     """The same by ``torch.optim.Adam``, in float64."""
     masters = {name: value.double().requires_grad_() for name, value in reference.masters.items()}
     optimizer = torch.optim.Adam(list(masters.values()), betas=betas, eps=1e-8)
