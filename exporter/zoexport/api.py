@@ -68,7 +68,8 @@ def compile(
         output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
         lora: rank, alpha, target modules and last layers of the adapters.
         recipe: a recipe's name or a YAML file: a method, and settings over which ``lora`` and ``settings`` win.
-        calibration: rows on which a target that quantizes activations measures their ranges.
+        calibration: rows on which activations are measured: their ranges, where a target quantizes them, or their
+            directions (``lora.init``).
         adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
         allow_fallback: accept matrix products that the target's accelerator does not take.
         force: replace a bundle that is already there.

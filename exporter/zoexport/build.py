@@ -127,7 +127,15 @@ def with_recipe(
         )
     own = start_settings(adapter)
     check_start(adapter, own, settings, chosen.config)
-    return plan(method, target, {**given, **own})
+    planned = plan(method, target, {**given, **own})
+    if planned.config.measures_directions:
+        raise ConfigError(
+            "setting lora.init=activations",
+            found=f"an adapter to start from, {adapter}, which has both matrices",
+            expected="one of them",
+            fix="Leave lora.init or --adapter out.",
+        )
+    return planned
 
 
 def compile_bundle(
@@ -155,7 +163,8 @@ def compile_bundle(
         recipe: a YAML file of settings, or a recipe's name (``core.recipes``).
         force: replace a bundle that is already there.
         allow_fallback: accept matrix products that the target's accelerator does not take.
-        calibration: JSON Lines on whose rows a target that quantizes activations measures their ranges.
+        calibration: JSON Lines on whose rows activations are measured: their ranges, where a target quantizes them, or
+            their directions.
         adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
         progress: called with the name of each phase.
 
@@ -169,11 +178,12 @@ def compile_bundle(
     start = time.monotonic()
     planned = with_recipe(method, target, settings, recipe, adapter)
     own = planned.target.programs_config(planned.config) is planned.config
-    if calibration is not None and own and not planned.config.rounds_inputs:
+    measures = planned.config.rounds_inputs or planned.config.measures_directions
+    if calibration is not None and own and not measures:
         raise ConfigError(
             f"calibration {calibration}",
             found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
-            expected="android-npu with activations=int8 or int16, or activation_bits=8",
+            expected="android-npu with activations=int8 or int16, activation_bits=8, or lora.init=activations",
             fix="Leave --calibration out.",
         )
     mask = kind_of(planned.config).mask(planned.config)
@@ -220,6 +230,7 @@ def training_graph(
     source: RowReader | None = None,
     chosen: Mapping[str, Any] | None = None,
     activations: dict[str, Any] | None = None,
+    directions: Mapping[str, Any] | None = None,
 ) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
@@ -227,7 +238,7 @@ def training_graph(
 
     Args:
         planned: method, target and settings. model: a language model. progress: see ``core.types.Progress``.
-        source, chosen, activations: of the graph, see :class:`TrainingGraph`.
+        source, chosen, activations, directions: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
@@ -239,6 +250,7 @@ def training_graph(
         graph.source = source
         graph.chosen = None if chosen is None else dict(chosen)
         graph.activations = activations
+        graph.directions = directions
         return _passed(planned, model, graph, progress)
 
     length = capture_length(planned, model, chosen)
@@ -339,14 +351,22 @@ def _fill(
     from zoexport.calibration import calibration_tokens, formats_of
     from zoexport.data.text_entry import text_entry
     from zoexport.decoding import add_generating, generating_graph, together
+    from zoexport.directions import directions_of
     from zoexport.ir import frozen
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
     chosen = None if mask is None else mask.places
     formats = formats_of(planned.config, loaded, calibration, progress)
+    directions = directions_of(planned.config, loaded, calibration, progress)
     graph = training_graph(
-        planned, loaded.model, progress, source=loaded.weights, chosen=chosen, activations=formats
+        planned,
+        loaded.model,
+        progress,
+        source=loaded.weights,
+        chosen=chosen,
+        activations=formats,
+        directions=None if directions is None else directions.a,
     )
     _drop_graphs()
     if adapter is not None:
@@ -383,6 +403,7 @@ def _fill(
         **_description(planned, lowered, graph, settings),
         "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
         **({"weights": {"file": WEIGHTS}} if names else {}),
+        **({} if directions is None else {"lora_init": directions.facts}),
         "model": {
             "name": loaded.name,
             "source": loaded.source,

@@ -1,4 +1,4 @@
-"""Calibration of activations: the model runs once on a few rows, and each linear layer's input gets its grid.
+"""Calibration of activations: the model runs once on a few rows, and each linear layer's input is looked at.
 
 QuZO calibrates static grids, one a tensor, on 8 rows (appendix B). A model whose weights are still in their files is
 calibrated too: a module's weights are read when it runs and dropped afterwards.
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from zoexport.core import activation_grids
 from zoexport.core.activation_grids import Format
 from zoexport.core.config import as_dict
-from zoexport.core.encoders import refuse_masked
+from zoexport.core.encoders import is_masked, model_inputs, pad_token, refuse_masked
 from zoexport.core.errors import ModelError
 from zoexport.core.manifest import checked_file
 from zoexport.core.settings import TrainingSettings
@@ -77,6 +77,13 @@ def calibration_tokens(path: Path, tokenizer: Path, seq_len: int, vocabulary: in
     return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
 
+def calibration_file(loaded: LoadedModel, data: Path | None = None) -> Path | None:
+    """The file of which :func:`calibration_rows` reads rows; None where they are random."""
+    if loaded.tokenizer is None:
+        return None
+    return corpus.rows(_WORDS).train if data is None else data
+
+
 def calibration_rows(
     loaded: LoadedModel, seq_len: int, data: Path | None = None
 ) -> list[list[int]]:
@@ -99,9 +106,14 @@ def calibration_rows(
             loaded.vocab_size, shape, generator=generator
         ).tolist()
         return tokens
-    file = corpus.rows(_WORDS).train if data is None else data
+    file = calibration_file(loaded, data)
+    assert file is not None
     records = list(itertools.islice(read_records(file), ROWS))
-    examples = tokenize_records(records, loaded.tokenizer, seq_len, loaded.vocab_size)
+    # The corpus is text without masks, whose activations an encoder has as well.
+    masked = is_masked(loaded.model) and data is not None
+    examples = tokenize_records(
+        records, loaded.tokenizer, seq_len, loaded.vocab_size, masked=masked
+    )
     return [example.candidates[example.target].tokens for example, _ in examples]
 
 
@@ -137,7 +149,7 @@ def calibrate(
     def look(name: str, x: Tensor, values: Tensor) -> None:
         if not (last and last[0][0] is x):
             if not bool(torch.isfinite(values).all()):
-                raise _unusable(name, "values that are not finite")
+                raise unusable(name, "values that are not finite", _GRID, _PLAIN)
             fitted = activation_grids.fit(values, outliers=outliers, search=search)
             last[:] = [(x, fitted)]
         format = last[0][1]
@@ -148,7 +160,7 @@ def calibrate(
     watch(loaded, modules, rows, look)
     for name in modules:
         if name not in found:
-            raise _unusable(name, "no input on any row")
+            raise unusable(name, "no input on any row", _GRID, _PLAIN)
     return {name: found[name] for name in modules}
 
 
@@ -158,13 +170,14 @@ def watch(
     rows: Sequence[Sequence[int]],
     look: Callable[[str, Tensor, Tensor], None],
 ) -> None:
-    """Run the model on rows, without its output head.
+    """Run the model on rows, without its product with the vocabulary.
 
     Args:
         look: called with a layer's path, its input, and that without the rows' padding (n, inputs).
     """
+    model: Any = loaded.model
     longest = max(map(len, rows))
-    tokens = torch.zeros(len(rows), longest, dtype=torch.int64)
+    tokens = torch.full((len(rows), longest), pad_token(model) or 0, dtype=torch.int64)
     real = torch.zeros(len(rows), longest, dtype=torch.bool)
     for number, row in enumerate(rows):
         # On the right, where causal attention keeps padding from what is before it.
@@ -180,16 +193,36 @@ def watch(
 
         return hook
 
-    model: Any = loaded.model
     handles = [
         model.get_submodule(name).register_forward_pre_hook(before(name)) for name in modules
     ]
     try:
         with torch.no_grad(), _weights_where_they_run(loaded):
-            model.base_model(input_ids=tokens, use_cache=False)
+            _run(model, model_inputs(model, tokens))
     finally:
         for handle in handles:
             handle.remove()
+
+
+class _Headless(Exception):
+    """Ends a run before the product with the vocabulary."""
+
+
+def _run(model: Any, inputs: dict[str, Any]) -> None:
+    if not is_masked(model):
+        model.base_model(**inputs)
+        return
+
+    def stop(*_: object) -> None:
+        raise _Headless
+
+    # An encoder's output head has linear layers of its own, which can be adapted.
+    handle = model.get_output_embeddings().register_forward_pre_hook(stop, prepend=True)
+    try:
+        with contextlib.suppress(_Headless):
+            model(**inputs)
+    finally:
+        handle.remove()
 
 
 def formats_in(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Format]:
@@ -279,10 +312,19 @@ def _weights_where_they_run(loaded: LoadedModel) -> Iterator[None]:
             handle.remove()
 
 
-def _unusable(name: str, found: str) -> ModelError:
+_GRID = "the layer's activation grid is made"
+_PLAIN = "activation_bits=32"
+
+
+def unusable(name: str, found: str, purpose: str, instead: str) -> ModelError:
+    """The error of a layer whose inputs cannot be used.
+
+    Args:
+        purpose: what is made of them, after "numbers, of which". instead: the setting that does without.
+    """
     return ModelError(
         f"layer {name}",
         found=found,
-        expected="numbers, of which the layer's activation grid is made",
-        fix="Check the model's weights, or compile with activation_bits=32.",
+        expected=f"numbers, of which {purpose}",
+        fix=f"Check the model's weights, or compile with {instead}.",
     )

@@ -147,6 +147,7 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     captured.source = graph.source
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.activations = graph.activations
+    captured.directions = graph.directions
     context = min(config.generate_context, length)
     assert isinstance(planned.target, Generates)
     joined = together(planned, graph)

@@ -31,7 +31,7 @@ from zoexport.cli.progress import COMPILE, Phases
 @click.option(
     "--calibration",
     type=options.PATH,
-    help="JSON Lines whose rows show the ranges of quantized activations (android-npu, activation_bits=8).",
+    help="JSON Lines on whose rows activations are measured (android-npu, activation_bits=8, lora.init=activations).",
 )
 @click.option(
     "--adapter",

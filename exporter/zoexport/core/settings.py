@@ -128,6 +128,11 @@ class TrainingSettings(abc.ABC):
         return False
 
     @property
+    def measures_directions(self) -> bool:
+        """Whether adapters begin along directions that are measured on the model's own activations."""
+        return False
+
+    @property
     def rounding(self) -> str:
         """What the two sides of parity may differ by: a row of ``core.tolerances``."""
         if self.activations not in (None, "fp32"):
@@ -201,6 +206,12 @@ class LoraSettings(TrainingSettings):
         above=0,
         help="other alphas by module, as PEFT's alpha_pattern",
     )
+    lora_init: str = setting(
+        "random",
+        key="lora.init",
+        choices=("random", "activations"),
+        help="an adapter's first matrix: normal numbers, or the leading directions of its layer's inputs on text",
+    )
     lora_dropout: float = setting(
         0.0,
         key="lora.dropout",
@@ -221,9 +232,18 @@ class LoraSettings(TrainingSettings):
         drops = {Feature.DROPOUT: "setting lora.dropout"} if self.lora_dropout else {}
         return {**super().needs, **drops}
 
+    @property
+    def measures_directions(self) -> bool:
+        """As the setting says."""
+        return self.lora_init == "activations"
+
     def problems(self) -> list[Problem]:
-        """Dropout where nothing is differentiated, or where there are no adapters."""
+        """Dropout where nothing is differentiated, and what is said of adapters where there are none."""
         found = super().problems()
+        if self.measures_directions and self.trained not in ("lora", "adapter codes"):
+            where = f"setting lora.init={self.lora_init}"
+            reason = "the method trains no adapters"
+            found.append(Problem(where, reason, "Leave lora.init out, or train adapters (train=lora)."))
         if not self.lora_dropout or (self.first_order and self.trained == "lora"):
             return found
         reason = (

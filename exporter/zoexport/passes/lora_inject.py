@@ -52,8 +52,7 @@ def lora_inject(
         modules: paths of linear layers in the Hugging Face model, in order; their places are the
             tensor ids of their B.
         scaling: by module, the inner size, at most the layer's smaller side, and the scale of the adapter's output.
-        seed: of A, which is N(0, 2/in) (He et al. 2015) as the noise specification draws it at step 0, query 0.
-            Its scale belongs to the default lr: what a step of B changes grows with the square of it.
+        seed: of A, see :func:`first_a`.
         train_a: whether A is trained too (LoRA) or stays as it is (LoRA-FA).
 
     Raises:
@@ -75,16 +74,30 @@ def lora_inject(
         )
         b_slot = Slot(b_name, "trainable", "float32", (rank, out_features), number, module)
         graph.slots += [a_slot, b_slot]
-        noise = rng.normals(seed, a_slot.tensor_id, 0, 0, in_features * rank)
-        graph.initial[a_name] = (
-            torch.from_numpy(noise).view(in_features, rank) * (2 / in_features) ** 0.5
-        )
+        graph.initial[a_name] = first_a(graph, module, number, (in_features, rank), seed)
         graph.initial[b_name] = torch.zeros(rank, out_features)
         for program in graph.programs.values():
             _inject(program, a_slot, b_slot, scaling.scale_of(module))
     for program in graph.programs.values():
         program.module.recompile()
     return graph
+
+
+def first_a(
+    graph: TrainingGraph, module: str, number: int, shape: tuple[int, int], seed: int
+) -> torch.Tensor:
+    """The first values of a module's A: those of ``graph.directions``, or N(0, 2/in) (He et al. 2015).
+
+    The latter are as the noise specification draws them at step 0, query 0. Their scale belongs to the default lr: what
+    a step of B changes grows with the square of it.
+
+    Args:
+        number: the module's place among those with adapters. shape: (in, rank).
+    """
+    if graph.directions is not None:
+        return graph.directions[module]
+    noise = rng.normals(seed, A_TENSOR_IDS + number, 0, 0, shape[0] * shape[1])
+    return torch.from_numpy(noise).view(shape) * (2 / shape[0]) ** 0.5
 
 
 def check_rank(graph: TrainingGraph, module: str, rank: int) -> tuple[int, int]:

@@ -19,11 +19,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from zoexport.core import rng
 from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Program, RowReader, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, aten, call, keep_path, operand
-from zoexport.passes.lora_inject import A_TENSOR_IDS, check_rank, linear_calls
+from zoexport.passes.lora_inject import check_rank, first_a, linear_calls
 
 HALVES = ("lora_A", "lora_B")
 
@@ -44,8 +43,7 @@ def lora_linears(
     for number, module in enumerate(modules):
         rank = scaling.rank_of(module)
         out_features, in_features = check_rank(graph, module, rank)
-        noise = rng.normals(seed, A_TENSOR_IDS + number, 0, 0, in_features * rank)
-        a = torch.from_numpy(noise).view(in_features, rank).T * (2 / in_features) ** 0.5
+        a = first_a(graph, module, number, (in_features, rank), seed).T
         pair = {
             f"{module}.lora_A.weight": a,
             f"{module}.lora_B.weight": torch.zeros(out_features, rank),

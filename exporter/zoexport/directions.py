@@ -1,0 +1,155 @@
+"""LoRA's first matrix along the leading directions of what each adapted layer reads (``lora.init=activations``).
+
+A linear layer with inputs H (n, in) and the gradient D (n, out) of its outputs has the gradient dL/dW = D^T H: its rows
+lie in the span of H's. AGZO (Lin et al., "AGZO: Activation-Guided Zeroth-Order Optimization for LLM Fine-Tuning", ICML
+2026, arXiv 2601.17261) therefore perturbs W by R V^T, R (out, r) normal and V (in, r) an orthonormal basis of the
+dominant directions of H, which power iteration finds in every step. Beside a frozen A, noise in B perturbs W by that
+noise times A: with V for A these are the same perturbations, of directions that are found once, on calibration text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from zoexport.calibration import calibration_file, calibration_rows, unusable, watch
+from zoexport.core import rng
+from zoexport.core.files import sha256
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import Progress
+from zoexport.models.targets import adapter_targets
+
+if TYPE_CHECKING:
+    from zoexport.models import LoadedModel
+
+SCALE = 2**0.5
+"""Of a direction: the root mean square of the norms that A's columns have where they are drawn, N(0, 2/in)."""
+_TENSOR_ID = 0x50000000
+"""Of the noise that iterations start from, which no slot has."""
+_MORE = 16
+"""Directions that are carried along beside those that are wanted, so that these converge sooner."""
+_ITERATIONS = 8
+_LEAST = 1e-5
+"""The singular value, relative to the largest, below which a direction is rounding of fp32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Directions:
+    """What was measured.
+
+    Attributes:
+        a: by path of the layer, A (in, rank).
+        facts: the manifest's ``lora_init``: of which text, rows and tokens.
+    """
+
+    a: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+def directions_of(
+    config: TrainingSettings, loaded: LoadedModel, data: Path | None, progress: Progress
+) -> Directions | None:
+    """The first matrices that a method's settings ask for; None where they ask for drawn ones.
+
+    Args:
+        config: of a method with adapters, where it ``measures_directions``. loaded: stays as it is.
+        data: see :func:`~zoexport.calibration.calibration_rows`. progress: see ``core.types.Progress``.
+
+    Raises:
+        DataError, ModelError: as ``calibration_rows`` and :func:`measure`.
+    """
+    if not config.measures_directions:
+        return None
+    progress("measuring directions of activations", None)
+    settings: Any = config
+    modules = adapter_targets(loaded.model, *config.modules)
+    rows = calibration_rows(loaded, config.seq_len, data)
+    ranks = {name: settings.scaling.rank_of(name) for name in modules}
+    file = calibration_file(loaded, data)
+    text = None if file is None else {"name": file.name, "sha256": sha256(file)}
+    facts = {"text": text, "rows": len(rows), "tokens": sum(map(len, rows))}
+    return Directions(measure(loaded, ranks, rows, seed=config.seed), facts)
+
+
+def measure(
+    loaded: LoadedModel, ranks: Mapping[str, int], rows: Sequence[Sequence[int]], *, seed: int
+) -> dict[str, Tensor]:
+    """A (in, rank) of each layer: the first right singular vectors of its inputs, each of the norm :data:`SCALE`.
+
+    Inputs are those of the model's own weights, before they are quantized, on all rows at once; layers are looked at as
+    they run, and nothing is kept of one but its A. Layers that read the same have the same A. A layer that runs more
+    than once has the directions of all its inputs. Where inputs have fewer directions than ``rank``, or where no row
+    reaches a layer (an expert), random ones that are orthogonal to them take the other places.
+
+    Args:
+        loaded: stays as it is. ranks: by path of the layer. rows: tokens of each, at least one.
+        seed: of the noise that iterations start from.
+
+    Raises:
+        ModelError: a layer reads values that are not finite.
+    """
+    found: dict[str, Tensor] = {}
+    last: list[tuple[Tensor, int, Tensor]] = []
+    """The input, rank and outcome before: several layers in turn read the same."""
+
+    def look(name: str, x: Tensor, values: Tensor) -> None:
+        if name not in found and last and last[0][0] is x and last[0][1] == ranks[name]:
+            found[name] = last[0][2]
+            return
+        if not bool(torch.isfinite(values).all()):
+            raise unusable(
+                name,
+                "values that are not finite",
+                "the directions of its adapter are made",
+                "lora.init=random",
+            )
+        joined = torch.cat([found[name], values]) if name in found else values
+        found[name] = leading(joined, ranks[name], seed)
+        last[:] = [(x, ranks[name], found[name])]
+
+    watch(loaded, list(ranks), rows, look)
+    model: Any = loaded.model
+    unseen = {
+        name: torch.empty(0, model.get_submodule(name).in_features)
+        for name in ranks
+        if name not in found
+    }
+    found |= unseen
+    return {name: SCALE * _basis(found[name], rank, seed) for name, rank in ranks.items()}
+
+
+def leading(x: Tensor, rank: int, seed: int) -> Tensor:
+    """S V^T (at most rank, in) of a matrix's best approximation U S V^T of that rank.
+
+    By subspace iteration from noise, orthonormal after each product (Halko et al. 2011, algorithm 4.4).
+
+    Args:
+        x: (n, in).
+    """
+    q = _noise(x.shape[1], rank + _MORE, seed)
+    for _ in range(_ITERATIONS):
+        z, _ = torch.linalg.qr(x @ q)
+        q, _ = torch.linalg.qr(x.T @ z)
+    _, values, right = torch.linalg.svd((x @ q).double(), full_matrices=False)
+    kept = int((values[:rank] > _LEAST * values[0]).sum())
+    return ((values[:kept, None] * right[:kept]) @ q.T.double()).float()
+
+
+def _basis(rows: Tensor, rank: int, seed: int) -> Tensor:
+    """Orthonormal columns (in, rank) along rows that are orthogonal, then along noise; the largest element positive."""
+    columns = torch.cat([rows.T, _noise(rows.shape[1], rank, seed)], 1).double()
+    q = torch.linalg.qr(columns).Q[:, :rank]
+    largest = q.gather(0, q.abs().argmax(0, keepdim=True))
+    return (q * largest.sign()).float().contiguous()
+
+
+def _noise(size: int, columns: int, seed: int) -> Tensor:
+    """Normal numbers (size, at most columns)."""
+    columns = min(columns, size)
+    drawn = rng.normals(seed, _TENSOR_ID, 0, 0, size * columns)
+    return torch.from_numpy(drawn).view(size, columns)
