@@ -291,7 +291,8 @@ def _weights_where_they_run(loaded: LoadedModel) -> Iterator[None]:
 
     def after(module: nn.Module, path: str) -> None:
         for name, parameter in module.named_parameters(recurse=False):
-            parameter.data = kept.pop(f"{path}.{name}" if path else name)
+            # A module that another hook kept from running has what it had.
+            parameter.data = kept.pop(f"{path}.{name}" if path else name, parameter.data)
 
     kept: dict[str, Tensor] = {}
     for path, module in model.named_modules() if loaded.lazy else ():

@@ -27,8 +27,8 @@ from zoexport.models.targets import adapter_targets
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel
 
-SCALE = 2**0.5
-"""Of a direction: the root mean square of the norms that A's columns have where they are drawn, N(0, 2/in)."""
+_DRAWN = 2.0
+"""The mean squared norm of A's columns where they are drawn, N(0, 2/in)."""
 _TENSOR_ID = 0x50000000
 """Of the noise that iterations start from, which no slot has."""
 _MORE = 16
@@ -79,7 +79,13 @@ def directions_of(
 def measure(
     loaded: LoadedModel, ranks: Mapping[str, int], rows: Sequence[Sequence[int]], *, seed: int
 ) -> dict[str, Tensor]:
-    """A (in, rank) of each layer: the first right singular vectors of its inputs, each of the norm :data:`SCALE`.
+    """A = c V (in, rank) of each layer: V's columns are the first right singular vectors of its inputs x, and
+
+        c^2 = 2 rank/in sum |x|^2 / sum |x V|^2
+
+    so that x A has on these rows the mean square that a drawn A, N(0, 2/in), gives it: that is what the scale of B's
+    noise and the rate of its updates are chosen for. c is sqrt(2), the norm of a drawn column, where inputs have the
+    same energy in all directions, and less the more of it V has.
 
     Inputs are those of the model's own weights, before they are quantized, on all rows at once; layers are looked at as
     they run, and nothing is kept of one but its A. Layers that read the same have the same A. A layer that runs more
@@ -93,8 +99,8 @@ def measure(
     Raises:
         ModelError: a layer reads values that are not finite.
     """
-    found: dict[str, Tensor] = {}
-    last: list[tuple[Tensor, int, Tensor]] = []
+    found: dict[str, _Seen] = {}
+    last: list[tuple[Tensor, int, _Seen]] = []
     """The input, rank and outcome before: several layers in turn read the same."""
 
     def look(name: str, x: Tensor, values: Tensor) -> None:
@@ -108,19 +114,34 @@ def measure(
                 "the directions of its adapter are made",
                 "lora.init=random",
             )
-        joined = torch.cat([found[name], values]) if name in found else values
-        found[name] = leading(joined, ranks[name], seed)
+        energy = float(values.square().sum(dtype=torch.float64))
+        if name in found:
+            values = torch.cat([found[name].rows, values])
+            energy += found[name].energy
+        found[name] = _Seen(leading(values, ranks[name], seed), energy)
         last[:] = [(x, ranks[name], found[name])]
 
     watch(loaded, list(ranks), rows, look)
-    model: Any = loaded.model
-    unseen = {
-        name: torch.empty(0, model.get_submodule(name).in_features)
-        for name in ranks
-        if name not in found
+    return {
+        name: _matrix(loaded, name, rank, found.get(name), seed) for name, rank in ranks.items()
     }
-    found |= unseen
-    return {name: SCALE * _basis(found[name], rank, seed) for name, rank in ranks.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What is kept of a layer's inputs: :func:`leading` of them, and the sum of their squares."""
+
+    rows: Tensor
+    energy: float
+
+
+def _matrix(loaded: LoadedModel, name: str, rank: int, seen: _Seen | None, seed: int) -> Tensor:
+    model: Any = loaded.model
+    size = model.get_submodule(name).in_features
+    seen = seen or _Seen(torch.empty(0, size), 0.0)
+    kept = float(seen.rows.square().sum(dtype=torch.float64))
+    square = _DRAWN * rank / size * seen.energy / kept if kept else _DRAWN
+    return square**0.5 * _basis(seen.rows, rank, seed)
 
 
 def leading(x: Tensor, rank: int, seed: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +20,11 @@ from tests.support.tiny_models import (
     tiny_tokenizer,
 )
 from zoexport import calibration, models
+from zoexport.core import rng
 from zoexport.core.config import parse
 from zoexport.core.errors import DataError, ModelError
 from zoexport.core.files import sha256
-from zoexport.directions import SCALE, directions_of, leading, measure
+from zoexport.directions import directions_of, leading, measure
 from zoexport.methods.prge.config import PrgeConfig
 from zoexport.models import LoadedModel, adapter_targets
 
@@ -74,6 +76,13 @@ def inputs(loaded: LoadedModel, names: list[str]) -> dict[str, torch.Tensor]:
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 
+def unit(a: torch.Tensor) -> torch.Tensor:
+    """Columns of the same norm, of norm 1."""
+    torch.testing.assert_close(a.norm(dim=0), a[:, 0].norm().expand(a.shape[1]))
+    found: torch.Tensor = a / a[:, 0].norm()
+    return found
+
+
 def sine(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Of the largest angle between the spaces of two sets of orthonormal columns."""
     outside = found.double() - expected @ (expected.T @ found.double())
@@ -89,7 +98,7 @@ def check(loaded: LoadedModel, rank: int = 5) -> None:
         # Else the space would not be unique.
         assert energy[rank] < 0.999 * energy[rank - 1], name
         assert found[name].shape == (x.shape[1], rank)
-        assert sine(found[name] / SCALE, right[:rank].T) < 1e-3, name
+        assert sine(unit(found[name]), right[:rank].T) < 1e-3, name
 
 
 def test_directions_are_the_first_right_singular_vectors(loaded: LoadedModel) -> None:
@@ -109,21 +118,28 @@ def test_layers_that_run_more_than_once_have_the_directions_of_all_inputs(tmp_pa
     found = measure(encoder, names, ROWS, seed=0)
     several = 0
     for name, x in inputs(encoder, [*names]).items():
-        kept = (x @ (found[name].double() / SCALE)).square().sum()
+        kept = (x @ unit(found[name]).double()).square().sum()
         best = torch.linalg.svdvals(x)[:30].square().sum()
         several += len(x) > sum(map(len, ROWS))
         assert best * 0.999 < kept <= best * (1 + 1e-6), name
     assert several == 6  # albert's layers share their weights
 
 
-def test_the_scale_is_that_of_drawn_matrices(loaded: LoadedModel) -> None:
-    from zoexport.core import rng
-
-    drawn = torch.from_numpy(rng.normals(1, 1, 0, 0, 4096 * 64)).view(4096, 64) * (2 / 4096) ** 0.5
-    assert drawn.square().sum(0).mean().item() == pytest.approx(SCALE**2, rel=0.01)
-    for a in measure(loaded, ranks(loaded), ROWS, seed=3).values():
-        torch.testing.assert_close(a.T @ a, SCALE**2 * torch.eye(5), rtol=0, atol=1e-5)
-        assert a.is_contiguous() and (a.gather(0, a.abs().argmax(0)[None]) > 0).all()
+def test_layers_give_adapters_what_they_give_to_drawn_ones(loaded: LoadedModel) -> None:
+    """On the same rows, the mean square of x A; the columns of A are orthogonal and of one norm."""
+    found = measure(loaded, ranks(loaded), ROWS, seed=3)
+    for name, x in inputs(loaded, [*found]).items():
+        size, rank = found[name].shape
+        noise = rng.normals(1, 1, 0, 0, size * 4000)
+        drawn = torch.from_numpy(noise).view(size, 4000).double() * (2 / size) ** 0.5
+        expected = float((x @ drawn).square().mean())
+        a = found[name].double()
+        assert float((x @ a).square().mean()) == pytest.approx(expected, rel=0.1), name
+        exactly = 2 / size * float(x.square().sum(1).mean())
+        assert float((x @ a).square().mean()) == pytest.approx(exactly, rel=1e-5), name
+        torch.testing.assert_close(unit(a).T @ unit(a), torch.eye(rank).double())
+        assert a.norm() < (2 * rank) ** 0.5
+        assert found[name].is_contiguous() and (a.gather(0, a.abs().argmax(0)[None]) > 0).all()
 
 
 def test_the_same_again_and_of_weights_in_files(loaded: LoadedModel, tmp_path: Path) -> None:
@@ -136,7 +152,7 @@ def test_the_same_again_and_of_weights_in_files(loaded: LoadedModel, tmp_path: P
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in lazy.model.modules())
     # Another seed finds the same space.
     for name, a in measure(loaded, names, ROWS, seed=4).items():
-        assert sine(a / SCALE, found[name].double() / SCALE) < 1e-3
+        assert sine(unit(a), unit(found[name]).double()) < 1e-3
 
 
 def test_layers_that_read_the_same_have_the_same_directions(loaded: LoadedModel) -> None:
@@ -145,7 +161,8 @@ def test_layers_that_read_the_same_have_the_same_directions(loaded: LoadedModel)
     wanted[f"{path}k_proj"] = 3
     found = measure(loaded, wanted, ROWS, seed=3)
     assert torch.equal(found[f"{path}q_proj"], found[f"{path}v_proj"])
-    torch.testing.assert_close(found[f"{path}k_proj"], found[f"{path}q_proj"][:, :3])
+    key, query = (unit(found[f"{path}{name}_proj"]) for name in "kq")
+    torch.testing.assert_close(key, query[:, :3])
     assert not torch.equal(found[f"{path}q_proj"], found[f"{path}o_proj"])
 
 
@@ -158,12 +175,15 @@ def test_random_directions_take_the_places_that_inputs_leave(loaded: LoadedModel
         loaded, [name], [ROWS[0][:3]], lambda _, __, values: x.append(values.clone().double())
     )
     _, _, right = torch.linalg.svd(x[0], full_matrices=False)
-    a = found[name]
-    assert sine(a[:, :3] / SCALE, right.T) < 1e-3
-    torch.testing.assert_close(a.T @ a, 2 * torch.eye(7), rtol=0, atol=1e-5)
-    other = measure(loaded, names, [ROWS[0][:3]], seed=4)[name]
+    a = unit(found[name])
+    assert sine(a[:, :3], right.T) < 1e-3
+    torch.testing.assert_close(a.T @ a, torch.eye(7), rtol=0, atol=1e-5)
+    other = unit(measure(loaded, names, [ROWS[0][:3]], seed=4)[name])
     torch.testing.assert_close(a[:, :3], other[:, :3], rtol=0, atol=1e-3)
     assert not torch.allclose(a[:, 3:], other[:, 3:], atol=0.1)
+    assert float((x[0] @ found[name].double()).square().mean()) == pytest.approx(
+        2 / 83 * float(x[0].square().sum(1).mean()), rel=1e-5
+    )
 
 
 def test_a_layer_that_no_row_reaches_has_random_directions(loaded: LoadedModel) -> None:
@@ -190,7 +210,8 @@ def test_iterations_find_what_a_decomposition_finds(shape: tuple[int, int]) -> N
 
 def test_values_that_are_not_finite_are_one_clear_error(tmp_path: Path) -> None:
     broken = load("llama_tied", tmp_path)
-    broken.model.model.layers[1].input_layernorm.weight.data[0] = torch.inf
+    model: Any = broken.model
+    model.model.layers[1].input_layernorm.weight.data[0] = torch.inf
     with pytest.raises(ModelError, match=r"layers\.1\.self_attn\.q_proj: .*lora\.init=random"):
         measure(broken, ranks(broken), ROWS, seed=0)
     assert not any(module._forward_pre_hooks for module in broken.model.modules())

@@ -243,7 +243,9 @@ class LoraSettings(TrainingSettings):
         if self.measures_directions and self.trained not in ("lora", "adapter codes"):
             where = f"setting lora.init={self.lora_init}"
             reason = "the method trains no adapters"
-            found.append(Problem(where, reason, "Leave lora.init out, or train adapters (train=lora)."))
+            found.append(
+                Problem(where, reason, "Leave lora.init out, or train adapters (train=lora).")
+            )
         if not self.lora_dropout or (self.first_order and self.trained == "lora"):
             return found
         reason = (

@@ -186,8 +186,8 @@ class TrainingGraph:
         chosen: by parameter, the elements that are trained while the others are frozen: int64 (k), ascending, ``row *
             columns + column``. Frozen weights have zeros there.
         activations: by path of a linear layer, how its input is rounded; None where nothing is, or only sizes count.
-        directions: by path of a linear layer, the first values of its adapter's first matrix (in, rank); None where these
-            are drawn, or only sizes count.
+        directions: by path of a linear layer, the first values of its adapter's first matrix (in, rank); None where
+            these are drawn, or only sizes count.
         rounded: by parameter of a linear layer, the weight that holds the format of its input.
         grid: where integers are trained, what the session needs for their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/integers.md).

@@ -26,6 +26,7 @@ ZEROTH_ORDER = {
     "lora.rslora": "off",
     "lora.rank_pattern": {},
     "lora.alpha_pattern": {},
+    "lora.init": "random",
     "lora.dropout": 0.0,
     "lora.targets": "attention",
     "lora.layers": "all",

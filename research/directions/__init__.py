@@ -1,0 +1,1 @@
+"""What a frozen A leaves of gradients."""
