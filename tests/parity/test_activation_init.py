@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,12 @@ def masked_text(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     words = text.read_text("utf-8").replace("It was", "It was <mask>.")
     path.write_text(words.replace("a warm and funny", "a", 2), "utf-8")
     return path
+
+
+def plain(*arguments: object) -> list[str]:
+    """The lines that a verb prints for people."""
+    line = [sys.executable, "-m", "zoexport", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize(("name", "method", "more"), slow_after(4, CASES))
@@ -135,6 +143,8 @@ def test_the_bundle_says_where_a_comes_from(compiler: Compiler, text: Path, tmp_
     assert made["rows"] == 5 and 5 * 10 < made["tokens"] <= 5 * SEQ
     shown = verb("inspect", bundle.path)
     assert shown["lora_init"] == made
+    lines = [line for line in plain("inspect", bundle.path) if "directions of activations" in line]
+    assert len(lines) == 1 and f"text.jsonl ({sha256(text)[:12]}), 5 rows" in lines[0]
     drawn = verb("inspect", compiler.bundle("llama_tied"))
     assert drawn["lora_init"] is None
     assert "lora_init" not in zoexport.Bundle.open(compiler.bundle("llama_tied")).manifest

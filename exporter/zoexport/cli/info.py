@@ -135,6 +135,7 @@ def _inspect_bundle(bundle: Path, as_json: bool) -> None:
                     "trainable",
                     f"{found['trainable_parameters']:,} parameters in {found['trainable_slots']} slots",
                 ),
+                *([("adapters", _init(found["lora_init"]))] if found["lora_init"] else []),
                 (
                     "a call",
                     f"{found['rows']} rows, {found['copies']} copies, at most {found['max_labels']} labels",
@@ -158,6 +159,12 @@ def _inspect_bundle(bundle: Path, as_json: bool) -> None:
         *table([(name, size(count)) for name, count in found["files"].items()]),
     ]
     emit(found, lines, as_json=as_json)
+
+
+def _init(made: Mapping[str, Any]) -> str:
+    text = made["text"]
+    named = f"{text['name']} ({text['sha256'][:12]})" if text else "random tokens"
+    return f"begin along directions of activations on {named}, {made['rows']} rows, {made['tokens']} tokens"
 
 
 def _step(plan: Mapping[str, Any]) -> str:

@@ -46,6 +46,16 @@ def test_slots_name_their_module_and_noise() -> None:
     torch.testing.assert_close(graph.initial["lora_A.body.0"], expected, rtol=0, atol=0)
 
 
+def test_directions_take_the_place_of_drawn_numbers() -> None:
+    _, graph = captured(_model())
+    measured = torch.linspace(-1, 1, WIDTH * 2).view(WIDTH, 2)
+    graph.directions = {"body.0": measured, "body.2": 2 * measured}
+    lora_inject(graph, ["body.2", "body.0"], LoraScaling(2, 2), seed=7)
+    assert torch.equal(graph.initial["lora_A.body.0"], measured)
+    assert torch.equal(graph.initial["lora_A.body.2"], 2 * measured)
+    assert not graph.initial["lora_B.body.0"].any()
+
+
 def test_unknown_module_is_refused_with_the_nearest_name() -> None:
     _, graph = captured(_model())
     with pytest.raises(VerifyError, match=r"body\.0"):
