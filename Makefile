@@ -91,6 +91,8 @@ report-learning: setup ## Train SensZOQ, P-RGE, QuZO and FZOO on sentences; rene
 	$(BIN)/python -m research.learning.measure quzo-int4 docs/quzo.md
 	$(BIN)/python -m research.learning.measure fzoo docs/fzoo.md
 	$(BIN)/python -m research.learning.measure queries docs/learning.md
+	$(BIN)/python -m research.learning.measure adam docs/adam-from-the-log.md
+	$(BIN)/python -m research.learning.measure directions docs/directions.md
 
 bench-packing: setup ## Measure rows and time a token with and without packing and renew docs/packing.md (ten minutes)
 	$(BIN)/python -m research.packing.measure docs/packing.md

@@ -93,6 +93,15 @@ def _queries(count: int, rates: tuple[float, ...]) -> Arm:
     return Arm(f"q = {count}, B = {16 // count}", "prge", settings, rates)
 
 
+_PRGE = Arm("P-RGE", "prge", {"weights": "int4", "eps": "1e-3"}, (2e-3, 5e-3, 1e-2, 2e-2))
+
+
+def _moments(optimizer: str, rates: tuple[float, ...]) -> Arm:
+    """The same copies and differences, in programs of layers, with another update."""
+    settings = {**_PRGE.settings, "split": "layers", "optimizer": optimizer}
+    return Arm(f"P-RGE, {optimizer}", "prge", settings, rates)
+
+
 _ALL_WEIGHTS = Arm(
     "all weights", "mezo", {"train": "full", "eps": "1e-3"}, (1e-6, 3e-6, 1e-5, 3e-5)
 )
@@ -129,11 +138,31 @@ COMPARISONS = {
     # 8 copies in one forward pass each: as many operations a step.
     "fzoo": Comparison(
         arms=(
-            Arm("P-RGE", "prge", {"weights": "int4", "eps": "1e-3"}, (2e-3, 5e-3, 1e-2, 2e-2)),
+            _PRGE,
             Arm(
                 "FZOO",
                 "fzoo",
                 {"weights": "int4", "queries": "7", "eps": "1e-3"},
+                (2e-3, 5e-3, 1e-2, 2e-2),
+            ),
+        ),
+        steps=200,
+    ),
+    "adam": Comparison(
+        arms=(
+            _PRGE,
+            _moments("momentum", (2e-3, 5e-3, 1e-2, 2e-2)),
+            _moments("adam", (3e-4, 1e-3, 3e-3, 1e-2)),
+        ),
+        steps=200,
+    ),
+    "directions": Comparison(
+        arms=(
+            _PRGE,
+            Arm(
+                "A of activations",
+                "prge",
+                {**_PRGE.settings, "lora.init": "activations"},
                 (2e-3, 5e-3, 1e-2, 2e-2),
             ),
         ),
