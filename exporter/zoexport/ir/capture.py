@@ -23,6 +23,7 @@ from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
 from zoexport.ir.normalize import normalize
+from zoexport.ir.repeated import Repeated, Unlike
 
 ROWS = "rows"
 _MAX_ROWS = 1 << 16
@@ -101,12 +102,7 @@ def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
     example = torch.zeros((3, seq_len), dtype=torch.int64)
     try:
         with torch.no_grad(), quiet():
-            exported = torch.export.export(
-                _LogitsOnly(model),
-                (example,),
-                dynamic_shapes=({0: ExportDim(ROWS, min=1, max=_MAX_ROWS)},),
-                strict=False,
-            )
+            exported = _exported(_LogitsOnly(model), example)
     except Exception as error:
         # torch.export raises many types; whatever it is, the model cannot be captured.
         raise ModelError(
@@ -118,6 +114,21 @@ def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
     graph = _as_training_graph(exported, seq_len)
     graph.pad_token = pad_token(model)
     return graph
+
+
+def _exported(model: torch.nn.Module, tokens: torch.Tensor) -> torch.export.ExportedProgram:
+    def export() -> torch.export.ExportedProgram:
+        rows = ExportDim(ROWS, min=1, max=_MAX_ROWS)
+        return torch.export.export(model, (tokens,), dynamic_shapes=({0: rows},), strict=False)
+
+    repeated = Repeated(model)
+    with repeated.traced_once():
+        exported = export()
+    try:
+        repeated.write_out(exported.graph, exported.graph_signature)
+    except Unlike:
+        return export()
+    return exported
 
 
 def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> TrainingGraph:
