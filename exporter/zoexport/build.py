@@ -192,10 +192,11 @@ def compile_bundle(
     # torch and transformers load only once the settings are known to be good.
     from zoexport import models
     from zoexport.ir.tracing import lean_tracing
+    from zoexport.targets.executorch.edge_table import read_by_libyaml
 
     source = models.resolve(model) if isinstance(model, str) else model
     bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
-    with atomic_folder(bundle, replace=force) as folder, lean_tracing():
+    with atomic_folder(bundle, replace=force) as folder, lean_tracing(), read_by_libyaml():
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.staged)
         if mask is not None:

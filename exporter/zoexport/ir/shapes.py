@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._subclasses import FakeTensorMode
-from torch.fx import Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Value
@@ -25,14 +26,28 @@ def record_shapes(program: Program) -> None:
         VerifyError: an operation does not work at these sizes.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    record(program.module, program.name, fake_inputs(program.inputs, mode), mode)
+
+
+def record(
+    module: GraphModule, name: str, inputs: Sequence[torch.Tensor], mode: FakeTensorMode
+) -> None:
+    """Record what every node of a module gives for ``inputs``, which are of ``mode``.
+
+    Args:
+        name: of the program, for the message.
+
+    Raises:
+        VerifyError: an operation does not work at these sizes.
+    """
     with mode, torch.no_grad():
-        _Recorder(program).run(*fake_inputs(program.inputs, mode))
+        _Recorder(module, name).run(*inputs)
 
 
 class _Recorder(Interpreter):
-    def __init__(self, program: Program) -> None:
-        super().__init__(program.module)
-        self.name = program.name
+    def __init__(self, module: GraphModule, name: str) -> None:
+        super().__init__(module)
+        self.name = name
 
     def run_node(self, n: Node) -> Any:
         try:

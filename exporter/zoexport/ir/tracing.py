@@ -6,12 +6,22 @@ torch.fx writes and compiles Python code for a graph whenever a pass has changed
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from torch.fx import GraphModule
+from torch._decomp import core_aten_decompositions
+from torch.fx import GraphModule, config
 from torch.fx.graph import _PyTreeCodeGen
+
+
+@functools.cache
+def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """torch's decompositions to core operators; it goes through all operators that there are, each time it is asked."""
+    return MappingProxyType({**core_aten_decompositions()})
+
 
 _WRITTEN = ("forward", "_code", "_lineno_map", "_prologue_start")
 """What :meth:`GraphModule.recompile` sets."""
@@ -19,7 +29,7 @@ _WRITTEN = ("forward", "_code", "_lineno_map", "_prologue_start")
 
 @contextlib.contextmanager
 def lean_tracing() -> Iterator[None]:
-    """While this is open, a graph's code is written when it is first called or read.
+    """While this is open, a graph's code is written when it is first called or read, and nodes note no stack of calls.
 
     A module whose code was not needed meanwhile writes it later, by the graph that it then has.
     """
@@ -30,10 +40,12 @@ def lean_tracing() -> Iterator[None]:
 
     kind: Any = GraphModule
     kind.recompile = later
+    noted, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
     try:
         yield
     finally:
         kind.recompile = recompile
+        config.do_not_emit_stack_traces = noted
 
 
 def _write_later(module: GraphModule, recompile: Any) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import get_decompositions
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -34,6 +34,7 @@ from zoexport.ir.graphs import aten, operand, output_node, remove_unused_weights
 from zoexport.ir.normalize import normalize
 from zoexport.ir.rewrite import rewrite
 from zoexport.ir.shapes import fake_inputs, record_shapes
+from zoexport.ir.tracing import core_decompositions
 from zoexport.passes.split_layers import HEAD
 
 _BACKWARD_OPERATORS = (
@@ -113,7 +114,7 @@ def traced_backward(
     inputs = [*given, *added]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     table: dict[Any, Callable[..., Any]] = {
-        **core_aten_decompositions(),
+        **core_decompositions(),
         **get_decompositions(_BACKWARD_OPERATORS),
         aten.select_backward.default: _select_backward,
     }

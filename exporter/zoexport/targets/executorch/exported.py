@@ -7,37 +7,39 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._export.verifier import TrainingIRVerifier
+from torch._guards import detect_fake_mode
 from torch.export import Dim as ExportDim
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from zoexport.core.types import Dim, Program
 from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import EXAMPLE_SIZE
+from zoexport.ir.graphs import EXAMPLE_SIZE, output_node, outputs, placeholders
+from zoexport.ir.shapes import record
 
 
-class _WithWeights(torch.nn.Module):
-    """A program as a module that owns its weights; its arguments are the program's other inputs."""
+class _Inputs(torch.nn.Module):
+    """A module that owns the weights of a program, and takes its other inputs."""
 
     def __init__(self, program: Program, weights: dict[str, torch.Tensor]) -> None:
         super().__init__()
-        self.program = program.module
-        self.sources: list[str | int] = []
-        arguments = 0
         for number, value in enumerate(program.inputs):
             if value.role == "weight":
                 self.register_buffer(f"weight_{number}", _own_storage(weights[value.name]))
-                self.sources.append(f"weight_{number}")
-            else:
-                self.sources.append(arguments)
-                arguments += 1
 
-    def forward(self, *arguments: torch.Tensor) -> Any:
-        """Arguments in the program's order, outputs in the program's order."""
-        return self.program(
-            *(
-                getattr(self, source) if isinstance(source, str) else arguments[source]
-                for source in self.sources
-            )
-        )
+    def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
+        """Arguments in the program's order."""
+        return arguments[0].clone()
 
 
 def _own_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,13 +80,105 @@ def export_program(
                 if isinstance(size, Dim)
             }
         )
+    # A program has operators alone, so only what it takes is left to export.
     with torch.no_grad(), quiet():
-        return torch.export.export(
-            _WithWeights(program, weights),
+        taken = torch.export.export(
+            _Inputs(program, weights),
             tuple(example),
             dynamic_shapes=(tuple(dynamic),),
             strict=False,
         )
+    graph = torch.fx.Graph()
+    own: dict[str, Node] = {}
+    arguments: list[Node] = []
+    for node, spec in zip(taken.graph.nodes, taken.graph_signature.input_specs, strict=False):
+        made = graph.node_copy(node)
+        if spec.kind is InputKind.BUFFER:
+            own[str(spec.target)] = made
+        else:
+            arguments.append(made)
+    copied: dict[Node, Node] = {}
+    following = iter(arguments)
+    for number, (value, node) in enumerate(
+        zip(program.inputs, placeholders(program).values(), strict=True)
+    ):
+        copied[node] = own[f"weight_{number}"] if value.role == "weight" else next(following)
+    for node in program.module.graph.nodes:
+        if node.op == "call_function":
+            copied[node] = made = graph.node_copy(node, copied.__getitem__)
+            made.meta = {}
+            _leave_defaults_out(made)
+    returned = [copied[node] for node in outputs(program).values()]
+    graph.output(tuple(returned))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    fakes = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
+    mode = detect_fake_mode(fakes)
+    assert mode is not None
+    record(module, program.name, fakes, mode)
+    return stated(
+        module,
+        taken.graph_signature.input_specs,
+        tuple(example),
+        weights=taken.state_dict,
+        ranges=taken.range_constraints,
+    )
+
+
+def _leave_defaults_out(node: Node) -> None:
+    """Give a call the arguments that tracing gives it: by place where they can be, and without defaults at the end."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    declared = node.target._schema.arguments
+    placed = [one.name for one in declared if not one.kwarg_only]
+    defaults = {one.name: one.default_value for one in declared if one.has_default_value()}
+    given: dict[str, Any] = {**dict(zip(placed, node.args, strict=False)), **node.kwargs}
+    while placed and _is_default(given, placed[-1], defaults):
+        given.pop(placed.pop(), None)
+    node.args = tuple(given.pop(name, defaults.get(name)) for name in placed)
+    node.kwargs = {
+        name: value for name, value in given.items() if not _is_default(given, name, defaults)
+    }
+
+
+def _is_default(given: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> bool:
+    if name not in given:
+        return True
+    value = given[name]
+    return name in defaults and type(value) is type(defaults[name]) and value == defaults[name]
+
+
+def stated(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[InputSpec],
+    example: tuple[torch.Tensor, ...],
+    *,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    ranges: Any = None,
+) -> torch.export.ExportedProgram:
+    """A graph of operators as torch.export would give it.
+
+    Args:
+        module: its graph takes what ``inputs`` says, returns a tuple, and records what each node gives.
+        example: what it takes beside its weights. weights: by the targets of ``inputs``.
+        ranges: of the sizes that are open.
+    """
+    module.graph.eliminate_dead_code()
+    returned: Any = output_node(module).args[0]
+    given = [
+        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in returned
+    ]
+    _, taken = pytree.tree_flatten((example, {}))
+    _, form = pytree.tree_flatten(tuple(returned))
+    return torch.export.ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=ExportGraphSignature([*inputs], given),
+        state_dict={**(weights or {})},
+        range_constraints=ranges or {},
+        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], taken, form))],
+        example_inputs=(example, {}),
+        verifiers=[TrainingIRVerifier],
+    )
 
 
 def _calls(exported: Any) -> Sequence[torch.fx.Node]:

@@ -16,6 +16,7 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
+from torch.utils import _pytree as pytree
 
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, record
 
@@ -125,6 +126,14 @@ def is_plain(module: GraphModule) -> bool:
             )
         )
         for node in module.graph.nodes
+    )
+
+
+def is_fixed(node: Node) -> bool:
+    """Whether all that a node gives has sizes that are numbers."""
+    return all(
+        _is_fixed(value) if isinstance(value, torch.Tensor) else not isinstance(value, torch.SymInt)
+        for value in pytree.tree_leaves(node.meta.get("val"))
     )
 
 

@@ -9,26 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch._export.verifier import TrainingIRVerifier
-from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import (
-    ExportGraphSignature,
-    InputKind,
-    InputSpec,
-    OutputKind,
-    OutputSpec,
-    TensorArgument,
-)
-from torch.utils import _pytree as pytree
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.core.untouched import untouched_zeros
 from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import copy_program, identifier, output_node
+from zoexport.ir.graphs import copy_program, identifier
 from zoexport.targets.entries import program_entry
+from zoexport.targets.executorch.exported import stated
 from zoexport.targets.executorch.fuse_rows import fuse_rows
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
@@ -81,40 +71,17 @@ def fused_program(program: Program) -> Program:
 
 
 def _exported(program: Program) -> torch.export.ExportedProgram:
-    """A fused program as torch.export would give it: it has only operators and their shapes, so nothing is traced."""
-    module = program.module
-    module.graph.eliminate_dead_code()
-    count = 0
-    for node in module.graph.nodes:
+    inputs: list[InputSpec] = []
+    for node in program.module.graph.nodes:
         if node.op == "placeholder":
-            node.name = node.target = f"arguments_{count}"
-            count += 1
-    returned: Any = output_node(module).args[0]
+            node.name = node.target = f"arguments_{len(inputs)}"
+            inputs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None))
     # The exported program keeps them, and there is one for each length.
     example = tuple(
         untouched_zeros(tuple(value.sizes()), getattr(torch, value.dtype))
         for value in program.inputs
     )
-    _, taken = pytree.tree_flatten((example, {}))
-    _, given = pytree.tree_flatten(tuple(returned))
-    signature = ExportGraphSignature(
-        [
-            InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
-            for node in module.graph.nodes
-            if node.op == "placeholder"
-        ],
-        [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in returned],
-    )
-    return torch.export.ExportedProgram(
-        root=module,
-        graph=module.graph,
-        graph_signature=signature,
-        state_dict={},
-        range_constraints={},
-        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], taken, given))],
-        example_inputs=(example, {}),
-        verifiers=[TrainingIRVerifier],
-    )
+    return stated(program.module, inputs, example)
 
 
 def _of_the_runtime(program: Program) -> dict[str, int]:

@@ -46,6 +46,7 @@ def needed_passes_only(
         renamed: whether nodes may have other names than tracing gives them, as operators are rewritten in place.
     """
     from executorch.backends.xnnpack import xnnpack_preprocess
+    from executorch.exir.passes import spec_prop_pass
     from executorch.exir.program import _program
 
     nodes = [node for program in programs for node in program.graph_module.graph.nodes]
@@ -77,6 +78,7 @@ def needed_passes_only(
         return dict(known)
 
     views, operators = _program.ReplaceViewOpsWithViewCopyOpsPass, _program.OpReplacePass
+    retrace = spec_prop_pass.ExportPass
     if not vision:
         xnnpack_preprocess.XNNPACKPassManager = of_delegates
         _program._get_aten_to_edge_passes = of_programs
@@ -84,6 +86,7 @@ def needed_passes_only(
         if renamed:
             _program.ReplaceViewOpsWithViewCopyOpsPass = lambda: _in_place(views())
             _program.OpReplacePass = lambda: _in_place(operators())
+            spec_prop_pass.ExportPass = lambda: functools.partial(_as_recorded, retrace())
     try:
         with (
             needed_decompositions_only(programs, renamed=renamed),
@@ -97,6 +100,16 @@ def needed_passes_only(
         _program._default_decomposition_table = default
         _program.ReplaceViewOpsWithViewCopyOpsPass = views
         _program.OpReplacePass = operators
+        spec_prop_pass.ExportPass = retrace
+
+
+def _as_recorded(retrace: Any, module: torch.fx.GraphModule) -> Any:
+    """A module that a pass traces again to record what each call gives, where rewrites in place have recorded that."""
+    from torch.fx.passes.infra.pass_base import PassResult
+
+    if not in_place.is_plain(module) or not all(map(in_place.is_fixed, module.graph.nodes)):
+        return retrace(module)
+    return PassResult(torch.fx.GraphModule(module, module.graph), modified=True)
 
 
 @contextlib.contextmanager

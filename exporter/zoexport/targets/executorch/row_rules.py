@@ -5,7 +5,6 @@ Each rule states what stands there afterwards. They serve ``products`` and ``fus
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import get_decompositions
 from torch._subclasses import FakeTensorMode
 from torch.func import functionalize
 from torch.fx import GraphModule, Node
@@ -32,6 +31,7 @@ from zoexport.ir.graphs import (
 )
 from zoexport.ir.rewrite import Rule, rewrite
 from zoexport.ir.shapes import fake_inputs, record_shapes
+from zoexport.ir.tracing import core_decompositions
 from zoexport.targets.executorch.layouts import place_of_part
 
 _SHORT = 16
@@ -41,7 +41,7 @@ _SHORT = 16
 def decompose(program: Program) -> None:
     """Rewrite ``program``, whose recorded shapes are numbers, in core operators without norms, splits and selects."""
     table: dict[Any, Callable[..., Any]] = {
-        **_core_decompositions(),
+        **core_decompositions(),
         **get_decompositions([aten.baddbmm, aten.gelu_backward, aten.stack]),
         aten.native_layer_norm.default: _layer_norm,
         aten.addmm.default: _addmm,
@@ -66,12 +66,6 @@ def decompose(program: Program) -> None:
     remove_unused_weights(program)
     program.module.recompile()
     record_shapes(program)
-
-
-@functools.cache
-def _core_decompositions() -> dict[Any, Callable[..., Any]]:
-    # torch goes through all operators that there are, each time that it is asked.
-    return {**core_aten_decompositions()}
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
