@@ -15,6 +15,7 @@ from zoexport.targets.vulkan.lower import FILE
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 ALL_LINEAR = ("--target", "android-gpu", "--set", "lora.targets=all-linear")
 SHORT = ("--set", "seq_len=16", "--set", "batch=1")
+ROWS = ("--set", "seq_len=64", "--set", "batch=1")
 LONG = ("--set", "seq_len=256", "--set", "batch=1")
 MOST_BYTES = 50_000_000
 
@@ -31,7 +32,8 @@ def test_gradients_over_int4_weights() -> None:
 
 
 def test_gradients_in_fp16() -> None:
-    bundle, _ = compiled(*ALL_LINEAR, *SHORT, "--set", "compute=fp16")
+    """Over the 256 labels that parity takes of rounded arithmetic: few rows, as a shader's tile has 64 tokens anyway."""
+    bundle, _ = compiled(*ALL_LINEAR, *ROWS, "--set", "compute=fp16")
     report = verb("parity", bundle, "--steps", 1)
     assert report["max_relative_loss_error"] <= 1e-3
     assert report["max_relative_gradient_error"] <= 2e-2

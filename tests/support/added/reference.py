@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from zoexport.core.sizes import sizes
-from zoexport.methods.prge.reference import PrgeReference
+from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
 
 
-class ForwardReference(PrgeReference):
+class ForwardReference(AdaptersOrWeightsReference):
     """B of every adapter; those of the last layer are the second group."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
