@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._export.utils import _is_preservable_cia_op
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -30,6 +32,8 @@ _IN_PLACE: dict[str, Callable[[Any], None]] = {
     "ScalarToTensorPass": in_place.scalars_to_tensors,
     "OpReplacePass": in_place.to_edge_operators,
 }
+_SORTED_INPUTS = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants")
+_INPUT = operator.attrgetter("arg.name")
 _TRACED_AWAY = (aten.detach, aten.alias, aten.lift_fresh_copy, aten.lift_fresh)
 
 
@@ -92,6 +96,7 @@ def needed_passes_only(
             needed_decompositions_only(programs, renamed=renamed),
             delegates_as_recorded(),
             _nothing_described(),
+            _inputs_looked_up_once(),
         ):
             yield
     finally:
@@ -126,6 +131,32 @@ def _nothing_described() -> Iterator[None]:
     finally:
         kind.__str__ = described
         _dataclass.get_type_hints = hints
+
+
+@contextlib.contextmanager
+def _inputs_looked_up_once() -> Iterator[None]:
+    """While this is open, a signature's inputs are sorted again only after a change: ExecuTorch asks for each node."""
+    kind: Any = ExportGraphSignature
+    sorted_by = {name: vars(kind)[name] for name in _SORTED_INPUTS}
+    known: dict[tuple[int, str], Any] = {}
+
+    def of(name: str) -> property:
+        def found(signature: Any) -> Any:
+            specs = signature.input_specs
+            of_now = [*specs], [*map(_INPUT, specs)]
+            if known.get((id(signature), name), (None,))[0] != of_now:
+                known[id(signature), name] = of_now, sorted_by[name].fget(signature)
+            return known[id(signature), name][1]
+
+        return property(found)
+
+    for name in _SORTED_INPUTS:
+        setattr(kind, name, of(name))
+    try:
+        yield
+    finally:
+        for name, original in sorted_by.items():
+            setattr(kind, name, original)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import default_decompositions
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    TensorArgument,
+)
 
 from zoexport.targets.executorch.needed_passes import (
     _Recorded,
@@ -176,3 +182,18 @@ def test_a_delegate_of_other_shapes_is_run() -> None:
         same = recorded(mode.from_tensor(torch.ones(3, 4)))
     assert [tuple(one.shape) for one in same] == [(3, 4), ()]
     assert torch.equal(recorded(torch.ones(3, 4))[0], torch.full((3, 4), 2.0))
+
+
+def test_a_signatures_inputs_are_those_of_now() -> None:
+    made = [
+        InputSpec(InputKind.BUFFER, TensorArgument(f"b_{number}"), f"weight_{number}", True)
+        for number in range(3)
+    ]
+    signature = ExportGraphSignature(made[:2], [])
+    with needed_passes_only([]):
+        assert signature.inputs_to_buffers == {"b_0": "weight_0", "b_1": "weight_1"}
+        signature.input_specs[1] = made[2]
+        assert signature.inputs_to_buffers == {"b_0": "weight_0", "b_2": "weight_2"}
+        signature.input_specs[0].arg.name = "b_3"
+        assert signature.inputs_to_buffers == {"b_3": "weight_0", "b_2": "weight_2"}
+    assert signature.inputs_to_parameters == {}
