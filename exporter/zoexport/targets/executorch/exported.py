@@ -167,6 +167,7 @@ def stated(
     given = [
         OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in returned
     ]
+    names = [spec.arg.name for spec in inputs if spec.kind is InputKind.USER_INPUT]
     _, taken = pytree.tree_flatten((example, {}))
     _, form = pytree.tree_flatten(tuple(returned))
     return torch.export.ExportedProgram(
@@ -175,7 +176,7 @@ def stated(
         graph_signature=ExportGraphSignature([*inputs], given),
         state_dict={**(weights or {})},
         range_constraints=ranges or {},
-        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], taken, form))],
+        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], taken, form, names))],
         example_inputs=(example, {}),
         verifiers=[TrainingIRVerifier],
     )
