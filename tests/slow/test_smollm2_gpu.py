@@ -32,7 +32,7 @@ def test_gradients_over_int4_weights() -> None:
 
 
 def test_gradients_in_fp16() -> None:
-    """Over the 256 labels that parity takes of rounded arithmetic: few rows, as a shader's tile has 64 tokens anyway."""
+    """Over the 256 labels that parity takes of rounded arithmetic, in rows as long as a shader's tile."""
     bundle, _ = compiled(*ALL_LINEAR, *ROWS, "--set", "compute=fp16")
     report = verb("parity", bundle, "--steps", 1)
     assert report["max_relative_loss_error"] <= 1e-3
