@@ -6,19 +6,16 @@ measures on held-out ones, and renews the page's part between ``<!-- report-acti
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812, as everyone calls it
 from torch import Tensor
 
-from research.support.command import Clock, exit_status
-from research.support.page import marked, replace
+from research.support.command import renew_part
 from zoexport import calibration, models
 from zoexport.bench.output import markdown_table
 from zoexport.core import activation_grids as grids
@@ -135,16 +132,9 @@ def measure(model: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description="Errors of rounded activations.")
-    parser.add_argument("page", type=Path, help="whose marked part is renewed")
-    parser.add_argument("--model", default=MODEL)
-    chosen = parser.parse_args(arguments)
-
-    def measured(_: Clock) -> None:
-        marked(chosen.page, MARK)
-        replace(chosen.page, MARK, measure(chosen.model))
-
-    return exit_status(measured)
+    return renew_part(
+        arguments, "Errors of rounded activations.", MARK, MODEL, lambda model, _: measure(model)
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ end.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from research.support.command import Clock, exit_status
-from research.support.page import marked, replace
+from research.support.command import Clock, renew_part
 from zoexport import models
 from zoexport.bench.output import markdown_table
 from zoexport.calibration import ROWS, calibration_rows
@@ -173,16 +171,7 @@ def compared(model: str, clock: Clock) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description="What a frozen A leaves of gradients.")
-    parser.add_argument("page", type=Path, help="whose marked part is renewed")
-    parser.add_argument("--model", default=MODEL)
-    chosen = parser.parse_args(arguments)
-
-    def renewed(clock: Clock) -> None:
-        marked(chosen.page, MARK)
-        replace(chosen.page, MARK, compared(chosen.model, clock))
-
-    return exit_status(renewed)
+    return renew_part(arguments, "What a frozen A leaves of gradients.", MARK, MODEL, compared)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from research.support.page import marked, replace
 from zoexport.core.errors import ZoExportError
 
 
@@ -49,3 +50,29 @@ def exit_status(measure: Callable[[Clock], object]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def renew_part(
+    arguments: Sequence[str] | None,
+    description: str,
+    mark: str,
+    model: str,
+    measure: Callable[[str, Clock], str],
+) -> int:
+    """The command of a report that is one marked part of a page; returns its exit status.
+
+    Args:
+        arguments: of the command; None: the process's own.
+        model: that is measured where ``--model`` names no other.
+        measure: makes the part's text of a model.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("page", type=Path, help="whose marked part is renewed")
+    parser.add_argument("--model", default=model)
+    chosen = parser.parse_args(arguments)
+
+    def renewed(clock: Clock) -> None:
+        marked(chosen.page, mark)
+        replace(chosen.page, mark, measure(chosen.model, clock))
+
+    return exit_status(renewed)

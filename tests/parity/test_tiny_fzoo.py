@@ -9,7 +9,7 @@ import pytest
 
 import zoexport
 from tests.support.compiled import Compiler
-from tests.support.federations import Network, clients_of, federation, terms_of
+from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
 from zoexport.cli.main import run
@@ -94,13 +94,7 @@ def test_a_federation_replays_it(compiler: Compiler, tmp_path: Path, algorithm: 
     bundle = compiler.bundle("llama", "fzoo", queries=2)
     terms = terms_of(bundle, algorithm)
     assert (terms.scalars, terms.difference) == (2, "forward")
-    network = Network(clients_of(bundle, tmp_path, 3))
-    with federation(tmp_path, bundle, terms, network, sample=3) as server:
-        start = {name: values.copy() for name, values in server.model.items()}
-        for number in range(2):
-            server.run_round(number)
-        assert any(not np.array_equal(start[name], server.model[name]) for name in start)
-        assert all(np.isfinite(values).all() for values in server.model.values())
+    check_two_rounds(bundle, tmp_path, terms)
 
 
 def test_what_has_no_pairs_is_refused(compiler: Compiler) -> None:

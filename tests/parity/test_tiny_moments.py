@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import zoexport
 from tests.support.compiled import Compiler
-from tests.support.federations import Network, clients_of, federation, terms_of
+from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
 from zoexport.cli.main import run
@@ -130,14 +130,7 @@ def test_a_federation_replays_it(
     compiler: Compiler, tmp_path: Path, algorithm: str, optimizer: str
 ) -> None:
     bundle = bundle_of(compiler, "fzoo", optimizer)
-    network = Network(clients_of(bundle, tmp_path, 3))
-    terms = terms_of(bundle, algorithm)
-    with federation(tmp_path, bundle, terms, network, sample=3) as server:
-        start = {name: values.copy() for name, values in server.model.items()}
-        for number in range(2):
-            server.run_round(number)
-        assert any(not np.array_equal(start[name], server.model[name]) for name in start)
-        assert all(np.isfinite(values).all() for values in server.model.values())
+    check_two_rounds(bundle, tmp_path, terms_of(bundle, algorithm))
 
 
 def test_scalars_of_adam_have_no_mean(compiler: Compiler) -> None:

@@ -128,3 +128,14 @@ def federation(
             patience=patience or Patience(seconds=5),
             report=lambda content: None,
         )
+
+
+def check_two_rounds(bundle: Path, folder: Path, terms: Terms) -> None:
+    """Three clients, all of them in each round: the model moves, and stays finite."""
+    network = Network(clients_of(bundle, folder, 3))
+    with federation(folder, bundle, terms, network, sample=3) as server:
+        start = {name: values.copy() for name, values in server.model.items()}
+        for number in range(2):
+            server.run_round(number)
+        assert any(not np.array_equal(start[name], server.model[name]) for name in start)
+        assert all(np.isfinite(values).all() for values in server.model.values())
