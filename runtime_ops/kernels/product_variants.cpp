@@ -27,10 +27,12 @@ ProductVariant portable() {
 // Linux lets a process use AMX's tiles once it has asked; it refuses where it cannot save them.
 bool has_amx() {
 #if defined(__linux__)
-  constexpr unsigned kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;  // GCC 12 has no names for them
+  // GCC 12 has no names for them.
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
+  constexpr unsigned kNeeded = kAmxBf16 | kAmxTile | kAmxInt8;
   constexpr long kRequest = 0x1023, kTiles = 18;                // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxTile) != 0 && (d & kAmxInt8) != 0 &&
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kNeeded) == kNeeded &&
          syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
 #else
   return false;
@@ -49,7 +51,7 @@ std::vector<ProductVariant> list() {
   const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni") != 0;
   const bool amx = vnni && __builtin_cpu_supports("avx512bw") != 0 && has_amx();
   const RoundedKernels* wide = vnni ? &rounded_vnni : &rounded_avx2;
-  return {{"amx", amx, &products_avx512, &sparse_avx2, &grid_avx512, &rounded_amx},
+  return {{"amx", amx, &products_amx, &sparse_avx2, &grid_avx512, &rounded_amx},
           {"avx512", avx512, &products_avx512, &sparse_avx2, &grid_avx512, wide},
           {"avx2", avx2, &products_avx2, &sparse_avx2, &grid_avx2, &rounded_avx2},
           portable()};

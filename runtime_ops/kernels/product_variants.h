@@ -89,6 +89,8 @@ struct ScoreRows {
   int32_t first_query;
 };
 
+struct TiledKernels;  // tiled.h
+
 // Constant data: no code that only some processors can run is called to make it.
 struct ProductKernels {
   size_t rows;         // of a tile, at most
@@ -117,6 +119,8 @@ struct ProductKernels {
   void (*add_rows)(float* out, const float* rows, const float* factors, size_t count, size_t width);
   void (*online_softmax)(const ScoreColumns& columns);
   void (*softmax_gradient)(const ScoreRows& rows);
+  // Of products that are faster with tiles; or null.
+  const TiledKernels* tiled = nullptr;
 };
 
 inline constexpr size_t kSlack = 16;
@@ -126,6 +130,7 @@ struct GridKernels;     // grid_kernels.h
 struct RoundedKernels;  // rounded.h
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.
+extern const ProductKernels products_amx;
 extern const ProductKernels products_avx512;
 extern const ProductKernels products_avx2;
 extern const ProductKernels products_neon;

@@ -5,6 +5,7 @@
 #include "packed_rows.h"
 #include "product_variants.h"
 #include "scratch.h"
+#include "tiled.h"
 
 namespace zoexport {
 namespace kernels {
@@ -16,6 +17,7 @@ constexpr size_t kRowsOfTask = 32;
 constexpr size_t kWorthAThread = size_t{1} << 18;  // multiply-adds
 // Of few rows: what takes as long, as each number of B is unpacked for a few of them.
 constexpr size_t kWorthAThreadAlone = size_t{1} << 16;
+constexpr size_t kTiledRows = 256;    // of A at a time
 
 bool is_few_rows(const Product& product, const ProductKernels& kernels) {
   return std::holds_alternative<Int4Matrix>(product.b) && product.b_transposed && !product.a_transposed &&
@@ -87,6 +89,68 @@ void run_block(const Product& product, const ProductKernels& kernels, size_t bat
       });
 }
 
+size_t packed_floats(const Product& product) {
+  return std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
+}
+
+bool is_tiled(const Product& product, const ProductKernels& kernels) {
+  return kernels.tiled != nullptr && !std::holds_alternative<FloatMatrix>(product.b) && !is_few_rows(product, kernels);
+}
+
+size_t floats_of(size_t numbers) { return divide_up(numbers * sizeof(uint16_t), sizeof(float)); }
+
+size_t tiled_numbers(size_t rows, size_t depth) {
+  return divide_up(rows, kTile) * divide_up(depth, kTileDepth) * kPartsOfA * kTileNumbers;
+}
+
+// Whether the whole depth of so many rows is packed at once.
+bool is_kept(size_t rows, size_t depth) { return tiled_numbers(rows, depth) <= tiled_numbers(kTiledRows, kMaxDepth); }
+
+constexpr size_t kTiledPanel = kMaxDepth * kWidth;  // floats: two parts of 16 bits each
+
+size_t tiled_floats(const Product& product) {
+  const size_t rows = std::min(kTiledRows, product.rows);
+  const size_t depth = is_kept(rows, product.depth) ? product.depth : kMaxDepth;
+  return kTiledPanel + floats_of(tiled_numbers(rows, depth));
+}
+
+// run_block by tiles. `scratch` holds a panel, then packed rows.
+void run_tiled_block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns,
+                     float* scratch) {
+  const TiledKernels& tiled = *kernels.tiled;
+  const Int4Matrix* const int4 = std::get_if<Int4Matrix>(&product.b);
+  const Int8Matrix* const int8 = std::get_if<Int8Matrix>(&product.b);
+  const float* const scales = int8 == nullptr ? nullptr : int8->scales;
+  const size_t height = rows.end - rows.begin, stride = product.a.stride;
+  const float* a = product.a.values + batch * product.a_batch + rows.begin * stride;
+  const bool keep = is_kept(height, product.depth), transposed = product.b_transposed;
+  float* const c = product.c + (batch * product.rows + rows.begin) * product.columns;
+  auto* const panel = reinterpret_cast<uint16_t*>(scratch);
+  auto* const packed = reinterpret_cast<uint16_t*>(scratch + kTiledPanel);
+  const auto packed_at = [&](size_t p) { return packed + (keep ? tiled_numbers(height, p) : 0); };
+  for_blocks(
+      product.depth, columns.begin, columns.end, kernels.width, keep,
+      [&](size_t p, size_t depth) {
+        const float* of_depth = scales == nullptr || transposed ? nullptr : scales + p;
+        tiled.pack_rows(a + p, stride, height, depth, of_depth, packed_at(p));
+      },
+      [&](size_t p, size_t depth, size_t j, size_t count) {
+        const Part part{p, depth, j, count, divide_up(count, kTile) * kTile};
+        if (int4 != nullptr) {
+          (transposed ? tiled.pack_int4_transposed : tiled.pack_int4)(*int4, part, panel);
+        } else {
+          (transposed ? tiled.pack_int8_transposed : tiled.pack_int8)(*int8, part, panel);
+        }
+        float* const out = c + j;
+        const FloatMatrix before = p > 0                     ? FloatMatrix{out, product.columns}
+                                   : product.bias != nullptr ? FloatMatrix{product.bias + j, 0}
+                                                             : FloatMatrix{nullptr, 0};
+        tiled.multiply({packed_at(p), height, panel, int4 != nullptr ? size_t{2} : size_t{1},
+                        divide_up(depth, kTileDepth), scales == nullptr || !transposed ? nullptr : scales + j,
+                        before.values, before.stride, out, product.columns, count});
+      });
+}
+
 }  // namespace
 
 const ProductKernels& fastest_kernels() { return *fastest_products().kernels; }
@@ -144,9 +208,9 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
                       std::min(product.columns, end * split.size)});
     return true;
   }
-  const size_t packed = std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
+  const bool tiled = is_tiled(product, kernels);
   static thread_local Scratch scratch;
-  float* memory = scratch.floats(kPanel + packed + kSlack);
+  float* memory = scratch.floats(tiled ? tiled_floats(product) : kPanel + packed_floats(product) + kSlack);
   if (memory == nullptr) {
     return false;
   }
@@ -160,8 +224,10 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
     const Range part{first * split.size, std::min(whole, last * split.size)};
     const Range rows = split.by_columns ? Range{0, product.rows} : part;
     const Range columns = split.by_columns ? part : Range{0, product.columns};
-    for (size_t r = rows.begin; r < rows.end; r += kRows) {
-      run_block(product, kernels, batch, {r, std::min(rows.end, r + kRows)}, columns, memory);
+    const size_t height = tiled ? kTiledRows : kRows;
+    for (size_t r = rows.begin; r < rows.end; r += height) {
+      const Range some{r, std::min(rows.end, r + height)};
+      (tiled ? run_tiled_block : run_block)(product, kernels, batch, some, columns, memory);
     }
   }
   return true;

@@ -2,6 +2,7 @@
 //
 // A tile of x (16 rows, the 32 bytes of a group) times one of a panel (its 8 words of 16 columns) is a group's sums,
 // 16 by 16, which are scaled and added in AVX-512's registers: the operations of vector_rounded.h, so the same bits.
+#include "kernels/amx/tiles.h"
 #include "kernels/avx512/dots.h"
 #include "kernels/vector_rounded.h"
 
@@ -12,11 +13,9 @@ namespace {
 using detail::kWordsOfGroup;
 
 constexpr size_t kLanes = Avx512::kLanes;
-constexpr size_t kTileRows = 16;
 constexpr size_t kRowsOfCall = 512;
 constexpr size_t kGroupsTogether = 9;  // with their panel and rows, within the first level of cache
 constexpr size_t kPanelOfGroup = kWordsOfGroup * kLanes;
-constexpr size_t kRowBytes = kLanes * sizeof(float);
 
 // Tiles: sums and x of 16 rows, sums and x of the rows that are left, and the panel.
 #define ZO_SUMS 0
@@ -32,50 +31,31 @@ struct Words {
   }
 };
 
-// The tiles of this thread while it lives. The state is given back: what is not in its first state the system saves at
-// each switch.
-class Tiles {
- public:
-  explicit Tiles(size_t last) {
-    struct alignas(64) Shapes {
-      uint8_t palette, start_row, reserved[14];
-      uint16_t row_bytes[16];
-      uint8_t rows[16];
-    } shapes{};
-    static_assert(sizeof(Shapes) == 64, "as LDTILECFG reads it");
-    const auto set = [&](size_t tile, size_t rows, size_t bytes) {
-      shapes.rows[tile] = static_cast<uint8_t>(rows);
-      shapes.row_bytes[tile] = static_cast<uint16_t>(rows == 0 ? 0 : bytes);
-    };
-    shapes.palette = 1;
-    set(ZO_SUMS, kTileRows, kRowBytes);
-    set(ZO_X, kTileRows, kRoundedGroup);
-    set(ZO_LAST_SUMS, last, kRowBytes);
-    set(ZO_LAST_X, last, kRoundedGroup);
-    set(ZO_CODES, kRoundedGroup / sizeof(int32_t), kRowBytes);
-    asm volatile("" : : "r"(&shapes) : "memory");  // GCC 12 does not know that all 64 bytes are read
-    _tile_loadconfig(&shapes);
-  }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
+TileShapes shapes_of(size_t last) {
+  TileShapes shapes;
+  shapes.set(ZO_SUMS, kTileRows, kTileRowBytes);
+  shapes.set(ZO_X, kTileRows, kRoundedGroup);
+  shapes.set(ZO_LAST_SUMS, last, kTileRowBytes);
+  shapes.set(ZO_LAST_X, last, kRoundedGroup);
+  shapes.set(ZO_CODES, kRoundedGroup / sizeof(int32_t), kTileRowBytes);
+  return shapes;
+}
 
 // The sums of R rows of x in so many groups, by a panel.
 template <size_t R>
 void multiply_groups(const int8_t* q, size_t K, const float* panel, size_t groups, int32_t (*dots)[R][kLanes]) {
   for (size_t g = 0; g < groups; ++g, q += kRoundedGroup, panel += kPanelOfGroup) {
-    _tile_loadd(ZO_CODES, panel, kRowBytes);
+    _tile_loadd(ZO_CODES, panel, kTileRowBytes);
     if constexpr (R == kTileRows) {
       _tile_loadd(ZO_X, q, K);
       _tile_zero(ZO_SUMS);
       _tile_dpbssd(ZO_SUMS, ZO_X, ZO_CODES);
-      _tile_stored(ZO_SUMS, dots[g], kRowBytes);
+      _tile_stored(ZO_SUMS, dots[g], kTileRowBytes);
     } else {
       _tile_loadd(ZO_LAST_X, q, K);
       _tile_zero(ZO_LAST_SUMS);
       _tile_dpbssd(ZO_LAST_SUMS, ZO_LAST_X, ZO_CODES);
-      _tile_stored(ZO_LAST_SUMS, dots[g], kRowBytes);
+      _tile_stored(ZO_LAST_SUMS, dots[g], kTileRowBytes);
     }
   }
 }
@@ -139,7 +119,7 @@ void multiply_last(const RoundedLinear& product, size_t first, size_t count, siz
 
 void multiply(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel) {
   const size_t last = count % kTileRows, end = first + count;
-  const Tiles tiles(last);
+  const Tiles tiles(shapes_of(last));
   for (; first + kTileRows <= end; first += kTileRows) {
     multiply_tile<kTileRows>(product, first, column, panel);
   }

@@ -1,0 +1,298 @@
+// The kernels of tiled.h with AMX. Compiled with -mamx-tile -mamx-bf16 and AVX-512's flags.
+#include "kernels/amx/tiles.h"
+#include "kernels/avx512/vectors.h"
+#include "kernels/tiled.h"
+#include "kernels/vector_products.h"
+
+namespace zoexport {
+namespace kernels {
+namespace {
+
+static_assert(kTile == kTileRows && kTileDepth * sizeof(uint16_t) == kTileRowBytes, "a tile is 16 rows of 64 bytes");
+
+// Tiles 0 to 3 are sums, of rows and columns of tiles; 4 and 5 are A's, 6 and 7 B's.
+#define ZO_A 4
+#define ZO_NEXT_A 5
+#define ZO_B 6
+#define ZO_NEXT_B 7
+
+TileShapes all_tiles() {
+  TileShapes shapes;
+  for (size_t tile = 0; tile < 8; ++tile) {
+    shapes.set(tile, kTileRows, kTileRowBytes);
+  }
+  return shapes;
+}
+
+// Leading bits of 32 numbers, in their order; what is left of them stays.
+__m512i take_parts(__m512& first, __m512& second) {
+  const __m512i cut = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+  // The upper halves of both, one after the other.
+  const __m512i halves = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25,
+                                          23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  const __m512i parts = _mm512_permutex2var_epi16(_mm512_castps_si512(first), halves, _mm512_castps_si512(second));
+  first = _mm512_sub_ps(first, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(first), cut)));
+  second = _mm512_sub_ps(second, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(second), cut)));
+  return parts;
+}
+
+// The same, as pairs (first, second) of each lane.
+__m512i take_pairs(__m512& first, __m512& second) {
+  const __m512i cut = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+  const __m512i high_first = _mm512_and_si512(_mm512_castps_si512(first), cut);
+  const __m512i high_second = _mm512_and_si512(_mm512_castps_si512(second), cut);
+  first = _mm512_sub_ps(first, _mm512_castsi512_ps(high_first));
+  second = _mm512_sub_ps(second, _mm512_castsi512_ps(high_second));
+  return _mm512_or_si512(_mm512_srli_epi32(high_first, 16), high_second);
+}
+
+constexpr size_t kPairsBelow = 2 * kTile;  // numbers from one pair of the depth to the next
+
+__mmask16 lanes_below(size_t count) { return static_cast<__mmask16>(count >= kTile ? 0xFFFFu : (1u << count) - 1u); }
+
+void pack_rows(const float* a, size_t stride, size_t rows, size_t depth, const float* scales, uint16_t* packed) {
+  const size_t steps = (depth + kTileDepth - 1) / kTileDepth;
+  for (size_t r = 0; r < (rows + kTile - 1) / kTile * kTile; ++r) {
+    uint16_t* out = packed + r / kTile * steps * kPartsOfA * kTileNumbers + r % kTile * kTileDepth;
+    for (size_t p = 0; p < depth; p += kTileDepth, out += kPartsOfA * kTileNumbers) {
+      const size_t left = r < rows ? depth - p : 0, after = left < kTile ? 0 : kTile;
+      const __mmask16 low = lanes_below(left), high = lanes_below(left - after == left ? 0 : left - after);
+      const float* from = r < rows ? a + r * stride + p : a;
+      __m512 first = _mm512_maskz_loadu_ps(low, from), second = _mm512_maskz_loadu_ps(high, from + after);
+      if (scales != nullptr) {
+        first = _mm512_mul_ps(first, _mm512_maskz_loadu_ps(low, scales + p));
+        second = _mm512_mul_ps(second, _mm512_maskz_loadu_ps(high, scales + p + after));
+      }
+#pragma GCC unroll 3
+      for (size_t part = 0; part < kPartsOfA; ++part) {
+        _mm512_store_si512(out + part * kTileNumbers, take_parts(first, second));
+      }
+    }
+  }
+}
+
+// Where a panel of `parts` has the numbers of columns `unit` .. and of the pair of the depth at p.
+uint16_t* pair_at(uint16_t* packed, const Part& part, size_t parts, size_t unit, size_t p) {
+  const size_t tile = p / kTileDepth * (part.width / kTile) + unit / kTile;
+  return packed + tile * parts * kTileNumbers + p % kTileDepth / 2 * kPairsBelow;
+}
+
+// Zeros where a panel has no depth.
+void clear_end(const Part& part, size_t parts, uint16_t* packed) {
+  const size_t begin = part.depth / kTileDepth * kTileDepth;
+  if (begin < part.depth) {
+    __builtin_memset(pair_at(packed, part, parts, 0, begin), 0,
+                     part.width / kTile * parts * kTileNumbers * sizeof(uint16_t));
+  }
+}
+
+template <size_t P>
+void store_pairs(__m512 first, __m512 second, uint16_t* out) {
+#pragma GCC unroll 3
+  for (size_t part = 0; part < P; ++part) {
+    _mm512_store_si512(out + part * kTileNumbers, take_pairs(first, second));
+  }
+}
+
+// Of an unpacking that calls put for one row of B after the other: takes them by pairs.
+template <size_t P, typename Value>
+auto put_pairs(const Part& part, uint16_t* packed, Value value) {
+  return [part, packed, value, first = __m512{}](size_t, size_t unit, size_t p, size_t i, Avx512::Word code,
+                                                 Avx512::Float scale) mutable {
+    const __m512 row = (__m512)value(code, scale);
+    if (i % 2 == 1) {
+      store_pairs<P>(first, row, pair_at(packed, part, P, unit, p + i - 1));
+    } else if (p + i + 1 == part.depth) {
+      store_pairs<P>(row, __m512{}, pair_at(packed, part, P, unit, p + i));
+    }
+    first = row;
+  };
+}
+
+void pack_int4_transposed(Int4Matrix b, Part part, uint16_t* packed) {
+  detail::unpack_int4_transposed<Avx512>(b, part, put_pairs<2>(part, packed, [](Avx512::Word code, Avx512::Float scale) {
+                                           return Avx512::int4_values(code) * scale;
+                                         }));
+}
+
+void pack_int8_transposed(Int8Matrix b, Part part, uint16_t* packed) {
+  clear_end(part, 1, packed);
+  detail::unpack_int8_transposed<Avx512>(
+      b, part, put_pairs<1>(part, packed, [](Avx512::Word code, Avx512::Float) { return Avx512::to_float(code); }));
+}
+
+// A row has one scale here, so all numbers that its codes can stand for are made once, and looked up.
+void pack_int4(Int4Matrix b, Part part, uint16_t* packed) {
+  clear_end(part, 2, packed);
+  const size_t groups = b.K / b.group_size, row_bytes = b.K / 2;
+  const uint8_t* codes = b.codes + part.first * row_bytes + part.column / 2;
+  const uint16_t* scales = b.scales + part.first * groups + part.column / b.group_size;
+  const auto numbers = [](uint16_t scale) {
+    const Avx512::Word all = (Avx512::Word)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return (__m512)(Avx512::int4_values(all) * (Avx512::Float)(Avx512::Word{} + (static_cast<uint32_t>(scale) << 16)));
+  };
+  for (size_t p = 0; p < part.depth; p += 2, codes += 2 * row_bytes, scales += 2 * groups) {
+    const bool two = p + 1 < part.depth;
+    const uint8_t* next = two ? codes + row_bytes : codes;
+    __m512 first = numbers(scales[0]), second = two ? numbers(scales[groups]) : __m512{};
+    const __m512i leading = take_parts(first, second), rest = take_parts(first, second);
+    for (size_t unit = 0; unit < part.width; unit += kTile) {
+      const Avx512::Word low = Avx512::spread_int4(codes + unit / 2) & 15u;
+      const Avx512::Word high = ((Avx512::spread_int4(next + unit / 2) & 15u) + 16u) << 16u;
+      uint16_t* out = pair_at(packed, part, 2, unit, p);
+      _mm512_store_si512(out, _mm512_permutexvar_epi16((__m512i)(low | high), leading));
+      _mm512_store_si512(out + kTileNumbers, _mm512_permutexvar_epi16((__m512i)(low | high), rest));
+    }
+  }
+}
+
+void pack_int8(Int8Matrix b, Part part, uint16_t* packed) {
+  clear_end(part, 1, packed);
+  for (size_t p = 0; p < part.depth; p += 2) {
+    const int8_t* row = b.codes + (part.first + p) * b.K + part.column;
+    for (size_t unit = 0; unit < part.width; unit += kTile) {
+      const size_t left = part.count - unit, count = left < kTile ? left : kTile;
+      const auto codes = [&](const int8_t* from) {
+        int8_t some[kTile] = {};
+        if (count < kTile) {
+          __builtin_memcpy(some, from, count);
+          from = some;
+        }
+        return (__m512)Avx512::to_float(Avx512::spread_int8(from));
+      };
+      const __m512 second = p + 1 < part.depth ? codes(row + b.K + unit) : __m512{};
+      store_pairs<1>(codes(row + unit), second, pair_at(packed, part, 1, unit, p));
+    }
+  }
+}
+
+// M and N tiles of rows and columns; the numbers of tiles are part of the instructions.
+template <size_t M, size_t N>
+struct Steps {
+  const uint16_t* a;  // of a step
+  size_t a_tile;      // numbers from one tile of rows to the next
+  const uint16_t* b;
+  size_t b_tile;
+
+  void load_a(size_t part) const {
+    _tile_loadd(ZO_A, a + part * kTileNumbers, kTileRowBytes);
+    if constexpr (M == 2) {
+      _tile_loadd(ZO_NEXT_A, a + a_tile + part * kTileNumbers, kTileRowBytes);
+    }
+  }
+  void load_b(size_t part) const {
+    _tile_loadd(ZO_B, b + part * kTileNumbers, kTileRowBytes);
+    if constexpr (N == 2) {
+      _tile_loadd(ZO_NEXT_B, b + b_tile + part * kTileNumbers, kTileRowBytes);
+    }
+  }
+  static void multiply() {
+    _tile_dpbf16ps(0, ZO_A, ZO_B);
+    if constexpr (N == 2) {
+      _tile_dpbf16ps(1, ZO_A, ZO_NEXT_B);
+    }
+    if constexpr (M == 2) {
+      _tile_dpbf16ps(2, ZO_NEXT_A, ZO_B);
+      if constexpr (N == 2) {
+        _tile_dpbf16ps(3, ZO_NEXT_A, ZO_NEXT_B);
+      }
+    }
+  }
+};
+
+// Adds the sums of a tile to C, as far as it has rows and columns.
+void store_tile(const TiledBlock& block, const float* sums, size_t row, size_t column) {
+  const size_t columns = block.count - column < kTile ? block.count - column : kTile;
+  const size_t rows = block.rows - row < kTile ? block.rows - row : kTile;
+  const __mmask16 lanes = lanes_below(columns);
+  for (size_t r = 0; r < rows; ++r) {
+    __m512 sum = _mm512_load_ps(sums + r * kTile);
+    if (block.scales != nullptr) {
+      sum = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(lanes, block.scales + column));
+    }
+    if (block.before != nullptr) {
+      sum = _mm512_add_ps(
+          _mm512_maskz_loadu_ps(lanes, block.before + (row + r) * block.before_stride + column), sum);
+    }
+    _mm512_mask_storeu_ps(block.c + (row + r) * block.c_stride + column, lanes, sum);
+  }
+}
+
+template <size_t M, size_t N, size_t P>
+void multiply_tiles(const TiledBlock& block, size_t row) {
+  const size_t a_step = kPartsOfA * kTileNumbers, b_step = N * P * kTileNumbers;
+  Steps<M, N> at{block.a + row / kTile * block.steps * a_step, block.steps * a_step, block.b, P * kTileNumbers};
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (size_t step = 0; step < block.steps; ++step, at.a += a_step, at.b += b_step) {
+    // In an order in which little is loaded twice.
+    if constexpr (P == 2) {
+      at.load_b(1);
+      at.load_a(1);
+      at.multiply();
+      at.load_a(0);
+      at.multiply();
+    } else {
+      at.load_a(0);
+    }
+    at.load_b(0);
+    at.multiply();
+    at.load_a(1);
+    at.multiply();
+    at.load_a(2);
+    at.multiply();
+  }
+  alignas(64) float sums[4][kTile * kTile];
+  _tile_stored(0, sums[0], kTileRowBytes);
+  if constexpr (N == 2) {
+    _tile_stored(1, sums[1], kTileRowBytes);
+  }
+  if constexpr (M == 2) {
+    _tile_stored(2, sums[2], kTileRowBytes);
+    if constexpr (N == 2) {
+      _tile_stored(3, sums[3], kTileRowBytes);
+    }
+  }
+  for (size_t m = 0; m < M; ++m) {
+    for (size_t n = 0; n < N; ++n) {
+      store_tile(block, sums[2 * m + n], row + m * kTile, n * kTile);
+    }
+  }
+}
+
+template <size_t N, size_t P>
+void multiply_rows(const TiledBlock& block) {
+  const Tiles tiles(all_tiles());
+  size_t row = 0;
+  for (; row + kTile < block.rows; row += 2 * kTile) {
+    multiply_tiles<2, N, P>(block, row);
+  }
+  if (row < block.rows) {
+    multiply_tiles<1, N, P>(block, row);
+  }
+}
+
+void multiply(const TiledBlock& block) {
+  if (block.count > kTile) {
+    (block.parts == 2 ? multiply_rows<2, 2> : multiply_rows<2, 1>)(block);
+  } else {
+    (block.parts == 2 ? multiply_rows<1, 2> : multiply_rows<1, 1>)(block);
+  }
+}
+
+constexpr ProductKernels with_tiles() {
+  ProductKernels kernels = vector_kernels<Avx512>();
+  kernels.tiled = &tiled_amx;
+  return kernels;
+}
+
+}  // namespace
+
+constexpr TiledKernels tiled_amx = {pack_rows, pack_int4, pack_int4_transposed,
+                                    pack_int8, pack_int8_transposed, multiply};
+constexpr ProductKernels products_amx = with_tiles();
+
+}  // namespace kernels
+}  // namespace zoexport
