@@ -50,23 +50,43 @@ constexpr size_t kPairsBelow = 2 * kTile;  // numbers from one pair of the depth
 
 __mmask16 lanes_below(size_t count) { return static_cast<__mmask16>(count >= kTile ? 0xFFFFu : (1u << count) - 1u); }
 
-void pack_rows(const float* a, size_t stride, size_t rows, size_t depth, const float* scales, uint16_t* packed) {
-  const size_t steps = (depth + kTileDepth - 1) / kTileDepth;
-  for (size_t r = 0; r < (rows + kTile - 1) / kTile * kTile; ++r) {
-    uint16_t* out = packed + r / kTile * steps * kPartsOfA * kTileNumbers + r % kTile * kTileDepth;
-    for (size_t p = 0; p < depth; p += kTileDepth, out += kPartsOfA * kTileNumbers) {
-      const size_t left = r < rows ? depth - p : 0, after = left < kTile ? 0 : kTile;
-      const __mmask16 low = lanes_below(left), high = lanes_below(left - after == left ? 0 : left - after);
-      const float* from = r < rows ? a + r * stride + p : a;
-      __m512 first = _mm512_maskz_loadu_ps(low, from), second = _mm512_maskz_loadu_ps(high, from + after);
-      if (scales != nullptr) {
-        first = _mm512_mul_ps(first, _mm512_maskz_loadu_ps(low, scales + p));
-        second = _mm512_mul_ps(second, _mm512_maskz_loadu_ps(high, scales + p + after));
-      }
+void store_parts(__m512 first, __m512 second, uint16_t* out) {
 #pragma GCC unroll 3
-      for (size_t part = 0; part < kPartsOfA; ++part) {
-        _mm512_store_si512(out + part * kTileNumbers, take_parts(first, second));
+  for (size_t part = 0; part < kPartsOfA; ++part) {
+    _mm512_store_si512(out + part * kTileNumbers, take_parts(first, second));
+  }
+}
+
+void pack_rows(const float* a, size_t stride, size_t rows, size_t depth, const float* scales, uint16_t* packed) {
+  constexpr size_t kStep = kPartsOfA * kTileNumbers;
+  const size_t steps = (depth + kTileDepth - 1) / kTileDepth, whole = depth / kTileDepth * kTileDepth;
+  const size_t left = depth - whole, after = left < kTile ? 0 : kTile;  // numbers past the whole steps, in two vectors
+  const __mmask16 low = lanes_below(left), high = lanes_below(left - after == left ? 0 : left - after);
+  for (size_t r = 0; r < (rows + kTile - 1) / kTile * kTile; ++r) {
+    uint16_t* out = packed + r / kTile * steps * kStep + r % kTile * kTileDepth;
+    if (r >= rows) {
+      for (size_t step = 0; step < steps; ++step, out += kStep) {
+        store_parts(__m512{}, __m512{}, out);
       }
+      continue;
+    }
+    const float* row = a + r * stride;
+    for (size_t p = 0; p < whole; p += kTileDepth, out += kStep) {
+      __m512 first = _mm512_loadu_ps(row + p), second = _mm512_loadu_ps(row + p + kTile);
+      if (scales != nullptr) {
+        first = _mm512_mul_ps(first, _mm512_loadu_ps(scales + p));
+        second = _mm512_mul_ps(second, _mm512_loadu_ps(scales + p + kTile));
+      }
+      store_parts(first, second, out);
+    }
+    if (left > 0) {
+      __m512 first = _mm512_maskz_loadu_ps(low, row + whole);
+      __m512 second = _mm512_maskz_loadu_ps(high, row + whole + after);
+      if (scales != nullptr) {
+        first = _mm512_mul_ps(first, _mm512_maskz_loadu_ps(low, scales + whole));
+        second = _mm512_mul_ps(second, _mm512_maskz_loadu_ps(high, scales + whole + after));
+      }
+      store_parts(first, second, out);
     }
   }
 }
