@@ -17,7 +17,9 @@ constexpr size_t kRowsOfTask = 32;
 constexpr size_t kWorthAThread = size_t{1} << 18;  // multiply-adds
 // Of few rows: what takes as long, as each number of B is unpacked for a few of them.
 constexpr size_t kWorthAThreadAlone = size_t{1} << 16;
-constexpr size_t kTiledRows = 256;    // of A at a time
+constexpr size_t kTiledRows = 256;  // of A at a time
+// Matrices of float32 that are worth splitting: larger than adapters, and not those of attention.
+constexpr size_t kLeastTiled = 64;
 
 bool is_few_rows(const Product& product, const ProductKernels& kernels) {
   return std::holds_alternative<Int4Matrix>(product.b) && product.b_transposed && !product.a_transposed &&
@@ -68,6 +70,11 @@ FloatMatrix panel_of(const Product& product, const ProductKernels& kernels, size
   return {panel, part.width};
 }
 
+// What C begins with, from element `first` of C on.
+FloatMatrix before_of(const Product& product, size_t first) {
+  return product.before != nullptr ? FloatMatrix{product.before + first, product.columns} : FloatMatrix{product.bias, 0};
+}
+
 // The elements of C in these rows and columns of one matrix of the batch. `scratch` holds a panel, then packed rows.
 void run_block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns,
                float* scratch) {
@@ -75,8 +82,7 @@ void run_block(const Product& product, const ProductKernels& kernels, size_t bat
   const float* a = product.a.values + batch * product.a_batch + rows.begin * (product.a_transposed ? 1 : stride);
   const bool keep = height * product.depth <= kRows * kMaxDepth;
   const size_t first = (batch * product.rows + rows.begin) * product.columns;
-  const FloatMatrix before =
-      product.before != nullptr ? FloatMatrix{product.before + first, product.columns} : FloatMatrix{product.bias, 0};
+  const FloatMatrix before = before_of(product, first);
   const PackedRows packed(kernels, {a, stride}, product.a_transposed, height, columns.end - columns.begin, keep,
                           scratch + kPanel, product.c + first, product.columns);
   for_blocks(
@@ -94,7 +100,12 @@ size_t packed_floats(const Product& product) {
 }
 
 bool is_tiled(const Product& product, const ProductKernels& kernels) {
-  return kernels.tiled != nullptr && !std::holds_alternative<FloatMatrix>(product.b) && !is_few_rows(product, kernels);
+  if (kernels.tiled == nullptr || is_few_rows(product, kernels)) {
+    return false;
+  }
+  return !std::holds_alternative<FloatMatrix>(product.b) ||
+         (product.batches == 1 && !product.a_transposed && product.rows > kernels.few_rows &&
+          std::min(product.columns, product.depth) >= kLeastTiled);
 }
 
 size_t floats_of(size_t numbers) { return divide_up(numbers * sizeof(uint16_t), sizeof(float)); }
@@ -106,7 +117,7 @@ size_t tiled_numbers(size_t rows, size_t depth) {
 // Whether the whole depth of so many rows is packed at once.
 bool is_kept(size_t rows, size_t depth) { return tiled_numbers(rows, depth) <= tiled_numbers(kTiledRows, kMaxDepth); }
 
-constexpr size_t kTiledPanel = kMaxDepth * kWidth;  // floats: two parts of 16 bits each
+constexpr size_t kTiledPanel = kMaxDepth * kWidth * 3 / 2;  // floats: three parts of 16 bits each
 
 size_t tiled_floats(const Product& product) {
   const size_t rows = std::min(kTiledRows, product.rows);
@@ -114,40 +125,56 @@ size_t tiled_floats(const Product& product) {
   return kTiledPanel + floats_of(tiled_numbers(rows, depth));
 }
 
+// Packs a panel of B; its parts.
+size_t pack_panel(const Product& product, const TiledKernels& tiled, const Part& part, uint16_t* packed) {
+  const bool transposed = product.b_transposed;
+  if (const Int4Matrix* int4 = std::get_if<Int4Matrix>(&product.b)) {
+    (transposed ? tiled.pack_int4_transposed : tiled.pack_int4)(*int4, part, packed);
+    return 2;
+  }
+  if (const Int8Matrix* int8 = std::get_if<Int8Matrix>(&product.b)) {
+    (transposed ? tiled.pack_int8_transposed : tiled.pack_int8)(*int8, part, packed);
+    return 1;
+  }
+  (transposed ? tiled.pack_float_transposed : tiled.pack_float)(*std::get_if<FloatMatrix>(&product.b), part, packed);
+  return 3;
+}
+
 // run_block by tiles. `scratch` holds a panel, then packed rows.
 void run_tiled_block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns,
                      float* scratch) {
   const TiledKernels& tiled = *kernels.tiled;
-  const Int4Matrix* const int4 = std::get_if<Int4Matrix>(&product.b);
   const Int8Matrix* const int8 = std::get_if<Int8Matrix>(&product.b);
   const float* const scales = int8 == nullptr ? nullptr : int8->scales;
+  const bool by_column = scales != nullptr && product.b_transposed, by_depth = scales != nullptr && !by_column;
   const size_t height = rows.end - rows.begin, stride = product.a.stride;
   const float* a = product.a.values + batch * product.a_batch + rows.begin * stride;
-  const bool keep = is_kept(height, product.depth), transposed = product.b_transposed;
-  float* const c = product.c + (batch * product.rows + rows.begin) * product.columns;
+  const bool keep = is_kept(height, product.depth);
+  const size_t first = (batch * product.rows + rows.begin) * product.columns;
+  const FloatMatrix before = before_of(product, first);
   auto* const panel = reinterpret_cast<uint16_t*>(scratch);
   auto* const packed = reinterpret_cast<uint16_t*>(scratch + kTiledPanel);
   const auto packed_at = [&](size_t p) { return packed + (keep ? tiled_numbers(height, p) : 0); };
   for_blocks(
       product.depth, columns.begin, columns.end, kernels.width, keep,
       [&](size_t p, size_t depth) {
-        const float* of_depth = scales == nullptr || transposed ? nullptr : scales + p;
-        tiled.pack_rows(a + p, stride, height, depth, of_depth, packed_at(p));
+        tiled.pack_rows(a + p, stride, height, depth, by_depth ? scales + p : nullptr, packed_at(p));
       },
       [&](size_t p, size_t depth, size_t j, size_t count) {
         const Part part{p, depth, j, count, divide_up(count, kTile) * kTile};
-        if (int4 != nullptr) {
-          (transposed ? tiled.pack_int4_transposed : tiled.pack_int4)(*int4, part, panel);
-        } else {
-          (transposed ? tiled.pack_int8_transposed : tiled.pack_int8)(*int8, part, panel);
-        }
-        float* const out = c + j;
-        const FloatMatrix before = p > 0                     ? FloatMatrix{out, product.columns}
-                                   : product.bias != nullptr ? FloatMatrix{product.bias + j, 0}
-                                                             : FloatMatrix{nullptr, 0};
-        tiled.multiply({packed_at(p), height, panel, int4 != nullptr ? size_t{2} : size_t{1},
-                        divide_up(depth, kTileDepth), scales == nullptr || !transposed ? nullptr : scales + j,
-                        before.values, before.stride, out, product.columns, count});
+        TiledBlock block{};
+        block.a = packed_at(p);
+        block.rows = height;
+        block.b = panel;
+        block.parts = pack_panel(product, tiled, part, panel);
+        block.steps = divide_up(depth, kTileDepth);
+        block.scales = by_column ? scales + j : nullptr;
+        block.c = product.c + first + j;
+        block.c_stride = product.columns;
+        block.before = p > 0 ? block.c : before.values == nullptr ? nullptr : before.values + j;
+        block.before_stride = p > 0 ? product.columns : before.stride;
+        block.count = count;
+        tiled.multiply(block);
       });
 }
 

@@ -3,7 +3,7 @@
 // A float is the sum of three bfloat16 of 8 bits each, exactly: its leading bits, those of what is left, and the rest
 // (each cut off, not rounded). A number of an INT4 weight has 11 bits and is the sum of two; a code of an INT8 weight is
 // one, and its scale is multiplied to C, or to A where it belongs to the depth. Products of parts are added up in
-// float32, but that of A's third part by B's second, which is below 2^-24 of the whole. So an element of C is as near
+// float32, but those below 2^-23 of the whole: the third part of either by another than the first. So an element of C is as near
 // as a sum of fused multiply-adds, but has other bits, which depend on A's row, B's column and the depth alone, as with
 // all variants. What is not finite in A makes NaN; parts below float32's least normal number count as zero.
 #pragma once
@@ -26,7 +26,7 @@ struct TiledBlock {
   const uint16_t* a;
   size_t rows;
   const uint16_t* b;
-  size_t parts;         // of B: 1 or 2
+  size_t parts;         // of B: 1 to 3
   size_t steps;         // of the depth
   const float* scales;  // of columns, which the product is multiplied by; or null
   const float* before;  // null for 0; before[r, j] at before[j + r * before_stride]. It may be C
@@ -43,6 +43,8 @@ struct TiledKernels {
   void (*pack_rows)(const float* a, size_t stride, size_t rows, size_t depth, const float* scales, uint16_t* packed);
   // Panels as ProductKernels fills them, their width 16 or 32: of each step and each 16 columns its parts, each
   // (16 pairs of the depth, 16 columns, 2). Numbers past the depth are zero. INT8 without its scales.
+  void (*pack_float)(FloatMatrix b, Part part, uint16_t* packed);
+  void (*pack_float_transposed)(FloatMatrix b, Part part, uint16_t* packed);
   void (*pack_int4)(Int4Matrix b, Part part, uint16_t* packed);
   void (*pack_int4_transposed)(Int4Matrix b, Part part, uint16_t* packed);
   void (*pack_int8)(Int8Matrix b, Part part, uint16_t* packed);

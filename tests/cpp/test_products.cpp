@@ -265,6 +265,13 @@ int main() {
       }
     }
   }
+  for (const size_t rows : {8u, 9u, 33u, 256u, 270u}) {  // wide and deep enough for tiles
+    for (const size_t columns : {64u, 81u}) {
+      for (const size_t depth : {64u, 67u, 391u}) {
+        float_products(1, rows, columns, depth);
+      }
+    }
+  }
   float_products(1, 290, 40, 500);
   float_products(1, 300, 16, 100);
   float_products(1, 16, 300, 100);

@@ -186,6 +186,43 @@ void pack_int8(Int8Matrix b, Part part, uint16_t* packed) {
   }
 }
 
+void pack_float(FloatMatrix b, Part part, uint16_t* packed) {
+  clear_end(part, 3, packed);
+  for (size_t p = 0; p < part.depth; p += 2) {
+    const float* row = b.values + (part.first + p) * b.stride + part.column;
+    for (size_t unit = 0; unit < part.width; unit += kTile) {
+      const __mmask16 lanes = lanes_below(part.count - unit);
+      const __m512 second = p + 1 < part.depth ? _mm512_maskz_loadu_ps(lanes, row + b.stride + unit) : __m512{};
+      store_pairs<3>(_mm512_maskz_loadu_ps(lanes, row + unit), second, pair_at(packed, part, 3, unit, p));
+    }
+  }
+}
+
+void pack_float_transposed(FloatMatrix b, Part part, uint16_t* packed) {
+  clear_end(part, 3, packed);
+  const size_t end = part.column + part.count;
+  for (size_t unit = 0; unit < part.width; unit += kTile) {
+    const detail::Rows<Avx512, float> rows(b.values + part.first, b.stride, part.column + unit, end);
+    for (size_t p = 0; p < part.depth; p += detail::kFloats) {
+      Avx512::Word column[detail::kFloats] = {};
+      if (p + detail::kFloats <= part.depth) {
+        Avx512::load_columns(rows.begin, p * sizeof(float), column);
+      } else {
+        for (size_t i = 0; p + i < part.depth; ++i) {
+          for (size_t lane = 0; lane < kTile; ++lane) {
+            uint32_t word;
+            __builtin_memcpy(&word, rows.begin[lane] + (p + i) * sizeof(float), sizeof(word));
+            column[i][lane] = word;
+          }
+        }
+      }
+      for (size_t i = 0; i < detail::kFloats && p + i < part.depth; i += 2) {
+        store_pairs<3>((__m512)column[i], (__m512)column[i + 1], pair_at(packed, part, 3, unit, p + i));
+      }
+    }
+  }
+}
+
 // M and N tiles of rows and columns; the numbers of tiles are part of the instructions.
 template <size_t M, size_t N>
 struct Steps {
@@ -248,14 +285,19 @@ void multiply_tiles(const TiledBlock& block, size_t row) {
   _tile_zero(3);
   for (size_t step = 0; step < block.steps; ++step, at.a += a_step, at.b += b_step) {
     // In an order in which little is loaded twice.
-    if constexpr (P == 2) {
+    if constexpr (P == 3) {
+      at.load_b(2);
+      at.load_a(0);
+      at.multiply();
+    }
+    if constexpr (P >= 2) {
       at.load_b(1);
       at.load_a(1);
       at.multiply();
-      at.load_a(0);
+    }
+    at.load_a(0);
+    if constexpr (P >= 2) {
       at.multiply();
-    } else {
-      at.load_a(0);
     }
     at.load_b(0);
     at.multiply();
@@ -294,11 +336,23 @@ void multiply_rows(const TiledBlock& block) {
   }
 }
 
+template <size_t N>
+void multiply_parts(const TiledBlock& block) {
+  switch (block.parts) {
+    case 1:
+      return multiply_rows<N, 1>(block);
+    case 2:
+      return multiply_rows<N, 2>(block);
+    default:
+      return multiply_rows<N, 3>(block);
+  }
+}
+
 void multiply(const TiledBlock& block) {
   if (block.count > kTile) {
-    (block.parts == 2 ? multiply_rows<2, 2> : multiply_rows<2, 1>)(block);
+    multiply_parts<2>(block);
   } else {
-    (block.parts == 2 ? multiply_rows<1, 2> : multiply_rows<1, 1>)(block);
+    multiply_parts<1>(block);
   }
 }
 
@@ -310,8 +364,8 @@ constexpr ProductKernels with_tiles() {
 
 }  // namespace
 
-constexpr TiledKernels tiled_amx = {pack_rows, pack_int4, pack_int4_transposed,
-                                    pack_int8, pack_int8_transposed, multiply};
+constexpr TiledKernels tiled_amx = {pack_rows,            pack_float, pack_float_transposed, pack_int4,
+                                    pack_int4_transposed, pack_int8,  pack_int8_transposed,  multiply};
 constexpr ProductKernels products_amx = with_tiles();
 
 }  // namespace kernels
