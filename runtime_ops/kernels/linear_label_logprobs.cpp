@@ -15,6 +15,11 @@ namespace {
 constexpr size_t kBlockRows = 64;
 constexpr size_t kBlockColumns = 1024;
 
+// Blocks are of nearly the same height: few rows have kernels of their own, with other bits where others have tiles.
+size_t row_blocks(const LabelProduct& product) { return divide_up(product.rows, kBlockRows); }
+
+size_t first_row(const LabelProduct& product, size_t block) { return block * product.rows / row_blocks(product); }
+
 RoundedRows rounded_block(const LabelProduct& product, size_t first, size_t rows) {
   return rounded_in(product.rounded + rounded_floats(first, product.depth), rows, product.depth);
 }
@@ -46,13 +51,13 @@ bool multiply(const LabelProduct& product, size_t row, size_t rows, size_t colum
 size_t column_blocks(size_t columns) { return divide_up(columns, kBlockColumns); }
 
 Tasks tasks_of(const RoundLabelRows& rows) {
-  return {rows.product.rounded == nullptr ? 0 : divide_up(rows.product.rows, kBlockRows), 1};
+  return {rows.product.rounded == nullptr ? 0 : row_blocks(rows.product), 1};
 }
 
 bool run_tasks(const RoundLabelRows& rows, size_t begin, size_t end) {
   const LabelProduct& product = rows.product;
   for (size_t block = begin; block < end; ++block) {
-    const size_t first = block * kBlockRows, count = std::min(kBlockRows, product.rows - first);
+    const size_t first = first_row(product, block), count = first_row(product, block + 1) - first;
     const RoundRows part{product.x + first * product.depth, rounded_block(product, first, count)};
     run_tasks(part, 0, count);
   }
@@ -69,8 +74,8 @@ bool run_tasks(const LabelProduct& product, size_t begin, size_t end) {
   }
   for (size_t block = begin; block < end; ++block) {
     const size_t column = block * kBlockColumns, count = std::min(kBlockColumns, product.columns - column);
-    for (size_t first = 0; first < product.rows; first += kBlockRows) {
-      const size_t rows = std::min(kBlockRows, product.rows - first);
+    for (size_t part = 0; part < row_blocks(product); ++part) {
+      const size_t first = first_row(product, part), rows = first_row(product, part + 1) - first;
       if (!multiply(product, first, rows, column, count, logits)) {
         return false;
       }

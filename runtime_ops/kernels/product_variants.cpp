@@ -30,7 +30,7 @@ bool has_amx() {
   // GCC 12 has no names for them.
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
   constexpr unsigned kNeeded = kAmxBf16 | kAmxTile | kAmxInt8;
-  constexpr long kRequest = 0x1023, kTiles = 18;                // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  constexpr long kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kNeeded) == kNeeded &&
          syscall(SYS_arch_prctl, kRequest, kTiles) == 0;

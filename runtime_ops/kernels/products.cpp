@@ -72,7 +72,8 @@ FloatMatrix panel_of(const Product& product, const ProductKernels& kernels, size
 
 // What C begins with, from element `first` of C on.
 FloatMatrix before_of(const Product& product, size_t first) {
-  return product.before != nullptr ? FloatMatrix{product.before + first, product.columns} : FloatMatrix{product.bias, 0};
+  return product.before != nullptr ? FloatMatrix{product.before + first, product.columns}
+                                   : FloatMatrix{product.bias, 0};
 }
 
 // The elements of C in these rows and columns of one matrix of the batch. `scratch` holds a panel, then packed rows.

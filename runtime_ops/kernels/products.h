@@ -6,6 +6,9 @@
 // ascending order within a block of the depth (block_depth), then the blocks one after the other, the bias first. So a
 // result depends neither on the other rows or columns, nor on how the work is split over threads; and all variants
 // that have a fused multiply-add give the same bits.
+//
+// A variant with tiles (tiled.h) adds up parts of numbers, as near and with bits of its own, that depend on as little.
+// It leaves fused multiply-adds to at most few_rows rows, to batches and to narrow or transposed matrices of floats.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +76,7 @@ struct Tasks {
 };
 Tasks tasks_of(const Product& product, const ProductKernels& kernels = fastest_kernels());
 
-// Tasks begin .. end-1, which write elements of C that no other tasks write. The thread keeps up to 512 KB for its
+// Tasks begin .. end-1, which write elements of C that no other tasks write. The thread keeps up to 650 KB for its
 // next products. Returns false where there is no memory for that.
 bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels = fastest_kernels());
 

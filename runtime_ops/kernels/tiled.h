@@ -16,8 +16,8 @@
 namespace zoexport {
 namespace kernels {
 
-inline constexpr size_t kTile = 16;         // rows of A, or columns of B
-inline constexpr size_t kTileDepth = 32;    // numbers of the depth in a tile
+inline constexpr size_t kTile = 16;       // rows of A, or columns of B
+inline constexpr size_t kTileDepth = 32;  // numbers of the depth in a tile
 inline constexpr size_t kTileNumbers = kTile * kTileDepth;
 inline constexpr size_t kPartsOfA = 3;
 

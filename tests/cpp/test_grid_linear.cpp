@@ -81,11 +81,10 @@ Weight perturbed(Weight weight, const GridLinear& p, uint32_t copy) {
 // A variant's kernels; where it has tiles, those of one without, which perturbed products do not use.
 const ProductKernels& without_tiles(const ProductVariant& variant) {
   const std::vector<ProductVariant>& all = product_variants();
-  return variant.kernels->tiled == nullptr
-             ? *variant.kernels
-             : *std::find_if(all.begin(), all.end(), [](const ProductVariant& other) {
-                 return other.runs_here && other.kernels->tiled == nullptr;
-               })->kernels;
+  return variant.kernels->tiled == nullptr ? *variant.kernels
+                                           : *std::find_if(all.begin(), all.end(), [](const ProductVariant& other) {
+                                                return other.runs_here && other.kernels->tiled == nullptr;
+                                              })->kernels;
 }
 
 std::vector<float> expected_of(const GridLinear& p, const Weight& weight, const ProductVariant& variant) {

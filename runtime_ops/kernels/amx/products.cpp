@@ -28,8 +28,8 @@ TileShapes all_tiles() {
 __m512i take_parts(__m512& first, __m512& second) {
   const __m512i cut = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
   // The upper halves of both, one after the other.
-  const __m512i halves = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25,
-                                          23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  const __m512i halves = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                                          25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
   const __m512i parts = _mm512_permutex2var_epi16(_mm512_castps_si512(first), halves, _mm512_castps_si512(second));
   first = _mm512_sub_ps(first, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(first), cut)));
   second = _mm512_sub_ps(second, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(second), cut)));
@@ -130,7 +130,8 @@ auto put_pairs(const Part& part, uint16_t* packed, Value value) {
 }
 
 void pack_int4_transposed(Int4Matrix b, Part part, uint16_t* packed) {
-  detail::unpack_int4_transposed<Avx512>(b, part, put_pairs<2>(part, packed, [](Avx512::Word code, Avx512::Float scale) {
+  detail::unpack_int4_transposed<Avx512>(b, part,
+                                         put_pairs<2>(part, packed, [](Avx512::Word code, Avx512::Float scale) {
                                            return Avx512::int4_values(code) * scale;
                                          }));
 }
@@ -268,8 +269,7 @@ void store_tile(const TiledBlock& block, const float* sums, size_t row, size_t c
       sum = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(lanes, block.scales + column));
     }
     if (block.before != nullptr) {
-      sum = _mm512_add_ps(
-          _mm512_maskz_loadu_ps(lanes, block.before + (row + r) * block.before_stride + column), sum);
+      sum = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, block.before + (row + r) * block.before_stride + column), sum);
     }
     _mm512_mask_storeu_ps(block.c + (row + r) * block.c_stride + column, lanes, sum);
   }
@@ -326,7 +326,7 @@ void multiply_tiles(const TiledBlock& block, size_t row) {
 
 template <size_t N, size_t P>
 void multiply_rows(const TiledBlock& block) {
-  const Tiles tiles(all_tiles());
+  take_tiles(all_tiles());
   size_t row = 0;
   for (; row + kTile < block.rows; row += 2 * kTile) {
     multiply_tiles<2, N, P>(block, row);
@@ -334,6 +334,7 @@ void multiply_rows(const TiledBlock& block) {
   if (row < block.rows) {
     multiply_tiles<1, N, P>(block, row);
   }
+  _tile_release();
 }
 
 template <size_t N>
@@ -364,8 +365,9 @@ constexpr ProductKernels with_tiles() {
 
 }  // namespace
 
-constexpr TiledKernels tiled_amx = {pack_rows,            pack_float, pack_float_transposed, pack_int4,
-                                    pack_int4_transposed, pack_int8,  pack_int8_transposed,  multiply};
+constexpr TiledKernels tiled_amx = {
+    pack_rows, pack_float, pack_float_transposed, pack_int4, pack_int4_transposed, pack_int8, pack_int8_transposed,
+    multiply};
 constexpr ProductKernels products_amx = with_tiles();
 
 }  // namespace kernels

@@ -119,13 +119,14 @@ void multiply_last(const RoundedLinear& product, size_t first, size_t count, siz
 
 void multiply(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel) {
   const size_t last = count % kTileRows, end = first + count;
-  const Tiles tiles(shapes_of(last));
+  take_tiles(shapes_of(last));
   for (; first + kTileRows <= end; first += kTileRows) {
     multiply_tile<kTileRows>(product, first, column, panel);
   }
   if (last > 0) {
     multiply_last(product, first, last, column, panel);
   }
+  _tile_release();
 }
 
 }  // namespace

@@ -26,18 +26,12 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64, "as LDTILECFG reads it");
 
-// The tiles of this thread while it lives. The state is given back: what is not in its first state the system saves at
-// each switch.
-class Tiles {
- public:
-  explicit Tiles(const TileShapes& shapes) {
-    asm volatile("" : : "r"(&shapes) : "memory");  // GCC 12 does not know that all 64 bytes are read
-    _tile_loadconfig(&shapes);
-  }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
+// Gives this thread its tiles, until it calls _tile_release: what is not in its first state the system saves at each
+// switch. (No object does that, since what ends objects refers to a weak symbol.)
+void take_tiles(const TileShapes& shapes) {
+  asm volatile("" : : "r"(&shapes) : "memory");  // GCC 12 does not know that all 64 bytes are read
+  _tile_loadconfig(&shapes);
+}
 
 }  // namespace
 }  // namespace kernels

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.splits import difference, passed
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, ENCODERS, SLIDING_WINDOW
 from zoexport.core.features import Feature
 from zoexport.core.types import Program, TrainingGraph
@@ -56,7 +57,7 @@ def results(graph: TrainingGraph) -> dict[str, list[torch.Tensor]]:
     return made
 
 
-@pytest.mark.parametrize("name", [*ARCHITECTURES, *ENCODERS])
+@pytest.mark.parametrize("name", slow_architectures([*ARCHITECTURES, *ENCODERS]))
 def test_layers_say_the_same(name: str) -> None:
     expected = results(passed(name, "split_layers", LENGTH))
     graph = passed(name, "fuse_attention", LENGTH)

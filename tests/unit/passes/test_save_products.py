@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.splits import Layer, arguments, small, tiny_graph
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, ENCODERS
 from zoexport.build import plan
 from zoexport.core.errors import ConfigError
@@ -45,11 +46,13 @@ def products(program: Program) -> int:
 
 @pytest.mark.parametrize(
     ("name", "weights"),
-    [
-        *((name, "fp32") for name in (*ARCHITECTURES, *ENCODERS)),
-        ("llama", "int4"),
-        ("gpt2", "int8"),
-    ],
+    slow_architectures(
+        [
+            *((name, "fp32") for name in (*ARCHITECTURES, *ENCODERS)),
+            ("llama_tied", "int4"),
+            ("gpt2", "int8"),
+        ]
+    ),
 )
 def test_the_pair_gives_the_same(name: str, weights: str) -> None:
     graph, _ = tiny_graph(name, weights=weights)

@@ -24,6 +24,8 @@ from zoexport.targets.executorch.lower_stages import fused_program
 _ALIGNMENT = 16
 # A panel of B, and rows of A beside it, in runtime_ops/kernels/products.cpp.
 _PANEL_WIDTH, _MOST_ROWS, _MOST_DEPTH = 32, 280, 384
+# By tiles, where a number is three of 16 bits.
+_TILE_ROWS, _TILE_DEPTH, _MOST_TILED_ROWS, _TILED_BYTES = 16, 32, 256, 6
 # Queries and keys of a tile, in runtime_ops/kernels/attention.cpp.
 _QUERIES, _KEYS, _TILE = 128, 128, 128
 _TILE_FLOATS = 1 << 14
@@ -190,8 +192,18 @@ def _scratch(node: Node) -> int:
         transposed = is_call(node, *_OF_TENSORS) and bool(node.args[first + 2])
         *_, rows, depth = shape_of(operand(node, first))
         rows, depth = (depth, rows) if transposed else (rows, depth)
-    rows_of_a = min(_MOST_ROWS * _MOST_DEPTH, min(_MOST_ROWS, rows) * depth)
-    return 4 * (_MOST_DEPTH * _PANEL_WIDTH + rows_of_a)
+    panel = _MOST_DEPTH * _PANEL_WIDTH
+    plain = panel + min(_MOST_ROWS * _MOST_DEPTH, min(_MOST_ROWS, rows) * depth)
+    # Processors without tiles take less.
+    tall = _rounded_up(min(_MOST_TILED_ROWS, rows), _TILE_ROWS)
+    deep = _rounded_up(depth, _TILE_DEPTH)
+    kept = tall * deep <= _MOST_TILED_ROWS * _MOST_DEPTH
+    tiled = panel + tall * (deep if kept else _MOST_DEPTH)
+    return max(4 * plain, _TILED_BYTES * tiled)
+
+
+def _rounded_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
 
 
 def _tiles(node: Node) -> int:

@@ -14,6 +14,7 @@ import torch
 from tests.support.rows import program
 from tests.support.splits import tiny_graph
 from tests.support.tiers import slow_after
+from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed, tiny_config
 from zoexport import models
 from zoexport.build import plan, training_graph
@@ -38,7 +39,7 @@ def lowered(folder: Path, name: str, **settings: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_architectures(ARCHITECTURES))
 def test_every_architecture_is_lowered(name: str, tmp_path: Path) -> None:
     content = lowered(tmp_path, name, weights="int4")
     assert content["format"] == FORMAT and len(content["windows"]) == 2
