@@ -13,8 +13,7 @@ import torch
 
 from tests.support.rows import program
 from tests.support.splits import tiny_graph
-from tests.support.tiers import slow_after
-from tests.support.tiers import slow_architectures
+from tests.support.tiers import slow_after, slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed, tiny_config
 from zoexport import models
 from zoexport.build import plan, training_graph
