@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import resource
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.config import as_dict
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
+from zoexport.core.files import atomic_file
+from zoexport.core.memory import anonymous_peak
 from zoexport.core.types import Progress
 
 _OF_THE_GRID = {
@@ -27,6 +32,32 @@ _OF_THE_GRID = {
     "split": "--split",
     "keep_mb": "--keep-mb",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiling:
+    """What compiling a bundle took.
+
+    Attributes:
+        processor_seconds: of all threads, which other work on the machine changes little.
+        peak_anonymous_mb: None where the system does not say.
+    """
+
+    seconds: float
+    processor_seconds: float
+    peak_anonymous_mb: float | None
+
+
+def compiling(bundle: Path) -> Compiling | None:
+    """What :func:`bundle_of` kept of a bundle's compilation; None of one that came otherwise."""
+    try:
+        return Compiling(**json.loads(_figures(bundle).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _figures(bundle: Path) -> Path:
+    return bundle.with_name(f"{bundle.name}.compiling.json")
 
 
 def check(variants: Sequence[Variant], target: str, settings: Mapping[str, str]) -> None:
@@ -85,13 +116,15 @@ def bundle_of(
     except BundleError:  # not there, or damaged
         pass
     progress(f"compiling {variant.method} {variant.weights}, {variant.shape}", None)
-    compile_apart(bundle, model, planned.method.name, target, chosen)
+    took = compile_apart(bundle, model, planned.method.name, target, chosen)
+    with atomic_file(_figures(bundle)) as temporary:
+        temporary.write_text(json.dumps(dataclasses.asdict(took)), encoding="utf-8")
     return bundle
 
 
 def compile_apart(
     bundle: Path, model: str, method: str, target: str, settings: Mapping[str, str]
-) -> None:
+) -> Compiling:
     """``compile`` in a process of its own; a bundle that is there is replaced.
 
     Raises:
@@ -101,12 +134,17 @@ def compile_apart(
     arguments = ("compile", model, "--method", method, "--target", target, *sets)
     # In a process of its own, so that what the compiler leaves in memory is gone when steps are measured.
     command, environment = python("zoexport", *arguments, "-o", bundle, "--force", "--json")
+    begin, before = time.monotonic(), _processor_seconds()
     with (
         tempfile.TemporaryFile() as log,
         child(command, errors=log, environment=environment) as process,
+        anonymous_peak(process.pid) as peak,
     ):
         output, _ = process.communicate()
         said = last_line(log)
+    took = Compiling(
+        round(time.monotonic() - begin, 1), round(_processor_seconds() - before, 1), peak()
+    )
     try:
         result = json.loads(output)
     except ValueError:  # killed
@@ -121,3 +159,10 @@ def compile_apart(
     if "error" in result:
         parts = {key: result["error"][key] for key in ("found", "expected", "fix")}
         raise ZoExportError(result["error"]["where"], **parts)
+    return took
+
+
+def _processor_seconds() -> float:
+    """Of the children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench import programs, shaders
+from zoexport.bench.bundles import compiling
 from zoexport.bench.matrix import AUTOGRAD, BASELINES, EAGER, Variant, first_order
 from zoexport.bench.rounds import Round
 from zoexport.bench.runner import Sample
@@ -22,7 +23,8 @@ def results(
 
     ``step_seconds`` is the median over the rounds of a round's median; ``step_seconds_least`` and
     ``step_seconds_most`` are the extremes of the latter, ``step_seconds_fastest`` is a single step's.
-    ``load_seconds`` is a median, the memory's peaks are maxima. Of a split bundle there are ``programs`` too.
+    ``load_seconds`` is a median, the memory's peaks are maxima. Of a split bundle there are ``programs`` too, and
+    ``compiling`` (``bundles.Compiling``) of a bundle that bench compiled.
 
     Args:
         bundles: that variants run; the baseline has none.
@@ -38,6 +40,7 @@ def results(
         }
         total = sum(parts.values())
         manifest = manifests.read(bundles[variant]) if variant in bundles else None
+        took = compiling(bundles[variant]) if variant in bundles else None
         found.append(
             {
                 "name": str(variant),
@@ -52,6 +55,7 @@ def results(
                 "bundle_bytes": sum(entry["bytes"] for entry in manifest["files"].values())
                 if manifest
                 else None,
+                "compiling": dataclasses.asdict(took) if took else None,
                 "step_seconds": round(statistics.median(medians), 6),
                 "step_seconds_least": round(min(medians), 6),
                 "step_seconds_most": round(max(medians), 6),

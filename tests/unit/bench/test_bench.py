@@ -260,6 +260,7 @@ def test_a_result_of_a_variant(result: dict[str, Any]) -> None:
     )
     assert prge["steps"] == 6 and prge["bundle_bytes"] > 0
     assert prge["bundle"].endswith("bundle") and eager["bundle"] is None
+    assert prge["compiling"] is None  # it was there
 
 
 def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> None:
