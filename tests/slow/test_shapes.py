@@ -43,7 +43,7 @@ def test_a_step_of_qwen_s_shape(cache: Path, capfd: pytest.CaptureFixture[str]) 
     # 494 million weights at 4.5 bits are 278 MB, which are mapped.
     assert 270e6 < entry["bundle_bytes"] < 300e6
     took = entry["compiling"]
-    assert 0 < took["seconds"] and 1 < took["processor_seconds"] and 100 < took["peak_anonymous_mb"]
+    assert took["seconds"] > 0 and took["processor_seconds"] > 1 and took["peak_anonymous_mb"] > 100
     assert entry["peak_anonymous_mb"] < 100
     conditions = found["conditions"]
     assert conditions["random_weights"] == "qwen2.5-0.5b"

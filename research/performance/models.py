@@ -1,0 +1,208 @@
+"""``make bench-models``: MeBP's Table 1, measured with the runner on random weights of the paper's five models.
+
+``python -m research.performance.models PAGE`` measures each model that ``--results`` has no figures of, and puts two
+tables between the page's lines ``<!-- bench-models -->``: the paper's figures (an iPhone 15 Pro Max) beside ours, and
+PyTorch's. Rows of 256 tokens, LoRA of rank 8 on all linear layers, which gives the paper's numbers of trained weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from research.support.command import Clock, add_places, exit_status
+from research.support.page import marked, replace, seen_from
+from zoexport.bench import output
+from zoexport.bench.matrix import AUTOGRAD
+from zoexport.bench.rounds import Plan
+from zoexport.bench.run import bench
+from zoexport.core.errors import ConfigError
+
+MARK = "bench-models"
+RESULTS = Path(__file__).parent / "results" / "models"
+SEQ_LEN = 256
+SETTINGS = {"lora.rank": "8"}
+ALL_LAYERS_MB = 20000
+"""Of ``keep_mb``: more than the results of all layers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A row of MeBP's Table 1: seconds of a step and peak MB, of MeZO and of MeBP.
+
+    Attributes:
+        in_pytorch: whether PyTorch's step over fp32 weights fits into 24 GB.
+    """
+
+    trained: str
+    seconds: tuple[float, float]
+    mb: tuple[float, float]
+    in_pytorch: bool = False
+
+
+MODELS = {
+    "qwen2.5-0.5b": Published("4.39M", (2.68, 3.85), (318.93, 320.17), in_pytorch=True),
+    "qwen2.5-1.5b": Published("9.23M", (5.47, 9.09), (451.57, 460.24), in_pytorch=True),
+    "qwen2.5-3b": Published("14.97M", (10.28, 17.96), (554.10, 661.78)),
+    "gemma3-1b": Published("6.52M", (4.88, 9.48), (563.64, 569.00)),
+    "gemma3-4b": Published("14.90M", (16.86, 28.58), (961.54, 1029.49)),
+}
+
+
+def measure(name: str, folder: Path, plan: Plan, work: Path | None, clock: Clock) -> None:
+    """Measure one model into ``folder``; a run that was stopped goes on.
+
+    Raises:
+        ZoExportError: something cannot be compiled or run.
+    """
+    keep = (0, ALL_LAYERS_MB) if MODELS[name].in_pytorch else (0,)
+    bench(
+        [f"shape:{name}"],
+        name="mebp",
+        changes={
+            "seq_len": (SEQ_LEN,),
+            "keep_mb": keep,
+            "eager": MODELS[name].in_pytorch,
+        },
+        products=False,
+        target="host",
+        settings=SETTINGS,
+        threads=None,
+        plan=plan,
+        work=work,
+        folder=folder,
+        force=True,
+        progress=clock,
+    )
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The models that were measured, beside the paper's figures."""
+    lines = [
+        "| model | trained | theirs: s, MeZO | MeBP | MB, MeZO | MeBP | over MeZO | ours: s, MeZO | MeBP | over MeZO "
+        "| anonymous MB, MeZO | MeBP | weights MB | compiling: CPU s | MB |",
+        "|" + " --- |" * 15,
+    ]
+    for name, published in MODELS.items():
+        if name not in results:
+            continue
+        of = {(entry["method"], entry["keep_mb"]): entry for entry in results[name]["results"]}
+        mebp, mezo = of["mebp", 0], of["mezo", None]
+        took = mebp["compiling"] or {"processor_seconds": None, "peak_anonymous_mb": None}
+        cells = [
+            name,
+            published.trained,
+            *published.seconds,
+            *(f"{mb:.0f}" for mb in published.mb),
+            f"{published.seconds[1] / published.seconds[0]:.2f}",
+            f"{mezo['step_seconds']:.2f}",
+            f"{mebp['step_seconds']:.2f}",
+            f"{_ratio(results[name], mebp, 'step over mezo'):.2f}",
+            *(f"{entry['peak_anonymous_mb']:.0f}" for entry in (mezo, mebp)),
+            f"{mebp['bundle_bytes'] / 1e6:.0f}",
+            *(
+                "-" if took[key] is None else f"{took[key]:.0f}"
+                for key in ("processor_seconds", "peak_anonymous_mb")
+            ),
+        ]
+        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def beside_pytorch(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The models that PyTorch has room for: time and memory of LoRA with everything in memory."""
+    lines = [
+        "| model | PyTorch: s | anonymous MB | ours, results kept: s | of its time | anonymous MB | of its memory "
+        "| results not kept: s | of its time |",
+        "|" + " --- |" * 9,
+    ]
+    for name, result in results.items():
+        of = {(entry["method"], entry["keep_mb"]): entry for entry in result["results"]}
+        if (AUTOGRAD, None) not in of:
+            continue
+        theirs, kept, again = of[AUTOGRAD, None], of["mebp", ALL_LAYERS_MB], of["mebp", 0]
+        cells = [
+            name,
+            f"{theirs['step_seconds']:.2f}",
+            f"{theirs['peak_anonymous_mb']:.0f}",
+            f"{kept['step_seconds']:.2f}",
+            f"{_ratio(result, kept, 'step over autograd'):.2f}",
+            f"{kept['peak_anonymous_mb']:.0f}",
+            f"1/{theirs['peak_anonymous_mb'] / kept['peak_anonymous_mb']:.0f}",
+            f"{again['step_seconds']:.2f}",
+            f"{_ratio(result, again, 'step over autograd'):.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _ratio(result: Mapping[str, Any], entry: Mapping[str, Any], kind: str) -> float:
+    found = [ratio for ratio in result["ratios"] if ratio["kind"] == kind]
+    (ratio,) = (ratio for ratio in found if ratio["of"] == entry["name"])
+    return float(ratio["ratio"])
+
+
+def text(page: Path, folder: Path) -> str:
+    """The page's part, of all figures that ``folder`` has."""
+    results = {
+        name: json.loads((folder / name / output.JSON).read_text(encoding="utf-8"))
+        for name in MODELS
+        if (folder / name / output.JSON).is_file()
+    }
+    links = ", ".join(
+        f"[{name}]({seen_from(page, folder / name)}/{output.MARKDOWN})" for name in results
+    )
+    said = {
+        f"{of['cpu']}, {of['threads']} threads, load average {min(of['load_average']):.1f} to "
+        f"{max(of['load_average']):.1f}, {of['rounds']} rounds, {of['date'][:10]}"
+        for of in (result["conditions"] for result in results.values())
+    }
+    parts = [table(results), beside_pytorch(results), "\n".join(f"- {one}" for one in sorted(said))]
+    return "\n\n".join(
+        part for part in [*parts, f"Programs and spreads: {links}." if links else ""] if part
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add_places(parser, RESULTS)
+    parser.add_argument(
+        "--models", default=",".join(MODELS), help="that are measured where there are no figures"
+    )
+    parser.add_argument("--again", action="store_true", help="measure also those that have figures")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--work", type=Path, help="where bundles are kept")
+    parser.add_argument("--minutes", type=float, help="after which no other model is begun")
+    chosen = parser.parse_args(arguments)
+
+    def renewed(clock: Clock) -> None:
+        marked(chosen.page, MARK)
+        names = [name for name in chosen.models.split(",") if name]
+        for name in names:
+            if name not in MODELS:
+                raise ConfigError(
+                    f"model {name}",
+                    found="none of the table's",
+                    expected=", ".join(MODELS),
+                    fix="Choose from these.",
+                )
+        for name in names:
+            folder = chosen.results / name
+            if (chosen.again or not (folder / output.JSON).is_file()) and clock.within(
+                chosen.minutes
+            ):
+                measure(name, folder, Plan(chosen.rounds, chosen.steps, 1), chosen.work, clock)
+            replace(chosen.page, MARK, text(chosen.page, chosen.results))
+
+    return exit_status(renewed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
