@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.performance import models, page
+from research.performance import limited, models, page
+from tests.support.compiled import Compiler
 from zoexport.bench import output
+from zoexport.core.errors import ConfigError
 
 MEASURED = Path(__file__).parents[2] / "research" / "performance" / "results" / "mebp"
 
@@ -69,3 +73,45 @@ def test_a_table_of_models(tmp_path: Path) -> None:
     assert first.endswith("| 61 | 812 |")
     assert second.split(" | ")[4] == "0.86" and "1/" in second
     assert models.main([str(path), "--results", str(folder), "--models", "gpt-5"]) == 2
+
+
+def test_steps_inside_a_limit(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes name themselves to the group; what they wrote is compared, and the plan asked for the bundle's size."""
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / "memory.peak").write_text("5000000\n")
+
+    @contextlib.contextmanager
+    def limit(mb: float) -> Iterator[Path]:
+        assert mb == 1
+        yield group
+
+    monkeypatch.setattr(limited, "memory_limit", limit)
+    path = tmp_path / "page.md"
+    path.write_text("<!-- bench-limited -->\nold\n<!-- /bench-limited -->\n")
+    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__targets="all-linear")
+    command = [str(path), str(bundle), "--ram-mb", "1", "--steps", "3", "--threads", "1"]
+    assert limited.main(command) == 0
+    text = path.read_text()
+    assert int((group / "cgroup.procs").read_text()) > 1
+    assert "| 1 MB; they took 5 |" in text and "the same bytes |" in text and "old" not in text
+
+
+def test_a_system_without_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited, "_GROUPS", tmp_path / "none")
+    with (
+        pytest.raises(ConfigError, match="a group with a limit of memory"),
+        limited.memory_limit(1),
+    ):
+        pass
+
+
+def test_states_that_differ_are_told(tmp_path: Path) -> None:
+    for name, content in (("a", b"1"), ("b", b"2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trajectory.log").write_bytes(content)
+        (tmp_path / name / "lock").write_bytes(content)
+    assert limited.written(tmp_path / "a") == {"trajectory.log": b"1"}
+    assert limited.written(tmp_path / "a") != limited.written(tmp_path / "b")

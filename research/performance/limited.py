@@ -1,0 +1,220 @@
+"""What a bundle's step costs inside less memory than its weights take, page cache included.
+
+``python -m research.performance.limited PAGE BUNDLE --ram-mb 600`` takes steps in the runner twice, without a limit and
+inside a control group of Linux's with one, and compares what both wrote byte by byte. The figures go between the page's
+lines ``<!-- bench-limited -->``, beside what ``zoexport plan --ram`` says for the rate at which the weights' file was
+read. Needs a user who may make control groups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from research.support.command import Clock, exit_status
+from research.support.page import marked, replace
+from zoexport.bench import conditions
+from zoexport.bench.matrix import Shape
+from zoexport.bench.runner import LEARNING_RATE
+from zoexport.bench.workload import examples_file
+from zoexport.core import manifest as manifests
+from zoexport.core.children import child, last_line, python
+from zoexport.core.errors import BundleError, ConfigError
+from zoexport.core.native import runner_path
+
+MARK = "bench-limited"
+SETTINGS = ("seq_len", "batch", "weights", "lora.rank", "lora.targets", "lora.layers", "keep_mb")
+"""That decide what a step takes; ``plan`` is asked with them."""
+_GROUPS = Path("/sys/fs/cgroup")
+_READ = 1 << 24
+
+
+@contextlib.contextmanager
+def memory_limit(mb: float) -> Iterator[Path]:
+    """A control group whose processes take at most so much memory, mapped files and page cache included.
+
+    Raises:
+        ConfigError: the system lets this user make none.
+    """
+    first = (_GROUPS / "memory").is_dir()
+    group = (_GROUPS / "memory" if first else _GROUPS) / f"zoexport-{os.getpid()}"
+    limit = group / ("memory.limit_in_bytes" if first else "memory.max")
+    try:
+        group.mkdir()
+        limit.write_text(str(int(mb * 1e6)))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        raise ConfigError(
+            f"control group {group}",
+            found=str(error),
+            expected="a group with a limit of memory",
+            fix="Run this as root, on Linux with the memory controller.",
+        ) from error
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+def most_in(group: Path) -> float:
+    """The most MB that a group's processes had at once."""
+    for name in ("memory.max_usage_in_bytes", "memory.peak"):
+        with contextlib.suppress(OSError):
+            return int((group / name).read_text()) / 1e6
+    raise ConfigError(
+        f"control group {group}",
+        found="no figure of the most memory",
+        expected="memory.peak",
+        fix="Use Linux 5.19 or newer.",
+    )
+
+
+def steps(
+    bundle: Path, examples: Path, state: Path, count: int, threads: int, group: Path | None
+) -> list[float]:
+    """Seconds of each step of a fresh state, of a runner inside ``group``.
+
+    Raises:
+        BundleError: the runner failed; carries what it said.
+    """
+    within = (
+        [] if group is None else ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group / "cgroup.procs"]
+    )
+    command = [*within, runner_path(), "train", "--bundle", bundle, "--examples", examples]
+    command += ["--state", state, "--steps", count, "--threads", threads, "--lr", LEARNING_RATE]
+    command += ["--schedule", "constant", "--loss", "full", "--skip-hashes", "--json", "--timings"]
+    with tempfile.TemporaryFile() as log, child([str(part) for part in command], errors=log) as run:
+        output, _ = run.communicate()
+        if run.returncode != 0:
+            raise BundleError(
+                f"bundle {bundle}",
+                found=f"a runner that ended with status {run.returncode} ({last_line(log)})",
+                expected=f"{count} steps",
+                fix="Give it more memory, or fewer tokens.",
+            )
+    return [json.loads(line)["seconds"] for line in output.splitlines()[:-1]]
+
+
+def written(state: Path) -> dict[str, bytes]:
+    """The files of a state that say what was learned."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(state.iterdir())
+        if path.suffix in (".log", ".safetensors")
+    }
+
+
+def read_rate(file: Path) -> float:
+    """MB a second at which a file is read that is in no cache."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        begin, count = time.monotonic(), 0
+        while part := os.read(descriptor, _READ):
+            count += len(part)
+        rate = count / 1e6 / (time.monotonic() - begin)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return rate
+    finally:
+        os.close(descriptor)
+
+
+def planned(manifest: dict[str, Any], ram_mb: float, rate: float) -> dict[str, Any]:
+    """What ``zoexport plan --ram`` says of a bundle."""
+    settings = [f"{key}={manifest['settings'][key]}" for key in SETTINGS]
+    sets = [part for one in settings for part in ("--set", one)]
+    asked = ("plan", manifest["model"]["source"], "--method", manifest["method"], *sets)
+    command, environment = python(
+        "zoexport",
+        *asked,
+        "--target",
+        manifest["target"],
+        "--ram",
+        ram_mb,
+        "--disk-mb-s",
+        round(rate),
+        "--json",
+    )
+    with (
+        tempfile.TemporaryFile() as log,
+        child(command, errors=log, environment=environment) as run,
+    ):
+        output, _ = run.communicate()
+    said: dict[str, Any] = json.loads(output)
+    return said
+
+
+def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) -> str:
+    """Measure; the page's part."""
+    manifest = manifests.read(bundle)
+    shape = Shape(manifest["settings"]["seq_len"], manifest["settings"]["batch"], 1)
+    weights = max(
+        (bundle / name for name in manifest["files"]), key=lambda path: path.stat().st_size
+    )
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as scratch:
+        examples = examples_file(Path(scratch), shape, manifest["model"]["vocab_size"])
+        clock("steps without a limit", None)
+        free = steps(bundle, examples, Path(scratch) / "free", count, threads, None)
+        clock("reading the weights", None)
+        rate = read_rate(weights)
+        clock(f"steps inside {ram_mb:.0f} MB", None)
+        with memory_limit(ram_mb) as group:
+            held = steps(bundle, examples, Path(scratch) / "held", count, threads, group)
+            most = most_in(group)
+        same = written(Path(scratch) / "free") == written(Path(scratch) / "held")
+    plan = planned(manifest, ram_mb, rate)
+    unlimited, limited = statistics.median(free[1:]), statistics.median(held[1:])
+    machine = conditions.machine()
+    expected = unlimited + plan["disk_seconds_per_step"]
+    return "\n".join(
+        [
+            f"| {manifest['model']['name']}, {manifest['method']}, {manifest['settings']['weights']}, "
+            f"{shape.seq_len} tokens | |",
+            "| --- | --- |",
+            f"| weights | {weights.stat().st_size / 1e6:.0f} MB |",
+            f"| memory that the processes may take, page cache included | {ram_mb:.0f} MB; they took {most:.0f} |",
+            f"| seconds a step without a limit | {unlimited:.1f} |",
+            f"| with it | {limited:.1f} ({min(held[1:]):.1f} to {max(held[1:]):.1f}) |",
+            f"| the disk reads | {rate:.0f} MB/s |",
+            f"| `plan --ram` reads a step | {plan['from_disk_mb_per_step']:.0f} MB: "
+            f"{plan['disk_seconds_per_step']:.1f} s, with the arithmetic {expected:.1f} s at most |",
+            f"| state and trajectory log | {'the same bytes' if same else 'OTHER BYTES'} |",
+            "",
+            f"{machine['cpu']}, {threads} threads; {count - 1} steps after one that does not count; "
+            f"{datetime.date.today().isoformat()}; load average {conditions.load_average()}.",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("page", type=Path, help="whose marked part is renewed")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--ram-mb", type=float, default=600)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    chosen = parser.parse_args(arguments)
+
+    def renewed(clock: Clock) -> None:
+        marked(chosen.page, MARK)
+        made = text(chosen.bundle, chosen.ram_mb, chosen.steps, chosen.threads, clock)
+        replace(chosen.page, MARK, made)
+
+    return exit_status(renewed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
