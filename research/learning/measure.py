@@ -153,6 +153,7 @@ COMPARISONS = {
             _PRGE,
             _moments("momentum", (2e-3, 5e-3, 1e-2, 2e-2)),
             _moments("adam", (3e-4, 1e-3, 3e-3, 1e-2)),
+            _moments("muon", (3e-3, 1e-2, 3e-2, 1e-1)),
         ),
         steps=200,
     ),

@@ -25,10 +25,12 @@ pytestmark = pytest.mark.parity
 EXAMPLES = [{"text": sentence} for sentence in SENTENCES]
 
 
-def bundle_of(compiler: Compiler, method: str, optimizer: str, **settings: Any) -> Path:
+def bundle_of(
+    compiler: Compiler, method: str, optimizer: str, name: str = "llama", **settings: Any
+) -> Path:
     """Of programs of layers, with fewer steps in a moment than the tests take."""
     given = {"horizon": 4, "lr": 1e-3, "queries": 2, **settings}
-    return compiler.bundle("llama", method, split="layers", optimizer=optimizer, **given)
+    return compiler.bundle(name, method, split="layers", optimizer=optimizer, **given)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,27 @@ def test_states_are_the_references(
     assert report["passed"] is True, report
     # With a power of two of queries, by which a division does not round.
     assert report["max_relative_state_error"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings"),
+    slow_after(
+        1,
+        [
+            ("llama", "prge", {}),
+            ("qwen2", "fzoo", {"lora__rank": 3, "lora__targets": "all-linear", "beta1": 0.5}),
+            ("gemma3", "mezo", {"weights": "int4", "horizon": 1}),
+        ],
+    ),
+)
+def test_states_of_muon_differ_by_roundings(
+    compiler: Compiler, name: str, method: str, settings: dict[str, Any]
+) -> None:
+    """Of float64, in which the reference adds up in another order."""
+    bundle = bundle_of(compiler, method, "muon", name, **settings)
+    report = parity(bundle, steps=8, progress=lambda *_: None)
+    assert report["passed"] is True, report
+    assert report["max_relative_state_error"] < 1e-7
 
 
 def test_another_number_of_queries_differs_by_roundings(compiler: Compiler) -> None:
@@ -90,9 +113,11 @@ def test_the_manifest_states_the_rule(
     assert step["update"] == {"rule": "adam", "horizon": 4, "beta1": 0.9, "beta2": 0.99}
 
 
-@pytest.mark.parametrize("method", ["prge", "fzoo"])
-def test_a_run_goes_on_as_it_was(compiler: Compiler, tmp_path: Path, method: str) -> None:
-    bundle = zoexport.Bundle.open(bundle_of(compiler, method, "adam"))
+@pytest.mark.parametrize(("method", "optimizer"), [("prge", "adam"), ("fzoo", "muon")])
+def test_a_run_goes_on_as_it_was(
+    compiler: Compiler, tmp_path: Path, method: str, optimizer: str
+) -> None:
+    bundle = zoexport.Bundle.open(bundle_of(compiler, method, optimizer))
     whole = bundle.train(EXAMPLES, state=tmp_path / "whole", steps=8)
     for steps in (2, 7, 8):
         parts = bundle.train(EXAMPLES, state=tmp_path / "parts", steps=steps)
@@ -124,7 +149,7 @@ def test_an_exported_adapter_has_the_pending_update(compiler: Compiler, tmp_path
 
 @pytest.mark.parametrize(
     ("algorithm", "optimizer"),
-    [("replay", "adam"), ("replay", "momentum"), ("decomfl", "momentum")],
+    [("replay", "adam"), ("replay", "muon"), ("decomfl", "momentum")],
 )
 def test_a_federation_replays_it(
     compiler: Compiler, tmp_path: Path, algorithm: str, optimizer: str

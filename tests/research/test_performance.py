@@ -78,7 +78,7 @@ def test_a_table_of_models(tmp_path: Path) -> None:
 def test_steps_inside_a_limit(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The processes name themselves to the group; what they wrote is compared, and the plan asked for the bundle's size."""
+    """The processes name themselves to the group; what they wrote is compared, and a plan is asked for."""
     group = tmp_path / "group"
     group.mkdir()
     (group / "memory.peak").write_text("5000000\n")

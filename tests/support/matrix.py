@@ -25,7 +25,7 @@ METHODS: dict[str, tuple[dict[str, str], ...]] = {
     "mebp": ({},),
     "prge": ({}, {"split": "layers"}, {"split": "layers", "optimizer": "adam"}),
     "mezo": ({}, {"split": "layers"}, {"train": "full"}),
-    "fzoo": ({}, {"split": "layers"}),
+    "fzoo": ({}, {"split": "layers"}, {"split": "layers", "optimizer": "muon"}),
     "spzo": ({}, {"train": "full"}),
     "senszoq": ({},),
     "quzo": ({}, {"train": "lora"}),

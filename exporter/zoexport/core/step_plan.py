@@ -21,7 +21,7 @@ Divisor = Literal["distance", "deviation"]
 """What a difference of two losses is divided by: how far apart their probes are, or the losses' standard deviation."""
 
 
-Rule = Literal["momentum", "adam"]
+Rule = Literal["momentum", "adam", "muon"]
 """What an update moves values by, where that is more than the gradient of its step."""
 
 
@@ -30,10 +30,11 @@ class UpdateRule:
     """Moments of the last steps' gradients, made again from the log in each update (docs/adam-from-the-log.md).
 
     Attributes:
-        rule: ``momentum``, by the first moment; ``adam``, by that over the root of the second.
+        rule: ``momentum``, by the first moment; ``adam``, by that over the root of the second; ``muon``, by the first
+            one's orthogonal factor.
         horizon: steps whose gradients count.
         beta1: by how much a gradient counts less in the first moment for each step that it is old.
-        beta2: of the second one; None with ``momentum``.
+        beta2: of the second one, of ``adam`` alone.
     """
 
     rule: Rule

@@ -97,16 +97,16 @@ def terms_of(
 
 
 def _check_rule(name: str, manifest: Mapping[str, Any]) -> None:
-    """Adam's updates are not linear in the scalars of a step.
+    """Updates of Adam and Muon are not linear in the scalars of a step.
 
     Raises:
         ConfigError: an algorithm that averages scalars, and shortens an update by making them smaller.
     """
     rule = manifest.get("step", {}).get("update", {}).get("rule")
-    if rule == "adam" and ALGORITHMS[name].averages == SCALARS:
+    if rule in ("adam", "muon") and ALGORITHMS[name].averages == SCALARS:
         raise ConfigError(
             f"--algorithm {name}",
-            found="a bundle with optimizer=adam, whose step is as long whatever the size of its scalars",
+            found=f"a bundle with optimizer={rule}, whose step is as long whatever the size of its scalars",
             expected="an algorithm that averages models, or a bundle with optimizer=sgd or momentum",
-            fix="Pass --algorithm replay, or compile the bundle without optimizer=adam.",
+            fix=f"Pass --algorithm replay, or compile the bundle without optimizer={rule}.",
         )

@@ -40,14 +40,14 @@ class WholeOrLayers(LoraSettings):
     )
     optimizer: str = setting(
         "sgd",
-        choices=("sgd", "momentum", "adam"),
-        help="the update rule; momentum and adam take split=layers",
+        choices=("sgd", "momentum", "adam", "muon"),
+        help="the update rule; all but sgd take split=layers",
     )
     beta1: float = setting(
         0.9,
         at_least=0,
         below=1,
-        help="of momentum and adam: what a gradient counts of one a step younger",
+        help="of momentum, adam and muon: what a gradient counts of one a step younger",
     )
     beta2: float = setting(
         0.99,
@@ -59,7 +59,7 @@ class WholeOrLayers(LoraSettings):
         10,
         at_least=1,
         below=1001,
-        help="of momentum and adam: steps whose gradients count in an update",
+        help="of momentum, adam and muon: steps whose gradients count in an update",
     )
 
     @property
@@ -76,11 +76,14 @@ class WholeOrLayers(LoraSettings):
         return UpdateRule(cast(Rule, self.optimizer), self.horizon, self.beta1, beta2)
 
     def problems(self) -> list[Problem]:
-        """Moments in programs that apply updates themselves."""
+        """Moments in programs that apply updates themselves; orthogonal factors of what is no adapter."""
         found = super().problems()
+        where = f"setting optimizer={self.optimizer}"
+        if self.optimizer == "muon" and self.trained != "lora":
+            reason = "the factor of a whole weight takes longer than a step; it is made of adapters"
+            found.append(Problem(where, reason, "Leave train at lora, or choose optimizer=adam."))
         if self.update is None or self.staged:
             return found
-        where = f"setting optimizer={self.optimizer}"
         reason = f"the program of a whole model (split={self.split}) applies one step's gradients, and keeps no others"
         return [*found, Problem(where, reason, "Add split=layers, or leave optimizer out.")]
 

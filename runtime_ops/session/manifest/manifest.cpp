@@ -248,9 +248,10 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   if (settings.has("optimizer")) {
     manifest.optimizer = settings.member("optimizer").text();
     const std::string& name = manifest.optimizer;
-    const bool of_log = root.has("step") && (name == "momentum" || name == "adam");  // `step` has the rule
+    UpdateKind kind;
+    const bool of_log = root.has("step") && update_from_text(name, kind);  // `step` has the rule
     if (name != "adamw" && name != "sgd" && !of_log) {
-      settings.member("optimizer").problem("adamw or sgd; momentum or adam beside step");
+      settings.member("optimizer").problem("adamw or sgd; momentum, adam or muon beside step");
     }
   }
   for (const auto& [name, entry] : root.member("files").entries()) {

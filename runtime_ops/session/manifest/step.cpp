@@ -8,6 +8,7 @@ namespace {
 constexpr int64_t kMostDirections = 1 << 15;
 constexpr uint64_t kMostScalars = 1 << 24;
 constexpr int64_t kLongestHorizon = 1000;
+constexpr int64_t kLongestShorterSide = 1024;  // of a slot that Muon moves: its Gram matrix has the square of it
 
 // Directions of any level, and losses, of a step: numbers that fit what holds them.
 bool is_small(const StepPlan& plan) {
@@ -44,7 +45,7 @@ double read_beta(const JsonNode& node) {
 UpdateRule read_update(const JsonNode& node) {
   UpdateRule update;
   if (!update_from_text(node.member("rule").text(), update.kind)) {
-    node.member("rule").problem("momentum or adam");
+    node.member("rule").problem("momentum, adam or muon");
   }
   update.horizon = static_cast<uint32_t>(node.member("horizon").integer(1, kLongestHorizon));
   update.beta1 = read_beta(node.member("beta1"));
@@ -158,6 +159,14 @@ void check_step(const Manifest& manifest, JsonProblems& problems) {
     if (manifest.whole() || manifest.program("update") != nullptr || !floats) {
       problems.add("step.update", "a rule of several steps, where programs update or slots are no float32",
                    "one step's gradients, or float32 slots that the session updates");
+    }
+    const bool matrices = std::all_of(manifest.slots.begin(), manifest.slots.end(), [](const SlotSpec& slot) {
+      return slot.role != "trainable" ||
+             (slot.shape.size() == 2 && std::min(slot.shape[0], slot.shape[1]) <= kLongestShorterSide);
+    });
+    if (plan.update.kind == UpdateKind::kMuon && !matrices) {
+      problems.add("step.update.rule", "muon, of slots that are no matrices or have no short side",
+                   "matrices with a side of at most " + std::to_string(kLongestShorterSide));
     }
   }
   if (manifest.whole()) {

@@ -109,8 +109,8 @@ bool divisor_from_text(const std::string& text, Divisor& divisor) {
 }
 
 bool update_from_text(const std::string& text, UpdateKind& kind) {
-  kind = text == "adam" ? UpdateKind::kAdam : UpdateKind::kMomentum;
-  return text == "momentum" || text == "adam";
+  kind = text == "adam" ? UpdateKind::kAdam : text == "muon" ? UpdateKind::kMuon : UpdateKind::kMomentum;
+  return text == "momentum" || text == "adam" || text == "muon";
 }
 
 }  // namespace zoexport

@@ -41,7 +41,8 @@ enum class Divisor {
 enum class UpdateKind {
   kSgd,       // the gradient of its step
   kMomentum,  // an average of the last steps' gradients
-  kAdam       // that average, over the root of the average of their squares
+  kAdam,      // that average, over the root of the average of their squares
+  kMuon       // its orthogonal factor, of slots that are matrices
 };
 
 // How the gradients of a step are applied (docs/adam-from-the-log.md).

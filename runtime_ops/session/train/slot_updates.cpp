@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "kernels/grid.h"
+#include "kernels/orthogonal.h"
 #include "kernels/zeroth_order.h"
 
 namespace zoexport {
@@ -59,6 +61,22 @@ bool SlotUpdates::apply(const SlotSpec& slot, const kernels::Moments& moments, c
     }
   });
   return done;
+}
+
+bool SlotUpdates::apply_orthogonal(const SlotSpec& slot, kernels::Moments moments, float lr, const void* in,
+                                   void* out) const {
+  std::vector<float> move(slot.elements);
+  moments.rate = -1.0f;  // added to zeros
+  if (!apply(slot, moments, move.data(), move.data())) {
+    return false;
+  }
+  kernels::orthogonalize(move.data(), static_cast<size_t>(slot.shape[0]), static_cast<size_t>(slot.shape[1]));
+  const auto* const from = static_cast<const float*>(in);
+  auto* const to = static_cast<float*>(out);
+  for (size_t i = 0; i < move.size(); ++i) {
+    to[i] = from[i] - lr * move[i];
+  }
+  return true;
 }
 
 bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update, const uint8_t* in,

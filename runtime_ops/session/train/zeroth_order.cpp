@@ -75,7 +75,8 @@ class ZerothOrderTrainer : public Trainer {
   }
 
   double promised(const Record& record) const override {
-    if (plan_.divisor == Divisor::kDeviation || plan_.update.kind == UpdateKind::kAdam) {
+    if (plan_.divisor == Divisor::kDeviation || plan_.update.kind == UpdateKind::kAdam ||
+        plan_.update.kind == UpdateKind::kMuon) {
       return 0;  // what is applied has no unit, and the rate alone says how far a step goes
     }
     double total = 0;
@@ -103,8 +104,8 @@ class ZerothOrderTrainer : public Trainer {
       const double rate = double{record.lr} / static_cast<double>(count);
       const double largest = (plan_.noise == rng::Noise::kNormal ? kLargestNormal : kLargestSign) * sum;
       if (plan_.update.kind != UpdateKind::kSgd) {
-        // An average is no larger than the largest of its gradients, each of which was in range when it was the newest; and
-        // no root that it is divided by is smaller than what is added to it.
+        // An average is no larger than the largest of its gradients, each of which was in range when it was the newest;
+        // no root that it is divided by is smaller than what is added to it; and an orthogonal factor is below 2.
         const double divisor = plan_.update.kind == UpdateKind::kAdam ? double{kernels::kMomentEpsilon} : 1.0;
         if (!(largest < kLargestSquared && record.lr * (kLargestSquared / divisor) < kLargestMove)) {
           return "a gradient of up to " + decimal(largest) + " by " + slot.name + ", at the rate " + decimal(record.lr);
@@ -141,7 +142,9 @@ class ZerothOrderTrainer : public Trainer {
                             out);
     }
     const std::vector<kernels::MomentStep> steps = moment_steps(plan_.update, history, first, queries);
-    return updates_.apply(slot, moments_of(plan_.update, steps, record.lr, queries, seed), in, out);
+    const kernels::Moments moments = moments_of(plan_.update, steps, record.lr, queries, seed);
+    return plan_.update.kind == UpdateKind::kMuon ? updates_.apply_orthogonal(slot, moments, record.lr, in, out)
+                                                  : updates_.apply(slot, moments, in, out);
   }
 
   // Makes the slots' next values, with the pending update or without one.

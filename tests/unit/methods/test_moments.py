@@ -13,7 +13,7 @@ from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import ProbeLevel, StepPlan, UpdateRule
 from zoexport.methods import methods
-from zoexport.methods.moments import MomentsReference
+from zoexport.methods.moments import MomentsReference, orthogonal
 
 STEPS = [[0.5, -1.0, 2.0], [3.0, 0.25, -0.5], [-0.75, 1.5, 1.0], [0.0, 0.0, 0.0]]
 RATES = [0.01, 0.02, 0.015, 0.01]
@@ -121,7 +121,7 @@ class _Graph:
 
 
 @pytest.mark.parametrize("method", ["prge", "mezo", "fzoo"])
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "muon"])
 def test_programs_of_the_whole_model_are_refused(method: str, optimizer: str) -> None:
     with pytest.raises(ConfigError, match=rf"optimizer={optimizer}.*Add split=layers") as caught:
         plan(method, "host", {"optimizer": optimizer})
@@ -131,7 +131,7 @@ def test_programs_of_the_whole_model_are_refused(method: str, optimizer: str) ->
 @pytest.mark.parametrize(
     ("method", "given", "message"),
     [
-        ("prge", {"optimizer": "adamw"}, "one of sgd, momentum, adam"),
+        ("prge", {"optimizer": "adamw"}, "one of sgd, momentum, adam, muon"),
         ("prge", {"beta1": "1"}, "of at least 0 and below 1"),
         ("mezo", {"beta2": "-0.1"}, "of at least 0 and below 1"),
         ("fzoo", {"horizon": "0"}, "of at least 1 and below 1001"),
@@ -154,3 +154,37 @@ def test_older_bundles_are_of_sgd() -> None:
         if key not in ("optimizer", "beta1", "beta2", "horizon")
     }
     assert parse(config, settings).update is None
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (96, 5), (16, 16), (2, 400)])
+def test_an_orthogonal_factor_has_singular_values_near_one(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(shape[1])) * 1e-3
+    u, values, v = torch.linalg.svd(matrix.double(), full_matrices=False)
+    assert float(values.min()) > 1e-3 * float(values.norm())
+    found = orthogonal(matrix)
+    assert found.shape == matrix.shape and found.dtype == torch.float32
+    factors = torch.diagonal(u.T @ found.double() @ v.T)
+    assert float(factors.min()) > 0.6 and float(factors.max()) < 1.3
+    # The same directions: nothing is left beside them.
+    rest = found.double() - u @ torch.diag(factors) @ v
+    assert float(rest.abs().max()) < 1e-6
+    torch.testing.assert_close(found, orthogonal(1000 * matrix), rtol=1e-5, atol=1e-6)
+    assert torch.equal(orthogonal(torch.zeros(shape)), torch.zeros(shape))
+
+
+def test_muon_moves_by_the_factor_of_the_mean() -> None:
+    reference = reference_of(optimizer="muon", beta1=0.5, horizon=2)
+    before = dict(reference.masters)
+    reference.past, reference.step_number = [STEPS[0]], 2
+    reference.pending = (STEPS[1], 0.1)
+    reference.finish()
+    for name, master in before.items():
+        newest, older = (reference.estimate(name, STEPS[step], step) for step in (1, 0))
+        move = orthogonal(2 / 3 * newest + 1 / 3 * older)
+        torch.testing.assert_close(reference.masters[name], master - 0.1 * move)
+
+
+def test_muon_is_of_adapters() -> None:
+    given = {"optimizer": "muon", "split": "layers", "train": "full"}
+    with pytest.raises(ConfigError, match=r"optimizer=muon.*Leave train at lora"):
+        plan("mezo", "host", given)
