@@ -111,7 +111,8 @@ def test_a_weight_is_unpacked_exactly(kind):
     assert torch.equal(got, weight.T)
     eye = torch.eye(N)
     got = lower(lambda dy: backward(dy, codes, scales), (eye,)).execute((eye,))[0]
-    assert torch.equal(got, weight)
+    # By tiles the three parts of an INT8 weight's scale are multiplied, and the sum of the first two may be rounded.
+    torch.testing.assert_close(got, weight, rtol=2**-23 if kind == "int8" else 0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["int4", "int8"])
