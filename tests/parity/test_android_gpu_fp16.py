@@ -44,7 +44,7 @@ def compare(bundle: Path) -> dict[str, Any]:
     return engine_parity.compare(bundle, "vulkan", 4)
 
 
-@pytest.mark.parametrize(("name", "weights"), slow_after(2, CASES))
+@pytest.mark.parametrize(("name", "weights"), slow_after(1, CASES))
 def test_mebp(compiler: Compiler, name: str, weights: str) -> None:
     """Every tensor of every adapter against autograd in float64: fp16 has 11 bits, and is seen."""
     report = compare(compiler.bundle(name, "mebp", TARGET, **{**HALF, "weights": weights}))

@@ -16,14 +16,16 @@ SETTINGS = {"batch": 2}
 WEIGHTS = {"quzo": "int4"}
 WITHOUT_A_RUNTIME = ("android-gpu", "executorch")
 """A target and its engine: ExecuTorch's Python package has no Vulkan runtime."""
-QUICK = ("host", "ios-mlx", "android-gpu")
-"""Targets of which all cells are in the first tier; of the others these are, and what is refused."""
+QUICK = ("ios-mlx", "android-gpu")
+"""Targets of which each method's first form is in the first tier, beside all that host runs and what is refused."""
 QUICK_CELL = ("prge", {"split": "layers"})
+"""What is of every target."""
 
 
 def marks(method: str, target: str, settings: dict[str, str]) -> list[pytest.MarkDecorator]:
     """Of a cell."""
-    quick = target in QUICK or (method, settings) == QUICK_CELL
+    first = not settings.keys() - {"engine"}
+    quick = target == "host" or (target in QUICK and first) or (method, settings) == QUICK_CELL
     refused = problem_of(method, target, settings) is not None
     return [
         *([needs_qnn] if target == "android-npu" else []),

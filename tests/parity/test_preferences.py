@@ -36,7 +36,7 @@ def test_gradients(compiler: Compiler, loss: str) -> None:
 @pytest.mark.parametrize(
     ("model", "method", "loss", "settings"),
     slow_after(
-        4,
+        2,
         [
             ("qwen2", "prge", "dpo", {}),
             ("llama_tied", "spzo", "dpo", {"split": "last:1", "weights": "int4"}),

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import Compiler, compile_tiny
+from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport.core import int4
 from zoexport.core import manifest as manifests
@@ -79,13 +80,16 @@ def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [
-        ("llama_tied", {}),
-        ("gemma3", {**INT8, "estimator": "q-rge1"}),
-        ("llama_tied", {"update": "summed", "queries": 3}),
-        ("gpt2", {"train": "lora"}),
-        ("qwen2", {"activation_bits": 8, "outliers": 0.01, "group_size": 64}),
-    ],
+    slow_after(
+        3,
+        [
+            ("llama_tied", {}),
+            ("gemma3", {**INT8, "estimator": "q-rge1"}),
+            ("llama_tied", {"update": "summed", "queries": 3}),
+            ("gpt2", {"train": "lora"}),
+            ("qwen2", {"activation_bits": 8, "outliers": 0.01, "group_size": 64}),
+        ],
+    ),
 )
 def test_steps_in_mlx(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
     """MLX draws the perturbations itself, and the session moves the integers."""

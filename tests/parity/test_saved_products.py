@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from tests.support.compiled import Compiler
 from tests.support.runner import ran
 from tests.support.sessions import write_examples
+from tests.support.tiers import slow_after
 from zoexport.parity import parity
 
 pytestmark = pytest.mark.parity
@@ -41,14 +42,17 @@ def trained(
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [
-        ("llama", {"weights": "int4"}),
-        ("gemma3", {"weights": "fp32"}),
-        ("gpt2", {"weights": "int8", "lora__targets": "attention"}),
-        pytest.param("bloom", {"weights": "int4"}, marks=pytest.mark.slow),
-        pytest.param("olmo2", {"weights": "fp32", "lora__dropout": 0.2}, marks=pytest.mark.slow),
-        pytest.param("bert", {"weights": "int4"}, marks=pytest.mark.slow),
-    ],
+    slow_after(
+        1,
+        [
+            ("llama", {"weights": "int4"}),
+            ("gemma3", {"weights": "fp32"}),
+            ("gpt2", {"weights": "int8", "lora__targets": "attention"}),
+            ("bloom", {"weights": "int4"}),
+            ("olmo2", {"weights": "fp32", "lora__dropout": 0.2}),
+            ("bert", {"weights": "int4"}),
+        ],
+    ),
 )
 def test_the_same_bits(
     compiler: Compiler, tmp_path: Path, name: str, settings: dict[str, Any]

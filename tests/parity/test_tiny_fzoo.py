@@ -89,7 +89,7 @@ def test_a_run_goes_on_as_it_was(compiler: Compiler, tmp_path: Path, split: str)
                 assert session.replay_slot(slot.name, 6).tobytes() == kept.tobytes()
 
 
-@pytest.mark.parametrize("algorithm", ["replay", "decomfl"])
+@pytest.mark.parametrize("algorithm", slow_after(1, ["replay", "decomfl"]))
 def test_a_federation_replays_it(compiler: Compiler, tmp_path: Path, algorithm: str) -> None:
     bundle = compiler.bundle("llama", "fzoo", queries=2)
     terms = terms_of(bundle, algorithm)

@@ -36,7 +36,7 @@ def bundle_of(
 @pytest.mark.parametrize(
     ("name", "method", "settings"),
     slow_after(
-        4,
+        2,
         [
             ("llama", "prge", {"optimizer": "adam"}),
             ("llama", "fzoo", {"optimizer": "momentum"}),

@@ -49,7 +49,7 @@ def test_gradients_of_architectures(compiler: Compiler, name: str) -> None:
     assert report["max_relative_loss_error"] <= 1e-4
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8"])
+@pytest.mark.parametrize("weights", slow_after(1, ["fp32", "int8"]))
 def test_gradients_over_other_weights(compiler: Compiler, weights: str) -> None:
     compare(compiler.bundle("gemma3", "mebp", **{**ALL, "weights": weights}))
 
@@ -89,7 +89,7 @@ def test_mezo_on_all_weights(compiler: Compiler, name: str, settings: dict[str, 
     assert report["max_relative_state_error"] <= 1e-6
 
 
-@pytest.mark.parametrize("method", ["prge", "mezo"])
+@pytest.mark.parametrize("method", slow_after(1, ["prge", "mezo"]))
 @pytest.mark.parametrize("weights", slow_after(1, ["int4", "fp32"]))
 def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str) -> None:
     bundle = compiler.bundle("qwen2", method, split="layers", queries=2, weights=weights)

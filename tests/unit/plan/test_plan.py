@@ -204,6 +204,7 @@ def test_activations_that_are_not_kept_are_computed_again(tmp_path: Path) -> Non
     assert again["peak_anonymous_mb"] == kept["peak_anonymous_mb"]
 
 
+@pytest.mark.slow
 def test_room_for_results_follows_from_memory(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     tiny_config("llama", num_hidden_layers=8).save_pretrained(folder)

@@ -134,7 +134,7 @@ def test_zeroth_order_training_is_one_delegate(name: str) -> None:
         assert difference(ours, theirs) < 5e-6
 
 
-@pytest.mark.parametrize("name", slow_after(2, ARCHITECTURES))
+@pytest.mark.parametrize("name", slow_after(1, ARCHITECTURES))
 def test_backpropagation_is_one_delegate_a_layer(name: str) -> None:
     graph, edge = layers(name)
     for key, program in graph.programs.items():
