@@ -101,12 +101,11 @@ size_t packed_floats(const Product& product) {
 }
 
 bool is_tiled(const Product& product, const ProductKernels& kernels) {
-  if (kernels.tiled == nullptr || is_few_rows(product, kernels)) {
+  if (kernels.tiled == nullptr || product.rows <= kernels.few_rows) {
     return false;
   }
   return !std::holds_alternative<FloatMatrix>(product.b) ||
-         (product.batches == 1 && !product.a_transposed && product.rows > kernels.few_rows &&
-          std::min(product.columns, product.depth) >= kLeastTiled);
+         (product.batches == 1 && !product.a_transposed && std::min(product.columns, product.depth) >= kLeastTiled);
 }
 
 size_t floats_of(size_t numbers) { return divide_up(numbers * sizeof(uint16_t), sizeof(float)); }

@@ -3,9 +3,9 @@
 // A float is the sum of three bfloat16 of 8 bits each, exactly: its leading bits, those of what is left, and the rest
 // (each cut off, not rounded). A number of an INT4 weight has 11 bits and is the sum of two; a code of an INT8 weight is
 // one, and its scale is multiplied to C, or to A where it belongs to the depth. Products of parts are added up in
-// float32, but those below 2^-23 of the whole: the third part of either by another than the first. So an element of C is as near
-// as a sum of fused multiply-adds, but has other bits, which depend on A's row, B's column and the depth alone, as with
-// all variants. What is not finite in A makes NaN; parts below float32's least normal number count as zero.
+// float32, but those below 2^-23 of the whole: the third part of either by another than the first. So an element of C is
+// as near as a sum of fused multiply-adds, but has other bits, which depend on A's row, B's column and the depth alone, as
+// with all variants. What is not finite in A makes NaN; parts below float32's least normal number count as zero.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ inline constexpr size_t kTileDepth = 32;  // numbers of the depth in a tile
 inline constexpr size_t kTileNumbers = kTile * kTileDepth;
 inline constexpr size_t kPartsOfA = 3;
 
-// C (rows, count) = before + A (rows, depth) B (depth, count), depth in steps of kTileDepth, all packed by TileKernels.
+// C (rows, count) = before + A (rows, depth) B (depth, count), depth in steps of kTileDepth, all packed by TiledKernels.
 struct TiledBlock {
   const uint16_t* a;
   size_t rows;
