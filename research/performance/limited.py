@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import json
 import os
 import statistics
 import sys
@@ -19,18 +18,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from research.support.command import Clock, exit_status
 from research.support.page import marked, replace
 from zoexport.bench import conditions
 from zoexport.bench.matrix import Shape
-from zoexport.bench.runner import LEARNING_RATE
+from zoexport.bench.output import markdown_table
+from zoexport.bench.runner import LEARNING_RATE, train
 from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
-from zoexport.core.children import child, last_line, python
-from zoexport.core.errors import BundleError, ConfigError
-from zoexport.core.native import runner_path
+from zoexport.core.errors import ConfigError
+from zoexport.plan import plan_training
 
 MARK = "bench-limited"
 SETTINGS = ("seq_len", "batch", "weights", "lora.rank", "lora.targets", "lora.layers", "keep_mb")
@@ -88,22 +86,17 @@ def steps(
     Raises:
         BundleError: the runner failed; carries what it said.
     """
-    within = (
-        [] if group is None else ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group / "cgroup.procs"]
+    within = ("sh", "-c", 'echo $$ > "$0" && exec "$@"', group / "cgroup.procs") if group else ()
+    *lines, _ = train(
+        bundle,
+        examples,
+        state,
+        threads=threads,
+        steps=count,
+        learning_rate=LEARNING_RATE,
+        within=within,
     )
-    command = [*within, runner_path(), "train", "--bundle", bundle, "--examples", examples]
-    command += ["--state", state, "--steps", count, "--threads", threads, "--lr", LEARNING_RATE]
-    command += ["--schedule", "constant", "--loss", "full", "--skip-hashes", "--json", "--timings"]
-    with tempfile.TemporaryFile() as log, child([str(part) for part in command], errors=log) as run:
-        output, _ = run.communicate()
-        if run.returncode != 0:
-            raise BundleError(
-                f"bundle {bundle}",
-                found=f"a runner that ended with status {run.returncode} ({last_line(log)})",
-                expected=f"{count} steps",
-                fix="Give it more memory, or fewer tokens.",
-            )
-    return [json.loads(line)["seconds"] for line in output.splitlines()[:-1]]
+    return [line["seconds"] for line in lines]
 
 
 def written(state: Path) -> dict[str, bytes]:
@@ -131,31 +124,6 @@ def read_rate(file: Path) -> float:
         os.close(descriptor)
 
 
-def planned(manifest: dict[str, Any], ram_mb: float, rate: float) -> dict[str, Any]:
-    """What ``zoexport plan --ram`` says of a bundle."""
-    settings = [f"{key}={manifest['settings'][key]}" for key in SETTINGS]
-    sets = [part for one in settings for part in ("--set", one)]
-    asked = ("plan", manifest["model"]["source"], "--method", manifest["method"], *sets)
-    command, environment = python(
-        "zoexport",
-        *asked,
-        "--target",
-        manifest["target"],
-        "--ram",
-        ram_mb,
-        "--disk-mb-s",
-        round(rate),
-        "--json",
-    )
-    with (
-        tempfile.TemporaryFile() as log,
-        child(command, errors=log, environment=environment) as run,
-    ):
-        output, _ = run.communicate()
-    said: dict[str, Any] = json.loads(output)
-    return said
-
-
 def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) -> str:
     """Measure; the page's part."""
     manifest = manifests.read(bundle)
@@ -174,27 +142,43 @@ def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) ->
             held = steps(bundle, examples, Path(scratch) / "held", count, threads, group)
             most = most_in(group)
         same = written(Path(scratch) / "free") == written(Path(scratch) / "held")
-    plan = planned(manifest, ram_mb, rate)
+    settings = manifest["settings"]
+    plan = plan_training(
+        manifest["model"]["source"],
+        method=manifest["method"],
+        target=manifest["target"],
+        settings={key: str(settings[key]) for key in SETTINGS if key in settings},
+        threads=threads,
+        ram_mb=ram_mb,
+        disk_mb_s=rate,
+        progress=clock,
+    )
     unlimited, limited = statistics.median(free[1:]), statistics.median(held[1:])
     machine = conditions.machine()
-    expected = unlimited + plan["disk_seconds_per_step"]
-    return "\n".join(
+    read, seconds = plan["from_disk_mb_per_step"], plan["disk_seconds_per_step"]
+    header = [
+        f"{manifest['model']['name']}, {manifest['method']}, {settings['weights']}, {shape.seq_len} tokens",
+        "",
+    ]
+    rows = [
+        ["weights", f"{weights.stat().st_size / 1e6:.0f} MB"],
         [
-            f"| {manifest['model']['name']}, {manifest['method']}, {manifest['settings']['weights']}, "
-            f"{shape.seq_len} tokens | |",
-            "| --- | --- |",
-            f"| weights | {weights.stat().st_size / 1e6:.0f} MB |",
-            f"| memory that the processes may take, page cache included | {ram_mb:.0f} MB; they took {most:.0f} |",
-            f"| seconds a step without a limit | {unlimited:.1f} |",
-            f"| with it | {limited:.1f} ({min(held[1:]):.1f} to {max(held[1:]):.1f}) |",
-            f"| the disk reads | {rate:.0f} MB/s |",
-            f"| `plan --ram` reads a step | {plan['from_disk_mb_per_step']:.0f} MB: "
-            f"{plan['disk_seconds_per_step']:.1f} s, with the arithmetic {expected:.1f} s at most |",
-            f"| state and trajectory log | {'the same bytes' if same else 'OTHER BYTES'} |",
-            "",
-            f"{machine['cpu']}, {threads} threads; {count - 1} steps after one that does not count; "
-            f"{datetime.date.today().isoformat()}; load average {conditions.load_average()}.",
-        ]
+            "memory that the processes may take, page cache included",
+            f"{ram_mb:.0f} MB; they took {most:.0f}",
+        ],
+        ["seconds a step without a limit", f"{unlimited:.1f}"],
+        ["with it", f"{limited:.1f} ({min(held[1:]):.1f} to {max(held[1:]):.1f})"],
+        ["the disk reads", f"{rate:.0f} MB/s"],
+        [
+            "`plan --ram` reads a step",
+            f"{read:.0f} MB: {seconds:.1f} s, with the arithmetic {unlimited + seconds:.1f} s at most",
+        ],
+        ["state and trajectory log", "the same bytes" if same else "OTHER BYTES"],
+    ]
+    return (
+        f"{markdown_table(header, rows)}\n\n"
+        f"{machine['cpu']}, {threads} threads; {count - 1} steps after one that does not count; "
+        f"{datetime.date.today().isoformat()}; load average {conditions.load_average()}."
     )
 
 

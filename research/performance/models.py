@@ -19,6 +19,7 @@ from research.support.command import Clock, add_places, exit_status
 from research.support.page import marked, replace, seen_from
 from zoexport.bench import output
 from zoexport.bench.matrix import AUTOGRAD
+from zoexport.bench.output import markdown_table
 from zoexport.bench.rounds import Plan
 from zoexport.bench.run import bench
 from zoexport.core.errors import ConfigError
@@ -83,62 +84,68 @@ def measure(name: str, folder: Path, plan: Plan, work: Path | None, clock: Clock
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The models that were measured, beside the paper's figures."""
-    lines = [
-        "| model | trained | theirs: s, MeZO | MeBP | MB, MeZO | MeBP | over MeZO | ours: s, MeZO | MeBP | over MeZO "
-        "| anonymous MB, MeZO | MeBP | weights MB | compiling: CPU s | MB |",
-        "|" + " --- |" * 15,
-    ]
+    header = ["model", "trained", "theirs: s, MeZO", "MeBP", "MB, MeZO", "MeBP", "over MeZO"]
+    header += ["ours: s, MeZO", "MeBP", "over MeZO", "anonymous MB, MeZO", "MeBP", "weights MB"]
+    header += ["compiling: CPU s", "MB"]
+    rows: list[list[Any]] = []
     for name, published in MODELS.items():
         if name not in results:
             continue
-        of = {(entry["method"], entry["keep_mb"]): entry for entry in results[name]["results"]}
+        of = _variants(results[name])
         mebp, mezo = of["mebp", 0], of["mezo", None]
-        took = mebp["compiling"] or {"processor_seconds": None, "peak_anonymous_mb": None}
-        cells = [
-            name,
-            published.trained,
-            *published.seconds,
-            *(f"{mb:.0f}" for mb in published.mb),
-            f"{published.seconds[1] / published.seconds[0]:.2f}",
-            f"{mezo['step_seconds']:.2f}",
-            f"{mebp['step_seconds']:.2f}",
-            f"{_ratio(results[name], mebp, 'step over mezo'):.2f}",
-            *(f"{entry['peak_anonymous_mb']:.0f}" for entry in (mezo, mebp)),
-            f"{mebp['bundle_bytes'] / 1e6:.0f}",
-            *(
-                "-" if took[key] is None else f"{took[key]:.0f}"
-                for key in ("processor_seconds", "peak_anonymous_mb")
-            ),
-        ]
-        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
-    return "\n".join(lines)
+        took = mebp["compiling"] or {}
+        rows.append(
+            [
+                name,
+                published.trained,
+                *map(str, published.seconds),
+                *(f"{mb:.0f}" for mb in published.mb),
+                f"{published.seconds[1] / published.seconds[0]:.2f}",
+                f"{mezo['step_seconds']:.2f}",
+                f"{mebp['step_seconds']:.2f}",
+                f"{_ratio(results[name], mebp, 'step over mezo'):.2f}",
+                *(f"{entry['peak_anonymous_mb']:.0f}" for entry in (mezo, mebp)),
+                f"{mebp['bundle_bytes'] / 1e6:.0f}",
+                _whole(took.get("processor_seconds")),
+                _whole(took.get("peak_anonymous_mb")),
+            ]
+        )
+    return markdown_table(header, rows)
 
 
 def beside_pytorch(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The models that PyTorch has room for: time and memory of LoRA with everything in memory."""
-    lines = [
-        "| model | PyTorch: s | anonymous MB | ours, results kept: s | of its time | anonymous MB | of its memory "
-        "| results not kept: s | of its time |",
-        "|" + " --- |" * 9,
-    ]
+    header = ["model", "PyTorch: s", "anonymous MB", "ours, results kept: s", "of its time"]
+    header += ["anonymous MB", "of its memory", "results not kept: s", "of its time"]
+    rows: list[list[Any]] = []
     for name, result in results.items():
-        of = {(entry["method"], entry["keep_mb"]): entry for entry in result["results"]}
+        of = _variants(result)
         if (AUTOGRAD, None) not in of:
             continue
         theirs, kept, again = of[AUTOGRAD, None], of["mebp", ALL_LAYERS_MB], of["mebp", 0]
-        cells = [
-            name,
-            f"{theirs['step_seconds']:.2f}",
-            f"{theirs['peak_anonymous_mb']:.0f}",
-            f"{kept['step_seconds']:.2f}",
-            f"{_ratio(result, kept, 'step over autograd'):.2f}",
-            f"{kept['peak_anonymous_mb']:.0f}",
-            f"1/{theirs['peak_anonymous_mb'] / kept['peak_anonymous_mb']:.0f}",
-            f"{again['step_seconds']:.2f}",
-            f"{_ratio(result, again, 'step over autograd'):.2f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) if len(lines) > 2 else ""
+        rows.append(
+            [
+                name,
+                f"{theirs['step_seconds']:.2f}",
+                f"{theirs['peak_anonymous_mb']:.0f}",
+                f"{kept['step_seconds']:.2f}",
+                f"{_ratio(result, kept, 'step over autograd'):.2f}",
+                f"{kept['peak_anonymous_mb']:.0f}",
+                f"1/{theirs['peak_anonymous_mb'] / kept['peak_anonymous_mb']:.0f}",
+                f"{again['step_seconds']:.2f}",
+                f"{_ratio(result, again, 'step over autograd'):.2f}",
+            ]
+        )
+    return markdown_table(header, rows) if rows else ""
+
+
+def _variants(result: Mapping[str, Any]) -> dict[tuple[str, int | None], dict[str, Any]]:
+    """Entries by their method and ``keep_mb``."""
+    return {(entry["method"], entry["keep_mb"]): entry for entry in result["results"]}
+
+
+def _whole(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0f}"
 
 
 def _ratio(result: Mapping[str, Any], entry: Mapping[str, Any], kind: str) -> float:

@@ -62,9 +62,19 @@ def run_steps(bundle: Path, examples: Path, *, threads: int, steps: int, warmup:
 
 
 def train(
-    bundle: Path, examples: Path, state: Path, *, threads: int, steps: int, learning_rate: float
+    bundle: Path,
+    examples: Path,
+    state: Path,
+    *,
+    threads: int,
+    steps: int,
+    learning_rate: float,
+    within: Sequence[object] = (),
 ) -> list[dict[str, Any]]:
     """Let the runner train a state to ``steps`` steps in total, the loss over the whole vocabulary.
+
+    Args:
+        within: of :func:`call`.
 
     Returns:
         What it printed: an object a step that it took, then the result, whose ``peak_anonymous_mb`` is what was seen.
@@ -75,14 +85,19 @@ def train(
     arguments = ["train", "--bundle", bundle, "--examples", examples, "--state", state]
     arguments += ["--steps", steps, "--threads", threads, "--lr", learning_rate]
     arguments += ["--schedule", "constant", "--accumulate", 1, "--timings"]
-    printed, peak = call(bundle, arguments)
+    printed, peak = call(bundle, arguments, within)
     known = [value for value in (printed[-1]["peak_anonymous_mb"], peak) if value is not None]
     printed[-1]["peak_anonymous_mb"] = max(known, default=None)
     return printed
 
 
-def call(bundle: Path, arguments: Sequence[object]) -> tuple[list[dict[str, Any]], float | None]:
+def call(
+    bundle: Path, arguments: Sequence[object], within: Sequence[object] = ()
+) -> tuple[list[dict[str, Any]], float | None]:
     """Run a command of the runner, the loss over the whole vocabulary.
+
+    Args:
+        within: a command that becomes the one that is appended to it.
 
     Returns:
         The objects that it printed, and the most anonymous memory in MB that it was seen to have.
@@ -90,7 +105,7 @@ def call(bundle: Path, arguments: Sequence[object]) -> tuple[list[dict[str, Any]
     Raises:
         BundleError: the runner failed; carries what it said.
     """
-    command = [str(runner_path()), *map(str, arguments), "--loss", "full", "--json"]
+    command = [*map(str, [*within, runner_path(), *arguments]), "--loss", "full", "--json"]
     with tempfile.TemporaryFile() as log:
         with child(command, errors=log) as process, anonymous_peak(process.pid) as peak:
             output, _ = process.communicate()
