@@ -13,39 +13,44 @@ namespace {
 
 using namespace ops;
 
+// bf16: whether numbers are rounded to it before they are multiplied.
 template <typename Matrix>
 Tensor& linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix& weight, const std::optional<Tensor>& bias,
-                   Tensor& out) {
+                   Tensor& out, bool bf16) {
   const char* misfit = linear_misfit(x, weight, bias, out);
   ZO_CHECK(ctx, misfit == nullptr, out, misfit);
   if (out.numel() == 0) {
     return out;
   }
-  const bool ran = run(
-      kernels::linear(x.const_data_ptr<float>(), rows_of(x), weight, floats_of(bias), out.mutable_data_ptr<float>()));
-  ET_KERNEL_CHECK(ctx, ran, Internal, out);
+  kernels::Product product =
+      kernels::linear(x.const_data_ptr<float>(), rows_of(x), weight, floats_of(bias), out.mutable_data_ptr<float>());
+  product.bf16 = bf16;
+  ET_KERNEL_CHECK(ctx, run(product), Internal, out);
   return out;
 }
 
 template <typename Matrix>
-Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Matrix& weight, Tensor& out) {
+Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Matrix& weight, Tensor& out,
+                           bool bf16) {
   ZO_CHECK(ctx, has_rows(dy, weight.N), out, "dy must be dense float32 (..., N)");
   ZO_CHECK(ctx, resize(out, std::nullopt, dy, 1, static_cast<SizesType>(weight.K)) && is_dense(out, ScalarType::Float),
            out, "out must be float32 with room for (..., K)");
   if (out.numel() == 0) {
     return out;
   }
-  const bool ran = run(
-      kernels::linear_input_gradient(dy.const_data_ptr<float>(), rows_of(dy), weight, out.mutable_data_ptr<float>()));
-  ET_KERNEL_CHECK(ctx, ran, Internal, out);
+  kernels::Product product =
+      kernels::linear_input_gradient(dy.const_data_ptr<float>(), rows_of(dy), weight, out.mutable_data_ptr<float>());
+  product.bf16 = bf16;
+  ET_KERNEL_CHECK(ctx, run(product), Internal, out);
   return out;
 }
 
+template <bool kBf16>
 Tensor& linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
                         const std::optional<Tensor>& bias, Tensor& out) {
   const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
-  return linear_out(ctx, x, *weight, bias, out);
+  return linear_out(ctx, x, *weight, bias, out, kBf16);
 }
 
 Tensor& rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
@@ -67,25 +72,28 @@ Tensor& rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, cons
   return out;
 }
 
+template <bool kBf16>
 Tensor& linear_int8_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
                         const std::optional<Tensor>& bias, Tensor& out) {
   const std::optional<kernels::Int8Matrix> weight = as_int8(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt8Rule);
-  return linear_out(ctx, x, *weight, bias, out);
+  return linear_out(ctx, x, *weight, bias, out, kBf16);
 }
 
+template <bool kBf16>
 Tensor& linear_int4_input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Tensor& codes,
                                        const Tensor& scales, Tensor& out) {
   const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
-  return input_gradient_out(ctx, dy, *weight, out);
+  return input_gradient_out(ctx, dy, *weight, out, kBf16);
 }
 
+template <bool kBf16>
 Tensor& linear_int8_input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Tensor& codes,
                                        const Tensor& scales, Tensor& out) {
   const std::optional<kernels::Int8Matrix> weight = as_int8(codes, scales);
   ZO_CHECK(ctx, weight.has_value(), out, kInt8Rule);
-  return input_gradient_out(ctx, dy, *weight, out);
+  return input_gradient_out(ctx, dy, *weight, out, kBf16);
 }
 
 Tensor& product_out(KernelRuntimeContext& ctx, const Tensor* before, const Tensor& a, const Tensor& b, bool transpose_a,
@@ -139,11 +147,15 @@ Tensor& add_matmul_out(KernelRuntimeContext& ctx, const Tensor& c, const Tensor&
 }
 
 const bool registered[] = {
-    register_operator<linear_int4_out>("zoexport::linear_int4.out"),
+    register_operator<linear_int4_out<false>>("zoexport::linear_int4.out"),
+    register_operator<linear_int4_out<true>>("zoexport::linear_int4_bf16.out"),
     register_operator<rounded_linear_int4_out>("zoexport::rounded_linear_int4.out"),
-    register_operator<linear_int4_input_gradient_out>("zoexport::linear_int4_input_gradient.out"),
-    register_operator<linear_int8_out>("zoexport::linear_int8.out"),
-    register_operator<linear_int8_input_gradient_out>("zoexport::linear_int8_input_gradient.out"),
+    register_operator<linear_int4_input_gradient_out<false>>("zoexport::linear_int4_input_gradient.out"),
+    register_operator<linear_int4_input_gradient_out<true>>("zoexport::linear_int4_bf16_input_gradient.out"),
+    register_operator<linear_int8_out<false>>("zoexport::linear_int8.out"),
+    register_operator<linear_int8_out<true>>("zoexport::linear_int8_bf16.out"),
+    register_operator<linear_int8_input_gradient_out<false>>("zoexport::linear_int8_input_gradient.out"),
+    register_operator<linear_int8_input_gradient_out<true>>("zoexport::linear_int8_bf16_input_gradient.out"),
     register_operator<matmul_out>("zoexport::matmul.out"),
     register_operator<add_matmul_out>("zoexport::add_matmul.out"),
 };

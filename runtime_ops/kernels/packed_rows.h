@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "product_variants.h"
 
@@ -14,20 +15,33 @@ inline constexpr size_t kPanel = kMaxDepth * kWidth;  // floats
 
 inline size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
+// Each to the nearest bfloat16, those in the middle to the even one. NaN stays NaN.
+inline void round_to_bf16(float* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, values + i, sizeof(bits));
+    const uint32_t quiet = 0u - static_cast<uint32_t>((bits & 0x7FFFFFFFu) > 0x7F800000u);
+    const uint32_t rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+    bits = ((rounded & ~quiet) | ((bits | 0x00400000u) & quiet)) & 0xFFFF0000u;
+    std::memcpy(values + i, &bits, sizeof(bits));
+  }
+}
+
 class PackedRows {
  public:
   // The `height` rows of C (.., columns) from c on, and of A from a on. keep: whether `memory` has room for the whole
   // depth of them, and not for a block of it alone; kSlack floats past either are written too.
-  // width: columns that are asked for, at most.
+  // width: columns that are asked for, at most. bf16: whether A's numbers are rounded.
   PackedRows(const ProductKernels& kernels, FloatMatrix a, bool transposed, size_t height, size_t width, bool keep,
-             float* memory, float* c, size_t columns)
+             float* memory, float* c, size_t columns, bool bf16 = false)
       : kernels_(kernels),
         a_(a),
         transposed_(transposed),
         height_(height),
         tiles_(divide_up(height, width <= kernels.lanes ? kernels.narrow_rows : kernels.rows)),
         // One row of A, or A as it is where it is transposed, is read as packed rows are.
-        pack_(!transposed && height > 1),
+        pack_(bf16 || (!transposed && height > 1)),
+        bf16_(bf16),
         keep_(keep),
         packed_(memory),
         c_(c),
@@ -40,7 +54,11 @@ class PackedRows {
     for (size_t tile = 0; pack_ && tile < tiles_; ++tile) {
       const size_t r = first_row(tile);
       const float* a = a_.values + r * a_.stride + p;
-      kernels_.pack_rows(a, a_.stride, first_row(tile + 1) - r, depth, packed(p, depth, r));
+      const size_t rows = first_row(tile + 1) - r;
+      kernels_.pack_rows(a, a_.stride, rows, depth, packed(p, depth, r));
+      if (bf16_) {
+        round_to_bf16(packed(p, depth, r), rows * depth);
+      }
     }
   }
 
@@ -78,6 +96,7 @@ class PackedRows {
   const size_t height_;
   const size_t tiles_;
   const bool pack_;  // rows are packed
+  const bool bf16_;
   const bool keep_;  // the whole depth of them fits
   float* const packed_;
   float* const c_;

@@ -119,8 +119,9 @@ struct ProductKernels {
   void (*add_rows)(float* out, const float* rows, const float* factors, size_t count, size_t width);
   void (*online_softmax)(const ScoreColumns& columns);
   void (*softmax_gradient)(const ScoreRows& rows);
-  // Of products that are faster with tiles; or null.
+  // Of products that are faster with tiles, and of those of numbers that are rounded to bfloat16; or null.
   const TiledKernels* tiled = nullptr;
+  const TiledKernels* bf16 = nullptr;
 };
 
 inline constexpr size_t kSlack = 16;
@@ -131,8 +132,10 @@ struct RoundedKernels;  // rounded.h
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.
 extern const ProductKernels products_amx;
+extern const ProductKernels products_avx512_bf16;
 extern const ProductKernels products_avx512;
 extern const ProductKernels products_avx2;
+extern const ProductKernels products_neon_bf16;
 extern const ProductKernels products_neon;
 extern const ProductKernels products_portable;
 

@@ -23,7 +23,7 @@ constexpr size_t kLeastTiled = 64;
 
 bool is_few_rows(const Product& product, const ProductKernels& kernels) {
   return std::holds_alternative<Int4Matrix>(product.b) && product.b_transposed && !product.a_transposed &&
-         product.batches == 1 && product.rows <= kernels.few_rows && product.rows > 0;
+         product.batches == 1 && product.rows <= kernels.few_rows && product.rows > 0 && !product.bf16;
 }
 
 // What the tasks of one matrix of a batch are.
@@ -67,6 +67,9 @@ FloatMatrix panel_of(const Product& product, const ProductKernels& kernels, size
     }
     (transposed ? kernels.fill_float_transposed : kernels.fill_float)(b, part, panel);
   }
+  if (product.bf16) {
+    round_to_bf16(panel, part.depth * part.width);
+  }
   return {panel, part.width};
 }
 
@@ -85,7 +88,7 @@ void run_block(const Product& product, const ProductKernels& kernels, size_t bat
   const size_t first = (batch * product.rows + rows.begin) * product.columns;
   const FloatMatrix before = before_of(product, first);
   const PackedRows packed(kernels, {a, stride}, product.a_transposed, height, columns.end - columns.begin, keep,
-                          scratch + kPanel, product.c + first, product.columns);
+                          scratch + kPanel, product.c + first, product.columns, product.bf16);
   for_blocks(
       product.depth, columns.begin, columns.end, kernels.width, keep,
       [&](size_t p, size_t depth) { packed.pack(p, depth); },
@@ -100,32 +103,42 @@ size_t packed_floats(const Product& product) {
   return std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
 }
 
-bool is_tiled(const Product& product, const ProductKernels& kernels) {
-  if (kernels.tiled == nullptr || product.rows <= kernels.few_rows) {
-    return false;
+// Those that multiply it, or null.
+const TiledKernels* tiles_of(const Product& product, const ProductKernels& kernels) {
+  if (product.bf16) {
+    return kernels.bf16;
   }
-  return !std::holds_alternative<FloatMatrix>(product.b) ||
-         (product.batches == 1 && !product.a_transposed && std::min(product.columns, product.depth) >= kLeastTiled);
+  if (kernels.tiled == nullptr || product.rows <= kernels.few_rows) {
+    return nullptr;
+  }
+  const bool worth =
+      !std::holds_alternative<FloatMatrix>(product.b) ||
+      (product.batches == 1 && !product.a_transposed && std::min(product.columns, product.depth) >= kLeastTiled);
+  return worth ? kernels.tiled : nullptr;
 }
 
 size_t floats_of(size_t numbers) { return divide_up(numbers * sizeof(uint16_t), sizeof(float)); }
 
-size_t tiled_numbers(size_t rows, size_t depth) {
-  return divide_up(rows, kTile) * divide_up(depth, kTileDepth) * kPartsOfA * kTileNumbers;
+size_t tiled_numbers(size_t rows, size_t depth, size_t parts) {
+  return divide_up(rows, kTile) * divide_up(depth, kTileDepth) * parts * kTileNumbers;
 }
+
+constexpr size_t kMostParts = 3;
 
 // Whether the whole depth of so many rows is packed at once.
-bool is_kept(size_t rows, size_t depth) { return tiled_numbers(rows, depth) <= tiled_numbers(kTiledRows, kMaxDepth); }
-
-constexpr size_t kTiledPanel = kMaxDepth * kWidth * 3 / 2;  // floats: three parts of 16 bits each
-
-size_t tiled_floats(const Product& product) {
-  const size_t rows = std::min(kTiledRows, product.rows);
-  const size_t depth = is_kept(rows, product.depth) ? product.depth : kMaxDepth;
-  return kTiledPanel + floats_of(tiled_numbers(rows, depth));
+bool is_kept(size_t rows, size_t depth, size_t parts) {
+  return tiled_numbers(rows, depth, parts) <= tiled_numbers(kTiledRows, kMaxDepth, kMostParts);
 }
 
-// Packs a panel of B; its parts.
+constexpr size_t kTiledPanel = kMaxDepth * kWidth * kMostParts / 2;  // floats, of 16 bits for each part
+
+size_t tiled_floats(const Product& product, size_t parts) {
+  const size_t rows = std::min(kTiledRows, product.rows);
+  const size_t depth = is_kept(rows, product.depth, parts) ? product.depth : kMaxDepth;
+  return kTiledPanel + floats_of(tiled_numbers(rows, depth, parts));
+}
+
+// Packs a panel of B; its parts, where A has several.
 size_t pack_panel(const Product& product, const TiledKernels& tiled, const Part& part, uint16_t* packed) {
   const bool transposed = product.b_transposed;
   if (const Int4Matrix* int4 = std::get_if<Int4Matrix>(&product.b)) {
@@ -143,18 +156,19 @@ size_t pack_panel(const Product& product, const TiledKernels& tiled, const Part&
 // run_block by tiles. `scratch` holds a panel, then packed rows.
 void run_tiled_block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns,
                      float* scratch) {
-  const TiledKernels& tiled = *kernels.tiled;
+  const TiledKernels& tiled = *tiles_of(product, kernels);
+  const size_t parts = tiled.parts_of_a;
   const Int8Matrix* const int8 = std::get_if<Int8Matrix>(&product.b);
-  const float* const scales = int8 == nullptr ? nullptr : int8->scales;
+  const float* const scales = int8 == nullptr || product.bf16 ? nullptr : int8->scales;
   const bool by_column = scales != nullptr && product.b_transposed, by_depth = scales != nullptr && !by_column;
   const size_t height = rows.end - rows.begin, stride = product.a.stride;
   const float* a = product.a.values + batch * product.a_batch + rows.begin * stride;
-  const bool keep = is_kept(height, product.depth);
+  const bool keep = is_kept(height, product.depth, parts);
   const size_t first = (batch * product.rows + rows.begin) * product.columns;
   const FloatMatrix before = before_of(product, first);
   auto* const panel = reinterpret_cast<uint16_t*>(scratch);
   auto* const packed = reinterpret_cast<uint16_t*>(scratch + kTiledPanel);
-  const auto packed_at = [&](size_t p) { return packed + (keep ? tiled_numbers(height, p) : 0); };
+  const auto packed_at = [&](size_t p) { return packed + (keep ? tiled_numbers(height, p, parts) : 0); };
   for_blocks(
       product.depth, columns.begin, columns.end, kernels.width, keep,
       [&](size_t p, size_t depth) {
@@ -166,7 +180,7 @@ void run_tiled_block(const Product& product, const ProductKernels& kernels, size
         block.a = packed_at(p);
         block.rows = height;
         block.b = panel;
-        block.parts = pack_panel(product, tiled, part, panel);
+        block.parts = std::min(parts, pack_panel(product, tiled, part, panel));
         block.steps = divide_up(depth, kTileDepth);
         block.scales = by_column ? scales + j : nullptr;
         block.c = product.c + first + j;
@@ -235,9 +249,10 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
                       std::min(product.columns, end * split.size)});
     return true;
   }
-  const bool tiled = is_tiled(product, kernels);
+  const TiledKernels* const tiled = tiles_of(product, kernels);
   static thread_local Scratch scratch;
-  float* memory = scratch.floats(tiled ? tiled_floats(product) : kPanel + packed_floats(product) + kSlack);
+  float* memory = scratch.floats(tiled != nullptr ? tiled_floats(product, tiled->parts_of_a)
+                                                  : kPanel + packed_floats(product) + kSlack);
   if (memory == nullptr) {
     return false;
   }
@@ -251,10 +266,10 @@ bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKe
     const Range part{first * split.size, std::min(whole, last * split.size)};
     const Range rows = split.by_columns ? Range{0, product.rows} : part;
     const Range columns = split.by_columns ? part : Range{0, product.columns};
-    const size_t height = tiled ? kTiledRows : kRows;
+    const size_t height = tiled != nullptr ? kTiledRows : kRows;
     for (size_t r = rows.begin; r < rows.end; r += height) {
       const Range some{r, std::min(rows.end, r + height)};
-      (tiled ? run_tiled_block : run_block)(product, kernels, batch, some, columns, memory);
+      (tiled != nullptr ? run_tiled_block : run_block)(product, kernels, batch, some, columns, memory);
     }
   }
   return true;

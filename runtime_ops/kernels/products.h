@@ -9,6 +9,9 @@
 //
 // A variant with tiles (tiled.h) adds up parts of numbers, as near and with bits of its own, that depend on as little.
 // It leaves fused multiply-adds to at most few_rows rows, to batches and to narrow or transposed matrices of floats.
+//
+// Products of numbers that are rounded to bfloat16 are sums in float32 too, of exact terms: by a variant's instructions
+// for them where it has some, in its order; otherwise in the order above.
 #pragma once
 
 #include <cstddef>
@@ -52,6 +55,8 @@ struct Product {
   float* c;           // (batches, rows, columns)
   // Added like a bias, in its place: (batches, rows, columns), which does not overlap c; or null. Of float32 only.
   const float* before = nullptr;
+  // Of a quantized B: A's numbers and B's are rounded to bfloat16, to nearest even, before they are multiplied.
+  bool bf16 = false;
 };
 
 // y (T, N) = x (T, K) W^T (+ bias), and dx (T, K) = dy (T, N) W. An Int4Matrix must be valid (int4_valid).

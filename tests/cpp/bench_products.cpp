@@ -35,7 +35,7 @@ double gigaflops(size_t multiply_adds, const Run& run) {
 template <typename Run>
 void print(const char* name, size_t batches, size_t rows, size_t depth, size_t columns, const char* only,
            const Run& run) {
-  std::printf("%-28s %4zu x %5zu x %5zu", name, rows, depth, columns);
+  std::printf("%-31s %4zu x %5zu x %5zu", name, rows, depth, columns);
   for (const ProductVariant& variant : product_variants()) {
     if (variant.runs_here && (only == nullptr || std::strcmp(only, variant.name) == 0)) {
       std::printf("  %s %6.1f", variant.name, gigaflops(batches * rows * depth * columns, [&] { run(variant); }));
@@ -48,6 +48,12 @@ void print(const char* name, const Product& product, const char* only) {
   print(name, product.batches, product.rows, product.depth, product.columns, only, [&](const ProductVariant& variant) {
     run_tasks(product, 0, tasks_of(product, *variant.kernels).count, *variant.kernels);
   });
+}
+
+// Of numbers that are rounded to bfloat16.
+void print_bf16(const char* name, Product product, const char* only) {
+  product.bf16 = true;
+  print(name, product, only);
 }
 
 // With the rounding of its rows.
@@ -98,10 +104,14 @@ int main(int count, char** arguments) {
     const Int4Matrix int4{codes.data(), scales.data(), layer.N, layer.K, 32};
     const Int8Matrix int8{reinterpret_cast<const int8_t*>(codes.data()), row_scales.data(), layer.N, layer.K};
     print("linear_int4", linear(x.data(), layer.T, int4, nullptr, out.data()), only);
+    print_bf16("linear_int4_bf16", linear(x.data(), layer.T, int4, nullptr, out.data()), only);
     print_rounded(x.data(), layer.T, int4, out.data(), only);
     print("linear_int4_input_gradient", linear_input_gradient(x.data(), layer.T, int4, out.data()), only);
+    print_bf16("linear_int4_bf16_input_gradient", linear_input_gradient(x.data(), layer.T, int4, out.data()), only);
     print("linear_int8", linear(x.data(), layer.T, int8, nullptr, out.data()), only);
+    print_bf16("linear_int8_bf16", linear(x.data(), layer.T, int8, nullptr, out.data()), only);
     print("linear_int8_input_gradient", linear_input_gradient(x.data(), layer.T, int8, out.data()), only);
+    print_bf16("linear_int8_bf16_input_gradient", linear_input_gradient(x.data(), layer.T, int8, out.data()), only);
   }
   struct Plain {
     size_t batches, rows, depth, columns;

@@ -59,6 +59,10 @@ constexpr Operator kOperators[] = {
     {"zoexport::add_matmul.out", "TTTbbT"},
     {"zoexport::zo_update_signs.out", "TTTTTiT"},
     {"zoexport::zo_perturb_signs.out", "TTTTiiT"},
+    {"zoexport::linear_int4_bf16.out", "TTTtT"},
+    {"zoexport::linear_int4_bf16_input_gradient.out", "TTTT"},
+    {"zoexport::linear_int8_bf16.out", "TTTtT"},
+    {"zoexport::linear_int8_bf16_input_gradient.out", "TTTT"},
 };
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte, ScalarType::BFloat16,
                                  ScalarType::Char,  ScalarType::Half, ScalarType::Int,  ScalarType::Bool};

@@ -222,6 +222,7 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         found["group_size"] = draw(st.sampled_from([None, None, 64]))
     if target in ("host", "android-cpu"):
         found |= draw(_integer_activations(method, found))
+        found |= draw(_rounded_products(method, found))
     return _affordable(target, method, found)
 
 
@@ -250,6 +251,14 @@ def _integer_activations(draw: st.DrawFn, method: str, found: dict[str, Any]) ->
     whole = method in ("prge", "mezo", "fzoo") and found.get("split") is None
     other = whole and found["weights"] == "int4"
     return {"activations": draw(st.sampled_from([None, "fp32"]))} if other else {}
+
+
+@st.composite
+def _rounded_products(draw: st.DrawFn, method: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Of frozen quantized weights in programs of single layers."""
+    staged = method in ("mebp", "senszoq") or found.get("split") == "layers"
+    frozen = found["weights"] != "fp32" and method != "quzo" and found.get("train") != "full"
+    return {"compute": draw(st.sampled_from([None, None, "bf16"]))} if staged and frozen else {}
 
 
 _PRECISION: dict[str, st.SearchStrategy[dict[str, Any]]] = {

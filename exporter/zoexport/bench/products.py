@@ -15,7 +15,7 @@ from typing import Any
 
 from zoexport.core import manifest as manifests
 
-QUANTIZED = ("linear_int4", "linear_int8")
+QUANTIZED = ("linear_int4", "linear_int4_bf16", "linear_int8", "linear_int8_bf16")
 _GRADIENT = "_input_gradient"
 
 
@@ -182,7 +182,7 @@ def product_of(operator: str, arguments: Sequence[Any]) -> Product | None:
         return None
     x, codes, scales = arguments[:3]
     # Two int4 weights share a byte.
-    outputs, inputs = codes[0], codes[1] * (2 if layer == "linear_int4" else 1)
-    group = inputs // scales[1] if layer == "linear_int4" else 0
+    outputs, inputs = codes[0], codes[1] * (2 if layer.startswith("linear_int4") else 1)
+    group = inputs // scales[1] if layer.startswith("linear_int4") else 0
     depth, columns = (inputs, outputs) if name == layer else (outputs, inputs)
     return Product(name, 1, math.prod(x[:-1]), depth, columns, group)

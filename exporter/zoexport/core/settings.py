@@ -25,7 +25,7 @@ class TrainingSettings(abc.ABC):
         help="inputs of quantized layers; the method and the target choose",
     )
     compute: str | None = setting(
-        None, choices=("fp32", "fp16"), help="arithmetic, where the target has a choice"
+        None, choices=("fp32", "fp16", "bf16"), help="arithmetic, where the target has a choice"
     )
     soc: str | None = setting(
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"

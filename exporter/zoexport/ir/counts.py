@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from torch.fx import Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import arguments, aten, is_call, operand, shape_of, zo
+from zoexport.ir.graphs import (
+    INPUT_GRADIENTS,
+    QUANTIZED_LINEARS,
+    arguments,
+    aten,
+    is_call,
+    operand,
+    shape_of,
+    zo,
+)
 
 _PRODUCTS = (
     aten.linear,
@@ -17,10 +26,8 @@ _PRODUCTS = (
     aten.matmul,
     zo.grid_linear_int4,
     zo.grid_linear_int8,
-    zo.linear_int4,
-    zo.linear_int8,
-    zo.linear_int4_input_gradient,
-    zo.linear_int8_input_gradient,
+    *QUANTIZED_LINEARS,
+    *INPUT_GRADIENTS,
 )
 _ADDED_PRODUCTS = (aten.addmm, aten.baddbmm)
 

@@ -28,6 +28,8 @@ _PERTURB = "Tensor master, Tensor epsilon, Tensor seed, Tensor step, int tensor_
 _INT4_LABELS = "Tensor x, Tensor codes, Tensor scales, Tensor? bias, float scale, float cap, Tensor label_tokens"
 _ATTENTION = "Tensor q, Tensor k, Tensor v, Tensor? bias"
 _SEEN = "float scale, bool causal, int window"
+_LINEAR = "Tensor x, Tensor codes, Tensor scales, Tensor? bias"
+_INPUT_GRADIENT = "Tensor dy, Tensor codes, Tensor scales"
 
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
@@ -51,11 +53,15 @@ DEVICE = {
         "Tensor logits, Tensor label_tokens, Tensor label_weights",
         ("logprobs", "is_argmax", "gradient"),
     ),
-    "linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
-    "rounded_linear_int4": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
-    "linear_int4_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
-    "linear_int8": ("Tensor x, Tensor codes, Tensor scales, Tensor? bias", ("out",)),
-    "linear_int8_input_gradient": ("Tensor dy, Tensor codes, Tensor scales", ("out",)),
+    "linear_int4": (_LINEAR, ("out",)),
+    "linear_int4_bf16": (_LINEAR, ("out",)),
+    "rounded_linear_int4": (_LINEAR, ("out",)),
+    "linear_int4_input_gradient": (_INPUT_GRADIENT, ("out",)),
+    "linear_int4_bf16_input_gradient": (_INPUT_GRADIENT, ("out",)),
+    "linear_int8": (_LINEAR, ("out",)),
+    "linear_int8_bf16": (_LINEAR, ("out",)),
+    "linear_int8_input_gradient": (_INPUT_GRADIENT, ("out",)),
+    "linear_int8_bf16_input_gradient": (_INPUT_GRADIENT, ("out",)),
     "matmul": ("Tensor a, Tensor b, bool transpose_a, bool transpose_b", ("out",)),
     "add_matmul": (
         "Tensor c, Tensor a, Tensor b, bool transpose_a, bool transpose_b",

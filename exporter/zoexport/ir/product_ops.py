@@ -67,6 +67,29 @@ def linear_int4_input_gradient(
     return dy @ int4.dequantize_int4(codes, scales)
 
 
+@cpu("linear_int4_bf16")
+def linear_int4_bf16(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """:func:`linear_int4` of numbers rounded to bfloat16, x's and the weight's, and accumulated in float32."""
+    return torch.nn.functional.linear(
+        as_bf16(x), as_bf16(int4.dequantize_int4(codes, scales)), bias
+    )
+
+
+@cpu("linear_int4_bf16_input_gradient")
+def linear_int4_bf16_input_gradient(
+    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """:func:`linear_int4_input_gradient` of numbers rounded to bfloat16, dy's and the weight's."""
+    return as_bf16(dy) @ as_bf16(int4.dequantize_int4(codes, scales))
+
+
+def as_bf16(x: torch.Tensor) -> torch.Tensor:
+    """Numbers rounded to the nearest bfloat16, those in the middle to the even one; the dtype stays."""
+    return x.bfloat16().to(x.dtype)
+
+
 @cpu("linear_int8")
 def linear_int8(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
@@ -83,9 +106,29 @@ def linear_int8_input_gradient(
     return dy @ int4.dequantize_int8(codes, scales)
 
 
+@cpu("linear_int8_bf16")
+def linear_int8_bf16(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """:func:`linear_int8` of numbers rounded to bfloat16, x's and the weight's, and accumulated in float32."""
+    return torch.nn.functional.linear(
+        as_bf16(x), as_bf16(int4.dequantize_int8(codes, scales)), bias
+    )
+
+
+@cpu("linear_int8_bf16_input_gradient")
+def linear_int8_bf16_input_gradient(
+    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """:func:`linear_int8_input_gradient` of numbers rounded to bfloat16, dy's and the weight's."""
+    return as_bf16(dy) @ as_bf16(int4.dequantize_int8(codes, scales))
+
+
 @fake("linear_int4")
+@fake("linear_int4_bf16")
 @fake("rounded_linear_int4")
 @fake("linear_int8")
+@fake("linear_int8_bf16")
 def _(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
@@ -93,11 +136,13 @@ def _(
 
 
 @fake("linear_int4_input_gradient")
+@fake("linear_int4_bf16_input_gradient")
 def _(dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return dy.new_empty((*dy.shape[:-1], 2 * codes.shape[1]))
 
 
 @fake("linear_int8_input_gradient")
+@fake("linear_int8_bf16_input_gradient")
 def _(dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return dy.new_empty((*dy.shape[:-1], codes.shape[1]))
 
@@ -106,16 +151,16 @@ def _save_weight(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
     ctx.save_for_backward(*inputs[1:3])
 
 
-@differentiable("linear_int4", _save_weight)
-def _(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-    codes, scales = ctx.saved_tensors
-    return torch.ops.zoexport.linear_int4_input_gradient(dy, codes, scales), None, None, None
+def _differentiate(name: str) -> None:
+    gradient = getattr(torch.ops.zoexport, f"{name}_input_gradient")
+
+    @differentiable(name, _save_weight)
+    def _(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return gradient(dy, *ctx.saved_tensors), None, None, None
 
 
-@differentiable("linear_int8", _save_weight)
-def _(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-    codes, scales = ctx.saved_tensors
-    return torch.ops.zoexport.linear_int8_input_gradient(dy, codes, scales), None, None, None
+for _name in ("linear_int4", "linear_int4_bf16", "linear_int8", "linear_int8_bf16"):
+    _differentiate(_name)
 
 
 # --- products -------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     from zoexport.passes.fold_constants import fold_constants
     from zoexport.passes.fuse_attention import fuse_attention
     from zoexport.passes.mask_padding import mask_padding
+    from zoexport.passes.round_to_bf16 import round_to_bf16
     from zoexport.passes.save_products import save_products
     from zoexport.passes.score_labels import score_labels
     from zoexport.passes.slice_places import slice_places
@@ -83,6 +84,9 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     ]
     order += [*insertion.families, *insertion.training]
     order += _quantized(config, insertion)
+    if config.compute == "bf16":
+        because = "replaces operators over quantized weights, before gradients are traced"
+        order.append(Pass("round_to_bf16", round_to_bf16, because))
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
     if config.first_order:
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))

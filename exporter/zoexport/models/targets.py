@@ -173,7 +173,7 @@ def _in_layers(model: nn.Module, chosen: list[str], layers: str) -> list[str]:
             fix="Write --set lora.layers=last:K.",
         )
     last = int(match[1])
-    stack, size = _decoder_stack(model, chosen)
+    stack, size = decoder_stack(model, chosen)
     if not 1 <= last <= size:
         raise ConfigError(
             "setting 'lora.layers'",
@@ -188,10 +188,10 @@ def _in_layers(model: nn.Module, chosen: list[str], layers: str) -> list[str]:
     ]
 
 
-def _decoder_stack(model: nn.Module, chosen: list[str]) -> tuple[str, int]:
+def decoder_stack(model: nn.Module, chosen: list[str]) -> tuple[str, int]:
     """The path, with a final dot, and length of the module list that holds the decoder layers.
 
-    It is the outermost list on the way to most of the chosen layers: experts and the like are lists inside it.
+    It is the outermost list on the way to most of the modules ``chosen``: experts and the like are lists inside it.
     """
     from torch import nn
 

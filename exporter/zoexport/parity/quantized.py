@@ -3,11 +3,14 @@
 It states what quantization means without the passes: every linear layer and the token embedding have the dequantized
 weight, and every linear layer rounds its input to int8, while an adapter beside it reads the input as it was. A row has
 one scale; of an output head whose program keeps no logits, 32 neighbours have one. A weight that the bundle stores
-rotated is quantized rotated; its layer rotates the rows that it reads or, as the embedding, gives out.
+rotated is quantized rotated; its layer rotates the rows that it reads or, as the embedding, gives out. With
+``compute=bf16`` linear layers of the model's layers multiply numbers that are rounded to bfloat16, and so do their
+gradients.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.core import hadamard, int4
-from zoexport.ir.product_ops import rounded_rows
+from zoexport.ir.product_ops import as_bf16, rounded_rows
+from zoexport.models.targets import decoder_stack
 
 _ROUNDED_HEAD = "zoexport::rounded_linear_label_logprobs_int4.out"
 
@@ -44,6 +48,8 @@ def quantize_model(
     weights = stored_weights(model, rotated)
     for weight, turns in weights.values():
         weight.copy_(rounded(hadamard.rotate_rows(weight) if turns else weight, settings))
+    if settings.get("compute") == "bf16":
+        _multiply_bf16(model)
     head = model.get_output_embeddings() if _ROUNDED_HEAD in operators else None
     for layer in (*_linears(model), table):
         _, turns = weights[layer.weight.data_ptr()]
@@ -55,6 +61,34 @@ def quantize_model(
         else:
             # Not a hook: those of adapters would see the changed input.
             layer.forward = _reading(layer.forward, turn, round_)
+
+
+def _multiply_bf16(model: Any) -> None:
+    linears = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    stack, _ = decoder_stack(model, linears)
+    for name in linears:
+        if name.startswith(stack):
+            layer = model.get_submodule(name)
+            layer.forward = functools.partial(_linear_bf16, layer)
+
+
+def _linear_bf16(layer: nn.Linear, x: Tensor) -> Tensor:
+    product: Tensor = _ProductBf16.apply(x, layer.weight)  # type: ignore[no-untyped-call]  # torch's own
+    return product if layer.bias is None else product + layer.bias
+
+
+class _ProductBf16(torch.autograd.Function):
+    """x W^T, and of its gradient dy the product dy W, of numbers rounded to bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return as_bf16(x) @ as_bf16(weight).T
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]  # of one result
+        (weight,) = ctx.saved_tensors
+        return as_bf16(dy) @ as_bf16(weight), None
 
 
 def stored_weights(model: Any, rotated: Collection[str]) -> dict[int, tuple[Tensor, bool]]:

@@ -97,7 +97,7 @@ def computing(arithmetic: tolerances.Arithmetic) -> TorchDispatchMode:
 
     ``float32``: matrix products are exact but for one rounding of the result, so that what differs from the plain
     context are the roundings of sums. ``float16``: every operand and result is rounded to 11 bits. ``unrounded``:
-    nothing is rounded to a grid of integers, so that what differs is all that such grids do.
+    nothing is rounded to a grid of integers or to bfloat16, so that what differs is all that such grids do.
     """
     return _Mode(_COMPUTE[arithmetic])
 
@@ -141,7 +141,8 @@ def _in_half(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _unrounded(func: Any, args: Any, kwargs: Any) -> Any:
-    if func.overloadpacket in (_aten.round, _aten.round_):
+    to_bf16 = func.overloadpacket is _aten._to_copy and kwargs.get("dtype") is torch.bfloat16
+    if to_bf16 or func.overloadpacket in (_aten.round, _aten.round_):
         return args[0]
     return func(*args, **kwargs)
 

@@ -25,6 +25,7 @@ from torch.fx import Node
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import (
+    QUANTIZED_LINEARS,
     RESHAPES,
     aten,
     call,
@@ -35,13 +36,12 @@ from zoexport.ir.graphs import (
     outputs,
     placeholders,
     shape_of,
-    zo,
 )
 from zoexport.ir.lengths import set_length, set_rows
 from zoexport.ir.shapes import record_shapes
 from zoexport.passes.split_layers import HEAD
 
-_PRODUCTS = (aten.linear, zo.linear_int4, zo.linear_int8)
+_PRODUCTS = (aten.linear, *QUANTIZED_LINEARS)
 _OVER_THE_LAST = (aten.mean, aten.layer_norm, aten.rms_norm, aten.amax, aten.softmax)
 
 

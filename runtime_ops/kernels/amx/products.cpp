@@ -1,8 +1,7 @@
-// The kernels of tiled.h with AMX. Compiled with -mamx-tile -mamx-bf16 and AVX-512's flags.
+// The kernels of tiled.h with AMX. Compiled with -mamx-tile -mamx-bf16 and the flags of AVX-512 and its bfloat16.
 #include "kernels/amx/tiles.h"
-#include "kernels/avx512/vectors.h"
-#include "kernels/tiled.h"
-#include "kernels/vector_products.h"
+#include "kernels/avx512/bf16.h"
+#include "kernels/vector_bf16.h"
 
 namespace zoexport {
 namespace kernels {
@@ -23,6 +22,8 @@ TileShapes all_tiles() {
   }
   return shapes;
 }
+
+constexpr size_t kParts = 3;  // of a float32
 
 // Leading bits of 32 numbers, in their order; what is left of them stays.
 __m512i take_parts(__m512& first, __m512& second) {
@@ -46,19 +47,17 @@ __m512i take_pairs(__m512& first, __m512& second) {
   return _mm512_or_si512(_mm512_srli_epi32(high_first, 16), high_second);
 }
 
-constexpr size_t kPairsBelow = 2 * kTile;  // numbers from one pair of the depth to the next
-
 __mmask16 lanes_below(size_t count) { return static_cast<__mmask16>(count >= kTile ? 0xFFFFu : (1u << count) - 1u); }
 
 void store_parts(__m512 first, __m512 second, uint16_t* out) {
 #pragma GCC unroll 3
-  for (size_t part = 0; part < kPartsOfA; ++part) {
+  for (size_t part = 0; part < kParts; ++part) {
     _mm512_store_si512(out + part * kTileNumbers, take_parts(first, second));
   }
 }
 
 void pack_rows(const float* a, size_t stride, size_t rows, size_t depth, const float* scales, uint16_t* packed) {
-  constexpr size_t kStep = kPartsOfA * kTileNumbers;
+  constexpr size_t kStep = kParts * kTileNumbers;
   const size_t steps = (depth + kTileDepth - 1) / kTileDepth, whole = depth / kTileDepth * kTileDepth;
   const size_t left = depth - whole, after = left < kTile ? 0 : kTile;  // numbers past the whole steps, in two vectors
   const __mmask16 low = lanes_below(left), high = lanes_below(left - after == left ? 0 : left - after);
@@ -88,21 +87,6 @@ void pack_rows(const float* a, size_t stride, size_t rows, size_t depth, const f
       }
       store_parts(first, second, out);
     }
-  }
-}
-
-// Where a panel of `parts` has the numbers of columns `unit` .. and of the pair of the depth at p.
-uint16_t* pair_at(uint16_t* packed, const Part& part, size_t parts, size_t unit, size_t p) {
-  const size_t tile = p / kTileDepth * (part.width / kTile) + unit / kTile;
-  return packed + tile * parts * kTileNumbers + p % kTileDepth / 2 * kPairsBelow;
-}
-
-// Zeros where a panel has no depth.
-void clear_end(const Part& part, size_t parts, uint16_t* packed) {
-  const size_t begin = part.depth / kTileDepth * kTileDepth;
-  if (begin < part.depth) {
-    __builtin_memset(pair_at(packed, part, parts, 0, begin), 0,
-                     part.width / kTile * parts * kTileNumbers * sizeof(uint16_t));
   }
 }
 
@@ -275,9 +259,10 @@ void store_tile(const TiledBlock& block, const float* sums, size_t row, size_t c
   }
 }
 
-template <size_t M, size_t N, size_t P>
+// A is Q parts, B is P.
+template <size_t M, size_t N, size_t Q, size_t P>
 void multiply_tiles(const TiledBlock& block, size_t row) {
-  const size_t a_step = kPartsOfA * kTileNumbers, b_step = N * P * kTileNumbers;
+  const size_t a_step = Q * kTileNumbers, b_step = N * P * kTileNumbers;
   Steps<M, N> at{block.a + row / kTile * block.steps * a_step, block.steps * a_step, block.b, P * kTileNumbers};
   _tile_zero(0);
   _tile_zero(1);
@@ -301,10 +286,12 @@ void multiply_tiles(const TiledBlock& block, size_t row) {
     }
     at.load_b(0);
     at.multiply();
-    at.load_a(1);
-    at.multiply();
-    at.load_a(2);
-    at.multiply();
+    if constexpr (Q == kParts) {
+      at.load_a(1);
+      at.multiply();
+      at.load_a(2);
+      at.multiply();
+    }
   }
   alignas(64) float sums[4][kTile * kTile];
   _tile_stored(0, sums[0], kTileRowBytes);
@@ -324,15 +311,15 @@ void multiply_tiles(const TiledBlock& block, size_t row) {
   }
 }
 
-template <size_t N, size_t P>
+template <size_t N, size_t Q, size_t P>
 void multiply_rows(const TiledBlock& block) {
   take_tiles(all_tiles());
   size_t row = 0;
   for (; row + kTile < block.rows; row += 2 * kTile) {
-    multiply_tiles<2, N, P>(block, row);
+    multiply_tiles<2, N, Q, P>(block, row);
   }
   if (row < block.rows) {
-    multiply_tiles<1, N, P>(block, row);
+    multiply_tiles<1, N, Q, P>(block, row);
   }
   _tile_release();
 }
@@ -341,11 +328,11 @@ template <size_t N>
 void multiply_parts(const TiledBlock& block) {
   switch (block.parts) {
     case 1:
-      return multiply_rows<N, 1>(block);
+      return multiply_rows<N, kParts, 1>(block);
     case 2:
-      return multiply_rows<N, 2>(block);
+      return multiply_rows<N, kParts, 2>(block);
     default:
-      return multiply_rows<N, 3>(block);
+      return multiply_rows<N, kParts, 3>(block);
   }
 }
 
@@ -357,17 +344,34 @@ void multiply(const TiledBlock& block) {
   }
 }
 
+void multiply_rounded(const TiledBlock& block) {
+  if (block.count > kTile) {
+    multiply_rows<2, 1, 1>(block);
+  } else {
+    multiply_rows<1, 1, 1>(block);
+  }
+}
+
+constexpr TiledKernels with_rounded_tiles() {
+  TiledKernels kernels = rounded_tiles<Avx512Bf16>();
+  kernels.multiply = multiply_rounded;
+  return kernels;
+}
+
+constexpr TiledKernels tiles = {
+    kParts,   pack_rows, pack_float, pack_float_transposed, pack_int4, pack_int4_transposed, pack_int8,
+    pack_int8_transposed, multiply};
+constexpr TiledKernels rounded = with_rounded_tiles();
+
 constexpr ProductKernels with_tiles() {
   ProductKernels kernels = vector_kernels<Avx512>();
-  kernels.tiled = &tiled_amx;
+  kernels.tiled = &tiles;
+  kernels.bf16 = &rounded;
   return kernels;
 }
 
 }  // namespace
 
-constexpr TiledKernels tiled_amx = {
-    pack_rows, pack_float, pack_float_transposed, pack_int4, pack_int4_transposed, pack_int8, pack_int8_transposed,
-    multiply};
 constexpr ProductKernels products_amx = with_tiles();
 
 }  // namespace kernels

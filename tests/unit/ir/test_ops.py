@@ -258,11 +258,27 @@ CALLS = [
         "label_gradient",
         lambda: (values(3, 10), torch.tensor([0, 9, 4]), values(3, seed=1)),
     ),
+    (
+        "linear_int4_bf16",
+        lambda: (values(2, 5, 64), *int4.quantize_int4(values(8, 64)), values(8)),
+    ),
+    (
+        "linear_int4_bf16_input_gradient",
+        lambda: (values(2, 5, 8), *int4.quantize_int4(values(8, 64))),
+    ),
     ("linear_int4", lambda: (values(2, 5, 64), *int4.quantize_int4(values(8, 64)), None)),
     ("linear_int4", lambda: (values(64), *int4.quantize_int4(values(8, 64)), values(8))),
     (
         "linear_int4_input_gradient",
         lambda: (values(2, 5, 8), *int4.quantize_int4(values(8, 64))),
+    ),
+    (
+        "linear_int8_bf16",
+        lambda: (values(2, 5, 64), *int4.quantize_int8(values(8, 64)), values(8)),
+    ),
+    (
+        "linear_int8_bf16_input_gradient",
+        lambda: (values(2, 5, 8), *int4.quantize_int8(values(8, 64))),
     ),
     ("linear_int8", lambda: (values(2, 5, 64), *int4.quantize_int8(values(8, 64)), values(8))),
     (

@@ -6,18 +6,26 @@ import torch
 from tests.support.programs import lower, refuses, values
 from zoexport.core import int4
 from zoexport.ir.graphs import zo as ZO
-from zoexport.ir.product_ops import rounded_rows
+from zoexport.ir.product_ops import as_bf16, rounded_rows
 
 N, K = 70, 192
+KINDS = ["int4", "int4_bf16", "int8", "int8_bf16"]
 
 
 def packed(kind, n=N, k=K, group_size=32):
     weight = values(n, k)
-    return int4.quantize_int4(weight, group_size) if kind == "int4" else int4.quantize_int8(weight)
+    if kind.startswith("int4"):
+        return int4.quantize_int4(weight, group_size)
+    return int4.quantize_int8(weight)
 
 
 def dequantized(kind, codes, scales):
-    return getattr(int4, f"dequantize_{kind}")(codes, scales)
+    """As the products of a kind multiply it."""
+    return factor(kind, getattr(int4, f"dequantize_{kind[:4]}")(codes, scales))
+
+
+def factor(kind, x):
+    return as_bf16(x) if kind.endswith("bf16") else x
 
 
 def near(got, expected, bound=1e-6):
@@ -29,7 +37,7 @@ def near(got, expected, bound=1e-6):
 # --- linear layers --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [False, True])
 def test_linear(kind, bias):
     codes, scales = packed(kind)
@@ -42,7 +50,8 @@ def test_linear(kind, bias):
     weight = dequantized(kind, codes, scales).double()
     for length in (1, 9, 40):
         x = values(2, length, K, seed=length)
-        exact = torch.nn.functional.linear(x.double(), weight, added.double() if bias else None)
+        read = factor(kind, x).double()
+        exact = torch.nn.functional.linear(read, weight, added.double() if bias else None)
         assert near(method.execute((x,))[0], exact)
         assert near(operator(x, codes, scales, added), exact)
 
@@ -85,19 +94,19 @@ def test_rounded_rows_of_odd_numbers():
     assert y[:2].eq(0).all() and y[2:].isnan().all()
 
 
-@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_input_gradient(kind, rank):
     codes, scales = packed(kind, group_size=64)
     operator = getattr(ZO, f"linear_{kind}_input_gradient")
     dy = values(*(2, 17, N)[3 - rank :])
-    exact = dy.double() @ dequantized(kind, codes, scales).double()
+    exact = factor(kind, dy).double() @ dequantized(kind, codes, scales).double()
     got = lower(lambda dy: operator(dy, codes, scales), (dy,)).execute((dy,))[0]
     assert near(got, exact)
     assert near(operator(dy, codes, scales), exact)
 
 
-@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_weight_is_unpacked_exactly(kind):
     """Rows of the identity give back the weight, in both directions."""
     codes, scales = packed(kind)
@@ -115,22 +124,32 @@ def test_a_weight_is_unpacked_exactly(kind):
     torch.testing.assert_close(got, weight, rtol=2**-23 if kind == "int8" else 0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_linear_has_the_gradient_of_the_dequantized_product(kind):
     codes, scales = packed(kind)
     bias = values(N, seed=3).requires_grad_()
-    x, same_x = (values(2, 5, K, seed=1).requires_grad_() for _ in range(2))
-    y = getattr(ZO, f"linear_{kind}")(x, codes, scales, bias)
-    dy = values(2, 5, N, seed=2)
-    y.backward(dy)
-    expected = torch.nn.functional.linear(same_x, dequantized(kind, codes, scales), bias.detach())
-    expected.backward(dy)
-    assert near(y.detach(), expected.detach().double())
-    assert near(x.grad, same_x.grad.double())
+    x, dy = values(2, 5, K, seed=1).requires_grad_(), values(2, 5, N, seed=2)
+    getattr(ZO, f"linear_{kind}")(x, codes, scales, bias).backward(dy)
+    expected = factor(kind, dy).double() @ dequantized(kind, codes, scales).double()
+    assert near(x.grad, expected)
     assert bias.grad is None  # only x is differentiated
 
 
-@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_rounding_to_bfloat16():
+    x = torch.tensor([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, -torch.inf, torch.nan])
+    expected = torch.tensor([1.0, 1.0, 1 + 2**-6, torch.inf, -torch.inf, torch.nan])
+    torch.testing.assert_close(as_bf16(x), expected, rtol=0, atol=0, equal_nan=True)
+    codes, scales = int4.quantize_int8(torch.eye(6))
+    for rows in (1, 6):
+        diagonal = torch.diag(x)[:rows] if rows > 1 else x[:1, None] * torch.eye(6)[:1]
+        method = lower(lambda x: ZO.linear_int8_bf16(x, codes, scales, None), (diagonal,))
+        (y,) = method.execute((diagonal,))
+        finite = y.isfinite().all(-1)
+        assert torch.equal(finite, expected[:rows].isfinite())
+        torch.testing.assert_close(y[finite].sum(-1), expected[:rows][finite])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_linear_passes_torchs_checks_with_gradients(kind):
     arguments = (values(3, K).requires_grad_(), *packed(kind), None)
     torch.library.opcheck(

@@ -43,6 +43,7 @@ class CoremlTarget:
         "engine": ("coreml",),
         "soc": (),
         "activations": ("fp32",),
+        "compute": ("fp32", "fp16"),
     }
     # Fewer than elsewhere: every layer has a function of its own for each, which a phone loads by itself.
     generating_lengths: ClassVar[tuple[int, ...]] = (1, 32)

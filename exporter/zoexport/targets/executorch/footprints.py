@@ -17,7 +17,18 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.types import Footprint, Program
-from zoexport.ir.graphs import RESHAPES, aten, is_call, is_own, operand, output_node, shape_of, zo
+from zoexport.ir.graphs import (
+    INPUT_GRADIENTS,
+    QUANTIZED_LINEARS,
+    RESHAPES,
+    aten,
+    is_call,
+    is_own,
+    operand,
+    output_node,
+    shape_of,
+    zo,
+)
 from zoexport.targets.executorch.layouts import is_layout
 from zoexport.targets.executorch.lower_stages import fused_program
 
@@ -32,10 +43,8 @@ _TILE_FLOATS = 1 << 14
 _INT4_AND_INT8 = (
     zo.grid_linear_int4,
     zo.grid_linear_int8,
-    zo.linear_int4,
-    zo.linear_int8,
-    zo.linear_int4_input_gradient,
-    zo.linear_int8_input_gradient,
+    *QUANTIZED_LINEARS,
+    *INPUT_GRADIENTS,
 )
 _DELEGATED_CALL = 20_000
 """Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""

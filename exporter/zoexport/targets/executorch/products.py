@@ -30,7 +30,18 @@ from typing import Any
 from torch.fx import Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import RESHAPES, arguments, aten, call, is_call, operand, shape_of, zo
+from zoexport.ir.graphs import (
+    INPUT_GRADIENTS,
+    QUANTIZED_LINEARS,
+    RESHAPES,
+    arguments,
+    aten,
+    call,
+    is_call,
+    operand,
+    shape_of,
+    zo,
+)
 from zoexport.targets.executorch.layouts import COPIES, permutation, resolved, strided
 
 
@@ -58,10 +69,8 @@ _WORTH_A_CALL = 1 << 16
 _RESULTS = (
     zo.matmul,
     zo.add_matmul,
-    zo.linear_int4,
-    zo.linear_int8,
-    zo.linear_int4_input_gradient,
-    zo.linear_int8_input_gradient,
+    *QUANTIZED_LINEARS,
+    *INPUT_GRADIENTS,
 )
 
 

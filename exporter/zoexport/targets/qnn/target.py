@@ -61,7 +61,7 @@ class QnnTarget:
         if settings["compute"] != "fp16":
             problems.append(
                 Problem(
-                    "setting compute=fp32",
+                    f"setting compute={settings['compute']}",
                     "the HTP's floating-point units compute in fp16",
                     "Leave compute at fp16.",
                 )

@@ -30,6 +30,7 @@ class VulkanDelegateTarget:
         "engine": ("executorch",),
         "soc": (),
         "activations": ("fp32",),
+        "compute": ("fp32", "fp16"),
     }
     lowering_memory: ClassVar[LoweringMemory | None] = None
 

@@ -37,7 +37,7 @@ class XnnpackTarget:
         "engine": ("executorch",),
         "soc": (),
         "activations": ("fp32", "int8"),
-        "compute": ("fp32",),
+        "compute": ("fp32", "bf16"),
     }
     generates_together: ClassVar[bool] = True
     generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
@@ -94,6 +94,14 @@ class XnnpackTarget:
                     "Leave generate.activations at fp32, or choose weights=int4 and split=layers.",
                 )
             )
+        if settings["compute"] == "bf16" and not _rounds_products(config):
+            problems.append(
+                Problem(
+                    "setting compute=bf16",
+                    "it rounds products of frozen int4 and int8 weights in programs of single layers, and there are none",
+                    "Leave compute at fp32, or choose split=layers and weights=int4 or int8.",
+                )
+            )
         if not config.staged and pair == ("int8", "fp32"):
             problems.append(
                 Problem(
@@ -147,6 +155,11 @@ class XnnpackTarget:
                 else split_footprint(program)
             )
         return found
+
+
+def _rounds_products(config: TrainingSettings) -> bool:
+    frozen = config.trained in ("lora", "sparse")
+    return config.staged and frozen and config.weights != "fp32"
 
 
 targets.register(
