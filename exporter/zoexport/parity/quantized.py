@@ -86,7 +86,7 @@ class _ProductBf16(torch.autograd.Function):
         return as_bf16(x) @ as_bf16(weight).T
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]  # of one result
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         (weight,) = ctx.saved_tensors
         return as_bf16(dy) @ as_bf16(weight), None
 
