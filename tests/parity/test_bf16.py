@@ -1,4 +1,4 @@
-"""``compute=bf16``: layers multiply numbers rounded to bfloat16, on both sides of parity, and what cannot is refused."""
+"""``compute=bf16``: layers multiply numbers rounded to bfloat16, on both sides of parity; what cannot is refused."""
 
 from __future__ import annotations
 

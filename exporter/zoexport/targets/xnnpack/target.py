@@ -98,7 +98,7 @@ class XnnpackTarget:
             problems.append(
                 Problem(
                     "setting compute=bf16",
-                    "it rounds products of frozen int4 and int8 weights in programs of single layers, and there are none",
+                    "it rounds products of frozen int4 and int8 weights in programs of single layers; there are none",
                     "Leave compute at fp32, or choose split=layers and weights=int4 or int8.",
                 )
             )
