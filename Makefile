@@ -46,7 +46,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup programs site demo bench bench-mebp bench-models bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
+.PHONY: help setup programs site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 sdist lock sbom report-activations report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
@@ -74,6 +74,9 @@ bench-mebp: setup ## Measure MeBP on SmolLM2-135M here and renew docs/performanc
 
 bench-models: setup ## Measure MeBP's five models here, of random weights, and renew docs/performance.md (two hours; goes on)
 	$(BIN)/python -m research.performance.models docs/performance.md
+
+bench-curves: setup ## Measure a step against tokens, layers, rank and queries and renew docs/performance.md (an hour; goes on)
+	$(BIN)/python -m research.performance.curves docs/performance.md
 
 bench-generate: setup ## Measure generation beside llama.cpp's and renew docs/generate.md (fifteen minutes)
 	$(BIN)/python -m research.generation.measure docs/generate.md

@@ -7,7 +7,6 @@ PyTorch's. Rows of 256 tokens, LoRA of rank 8 on all linear layers, which gives 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -15,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from research.support.command import Clock, add_places, exit_status
-from research.support.page import marked, replace, seen_from
+from research.support.command import Clock, Measured, renew_measured
+from research.support.page import seen_from
 from zoexport.bench import output
 from zoexport.bench.matrix import AUTOGRAD
 from zoexport.bench.output import markdown_table
 from zoexport.bench.rounds import Plan
 from zoexport.bench.run import bench
-from zoexport.core.errors import ConfigError
 
 MARK = "bench-models"
 RESULTS = Path(__file__).parent / "results" / "models"
@@ -55,8 +53,8 @@ MODELS = {
 }
 
 
-def measure(name: str, folder: Path, plan: Plan, work: Path | None, clock: Clock) -> None:
-    """Measure one model into ``folder``; a run that was stopped goes on.
+def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Clock) -> None:
+    """Measure one model into a folder of ``results``; a run that was stopped goes on.
 
     Raises:
         ZoExportError: something cannot be compiled or run.
@@ -76,7 +74,7 @@ def measure(name: str, folder: Path, plan: Plan, work: Path | None, clock: Clock
         threads=None,
         plan=plan,
         work=work,
-        folder=folder,
+        folder=results / name,
         force=True,
         progress=clock,
     )
@@ -159,7 +157,7 @@ def text(page: Path, folder: Path) -> str:
     results = {
         name: json.loads((folder / name / output.JSON).read_text(encoding="utf-8"))
         for name in MODELS
-        if (folder / name / output.JSON).is_file()
+        if _is_there(folder, name)
     }
     links = ", ".join(
         f"[{name}]({seen_from(page, folder / name)}/{output.MARKDOWN})" for name in results
@@ -175,40 +173,16 @@ def text(page: Path, folder: Path) -> str:
     )
 
 
+def _is_there(folder: Path, name: str) -> bool:
+    return (folder / name / output.JSON).is_file()
+
+
+REPORT = Measured(MARK, RESULTS, "model", MODELS, _is_there, measure, text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    add_places(parser, RESULTS)
-    parser.add_argument(
-        "--models", default=",".join(MODELS), help="that are measured where there are no figures"
-    )
-    parser.add_argument("--again", action="store_true", help="measure also those that have figures")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--work", type=Path, help="where bundles are kept")
-    parser.add_argument("--minutes", type=float, help="after which no other model is begun")
-    chosen = parser.parse_args(arguments)
-
-    def renewed(clock: Clock) -> None:
-        marked(chosen.page, MARK)
-        names = [name for name in chosen.models.split(",") if name]
-        for name in names:
-            if name not in MODELS:
-                raise ConfigError(
-                    f"model {name}",
-                    found="none of the table's",
-                    expected=", ".join(MODELS),
-                    fix="Choose from these.",
-                )
-        for name in names:
-            folder = chosen.results / name
-            if (chosen.again or not (folder / output.JSON).is_file()) and clock.within(
-                chosen.minutes
-            ):
-                measure(name, folder, Plan(chosen.rounds, chosen.steps, 1), chosen.work, clock)
-            replace(chosen.page, MARK, text(chosen.page, chosen.results))
-
-    return exit_status(renewed)
+    return renew_measured(arguments, __doc__.partition("\n")[0], REPORT, steps=4)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from research.support.page import marked, replace
-from zoexport.core.errors import ZoExportError
+from research.support.page import check, marked, replace
+from zoexport.bench.rounds import Plan
+from zoexport.core.errors import ConfigError, ZoExportError
 
 
 class Clock:
@@ -74,5 +76,71 @@ def renew_part(
     def renewed(clock: Clock) -> None:
         marked(chosen.page, mark)
         replace(chosen.page, mark, measure(chosen.model, clock))
+
+    return exit_status(renewed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A report of several measurements, each of which is taken where there is none yet.
+
+    Attributes:
+        mark: of the page's part. results: the folder of figures where none is given.
+        known: names of the measurements. kind: what each is, such as a model; a plural by s.
+        is_there: whether a folder has a measurement's figures.
+        measure: takes one into a folder, by a plan, with bundles kept in a place; None is the cache.
+        text: the page's part, of all figures that a folder has.
+    """
+
+    mark: str
+    results: Path
+    kind: str
+    known: Collection[str]
+    is_there: Callable[[Path, str], bool]
+    measure: Callable[[str, Path, Plan, Path | None, Clock], None]
+    text: Callable[[Path, Path], str]
+
+
+def renew_measured(
+    arguments: Sequence[str] | None, description: str, report: Measured, *, steps: int
+) -> int:
+    """The command of such a report; returns its exit status.
+
+    Args:
+        arguments: of the command; None: the process's own.
+        steps: in a round, where the command names no others.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    add_places(parser, report.results)
+    plural, names = f"{report.kind}s", ",".join(report.known)
+    parser.add_argument(
+        f"--{plural}", dest="names", default=names, help="those measured that have no figures"
+    )
+    parser.add_argument("--again", action="store_true", help="measure also those that have figures")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--work", type=Path, help="where bundles are kept")
+    parser.add_argument(
+        "--minutes", type=float, help=f"after which no other {report.kind} is begun"
+    )
+    chosen = parser.parse_args(arguments)
+    plan = Plan(chosen.rounds, chosen.steps, warmup=1)
+
+    def renewed(clock: Clock) -> None:
+        check(chosen.page, report.mark)
+        wanted = [name for name in chosen.names.split(",") if name]
+        for name in wanted:
+            if name not in report.known:
+                raise ConfigError(
+                    f"{report.kind} {name}",
+                    found="none of this report's",
+                    expected=", ".join(report.known),
+                    fix="Choose from these.",
+                )
+        for name in wanted:
+            missing = chosen.again or not report.is_there(chosen.results, name)
+            if missing and clock.within(chosen.minutes):
+                report.measure(name, chosen.results, plan, chosen.work, clock)
+            replace(chosen.page, report.mark, report.text(chosen.page, chosen.results))
 
     return exit_status(renewed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from research.performance import limited, models, page
+from research.performance import curves, limited, models, page
 from tests.support.compiled import Compiler
 from zoexport.bench import output
 from zoexport.core.errors import ConfigError
@@ -76,6 +76,44 @@ def test_a_table_of_models(tmp_path: Path) -> None:
     assert first.endswith("| 61 | 812 |")
     assert second.split(" | ")[4] == "0.86" and "1/" in second
     assert models.main([str(path), "--results", str(folder), "--models", "gpt-5"]) == 2
+
+
+def test_curves_are_drawn_of_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each value of an axis becomes a point; rank, a setting, takes a measurement for each value."""
+    measured: dict[str, Any] = json.loads((MEASURED.parent / "kept" / output.JSON).read_text())
+    kinds = {(one["method"], one["keep_mb"]): one for one in measured["results"]}
+    asked: list[tuple[dict[str, Any], dict[str, str]]] = []
+
+    def bench(_: list[str], *, changes: Any, settings: Any, **__: Any) -> dict[str, Any]:
+        asked.append((changes, settings))
+        results = [
+            {**kinds[method, 0 if method == "mebp" else None], "layers": layers}
+            for method in changes["methods"]
+            for layers in changes.get("layers", ("all",))
+        ]
+        return {"results": results, "conditions": measured["conditions"]}
+
+    monkeypatch.setattr(curves, "bench", bench)
+    path, folder = tmp_path / "page.md", tmp_path / "curves"
+    path.write_text("<!-- bench-curves -->\nold\n<!-- /bench-curves -->\n")
+    command = [str(path), "--results", str(folder), "--curves", "layers,rank"]
+    assert curves.main(command) == 0
+    ranks = [settings["lora.rank"] for _, settings in asked if settings]
+    assert ranks == [str(rank) for rank in curves.CURVES["rank"].values] and len(asked) == 5
+    layers = json.loads((folder / "layers.json").read_text())["lines"]
+    assert {name.partition(",")[0] for name in layers} == {"mebp", "mezo by layers"}
+    assert all(
+        [point["at"] for point in points] == list(curves.CURVES["layers"].values)
+        for points in layers.values()
+    )
+    text = path.read_text()
+    assert "](curves/layers.png)" in text and "](curves/rank.png)" in text
+    assert "tokens.png" not in text and "old" not in text
+    assert (folder / "rank.png").read_bytes().startswith(b"\x89PNG")
+    assert curves.main(command) == 0 and len(asked) == 5  # nothing is measured twice
+    assert curves.main([str(path), "--curves", "width"]) == 2
 
 
 def test_steps_inside_a_limit(

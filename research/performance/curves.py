@@ -1,0 +1,182 @@
+"""``make bench-curves``: what a step costs in time and memory, against tokens, layers, rank and queries.
+
+``python -m research.performance.curves PAGE`` measures each curve that ``--results`` has no figures of, by ``zoexport
+bench``, draws a picture of it, and puts the pictures between the page's lines ``<!-- bench-curves -->``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from research.support.command import Clock, Measured, renew_measured
+from research.support.page import seen_from
+from zoexport.bench.output import busy_warning
+from zoexport.bench.rounds import Plan
+from zoexport.bench.run import bench
+from zoexport.bench.sections import color_of, method_of
+from zoexport.core.files import write_json
+from zoexport.report import new_figure, save_png
+
+MARK = "bench-curves"
+RESULTS = Path(__file__).parent / "results" / "curves"
+MODEL = "smollm2-135m"
+_FIGURES = {"step_seconds": "seconds a step", "peak_anonymous_mb": "anonymous MB"}
+_SPLIT = {"methods": ("mebp", "mezo"), "split": ("layers",), "targets": ("all-linear",)}
+_SAME = {"weights": ("int4",), "labels": ("all",), "eager": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One picture.
+
+    Attributes:
+        about: what varies, and what does not.
+        axis: the key of ``bench --json``'s results that varies; None: the setting ``lora.rank``.
+        values: of ``axis``, in the order of the picture.
+        changes: of the matrix of variants, beside that axis.
+    """
+
+    about: str
+    axis: str | None
+    values: tuple[Any, ...]
+    changes: Mapping[str, Any]
+
+
+CURVES = {
+    "tokens": Curve(
+        "tokens of a row, LoRA of rank 16 on all linear layers",
+        "seq_len",
+        (64, 128, 256, 512, 1024),
+        _SPLIT,
+    ),
+    "layers": Curve(
+        "layers with adapters, the last ones, of 30; 256 tokens",
+        "layers",
+        ("last:1", "last:8", "last:15", "all"),
+        {**_SPLIT, "seq_len": (256,)},
+    ),
+    "rank": Curve(
+        "rank of adapters on all linear layers; 256 tokens",
+        None,
+        (2, 8, 32, 128),
+        {**_SPLIT, "seq_len": (256,)},
+    ),
+    "queries": Curve(
+        "queries of a step over one row of 64 tokens, programs of the whole model",
+        "queries",
+        (1, 2, 4, 8),
+        {"methods": ("prge", "mezo"), "seq_len": (64,)},
+    ),
+}
+
+
+def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Clock) -> None:
+    """Write lines by method, each a list of points (``at`` and the figures), and the conditions.
+
+    Raises:
+        ZoExportError: something cannot be compiled or run.
+    """
+    curve = CURVES[name]
+    runs = [{}] if curve.axis else [{"lora.rank": str(rank)} for rank in curve.values]
+    axis = {curve.axis: curve.values} if curve.axis else {}
+    lines: dict[str, list[dict[str, Any]]] = {}
+    conditions = []
+    for settings in runs:
+        result = bench(
+            [MODEL],
+            name="quick",
+            changes={**_SAME, **curve.changes, **axis},
+            products=False,
+            target="host",
+            settings=settings,
+            threads=None,
+            plan=plan,
+            work=work,
+            folder=None,
+            force=False,
+            progress=clock,
+        )
+        conditions.append(result["conditions"])
+        for entry in result["results"]:
+            at = entry[curve.axis] if curve.axis else int(settings["lora.rank"])
+            figures = {key: entry[key] for key in entry if key.startswith(tuple(_FIGURES))}
+            lines.setdefault(method_of(entry), []).append({"at": at, **figures})
+    results.mkdir(parents=True, exist_ok=True)
+    write_json(_file(results, name), {"lines": lines, "conditions": conditions})
+
+
+def draw(path: Path, curve: Curve, result: Mapping[str, Any]) -> None:
+    """Time and memory side by side, as a PNG file.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or the place cannot be written.
+    """
+    figure = new_figure(path, 9, 3.4)
+    for panel, (key, title) in zip(figure.subplots(1, 2), _FIGURES.items(), strict=True):
+        for name, points in result["lines"].items():
+            places = [curve.values.index(point["at"]) for point in points]
+            values = [point[key] for point in points]
+            color = color_of(name.partition(" ")[0])
+            if f"{key}_least" in points[0]:
+                least, most = (
+                    [point[f"{key}_{end}"] for point in points] for end in ("least", "most")
+                )
+                panel.fill_between(places, least, most, color=color, alpha=0.2, linewidth=0)
+            panel.plot(places, values, marker="o", color=color, label=name)
+        panel.set_xticks(range(len(curve.values)), [str(value) for value in curve.values])
+        panel.set_ylim(bottom=0)
+        panel.set_title(title, fontsize="medium", loc="left")
+        panel.grid(alpha=0.3)
+    figure.axes[0].legend()
+    figure.supxlabel(curve.about, fontsize="medium")
+    save_png(figure, path)
+
+
+def text(page: Path, folder: Path) -> str:
+    """The page's part, of all curves that ``folder`` has."""
+    parts, said = [], set()
+    for name, curve in CURVES.items():
+        file = _file(folder, name)
+        if not file.is_file():
+            continue
+        result = json.loads(file.read_text(encoding="utf-8"))
+        picture = folder / f"{name}.png"
+        draw(picture, curve, result)
+        parts.append(f"![A step's time and memory: {curve.about}]({seen_from(page, picture)})")
+        for found in result["conditions"]:
+            warning = busy_warning(found)
+            busy = f"; **preliminary**: {warning}" if warning else ""
+            said.add(
+                f"- {found['model']['name']}, int4, one row, every token predicted; {found['cpu']}, "
+                f"{found['threads']} threads, {found['rounds']} rounds, {found['date'][:10]}{busy}"
+            )
+    return "\n\n".join([*parts, "\n".join(sorted(said))]) if parts else "Not measured yet."
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.json"
+
+
+REPORT = Measured(
+    MARK,
+    RESULTS,
+    "curve",
+    CURVES,
+    lambda folder, name: _file(folder, name).is_file(),
+    measure,
+    text,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    return renew_measured(arguments, __doc__.partition("\n")[0], REPORT, steps=6)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
