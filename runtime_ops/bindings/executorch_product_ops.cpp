@@ -30,8 +30,7 @@ Tensor& linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix& wei
 }
 
 template <typename Matrix>
-Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Matrix& weight, Tensor& out,
-                           bool bf16) {
+Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Matrix& weight, Tensor& out, bool bf16) {
   ZO_CHECK(ctx, has_rows(dy, weight.N), out, "dy must be dense float32 (..., N)");
   ZO_CHECK(ctx, resize(out, std::nullopt, dy, 1, static_cast<SizesType>(weight.K)) && is_dense(out, ScalarType::Float),
            out, "out must be float32 with room for (..., K)");

@@ -210,5 +210,13 @@ constexpr TiledKernels rounded_tiles() {
           detail::multiply_rounded<V>};
 }
 
+// vector_kernels<V>, and `tiles` for rounded numbers.
+template <typename V>
+constexpr ProductKernels bf16_kernels(const TiledKernels* tiles) {
+  ProductKernels kernels = vector_kernels<V>();
+  kernels.bf16 = tiles;
+  return kernels;
+}
+
 }  // namespace kernels
 }  // namespace zoexport

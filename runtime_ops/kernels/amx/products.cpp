@@ -364,9 +364,8 @@ constexpr TiledKernels tiles = {
 constexpr TiledKernels rounded = with_rounded_tiles();
 
 constexpr ProductKernels with_tiles() {
-  ProductKernels kernels = vector_kernels<Avx512>();
+  ProductKernels kernels = bf16_kernels<Avx512>(&rounded);
   kernels.tiled = &tiles;
-  kernels.bf16 = &rounded;
   return kernels;
 }
 

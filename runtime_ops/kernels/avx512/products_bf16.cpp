@@ -9,15 +9,9 @@ namespace {
 
 constexpr TiledKernels tiles = rounded_tiles<Avx512Bf16>();
 
-constexpr ProductKernels with_tiles() {
-  ProductKernels kernels = vector_kernels<Avx512>();
-  kernels.bf16 = &tiles;
-  return kernels;
-}
-
 }  // namespace
 
-constexpr ProductKernels products_avx512_bf16 = with_tiles();
+constexpr ProductKernels products_avx512_bf16 = bf16_kernels<Avx512Bf16>(&tiles);
 
 }  // namespace kernels
 }  // namespace zoexport

@@ -21,15 +21,9 @@ struct NeonBf16 : Neon {
 
 constexpr TiledKernels tiles = rounded_tiles<NeonBf16>();
 
-constexpr ProductKernels with_tiles() {
-  ProductKernels kernels = vector_kernels<Neon>();
-  kernels.bf16 = &tiles;
-  return kernels;
-}
-
 }  // namespace
 
-constexpr ProductKernels products_neon_bf16 = with_tiles();
+constexpr ProductKernels products_neon_bf16 = bf16_kernels<NeonBf16>(&tiles);
 
 }  // namespace kernels
 }  // namespace zoexport
