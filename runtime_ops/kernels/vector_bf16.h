@@ -106,8 +106,8 @@ void round_int4(Int4Matrix b, Part part, uint16_t* packed) {
   };
   for (size_t p = 0; p < part.depth; p += 2, codes += 2 * row_bytes, scales += 2 * groups) {
     for (size_t unit = 0; unit < part.width; unit += V::kLanes) {
-      const typename V::Float second = p + 1 < part.depth ? numbers(codes + row_bytes + unit / 2, scales[groups])
-                                                          : typename V::Float{};
+      const typename V::Float second =
+          p + 1 < part.depth ? numbers(codes + row_bytes + unit / 2, scales[groups]) : typename V::Float{};
       store_pairs<V>(numbers(codes + unit / 2, scales[0]), second, pair_at(packed, part, 1, unit, p));
     }
   }

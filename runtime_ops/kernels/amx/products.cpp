@@ -358,9 +358,11 @@ constexpr TiledKernels with_rounded_tiles() {
   return kernels;
 }
 
-constexpr TiledKernels tiles = {
-    kParts,   pack_rows, pack_float, pack_float_transposed, pack_int4, pack_int4_transposed, pack_int8,
-    pack_int8_transposed, multiply};
+constexpr TiledKernels tiles = {kParts,     pack_rows,
+                                pack_float, pack_float_transposed,
+                                pack_int4,  pack_int4_transposed,
+                                pack_int8,  pack_int8_transposed,
+                                multiply};
 constexpr TiledKernels rounded = with_rounded_tiles();
 
 constexpr ProductKernels with_tiles() {
