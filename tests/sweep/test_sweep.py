@@ -129,7 +129,7 @@ def test_every_kind_of_failure_is_shrunk_and_the_sweep_goes_on() -> None:
             return Outcome(FAILED, kind="rows")
         return Outcome(FAILED, kind="wide") if case.hidden > 64 else Outcome(PASSED)
 
-    swept = Sweep("host", faulty, start=3, method="mebp").run(count=60)
+    swept = Sweep("host", faulty, start=5, method="mebp").run(count=60)
     assert swept.tried == 60 and swept.passed.total() + swept.failed == 60
     (rows,) = (one.smallest for one in swept.failures if one.outcome.kind == "rows")
     (wide,) = (one.smallest for one in swept.failures if one.outcome.kind == "wide")
