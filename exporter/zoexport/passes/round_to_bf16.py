@@ -30,7 +30,8 @@ def round_to_bf16(graph: TrainingGraph) -> TrainingGraph:
         if family in (EMBEDDING, HEAD):
             continue
         for node in program.module.graph.nodes:
-            if is_call(node, *_ROUNDED):
-                node.target = _ROUNDED[node.target.overloadpacket]
+            for plain, rounded in _ROUNDED.items():
+                if is_call(node, plain):
+                    node.target = rounded
         program.module.recompile()
     return graph
