@@ -64,7 +64,8 @@ def quantize_model(
 
 
 def _multiply_bf16(model: Any) -> None:
-    linears = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    of_text = set(_linears(model))
+    linears = [name for name, one in model.named_modules() if one in of_text]
     stack, _ = decoder_stack(model, linears)
     for name in linears:
         if name.startswith(stack):
@@ -103,7 +104,21 @@ def stored_weights(model: Any, rotated: Collection[str]) -> dict[int, tuple[Tens
 
 
 def _linears(model: Any) -> list[nn.Linear]:
-    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+    """Those that read text: of a model of images too, the part that sees them is in no bundle."""
+    config = getattr(model, "config", None)
+    others = {type(getattr(config, f"{kind}_config", None)) for kind in ("vision", "audio")}
+    others.discard(type(None))
+    apart = {
+        layer
+        for module in model.modules()
+        if type(getattr(module, "config", None)) in others
+        for layer in module.modules()
+    }
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and module not in apart
+    ]
 
 
 def rounds_channels(settings: Mapping[str, Any]) -> bool:
