@@ -54,7 +54,7 @@ std::vector<ProductVariant> list() {
   const RoundedKernels* wide = vnni ? &rounded_vnni : &rounded_avx2;
   const ProductVariant pairs{"avx512_bf16", bf16, &products_avx512_bf16, &sparse_avx2, &grid_avx512, wide};
   const ProductVariant fused{"avx512", avx512, &products_avx512, &sparse_avx2, &grid_avx512, wide};
-  // With pairs 84 GFLOP/s for 138 on a Xeon, which has half as many instructions for them as multiply-adds.
+  // On a Xeon pairs gave 84 GFLOP/s, rounded numbers and multiply-adds 138 (build/bench_products).
   const bool intel = __builtin_cpu_is("intel") != 0;
   return {{"amx", amx, &products_amx, &sparse_avx2, &grid_avx512, &rounded_amx},
           intel ? fused : pairs,

@@ -65,11 +65,10 @@ def quantize_model(
 
 def _multiply_bf16(model: Any) -> None:
     of_text = set(_linears(model))
-    linears = [name for name, one in model.named_modules() if one in of_text]
-    stack, _ = decoder_stack(model, linears)
-    for name in linears:
+    named = {name: layer for name, layer in model.named_modules() if layer in of_text}
+    stack, _ = decoder_stack(model, list(named))
+    for name, layer in named.items():
         if name.startswith(stack):
-            layer = model.get_submodule(name)
             layer.forward = functools.partial(_linear_bf16, layer)
 
 
