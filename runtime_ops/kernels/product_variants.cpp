@@ -63,13 +63,14 @@ std::vector<ProductVariant> list() {
           portable()};
 #elif defined(__aarch64__)
 #if defined(__linux__)
-  constexpr unsigned long kBf16 = 1ul << 14;  // HWCAP2_BF16, which old headers lack
+  constexpr unsigned long kI8mm = 1ul << 13, kBf16 = 1ul << 14;  // HWCAP2_I8MM and HWCAP2_BF16, which old headers lack
   const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  const bool i8mm = dotprod && (getauxval(AT_HWCAP2) & kI8mm) != 0;
   const bool bf16 = (getauxval(AT_HWCAP2) & kBf16) != 0;
 #else
-  const bool dotprod = false, bf16 = false;
+  const bool dotprod = false, i8mm = false, bf16 = false;
 #endif
-  const RoundedKernels* rounded = dotprod ? &rounded_dotprod : &rounded_neon;
+  const RoundedKernels* rounded = i8mm ? &rounded_i8mm : dotprod ? &rounded_dotprod : &rounded_neon;
   return {{"neon_bf16", bf16, &products_neon_bf16, &sparse_neon, &grid_neon, rounded},
           {"neon", true, &products_neon, &sparse_neon, &grid_neon, rounded},
           portable()};

@@ -67,6 +67,7 @@ struct RoundedKernels {
 extern const RoundedKernels rounded_amx;
 extern const RoundedKernels rounded_vnni;
 extern const RoundedKernels rounded_avx2;
+extern const RoundedKernels rounded_i8mm;
 extern const RoundedKernels rounded_dotprod;
 extern const RoundedKernels rounded_neon;
 extern const RoundedKernels rounded_portable;

@@ -36,6 +36,9 @@ std::vector<Variant> variants() {
   }
 #if defined(__aarch64__)
   found.push_back({"neon without its dot product", &rounded_neon});
+  if (fastest_products().rounded == &rounded_i8mm) {
+    found.push_back({"neon's dot product", &rounded_dotprod});
+  }
 #endif
   return found;
 }

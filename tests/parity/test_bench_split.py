@@ -90,6 +90,9 @@ def test_every_implementation_computes_the_product() -> None:
         Product("linear_int4_input_gradient", 1, 24, 128, 64, 32),
         Product("linear_int8", 1, 24, 64, 128),
         Product("linear_int8_input_gradient", 1, 24, 128, 64),
+        Product("rounded_linear_int4", 1, 24, 64, 128, 32),
+        Product("linear_int4_bf16", 1, 24, 64, 128, 32),
+        Product("linear_int8_bf16_input_gradient", 1, 24, 128, 64),
     ]
     found = kernels.measure(asked, threads=1, rounds=2, progress=lambda *_: None)
     assert [entry["name"] for entry in found] == [str(product) for product in asked]
@@ -146,8 +149,9 @@ def test_the_mebp_grid(
         "linear_int4_input_gradient",
     }
     shares = {entry["name"]: entry for entry in result["unpacking"]}
-    assert set(shares) == {mebp["name"], mezo["name"]}
-    assert shares[mezo["name"]]["backward"] is None and shares[mebp["name"]]["backward"]
+    assert set(shares) == {mebp["name"], kept["name"], mezo["name"]}
+    assert shares[mezo["name"]]["backward"] is None
+    assert shares[mebp["name"]]["backward"] and shares[kept["name"]]["backward"]
     assert {path.name for path in folder.iterdir()} == {
         *("bench.json", "bench.md", "bench.png", "split.png")
     }

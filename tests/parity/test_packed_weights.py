@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,7 +137,7 @@ def test_equal_codes_with_other_scales_are_not_kept(tmp_path: Path) -> None:
             tensors[name.replace("layers.0.", "layers.1.")] = (2 * tensors[name]).contiguous()
     save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
     bundle = tmp_path / "bundle"
-    compile_tiny(model, bundle, weights="int4", activations="int8")
+    compile_tiny(model, bundle, weights="int8", activations="int8")
     assert manifests.read(bundle)["distinct_weights"] is False
     private, _ = run(bundle, "")
     result, info = run(bundle, tmp_path)
@@ -144,12 +145,13 @@ def test_equal_codes_with_other_scales_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_distinct_weights() -> None:
-    def weights(*pairs: tuple[int, float]) -> dict[str, torch.Tensor]:
+    def weights(*pairs: tuple[int, float], dtype: Any = torch.int8) -> dict[str, torch.Tensor]:
         named = {}
         for number, (code, scale) in enumerate(pairs):
-            named[f"w{number}.codes"] = torch.full((4, 4), code, dtype=torch.int8)
+            named[f"w{number}.codes"] = torch.full((4, 4), code, dtype=dtype)
             named[f"w{number}.scales"] = torch.full((4,), scale, dtype=torch.bfloat16)
         return {**named, "norm": torch.ones(4)}
 
     assert has_distinct_weights(weights((1, 1.0), (2, 1.0), (1, 1.0)))
     assert not has_distinct_weights(weights((1, 1.0), (2, 1.0), (1, 2.0)))
+    assert has_distinct_weights(weights((1, 1.0), (1, 2.0), dtype=torch.uint8))  # int4, which is not packed

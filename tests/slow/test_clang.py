@@ -27,6 +27,8 @@ _PARTS = [
     *("engines/callback_engine.cpp", "engines/packed_weights.cpp", "engines/team.cpp"),
     *("engines/without_executorch.cpp", "engines/mlx_library.cpp"),
 ]
+#: The instructions that one file alone is compiled for, by the end of its name.
+_OWN = {"dotprod": "dotprod", "i8mm": "dotprod+i8mm", "_bf16": "bf16"}
 _GLUE = sorted((ROOT / "android_app/session/src/main/cpp").glob("*.cpp"))
 _FLAGS = [
     "-std=c++17",
@@ -59,8 +61,7 @@ def failures(zig: Path, target: str, sources: list[Path], flags: list[str], outp
     output.mkdir(exist_ok=True)
 
     def compiled(source: Path) -> str:
-        # The instructions that one file alone is compiled for.
-        own = ["-mcpu=generic+v8_2a+dotprod"] if source.stem.endswith("dotprod") else []
+        own = [f"-mcpu=generic+v8_2a+{more}" for end, more in _OWN.items() if source.stem.endswith(end)]
         line = [zig, "c++", "-target", target, *_FLAGS, *own, *flags]
         line += ["-c", source, "-o", output / f"{source.parent.name}_{source.stem}.o"]
         done = subprocess.run(

@@ -15,7 +15,13 @@ from typing import Any
 
 from zoexport.core import manifest as manifests
 
-QUANTIZED = ("linear_int4", "linear_int4_bf16", "linear_int8", "linear_int8_bf16")
+QUANTIZED = (
+    "linear_int4",
+    "linear_int4_bf16",
+    "rounded_linear_int4",
+    "linear_int8",
+    "linear_int8_bf16",
+)
 _GRADIENT = "_input_gradient"
 
 
@@ -45,6 +51,11 @@ class Product:
     def quantized(self) -> bool:
         """Whether one factor is a packed weight."""
         return self.operator.removesuffix(_GRADIENT) in QUANTIZED
+
+    @property
+    def int4(self) -> bool:
+        """Whether that weight has two codes a byte, and scales of groups."""
+        return self.quantized and "_int4" in self.operator
 
     @property
     def gradient(self) -> bool:
@@ -182,7 +193,7 @@ def product_of(operator: str, arguments: Sequence[Any]) -> Product | None:
         return None
     x, codes, scales = arguments[:3]
     # Two int4 weights share a byte.
-    outputs, inputs = codes[0], codes[1] * (2 if layer.startswith("linear_int4") else 1)
-    group = inputs // scales[1] if layer.startswith("linear_int4") else 0
+    outputs, inputs = codes[0], codes[1] * (2 if "_int4" in layer else 1)
+    group = inputs // scales[1] if "_int4" in layer else 0
     depth, columns = (inputs, outputs) if name == layer else (outputs, inputs)
     return Product(name, 1, math.prod(x[:-1]), depth, columns, group)

@@ -18,7 +18,13 @@ zo = torch.ops.zoexport
 """zoexport's own operators (``ir.ops``)."""
 
 RESHAPES = (aten.reshape, aten.view, aten._unsafe_view)
-QUANTIZED_LINEARS = (zo.linear_int4, zo.linear_int4_bf16, zo.linear_int8, zo.linear_int8_bf16)
+QUANTIZED_LINEARS = (
+    zo.linear_int4,
+    zo.linear_int4_bf16,
+    zo.rounded_linear_int4,
+    zo.linear_int8,
+    zo.linear_int8_bf16,
+)
 INPUT_GRADIENTS = (
     zo.linear_int4_input_gradient,
     zo.linear_int4_bf16_input_gradient,

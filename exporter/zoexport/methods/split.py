@@ -38,6 +38,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     from zoexport.passes.fold_constants import fold_constants
     from zoexport.passes.fuse_attention import fuse_attention
     from zoexport.passes.mask_padding import mask_padding
+    from zoexport.passes.round_inputs import round_inputs
     from zoexport.passes.round_to_bf16 import round_to_bf16
     from zoexport.passes.save_products import save_products
     from zoexport.passes.score_labels import score_labels
@@ -84,6 +85,9 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     ]
     order += [*insertion.families, *insertion.training]
     order += _quantized(config, insertion)
+    if config.activations == "int8":
+        because = "replaces operators over quantized weights; their sizes follow"
+        order.append(Pass("round_inputs", round_inputs, because))
     if config.compute == "bf16":
         because = "replaces operators over quantized weights, before gradients are traced"
         order.append(Pass("round_to_bf16", round_to_bf16, because))

@@ -150,7 +150,7 @@ def whole_passes(
         order.append(
             Pass(
                 "rotate_inputs",
-                lambda graph: rotate_inputs(graph, measured="evaluate"),
+                lambda graph: rotate_inputs(graph, measured="evaluate", weights=config.weights),
                 "rotates weights, so before they are quantized; runs a program, so once rows are bound",
                 reads_values=True,
             )

@@ -217,12 +217,7 @@ def load_reference(
     loaded = models.load_original(manifest, model)
     config = config_of(manifest)
     beside = kind_of(config).for_reference(loaded.model, bundle, manifest)
-    quantize_model(
-        loaded.model,
-        manifest["settings"],
-        manifest["rotated_weights"],
-        operators=manifest["required_ops"],
-    )
+    quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
     round_inputs(loaded.model, formats_in(bundle, manifest))
     initial = load_file(str(bundle / INITIAL_STATE))
     # The file sorts its names; the noise numbers the slots in the manifest's order.

@@ -1,8 +1,8 @@
 """The Hugging Face model with a bundle's quantization, in plain PyTorch: the other side of parity.
 
 It states what quantization means without the passes: every linear layer and the token embedding have the dequantized
-weight, and every linear layer rounds its input to int8, while an adapter beside it reads the input as it was. A row has
-one scale; of an output head whose program keeps no logits, 32 neighbours have one. A weight that the bundle stores
+weight, and every linear layer rounds its input to int8, while an adapter beside it reads the input as it was: 32
+neighbours have one scale over int4 weights, a row has one over int8 weights. A weight that the bundle stores
 rotated is quantized rotated; its layer rotates the rows that it reads or, as the embedding, gives out. With
 ``compute=bf16`` linear layers of the model's layers multiply numbers that are rounded to bfloat16, and so do their
 gradients.
@@ -21,15 +21,9 @@ from zoexport.core import hadamard, int4
 from zoexport.ir.product_ops import as_bf16, rounded_rows
 from zoexport.models.targets import decoder_stack
 
-_ROUNDED_HEAD = "zoexport::rounded_linear_label_logprobs_int4.out"
-
 
 def quantize_model(
-    model: Any,
-    settings: dict[str, Any],
-    rotated: Collection[str] = (),
-    *,
-    operators: Collection[str] = (),
+    model: Any, settings: dict[str, Any], rotated: Collection[str] = ()
 ) -> None:
     """Change ``model`` in place to compute as a bundle with these settings does.
 
@@ -37,7 +31,6 @@ def quantize_model(
         model: a transformers causal language model, fp32.
         settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
         rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
-        operators: those that the bundle's programs call, by which its output head is known.
     """
     if settings["weights"] == "fp32":
         return
@@ -50,12 +43,12 @@ def quantize_model(
         weight.copy_(rounded(hadamard.rotate_rows(weight) if turns else weight, settings))
     if settings.get("compute") == "bf16":
         _multiply_bf16(model)
-    head = model.get_output_embeddings() if _ROUNDED_HEAD in operators else None
+    round_ = _leave
+    if settings["activations"] == "int8":
+        round_ = rounded_rows if settings["weights"] == "int4" else round_rows
     for layer in (*_linears(model), table):
         _, turns = weights[layer.weight.data_ptr()]
         turn = hadamard.rotate_rows if turns else _leave
-        own = rounded_rows if layer is head else round_rows
-        round_ = own if settings["activations"] == "int8" else _leave
         if layer is table:
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
         else:

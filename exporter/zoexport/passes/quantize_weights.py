@@ -8,7 +8,12 @@ Before::
 After, for int4 weights and int8 activations::
 
     e = zoexport.embedding_int4(W_e.codes, W_e.scales, tokens)
-    y = aten.linear(zoexport.fake_quantize_int8_rows(x), zoexport.dequantize_int4(W.codes, W.scales), bias)
+    y = zoexport.rounded_linear_int4(x, W.codes, W.scales, bias)
+
+and with float activations, or int8 weights (``dequantize_int8``)::
+
+    y = aten.linear(x, zoexport.dequantize_int4(W.codes, W.scales), bias)
+    y = aten.linear(zoexport.fake_quantize_int8_rows(x), zoexport.dequantize_int8(W.codes, W.scales), bias)
 
 A tied weight is quantized once and read by both. Left alone: adapters, norms, biases, learned positions (an
 embedding that tokens do not index), and 2-D weights that enter other operators.
@@ -25,6 +30,7 @@ from zoexport.core import int4
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
+    arguments,
     aten,
     call,
     is_call,
@@ -46,7 +52,8 @@ def quantize_weights(
     """Quantize every program's frozen weights.
 
     Args:
-        weights: ``int4`` or ``int8``. activations: ``fp32`` or ``int8`` (dynamic, one scale a row).
+        weights: ``int4`` or ``int8``. activations: ``fp32`` or ``int8`` (dynamic; a scale for 32 neighbours over int4
+            weights, for a row over int8 ones).
         group_size: weights that share a scale, for int4.
         known: codes and scales of other programs over the same weights, which are taken as they are.
 
@@ -99,8 +106,14 @@ def _quantize_reads(
     nodes = program.module.graph
     dequantize = zo.dequantize_int4.default if weights == "int4" else zo.dequantize_int8.default
     for linear in linears:
-        x = operand(linear)
+        x, _, *rest = arguments(linear)
         with nodes.inserting_before(linear):
+            if weights == "int4" and activations == "int8":
+                bias = rest[0] if rest else None
+                rounded = call(nodes, zo.rounded_linear_int4.default, x, codes, scales, bias)
+                linear.replace_all_uses_with(rounded)
+                nodes.erase_node(linear)
+                continue
             linear.replace_input_with(weight, call(nodes, dequantize, codes, scales))
             if activations == "int8":
                 linear.update_arg(0, call(nodes, zo.fake_quantize_int8_rows.default, x))

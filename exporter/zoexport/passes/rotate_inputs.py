@@ -1,4 +1,4 @@
-"""rotate_inputs: rows with outliers are rotated before they are rounded to int8 (docs/int4.md).
+"""rotate_inputs: inputs with outliers are rotated before they are rounded to int8 (docs/int4.md).
 
 Before::
 
@@ -26,15 +26,16 @@ from torch.fx import Interpreter, Node
 from zoexport.core import hadamard
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import aten, call, is_call, operand, placeholders, shape_of, zo
+from zoexport.ir.product_ops import ROUNDED_GROUP
 from zoexport.ir.samples import sample_inputs
 
 MINIMUM_GAIN = 2.0
 """Rounding errors must fall by this factor; a rotation costs a few percent of the product it serves."""
 
 
-def rotate_inputs(graph: TrainingGraph, *, measured: str) -> TrainingGraph:
-    """Rotate in every program what gains from it in the program ``measured``."""
-    gains = rounding_gains(graph, graph.programs[measured])
+def rotate_inputs(graph: TrainingGraph, *, measured: str, weights: str) -> TrainingGraph:
+    """Rotate in every program what gains from it in the program ``measured``, over ``weights`` of int4 or int8."""
+    gains = rounding_gains(graph, graph.programs[measured], weights)
     chosen = [
         name
         for name, gain in gains.items()
@@ -55,15 +56,21 @@ def rotate_as(graph: TrainingGraph, chosen: Collection[str]) -> TrainingGraph:
     return graph
 
 
-def rounding_error(x: Tensor) -> float:
-    """The expected error of int8 rounding over the row, root mean square over the rows of ``x`` (..., K)."""
-    span = x.amax(-1).clamp(min=0) - x.amin(-1).clamp(max=0)
+def rounding_error(x: Tensor, weights: str) -> float:
+    """The expected error of int8 rounding over the row, root mean square over the rows of ``x`` (..., K).
+
+    One scale is that of 32 neighbours over int4 ``weights``, of a row over int8 ones.
+    """
+    if weights == "int4":
+        step = x.unflatten(-1, (-1, ROUNDED_GROUP)).abs().amax(-1) / 127
+    else:
+        step = (x.amax(-1, keepdim=True).clamp(min=0) - x.amin(-1, keepdim=True).clamp(max=0)) / 255
+    error = step.square().mean(-1) / 12
     power = x.square().mean(-1)
-    error = (span / 255).square() / 12
     return float((error / power.clamp(min=torch.finfo(torch.float32).tiny)).mean().sqrt())
 
 
-def rounding_gains(graph: TrainingGraph, program: Program) -> dict[str, float]:
+def rounding_gains(graph: TrainingGraph, program: Program, weights: str) -> dict[str, float]:
     """How many times smaller rounding errors are on rotated inputs, for each weight of a linear layer."""
     sample = sample_inputs(graph, program)
     inputs = [
@@ -71,15 +78,18 @@ def rounding_gains(graph: TrainingGraph, program: Program) -> dict[str, float]:
         for value in program.inputs
     ]
     names = {node: name for name, node in placeholders(program).items()}
-    return _Measurement(graph, program, names).measure(inputs)
+    return _Measurement(graph, program, names, weights).measure(inputs)
 
 
 class _Measurement(Interpreter):
     """Runs a program and looks at the inputs of its linear layers on the way."""
 
-    def __init__(self, graph: TrainingGraph, program: Program, names: dict[Node, str]) -> None:
+    def __init__(
+        self, graph: TrainingGraph, program: Program, names: dict[Node, str], rounding: str
+    ) -> None:
         super().__init__(program.module)
         self.weights = graph.weights
+        self.rounding = rounding
         self.names = names
         self.gains: dict[str, float] = {}
 
@@ -97,8 +107,10 @@ class _Measurement(Interpreter):
         return super().run_node(n)
 
     def _look(self, name: str, x: Tensor) -> None:
-        rotated = hadamard.rotate_rows(x)
-        gain = rounding_error(x) / max(rounding_error(rotated), torch.finfo(torch.float32).tiny)
+        before, after = (
+            rounding_error(rows, self.rounding) for rows in (x, hadamard.rotate_rows(x))
+        )
+        gain = before / max(after, torch.finfo(torch.float32).tiny)
         self.gains[name] = min(gain, self.gains.get(name, gain))
 
 

@@ -1,4 +1,4 @@
-"""round_inputs: inputs of int4 layers rounded to 8 bits (``generate.activations=int8``).
+"""round_inputs: inputs of int4 layers rounded to 8 bits (``activations=int8`` by layers; ``generate.activations=int8``).
 
 Before::
 
@@ -16,7 +16,7 @@ from zoexport.ir.graphs import is_call, zo
 
 
 def round_inputs(graph: TrainingGraph) -> TrainingGraph:
-    """Round what every int4 layer reads."""
+    """Round what every int4 layer reads, and the output head."""
     for program in graph.programs.values():
         for node in program.module.graph.nodes:
             if is_call(node, zo.linear_int4):

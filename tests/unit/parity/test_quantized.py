@@ -7,7 +7,8 @@ import torch
 
 from tests.support.graphs import WIDTH, SmallModel, tokens
 from zoexport.core import int4
-from zoexport.parity.quantized import quantize_model, round_rows
+from zoexport.ir.product_ops import rounded_rows
+from zoexport.parity.quantized import quantize_model
 
 SETTINGS = {"weights": "int4", "activations": "int8", "group_size": 32}
 
@@ -28,5 +29,5 @@ def test_layers_read_rounded_rows_and_dequantized_weights() -> None:
     weight = model.body.weight.detach().clone()
     quantize_model(model, SETTINGS)
     x = torch.arange(3 * WIDTH).view(3, WIDTH).sin()
-    expected = round_rows(x) @ int4.dequantize_int4(*int4.quantize_int4(weight)).T
+    expected = rounded_rows(x) @ int4.dequantize_int4(*int4.quantize_int4(weight)).T
     torch.testing.assert_close(model.body(x), expected)

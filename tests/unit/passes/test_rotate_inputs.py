@@ -58,17 +58,17 @@ def _logits(graph: TrainingGraph) -> torch.Tensor:
 def test_numbers_stay(tied: bool) -> None:
     model, graph = _graph(_Outliers(), tied=tied)
     expected = model(tokens(2)).logits
-    rotate_inputs(graph, measured="forward")
+    rotate_inputs(graph, measured="forward", weights="int8")
     assert graph.rotated
     torch.testing.assert_close(_logits(graph), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_only_inputs_with_outliers_are_rotated() -> None:
     _, graph = _graph(_Outliers())
-    gains = rounding_gains(graph, graph.programs["forward"])
+    gains = rounding_gains(graph, graph.programs["forward"], "int8")
     assert gains["body.one.weight"] == gains["body.two.weight"] > 2 > gains["body.last.weight"]
     before = {name: tensor.clone() for name, tensor in graph.weights.items()}
-    rotate_inputs(graph, measured="forward")
+    rotate_inputs(graph, measured="forward", weights="int8")
     assert {"body.one.weight", "body.two.weight"} <= set(graph.rotated)
     for name, tensor in before.items():
         assert torch.equal(graph.weights[name], tensor) == (name not in graph.rotated)
@@ -79,7 +79,7 @@ def test_only_inputs_with_outliers_are_rotated() -> None:
 
 def test_a_tied_weight_gives_back_the_embedding() -> None:
     model, graph = _graph(_Amplify(), tied=True)
-    rotate_inputs(graph, measured="forward")
+    rotate_inputs(graph, measured="forward", weights="int8")
     assert len(graph.rotated) == 1
     # One rotation of what the embedding gives, one of what the head reads.
     assert operators(graph.programs["forward"])["zoexport.rotate_rows.default"] == 2
@@ -88,20 +88,20 @@ def test_a_tied_weight_gives_back_the_embedding() -> None:
 
 def test_a_weight_that_something_else_reads_is_left_alone() -> None:
     _, graph = _graph(_ReadTwice())
-    rotate_inputs(graph, measured="forward")
+    rotate_inputs(graph, measured="forward", weights="int8")
     assert "body.one.weight" not in graph.rotated and "body.two.weight" in graph.rotated
 
 
 def test_a_width_without_a_block_is_left_alone() -> None:
     _, graph = _graph(nn.Sequential(nn.Linear(WIDTH, 33), nn.Linear(33, WIDTH)))
-    rotate_inputs(graph, measured="forward")
+    rotate_inputs(graph, measured="forward", weights="int8")
     assert "body.1.weight" not in graph.rotated
 
 
 @pytest.mark.parametrize("weights", ["int4", "int8"])
 def test_quantized_numbers_are_those_of_the_reference(weights: str) -> None:
     model, graph = _graph(_Outliers(), tied=True)
-    rotate_inputs(graph, measured="forward")
+    rotate_inputs(graph, measured="forward", weights=weights)
     names = list(graph.rotated)
     quantize_weights(graph, weights=weights, activations="int8", group_size=32)
     settings = {"weights": weights, "activations": "int8", "group_size": 32}

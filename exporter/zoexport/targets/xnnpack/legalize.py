@@ -15,9 +15,8 @@ import torch
 import torchao.quantization.quant_primitives  # noqa: F401  (registers torchao's operators)
 from torch.fx import Graph, Node
 
-from zoexport.core import hadamard, int4
+from zoexport.core import hadamard
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.core.untouched import untouched_zeros
 from zoexport.ir.graphs import (
     add_input,
     arguments,
@@ -82,30 +81,19 @@ class Legalizer:
         return self.constants[name]
 
     def quantized_linear(self, node: Node) -> Node | None:
-        """linear over dequantize_int4/int8: torchao's pattern (int8 inputs) or our kernel (fp32 inputs)."""
+        """linear over dequantize_int4: our kernel; over dequantize_int8 of rounded rows: torchao's pattern."""
         x, weight, *rest = arguments(node)
-        if not is_call(weight, zo.dequantize_int4.default, zo.dequantize_int8.default):
+        bias = rest[0] if rest else None
+        if is_call(weight, zo.dequantize_int4.default):
+            return call(self.nodes, zo.linear_int4.default, x, *arguments(weight), bias)
+        if not is_call(x, zo.fake_quantize_int8_rows.default):
             return None
         codes, scales = arguments(weight)
-        four_bits = is_call(weight, zo.dequantize_int4.default)
-        bias = rest[0] if rest else None
-        if not is_call(x, zo.fake_quantize_int8_rows.default):
-            return (
-                call(self.nodes, zo.linear_int4.default, x, codes, scales, bias)
-                if four_bits
-                else None
-            )
         source = operand(x)
         out_features, in_features = shape_of(weight)
-        block = [1, in_features]
-        if four_bits:
-            codes, scales, block = self._unpacked(codes, scales)
         zero_points = self.constant(
-            f"zero_points.{out_features}x{in_features // block[1]}",
-            torch.zeros(out_features, in_features // block[1], dtype=torch.int8),
+            f"zero_points.{out_features}", torch.zeros(out_features, 1, dtype=torch.int8)
         )
-        if not four_bits:
-            scales = self._column(scales)
         row = [*[1] * (len(shape_of(source)) - 1), in_features]
         limits = (torch.int8, -128, 127)
         parameters = call(
@@ -127,16 +115,16 @@ class Legalizer:
         inputs = call(
             self.nodes, _torchao.dequantize_affine.default, quantized, row, scale, zero, *limits
         )
-        range_ = (-8, 7) if four_bits else (-127, 127)
         weights = call(
             self.nodes,
             _torchao.dequantize_affine.default,
             codes,
-            block,
-            scales,
+            [1, in_features],
+            self._column(scales),
             zero_points,
             torch.int8,
-            *range_,
+            -127,
+            127,
         )
         return call(self.nodes, aten.linear.default, inputs, weights, bias)
 
@@ -151,22 +139,6 @@ class Legalizer:
             if placeholder is node
         ]
         return names[0]
-
-    def _unpacked(self, codes: Node, scales: Node) -> tuple[Node, Node, list[int]]:
-        """int4 codes as one int8 each and scales in float32, as torchao's operators read them."""
-        name, scale_name = self._weight_name(codes), self._weight_name(scales)
-        packed, bf16 = self.graph.weights[name], self.graph.weights[scale_name]
-        unpacked = self.graph.weights.get(f"{name}.int8")
-        if unpacked is None:
-            # Beside the temporaries, which would leave holes between them.
-            unpacked = untouched_zeros((packed.shape[0], 2 * packed.shape[1]), torch.int8)
-            unpacked.copy_(int4.unpack_int4(packed))
-        group = unpacked.shape[1] // bf16.shape[1]
-        return (
-            self.constant(f"{name}.int8", unpacked),
-            self.constant(f"{scale_name}.fp32", bf16.float()),
-            [1, group],
-        )
 
     def _column(self, scales: Node) -> Node:
         name = self._weight_name(scales)

@@ -129,7 +129,7 @@ def _generating(graph: TrainingGraph) -> dict[str, tuple[Program, dict[str, torc
     made = graph.generating
     if made is None:
         return {}
-    # What the programs that train were given, such as unpacked codes, is not made again.
+    # What the programs that train were given, such as columns of scales, is not made again.
     for name, tensor in graph.weights.items():
         made.weights.setdefault(name, tensor)
     found = {}
@@ -148,14 +148,14 @@ def _generating(graph: TrainingGraph) -> dict[str, tuple[Program, dict[str, torc
 
 
 def has_distinct_weights(weights: Mapping[str, torch.Tensor]) -> bool:
-    """Whether no two quantized weights have the same codes and different scales.
+    """Whether no two weights that XNNPACK packs have the same codes and different scales.
 
     ExecuTorch's file of packed weights names an entry by the hash of its codes alone, so it would give both the scales
-    of the first.
+    of the first. int4 codes are not packed.
     """
     scales: dict[bytes, bytes] = {}
     for name, codes in weights.items():
-        if name.endswith(".codes"):
+        if name.endswith(".codes") and codes.dtype == torch.int8:
             own = _digest(weights[name.removesuffix("codes") + "scales"])
             if scales.setdefault(_digest(codes), own) != own:
                 return False

@@ -2,8 +2,7 @@
 
 Before, as ``passes.label_logprobs`` and ``passes.quantize_weights`` leave it (here int4 weights, int8 activations)::
 
-    x = zoexport.fake_quantize_int8_rows(hidden (C, M, K))
-    logits = cap * tanh(aten.linear(x, zoexport.dequantize_int4(codes, scales), bias) / cap)
+    logits = cap * tanh(zoexport.rounded_linear_int4(hidden (C, M, K), codes, scales, bias) / cap)
     logprobs, is_argmax = zoexport.label_logprobs(logits, label_tokens)
 
 After::
@@ -11,8 +10,8 @@ After::
     logprobs, is_argmax = zoexport.rounded_linear_label_logprobs_int4(
         hidden, codes, scales, bias, 1.0, cap, label_tokens)
 
-x is rounded in groups of 32 then, and not by row, which is finer. Left alone: a head that adapters are added to, one of
-int8 weights, and one of which something else than a factor or a soft cap makes the logits.
+Left alone: a head that adapters are added to, one of int8 weights, and one of which something else than a factor or a
+soft cap makes the logits.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def score_rows(program: Program) -> Program:
 def _head(logits: Node) -> tuple[Node, float, float] | None:
     """The linear layer, the factor of its results, and what tanh caps them at (0: nothing)."""
     node, after, before, capped = logits, 1.0, 1.0, False
-    while not is_call(node, aten.linear):
+    while not is_call(node, aten.linear, zo.rounded_linear_int4):
         if len(node.users) != 1:
             return None
         if is_call(node, aten.tanh) and not capped:
@@ -69,16 +68,14 @@ def _head(logits: Node) -> tuple[Node, float, float] | None:
 
 def _fused(program: Program, linear: Node, scale: float, cap: float, tokens: Node) -> Node | None:
     nodes = program.module.graph
+    if is_call(linear, zo.rounded_linear_int4):
+        rounded = zo.rounded_linear_label_logprobs_int4.default
+        return call(nodes, rounded, *arguments(linear), scale, cap, tokens)
     x, weight, *rest = arguments(linear)
     bias = rest[0] if rest else None
-    rounds = is_call(x, zo.fake_quantize_int8_rows)
     if is_call(weight, zo.dequantize_int4):
-        codes, scales = arguments(weight)
-        operator = (
-            zo.rounded_linear_label_logprobs_int4 if rounds else zo.linear_label_logprobs_int4
-        )
-        rows = operand(x) if rounds else x
-        return call(nodes, operator.default, rows, codes, scales, bias, scale, cap, tokens)
-    if is_call(weight, zo.dequantize_int8) or rounds:
+        packed = zo.linear_label_logprobs_int4.default
+        return call(nodes, packed, x, *arguments(weight), bias, scale, cap, tokens)
+    if is_call(weight, zo.dequantize_int8):
         return None
     return call(nodes, zo.linear_label_logprobs.default, x, weight, bias, scale, cap, tokens)

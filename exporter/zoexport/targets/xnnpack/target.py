@@ -77,13 +77,7 @@ class XnnpackTarget:
                 )
             )
         if config.staged and settings["activations"] == "int8":
-            problems.append(
-                Problem(
-                    "setting activations=int8",
-                    "programs of single layers compute in fp32 over the quantized weights",
-                    "Leave activations at fp32, or choose split=whole where the method has it.",
-                )
-            )
+            problems += _unrounded_layers(config)
         if settings["generate.activations"] == "int8" and (
             not config.staged or settings["weights"] != "int4"
         ):
@@ -155,6 +149,21 @@ class XnnpackTarget:
                 else split_footprint(program)
             )
         return found
+
+
+def _unrounded_layers(config: TrainingSettings) -> list[Problem]:
+    """Why programs of single layers have no products of inputs that are rounded to 8 bits."""
+    where, leave = "setting activations=int8", "Leave activations at fp32"
+    if config.first_order:
+        reason = "no gradient goes through inputs that are rounded"
+        return [Problem(where, reason, f"{leave}, or choose a method of zeroth order.")]
+    if config.compute == "bf16":
+        reason = "compute=bf16 rounds the same inputs"
+        return [Problem(f"{where}, compute=bf16", reason, "Choose one of the two.")]
+    if config.weights != "int4" or not _rounds_products(config):
+        reason = "programs of single layers round inputs of frozen int4 weights; there are none"
+        return [Problem(where, reason, f"{leave}, or choose weights=int4 and train adapters.")]
+    return []
 
 
 def _rounds_products(config: TrainingSettings) -> bool:
