@@ -47,7 +47,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup programs site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
-  wheel wheel-aarch64 sdist lock sbom report-activations report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
+  wheel wheel-aarch64 sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
 
 help: ## Show this list
@@ -105,6 +105,9 @@ bench-packing: setup ## Measure rows and time a token with and without packing a
 
 report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/integers.md (five minutes)
 	$(BIN)/python -m research.activations.measure docs/integers.md
+
+report-rounded-inputs: setup ## Measure what activations=int8 changes of losses and of their differences, renew docs/int4.md (ten minutes)
+	$(BIN)/python -m research.activations.dynamic docs/int4.md
 
 report-directions: setup ## Measure which share of gradients A's directions have and renew docs/directions.md (ten minutes)
 	$(BIN)/python -m research.directions.measure docs/directions.md

@@ -154,4 +154,6 @@ def test_distinct_weights() -> None:
 
     assert has_distinct_weights(weights((1, 1.0), (2, 1.0), (1, 1.0)))
     assert not has_distinct_weights(weights((1, 1.0), (2, 1.0), (1, 2.0)))
-    assert has_distinct_weights(weights((1, 1.0), (1, 2.0), dtype=torch.uint8))  # int4, which is not packed
+    assert has_distinct_weights(
+        weights((1, 1.0), (1, 2.0), dtype=torch.uint8)
+    )  # int4, which is not packed

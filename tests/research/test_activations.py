@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from research.activations import dynamic
 from research.activations import measure as activation_errors
 from research.activations.measure import MARK, WAYS, calibrated, errors, loss, main, ways
 from tests.support.programs import values
@@ -15,6 +16,7 @@ from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport import calibration, models
 from zoexport.core import activation_grids as grids
 from zoexport.data import corpus
+from zoexport.parity.quantized import quantize_model
 
 ROWS, HELD_OUT = fixed_tokens(3, 20).tolist(), fixed_tokens(4, 16).tolist()
 
@@ -79,3 +81,59 @@ def test_the_page_has_a_row_for_each_kind(
     page.write_text("no marks", "utf-8")
     assert main([str(page), "--model", str(folder)]) != 0
     assert "report-activations" in capsys.readouterr().err
+
+
+def test_rounded_inputs_are_those_of_parity(tmp_path: Path) -> None:
+    """Layers over INT4 weights that read rounded inputs compute what parity's reference computes."""
+    folder = save_tiny("llama", tmp_path / "model")
+    ours, theirs = (models.load(models.resolve(str(folder))) for _ in range(2))
+    batch = torch.tensor(HELD_OUT)
+    layers = {
+        name: layer
+        for name, layer in ours.model.named_modules()
+        if isinstance(layer, torch.nn.Linear)
+    }
+    way = dynamic.WAYS[2]
+    quantize_model(theirs.model, {"weights": "int4", "activations": "int8", "group_size": 32})
+    # Its embedding is quantized too.
+    ours.model.get_input_embeddings().weight.data = theirs.model.get_input_embeddings().weight.data
+    with dynamic.computing(layers, set(), way.round, {}):
+        found = dynamic.loss(ours.model, batch)
+    assert found == pytest.approx(dynamic.loss(theirs.model, batch), rel=1e-6)
+
+
+def test_adapters_are_read_beside(folder: Path) -> None:
+    loaded = models.load(models.resolve(str(folder)))
+    layers = {
+        name: layer
+        for name, layer in loaded.model.named_modules()
+        if isinstance(layer, torch.nn.Linear)
+    }
+    one, other = (dynamic.directions(layers, 0.5, seed) for seed in (1, 2))
+    assert {name.split(".")[-1] for name in one} == {"q_proj", "v_proj"}
+    assert all((b.abs() == 0.5).all() for _, b in one.values())
+    batch = torch.tensor(HELD_OUT)
+
+    def loss(adapters: dynamic.Adapters) -> float:
+        with dynamic.computing(layers, set(), lambda x: x, adapters):
+            return dynamic.loss(loaded.model, batch)
+
+    assert len({loss({}), loss(one), loss(other)}) == 3
+
+
+def test_the_page_of_rounded_inputs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = fixed_tokens(8, dynamic.SEQ_LEN).tolist()
+    monkeypatch.setattr(corpus, "rows", lambda words: SimpleNamespace(test=Path("held-out")))
+    monkeypatch.setattr(calibration, "calibration_rows", lambda loaded, seq_len, data=None: rows)
+    monkeypatch.setattr(dynamic, "DIRECTIONS", 2)
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- {dynamic.MARK} -->\n<!-- /{dynamic.MARK} -->\n", "utf-8")
+    assert dynamic.main([str(page), "--model", str(folder)]) == 0
+    table = [
+        line.split(" | ")[0]
+        for line in page.read_text("utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    assert table == ["| one scale for", "| ---", *(f"| {way.name}" for way in dynamic.WAYS)]

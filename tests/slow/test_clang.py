@@ -61,7 +61,9 @@ def failures(zig: Path, target: str, sources: list[Path], flags: list[str], outp
     output.mkdir(exist_ok=True)
 
     def compiled(source: Path) -> str:
-        own = [f"-mcpu=generic+v8_2a+{more}" for end, more in _OWN.items() if source.stem.endswith(end)]
+        own = [
+            f"-mcpu=generic+v8_2a+{more}" for end, more in _OWN.items() if source.stem.endswith(end)
+        ]
         line = [zig, "c++", "-target", target, *_FLAGS, *own, *flags]
         line += ["-c", source, "-o", output / f"{source.parent.name}_{source.stem}.o"]
         done = subprocess.run(

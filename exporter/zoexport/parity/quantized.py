@@ -22,9 +22,7 @@ from zoexport.ir.product_ops import as_bf16, rounded_rows
 from zoexport.models.targets import decoder_stack
 
 
-def quantize_model(
-    model: Any, settings: dict[str, Any], rotated: Collection[str] = ()
-) -> None:
+def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str] = ()) -> None:
     """Change ``model`` in place to compute as a bundle with these settings does.
 
     Args:
@@ -43,7 +41,7 @@ def quantize_model(
         weight.copy_(rounded(hadamard.rotate_rows(weight) if turns else weight, settings))
     if settings.get("compute") == "bf16":
         _multiply_bf16(model)
-    round_ = _leave
+    round_: Callable[[Tensor], Tensor] = _leave
     if settings["activations"] == "int8":
         round_ = rounded_rows if settings["weights"] == "int4" else round_rows
     for layer in (*_linears(model), table):

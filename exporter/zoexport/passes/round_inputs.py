@@ -1,4 +1,4 @@
-"""round_inputs: inputs of int4 layers rounded to 8 bits (``activations=int8`` by layers; ``generate.activations=int8``).
+"""round_inputs: inputs of int4 layers rounded to 8 bits (``activations=int8``, ``generate.activations=int8``).
 
 Before::
 

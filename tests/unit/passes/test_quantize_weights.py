@@ -61,6 +61,14 @@ def test_what_is_quantized() -> None:
     assert graph.packing == "int4-symmetric-g32/1"
 
 
+def test_rounded_inputs_have_products_of_their_own() -> None:
+    for weights, rounded, plain in (("int4", 2, 0), ("int8", 0, 2)):
+        _, graph = _quantized(weights, "int8")
+        counts = operators(graph.programs["forward"])
+        assert counts["zoexport.rounded_linear_int4.default"] == rounded  # linear and head
+        assert counts["zoexport.fake_quantize_int8_rows.default"] == plain
+
+
 def test_a_tied_weight_is_stored_once() -> None:
     _, graph = _quantized("int4", tied=True)
     codes = {name for name in graph.weights if name.endswith(".codes")}

@@ -42,7 +42,7 @@ class XnnpackTarget:
     generates_together: ClassVar[bool] = True
     generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
     lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
-        32_000_000, 33_000, {"int4": 6.1, "int8": 5.1, "fp32": 13.1}
+        32_000_000, 33_000, {"int4": 1.9, "int8": 5.1, "fp32": 13.1}
     )
 
     def check_available(self) -> list[Problem]:

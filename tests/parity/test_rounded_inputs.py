@@ -1,0 +1,65 @@
+"""``activations=int8`` over int4 weights: our own products, whole and by layers, on both sides of parity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import Compiler
+from tests.support.tiers import slow_after
+from zoexport.build import plan
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import ConfigError
+from zoexport.parity import parity
+
+pytestmark = pytest.mark.parity
+ROUNDED = {"activations": "int8", "weights": "int4"}
+OPERATOR = "zoexport::rounded_linear_int4.out"
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings"),
+    slow_after(
+        2,
+        [
+            ("llama_tied", "prge", {"split": "layers", "lora__targets": "all-linear"}),
+            ("gemma3", "senszoq", {}),
+            ("qwen2", "mezo", {"split": "layers", "difference": "forward", "seq_len": 45}),
+            ("gpt2", "spzo", {"perturbations": "2,2"}),
+            ("roberta", "fzoo", {"split": "layers", "loss": "choices"}),
+            ("phi3", "mezo", {"split": "layers", "group_size": 64}),
+            ("qwen2", "prge", {"lora__targets": "all-linear"}),
+            ("falcon", "mezo", {"batch": 1}),
+        ],
+    ),
+)
+def test_parity(compiler: Compiler, name: str, method: str, settings: dict[str, Any]) -> None:
+    bundle = compiler.bundle(name, method, **{**ROUNDED, **settings})
+    assert OPERATOR in manifests.read(bundle)["required_ops"]
+    report = parity(bundle, steps=4, progress=lambda *_: None)
+    assert report["passed"] is True, report
+
+
+def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:
+    """The check can fail: against a reference that does not round, losses are several times as far off."""
+    bundle = compiler.bundle("llama_tied", "prge", split="layers", **ROUNDED)
+    rounded = parity(bundle, steps=2, progress=lambda *_: None)
+    monkeypatch.setattr("zoexport.parity.quantized.rounded_rows", lambda x: x)
+    plain = parity(bundle, steps=2, progress=lambda *_: None)
+    key = "max_relative_loss_error"
+    assert plain[key] > 3 * rounded[key]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "said"),
+    [
+        ("mebp", {}, "no gradient goes through inputs that are rounded"),
+        ("prge", {"split": "layers", "compute": "bf16"}, "compute=bf16 rounds the same inputs"),
+        ("prge", {"split": "layers", "weights": "int8"}, "frozen int4 weights"),
+        ("mezo", {"train": "full"}, "frozen int4 weights"),
+    ],
+)
+def test_what_does_not_round_refuses_it(method: str, settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan(method, "host", {**ROUNDED, **settings})
