@@ -76,7 +76,7 @@ void run_query(const GridLinear& product, const ProductVariant& variant, uint32_
   };
   const PackedRows up = rows_of(0), down = rows_of(1);
   for_blocks(
-      shape.K, first, last, kernels.width, keep,
+      shape.K, block_depth(shape.K), first, last, kernels.width, keep,
       [&](size_t p, size_t depth) {
         up.pack(p, depth);
         down.pack(p, depth);

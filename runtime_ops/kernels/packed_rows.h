@@ -103,13 +103,12 @@ class PackedRows {
   const size_t columns_;
 };
 
-// Calls pack(p, depth) and multiply(p, depth, j, count) for all blocks of the depth and all panels of columns begin ..
-// end-1. Where rows are kept they are packed once, and each panel of C is finished before the next one, so that it is
+// Calls pack(p, depth) and multiply(p, depth, j, count) for all blocks of the depth, of so many numbers at most, and all
+// panels of columns begin .. end-1. Where rows are kept they are packed once, and each panel of C is finished before the next one, so that it is
 // written once.
 template <typename Pack, typename Multiply>
-void for_blocks(size_t whole_depth, size_t begin, size_t end, size_t width, bool keep, const Pack& pack,
+void for_blocks(size_t whole_depth, size_t block, size_t begin, size_t end, size_t width, bool keep, const Pack& pack,
                 const Multiply& multiply) {
-  const size_t block = block_depth(whole_depth);
   const auto for_depth = [&](const auto& body) {
     for (size_t p = 0; p < whole_depth; p += block) {
       body(p, std::min(block, whole_depth - p));

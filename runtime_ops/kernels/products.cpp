@@ -90,7 +90,7 @@ void run_block(const Product& product, const ProductKernels& kernels, size_t bat
   const PackedRows packed(kernels, {a, stride}, product.a_transposed, height, columns.end - columns.begin, keep,
                           scratch + kPanel, product.c + first, product.columns, product.bf16);
   for_blocks(
-      product.depth, columns.begin, columns.end, kernels.width, keep,
+      product.depth, block_depth(product.depth), columns.begin, columns.end, kernels.width, keep,
       [&](size_t p, size_t depth) { packed.pack(p, depth); },
       [&](size_t p, size_t depth, size_t j, size_t count) {
         const Part part{p, depth, j, count, divide_up(count, kernels.lanes) * kernels.lanes};
@@ -134,12 +134,12 @@ constexpr size_t kTiledPanel = kMaxDepth * kWidth * kMostParts / 2;  // floats, 
 
 size_t tiled_floats(const Product& product, size_t parts) {
   const size_t rows = std::min(kTiledRows, product.rows);
-  const size_t depth = is_kept(rows, product.depth, parts) ? product.depth : kMaxDepth;
+  const size_t depth = is_kept(rows, product.depth, parts) ? product.depth : kMaxDepth * kMostParts / parts;
   return kTiledPanel + floats_of(tiled_numbers(rows, depth, parts));
 }
 
-// Packs a panel of B; its parts, where A has several.
-size_t pack_panel(const Product& product, const TiledKernels& tiled, const Part& part, uint16_t* packed) {
+// Packs a panel of B as deep as kernels take it; its parts, where A has several.
+size_t pack_part(const Product& product, const TiledKernels& tiled, const Part& part, uint16_t* packed) {
   const bool transposed = product.b_transposed;
   if (const Int4Matrix* int4 = std::get_if<Int4Matrix>(&product.b)) {
     (transposed ? tiled.pack_int4_transposed : tiled.pack_int4)(*int4, part, packed);
@@ -153,7 +153,20 @@ size_t pack_panel(const Product& product, const TiledKernels& tiled, const Part&
   return 3;
 }
 
-// run_block by tiles. `scratch` holds a panel, then packed rows.
+// Packs a panel of B of any depth, one block below the other.
+size_t pack_panel(const Product& product, const TiledKernels& tiled, const Part& whole, uint16_t* packed) {
+  const size_t block = block_depth(product.depth);
+  size_t done = 0, parts = 0;
+  do {
+    const Part part{whole.first + done, std::min(block, whole.depth - done), whole.column, whole.count, whole.width};
+    parts = std::min(tiled.parts_of_a, pack_part(product, tiled, part, packed));
+    packed += part.depth * part.width * parts;
+    done += block;
+  } while (done < whole.depth);
+  return parts;
+}
+
+// run_block by tiles, with a panel of one part as deep as one of three has room for. `scratch` holds a panel, then packed rows.
 void run_tiled_block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns,
                      float* scratch) {
   const TiledKernels& tiled = *tiles_of(product, kernels);
@@ -170,7 +183,7 @@ void run_tiled_block(const Product& product, const ProductKernels& kernels, size
   auto* const packed = reinterpret_cast<uint16_t*>(scratch + kTiledPanel);
   const auto packed_at = [&](size_t p) { return packed + (keep ? tiled_numbers(height, p, parts) : 0); };
   for_blocks(
-      product.depth, columns.begin, columns.end, kernels.width, keep,
+      product.depth, block_depth(product.depth) * kMostParts / parts, columns.begin, columns.end, kernels.width, keep,
       [&](size_t p, size_t depth) {
         tiled.pack_rows(a + p, stride, height, depth, by_depth ? scales + p : nullptr, packed_at(p));
       },
@@ -180,7 +193,7 @@ void run_tiled_block(const Product& product, const ProductKernels& kernels, size
         block.a = packed_at(p);
         block.rows = height;
         block.b = panel;
-        block.parts = std::min(parts, pack_panel(product, tiled, part, panel));
+        block.parts = pack_panel(product, tiled, part, panel);
         block.steps = divide_up(depth, kTileDepth);
         block.scales = by_column ? scales + j : nullptr;
         block.c = product.c + first + j;

@@ -84,12 +84,14 @@ def test_defaults_are_the_documented_ones(method: str | None, defaults: dict[str
     assert as_dict(plan(method, "android-cpu", {}).config) == defaults
 
 
-def test_programs_of_layers_compute_in_fp32() -> None:
-    chosen = plan("prge", "android-cpu", {"split": "layers", "weights": "int8"}).config
-    assert chosen.activations == "fp32"
-    for method, settings in (("mebp", {}), ("prge", {"split": "layers"})):
-        with pytest.raises(ConfigError, match="compute in fp32"):
-            plan(method, "android-cpu", {"activations": "int8", **settings})
+def test_programs_of_layers_compute_in_fp32_where_nothing_is_said() -> None:
+    for settings in ({"weights": "int8"}, {"weights": "int4"}):
+        chosen = plan("prge", "android-cpu", {"split": "layers", **settings}).config
+        assert chosen.activations == "fp32"
+    chosen = plan("prge", "android-cpu", {"split": "layers", "activations": "int8"}).config
+    assert chosen.activations == "int8"
+    with pytest.raises(ConfigError, match="no gradient goes through inputs that are rounded"):
+        plan("mebp", "android-cpu", {"activations": "int8"})
 
 
 @pytest.mark.parametrize("method", ["mezo", "spzo"])

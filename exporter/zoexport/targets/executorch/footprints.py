@@ -72,7 +72,7 @@ def split_footprint(program: Program) -> Footprint:
         if is_call(node, aten.view, aten._unsafe_view) and node not in returned
     }
     return Footprint(
-        _planned(nodes, aliases, set()),
+        _planned(nodes, aliases, set()) + _rounded(nodes),
         # A thread keeps what its products took, and what attention did, beside each other.
         max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0)
         + sum(
@@ -96,7 +96,9 @@ def whole_footprint(program: Program) -> Footprint:
     between = {_owner(end, aliases) for node in nodes if is_own(node) for end in _ends(node)}
     planned = _planned(nodes, aliases, set(), between)
     delegated = _planned(nodes, aliases, in_place, set(nodes) - between)
-    delegated += _DELEGATED_CALL * sum(is_call(node, *_PRODUCTS) for node in nodes)
+    delegated += _rounded(nodes) + _DELEGATED_CALL * sum(
+        is_call(node, *_PRODUCTS) and not is_call(node, zo.rounded_linear_int4) for node in nodes
+    )
     labels = [node for node in nodes if is_call(node, *_LABELS)]
     delegated += sum(_of_labels(node) for node in labels)
     scratch = 4 * _LABEL_ROWS * _LABEL_COLUMNS if labels else 0
@@ -105,10 +107,20 @@ def whole_footprint(program: Program) -> Footprint:
 
 def _of_labels(node: Node) -> int:
     """Bytes that a linear layer takes whose logits are not kept: rounded rows, and a sum for each block of columns."""
-    (*outer, depth), columns = shape_of(operand(node)), shape_of(operand(node, 1))[0]
-    rows = math.prod(outer)
-    rounded = rows * depth * 5 // 4 if is_call(node, zo.rounded_linear_label_logprobs_int4) else 0
+    rows, columns = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node, 1))[0]
+    rounded = _rounded_rows(node) if is_call(node, zo.rounded_linear_label_logprobs_int4) else 0
     return rounded + rows * (8 + _LOGIT_SUM * -(-columns // _LABEL_COLUMNS))
+
+
+def _rounded(nodes: Iterable[Node]) -> int:
+    """Bytes of the rounded rows that the thread which calls the products keeps between them."""
+    products = (node for node in nodes if is_call(node, zo.rounded_linear_int4))
+    return max(map(_rounded_rows, products), default=0)
+
+
+def _rounded_rows(node: Node) -> int:
+    """Bytes of what a product reads, rounded: one for each number, a scale and an offset for 32."""
+    return math.prod(shape_of(operand(node))) * 5 // 4
 
 
 def _ends(node: Node) -> list[Node]:
