@@ -311,7 +311,7 @@ def test_a_compile_takes_more_for_what_there_is_more_of(tmp_path: Path) -> None:
     assert mlx["programs"] < few["programs"]
     whole = _compiling(folders["deep"], "mezo")
     assert whole["model"] == 4 * sum(p.numel() for p in _blank(folders["deep"]).parameters())
-    assert whole["packed weights"] > whole["model"]
+    assert 0 < whole["packed weights"] < whole["model"]
 
 
 def test_large_matrices_are_tried_and_read_in_pieces(tmp_path: Path) -> None:
