@@ -25,13 +25,12 @@ from zoexport import calibration, models
 from zoexport.bench.output import markdown_table
 from zoexport.core import hadamard, int4
 from zoexport.data import corpus
-from zoexport.ir.product_ops import rounded_rows
-from zoexport.parity.quantized import round_rows
-from zoexport.passes.rotate_inputs import MINIMUM_GAIN, rounding_error
+from zoexport.parity.quantized import rounding_over
+from zoexport.passes.rotate_inputs import MINIMUM_GAIN, rotation_gain
 
 MARK = "report-rounded-inputs"
 MODEL = "smollm2-135m"
-SEQ_LEN, ROWS, BATCHES, DIRECTIONS, RANK = 64, 4, 3, 7, 16
+SEQ_LEN, ROWS, DIRECTIONS, RANK = 64, 4, 7, 16
 EPS = (1e-2, 3e-3, 1e-3)
 
 Round = Callable[[Tensor], Tensor]
@@ -46,21 +45,20 @@ class Way:
     """One way to round.
 
     Attributes:
-        weights: those by which ``rotate_inputs`` knows the rounding.
+        weights: those over which ``activations=int8`` rounds so.
         rotates: whether inputs are rotated before, where that pays.
     """
 
     name: str
-    round: Round
     weights: str
     rotates: bool
 
 
 WAYS = (
-    Way("a row", round_rows, "int8", rotates=False),
-    Way("a row, rotated", round_rows, "int8", rotates=True),
-    Way("32 neighbours", rounded_rows, "int4", rotates=False),
-    Way("32 neighbours, rotated", rounded_rows, "int4", rotates=True),
+    Way("a row", "int8", rotates=False),
+    Way("a row, rotated", "int8", rotates=True),
+    Way("32 neighbours", "int4", rotates=False),
+    Way("32 neighbours, rotated", "int4", rotates=True),
 )
 
 
@@ -72,8 +70,7 @@ def rotated(
 
     def look(name: str, _: Tensor, x: Tensor) -> None:
         if hadamard.can_rotate(x.shape[-1]):
-            before, after = (rounding_error(one, weights) for one in (x, hadamard.rotate_rows(x)))
-            gains[name] = before / after
+            gains[name] = rotation_gain(x, weights)
 
     calibration.watch(loaded, modules, rows, look)
     return {name for name, gain in gains.items() if gain >= MINIMUM_GAIN}
@@ -146,7 +143,8 @@ def measured(
     def plain(x: Tensor) -> Tensor:
         return x
 
-    exact, rounded = losses(plain, {}), losses(way.round, {})
+    rounding = rounding_over(way.weights)
+    exact, rounded = losses(plain, {}), losses(rounding, {})
     row: list[Any] = [
         way.name,
         f"{len(turned)} of {len(layers)}",
@@ -157,7 +155,7 @@ def measured(
         moved = [directions(layers, eps, seed) for seed in range(1, DIRECTIONS + 1)]
         signal = [losses(plain, one) for one in moved]
         noise = [
-            [a - b for a, b in zip(losses(way.round, one), before, strict=True)]
+            [a - b for a, b in zip(losses(rounding, one), before, strict=True)]
             for one, before in zip(moved, signal, strict=True)
         ]
         shares = [
@@ -181,7 +179,7 @@ def measure(name: str, clock: Clock) -> str:
     layers = {path: loaded.model.get_submodule(path) for path in (*modules, "lm_head")}
     rows = calibration.calibration_rows(loaded, SEQ_LEN)
     held_out = calibration.calibration_rows(loaded, SEQ_LEN, corpus.rows(SEQ_LEN).test)
-    tokens = [row for row in held_out if len(row) == SEQ_LEN][: ROWS * BATCHES]
+    tokens = [row for row in held_out if len(row) == SEQ_LEN]
     batches = [torch.tensor(tokens[at : at + ROWS]) for at in range(0, len(tokens), ROWS)]
     table = []
     for way in WAYS:

@@ -103,9 +103,9 @@ class PackedRows {
   const size_t columns_;
 };
 
-// Calls pack(p, depth) and multiply(p, depth, j, count) for all blocks of the depth, of so many numbers at most, and all
-// panels of columns begin .. end-1. Where rows are kept they are packed once, and each panel of C is finished before the next one, so that it is
-// written once.
+// Calls pack(p, depth) and multiply(p, depth, j, count) for all blocks of the depth, of so many numbers at most, and
+// all panels of columns begin .. end-1. Where rows are kept they are packed once, and each panel of C is finished
+// before the next one, so that it is written once.
 template <typename Pack, typename Multiply>
 void for_blocks(size_t whole_depth, size_t block, size_t begin, size_t end, size_t width, bool keep, const Pack& pack,
                 const Multiply& multiply) {

@@ -166,7 +166,8 @@ size_t pack_panel(const Product& product, const TiledKernels& tiled, const Part&
   return parts;
 }
 
-// run_block by tiles, with a panel of one part as deep as one of three has room for. `scratch` holds a panel, then packed rows.
+// run_block by tiles, with a panel of one part as deep as one of three has room for. `scratch` holds a panel, then
+// packed rows.
 void run_tiled_block(const Product& product, const ProductKernels& kernels, size_t batch, Range rows, Range columns,
                      float* scratch) {
   const TiledKernels& tiled = *tiles_of(product, kernels);

@@ -16,7 +16,7 @@ from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport import calibration, models
 from zoexport.core import activation_grids as grids
 from zoexport.data import corpus
-from zoexport.parity.quantized import quantize_model
+from zoexport.parity.quantized import quantize_model, rounding_over
 
 ROWS, HELD_OUT = fixed_tokens(3, 20).tolist(), fixed_tokens(4, 16).tolist()
 
@@ -93,11 +93,10 @@ def test_rounded_inputs_are_those_of_parity(tmp_path: Path) -> None:
         for name, layer in ours.model.named_modules()
         if isinstance(layer, torch.nn.Linear)
     }
-    way = dynamic.WAYS[2]
     quantize_model(theirs.model, {"weights": "int4", "activations": "int8", "group_size": 32})
     # Its embedding is quantized too.
     ours.model.get_input_embeddings().weight.data = theirs.model.get_input_embeddings().weight.data
-    with dynamic.computing(layers, set(), way.round, {}):
+    with dynamic.computing(layers, set(), rounding_over("int4"), {}):
         found = dynamic.loss(ours.model, batch)
     assert found == pytest.approx(dynamic.loss(theirs.model, batch), rel=1e-6)
 

@@ -193,7 +193,8 @@ def product_of(operator: str, arguments: Sequence[Any]) -> Product | None:
         return None
     x, codes, scales = arguments[:3]
     # Two int4 weights share a byte.
-    outputs, inputs = codes[0], codes[1] * (2 if "_int4" in layer else 1)
-    group = inputs // scales[1] if "_int4" in layer else 0
+    int4 = "_int4" in layer
+    outputs, inputs = codes[0], codes[1] * (2 if int4 else 1)
+    group = inputs // scales[1] if int4 else 0
     depth, columns = (inputs, outputs) if name == layer else (outputs, inputs)
     return Product(name, 1, math.prod(x[:-1]), depth, columns, group)

@@ -41,9 +41,7 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
         weight.copy_(rounded(hadamard.rotate_rows(weight) if turns else weight, settings))
     if settings.get("compute") == "bf16":
         _multiply_bf16(model)
-    round_: Callable[[Tensor], Tensor] = _leave
-    if settings["activations"] == "int8":
-        round_ = rounded_rows if settings["weights"] == "int4" else round_rows
+    round_ = rounding_over(settings["weights"]) if settings["activations"] == "int8" else _leave
     for layer in (*_linears(model), table):
         _, turns = weights[layer.weight.data_ptr()]
         turn = hadamard.rotate_rows if turns else _leave
@@ -153,6 +151,11 @@ def rounded(weight: Tensor, settings: Mapping[str, Any]) -> Tensor:
         group = settings["group_size"]
         return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group), group)
     return int4.dequantize_int8(*int4.quantize_int8(weight.detach()))
+
+
+def rounding_over(weights: str) -> Callable[[Tensor], Tensor]:
+    """How ``activations=int8`` rounds inputs: 32 neighbours have one scale over int4 weights, a row over int8 ones."""
+    return rounded_rows if weights == "int4" else round_rows
 
 
 def round_rows(x: Tensor) -> Tensor:

@@ -70,6 +70,12 @@ def rounding_error(x: Tensor, weights: str) -> float:
     return float((error / power.clamp(min=torch.finfo(torch.float32).tiny)).mean().sqrt())
 
 
+def rotation_gain(x: Tensor, weights: str) -> float:
+    """How many times smaller :func:`rounding_error` is once the rows of ``x`` are rotated."""
+    before, after = (rounding_error(rows, weights) for rows in (x, hadamard.rotate_rows(x)))
+    return before / max(after, torch.finfo(torch.float32).tiny)
+
+
 def rounding_gains(graph: TrainingGraph, program: Program, weights: str) -> dict[str, float]:
     """How many times smaller rounding errors are on rotated inputs, for each weight of a linear layer."""
     sample = sample_inputs(graph, program)
@@ -107,10 +113,7 @@ class _Measurement(Interpreter):
         return super().run_node(n)
 
     def _look(self, name: str, x: Tensor) -> None:
-        before, after = (
-            rounding_error(rows, self.rounding) for rows in (x, hadamard.rotate_rows(x))
-        )
-        gain = before / max(after, torch.finfo(torch.float32).tiny)
+        gain = rotation_gain(x, self.rounding)
         self.gains[name] = min(gain, self.gains.get(name, gain))
 
 

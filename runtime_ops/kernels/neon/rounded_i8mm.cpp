@@ -16,7 +16,7 @@ constexpr size_t kLanes = Neon::kLanes;
 constexpr size_t kRows = 12;  // whose sums, those of a group, and what is multiplied are in registers
 constexpr size_t kPanelOfGroup = kWordsOfGroup * kLanes;
 
-// A group's codes as q; of each eight inputs two columns beside each other, so 32 bytes of four columns; then its scales.
+// A group's codes as q, of each eight inputs two columns beside each other (32 bytes of four columns), then its scales.
 void fill(const Int4Matrix& weight, size_t column, float* panel) {
   detail::fill_rounded<Neon>(weight, column, panel);
   const uint8x16_t eight = vdupq_n_u8(8);

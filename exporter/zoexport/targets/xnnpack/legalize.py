@@ -24,6 +24,7 @@ from zoexport.ir.graphs import (
     call,
     is_call,
     operand,
+    placeholders,
     remove_unused_weights,
     shape_of,
     zo,
@@ -128,20 +129,8 @@ class Legalizer:
         )
         return call(self.nodes, aten.linear.default, inputs, weights, bias)
 
-    def _weight_name(self, node: Node) -> str:
-        names = [
-            value.name
-            for value, placeholder in zip(
-                self.program.inputs,
-                (n for n in self.nodes.nodes if n.op == "placeholder"),
-                strict=True,
-            )
-            if placeholder is node
-        ]
-        return names[0]
-
     def _column(self, scales: Node) -> Node:
-        name = self._weight_name(scales)
+        (name,) = (name for name, node in placeholders(self.program).items() if node is scales)
         return self.constant(f"{name}.column", self.graph.weights[name].unsqueeze(1))
 
     def rotate_rows(self, node: Node) -> Node:
