@@ -1,0 +1,145 @@
+"""The comparisons that an accelerator makes: arms, each with rates of its own, over one set of examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from research.support.arms import Arm
+
+CHOSEN, RANDOM, SMALLEST = "corpus", "random", "smallest"
+"""Values of the setting ``mask``: masks of a prepared folder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Arms over one set of examples.
+
+    Attributes:
+        task: ``films``, sentences with two choices; ``text``, every next token of news reports.
+        common: settings of all arms.
+        steps: of a run; of arms with other operations a step as many as make the first arm's operations.
+        points: how often a run is evaluated. seeds: of noise and order.
+    """
+
+    task: str
+    common: Mapping[str, str]
+    arms: tuple[Arm, ...]
+    steps: int
+    points: int = 4
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+_FILMS = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
+_TEXT = {
+    "loss": "full",
+    "seq_len": "256",
+    "batch": "1",
+    "lora.targets": "all-linear",
+    "lora.rank": "16",
+    "weights": "int4",
+}
+_LAYERS = {"split": "layers"}
+
+
+def _adapters(label: str, rates: tuple[float, ...], **settings: str) -> Arm:
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    method = named.pop("method", "prge")
+    return Arm(label, method, {"weights": "int4", "eps": "1e-3", **named}, rates)
+
+
+def _steps(
+    rates: tuple[float, ...], signs: tuple[float, ...], adam: tuple[float, ...]
+) -> tuple[Arm, ...]:
+    """Estimators and updates over the same adapters."""
+    fzoo = {"method": "fzoo", "queries": "7"}
+    muon = tuple(30 * rate for rate in rates)
+    return (
+        _adapters("P-RGE", rates, queries="4"),
+        _adapters("FZOO", signs, **fzoo),
+        _adapters("P-RGE, momentum", rates, queries="4", optimizer="momentum", **_LAYERS),
+        _adapters("P-RGE, Adam", adam, queries="4", optimizer="adam", **_LAYERS),
+        _adapters("P-RGE, Muon", muon, queries="4", optimizer="muon", **_LAYERS),
+        _adapters("P-RGE, A of activations", rates, queries="4", lora__init="activations"),
+        _adapters("FZOO, A of activations", signs, lora__init="activations", **fzoo),
+        _adapters("MeZO, q = 1", rates, method="mezo", queries="1"),
+    )
+
+
+_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
+
+
+def _queries(count: int, rates: tuple[float, ...]) -> Arm:
+    """So many of as few rows as make 16 with them."""
+    settings = {"queries": str(count), "batch": str(16 // count)}
+    return _adapters(f"q = {count}, B = {16 // count}", rates, **settings)
+
+
+def _estimators(bits: str, rates: tuple[float, ...], eps: str) -> tuple[Arm, ...]:
+    """Both of QuZO's, on integers of so many bits."""
+    common = {"weight_bits": bits, "eps": eps}
+    return tuple(
+        Arm(f"{estimator.upper()}, INT{bits}", "quzo", {**common, "estimator": estimator}, rates)
+        for estimator in ("q-rge2", "q-rge1")
+    )
+
+
+_MEZO_FULL = {"train": "full", "eps": "1e-3"}
+COMPARISONS = {
+    "steps-text": Comparison(
+        "text",
+        _TEXT,
+        (
+            *_steps(
+                (5e-4, 1e-3, 2e-3, 5e-3, 1e-2),
+                (1e-3, 2e-3, 5e-3, 1e-2, 2e-2),
+                (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+            ),
+            Arm("MeBP", "mebp", {"lr_schedule": "constant"}, (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)),
+        ),
+        steps=240,
+        points=8,
+    ),
+    "senszoq": Comparison(
+        "films",
+        _FILMS,
+        (
+            Arm(
+                "SensZOQ",
+                "senszoq",
+                {"weights": "int4", "eps": "1e-3", "mask": CHOSEN},
+                (5e-5, 1e-4, 2e-4, 4e-4, 8e-4),
+            ),
+            Arm(
+                "random weights",
+                "senszoq",
+                {"weights": "int4", "eps": "1e-3", "mask": RANDOM},
+                (2e-2, 5e-2, 1e-1, 2e-1, 4e-1),
+            ),
+            _adapters("LoRA, query and value", _RATES),
+            # The paper's baseline: all linear layers, r = 8, alpha = 16.
+            _adapters(
+                "LoRA, all linear layers",
+                (5e-4, 1e-3, 2e-3, 5e-3, 1e-2),
+                lora__targets="all-linear",
+                lora__rank="8",
+            ),
+            Arm("all weights", "mezo", _MEZO_FULL, (1e-6, 3e-6, 1e-5, 3e-5)),
+        ),
+        steps=400,
+    ),
+    "steps-films": Comparison("films", _FILMS, _steps(_RATES, _RATES, (3e-4, 1e-3, 2e-3, 5e-3, 1e-2)), steps=200),
+    "queries": Comparison(
+        "films",
+        _FILMS,
+        (
+            _queries(1, (2e-4, 5e-4, 1e-3, 2e-3, 5e-3)),
+            _queries(4, _RATES),
+            _queries(16, (5e-3, 1e-2, 2e-2, 4e-2, 8e-2)),
+        ),
+        steps=400,
+    ),
+    # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
+    "quzo-int8": Comparison("films", _FILMS, _estimators("8", (1, 3, 10), "1"), steps=100, points=2),
+    "quzo-int4": Comparison("films", _FILMS, _estimators("4", (1e-3, 3e-3, 1e-2), "0.5"), steps=100, points=2),
+}

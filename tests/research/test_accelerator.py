@@ -1,0 +1,235 @@
+"""Runs side by side on an accelerator take the steps of the methods' references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from research.accelerator.llama import Llama
+from research.accelerator.noise import Noise
+from research.accelerator.runs import FirstOrder, Lane, Rounded, Runs, ZerothOrder
+from research.accelerator.tasks import Choices, Part, Task, Text
+from research.accelerator.trained import Adapters, Chosen, Everything, Integers
+from zoexport.core import int4, rng
+from zoexport.core.config import parse
+from zoexport.data import Candidate, Example
+from zoexport.methods import methods
+from zoexport.methods.zeroth_order import ZerothOrderReference
+
+VOCABULARY, WIDTH, RANK, BATCH = 101, 96, 3, 2
+CHOICES = (7, 90)
+CPU = torch.device("cpu")
+LANES = [Lane(0.02, 5), Lane(0.3, 5), Lane(0.02, (1 << 40) + 9)]
+TARGETS = [f"model.layers.{layer}.{name}" for layer in (0, 1) for name in ("self_attn.v_proj", "mlp.up_proj")]
+
+
+def tiny() -> LlamaForCausalLM:
+    """Odd sizes, of heads too; weights that are far from zero."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        head_dim=20,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape)
+    return model
+
+
+def part(count: int) -> Part:
+    """Prompts of different lengths."""
+    torch.manual_seed(8)
+    lengths = torch.randint(2, 11, (count,))
+    tokens = torch.randint(VOCABULARY, (count, 10)) * (torch.arange(10) < lengths[:, None])
+    return Part(tokens, lengths, torch.randint(2, (count,)))
+
+
+def examples(data: Part, numbers: Sequence[int]) -> list[Example]:
+    """Rows of a part as references take them."""
+    found = []
+    for number in numbers:
+        tokens = data.tokens[number][: data.lengths[number]].tolist()
+        labels = [-100] * (len(tokens) - 1)
+        candidates = [Candidate(tokens, [*labels, choice]) for choice in CHOICES]
+        found.append(Example(candidates, int(data.right[number])))
+    return found
+
+
+def config_of(method: str, **settings: str) -> Any:
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    common = {"loss": "choices", "seq_len": "16", "batch": str(BATCH)}
+    return parse(methods.get(method).config, {**common, **named})
+
+
+def first_matrices(model: LlamaForCausalLM) -> dict[str, Tensor]:
+    torch.manual_seed(4)
+    return {name: torch.randn(model.get_submodule(name).in_features, RANK) for name in TARGETS}
+
+
+def slots_of(first: dict[str, Tensor], model: LlamaForCausalLM) -> dict[str, Tensor]:
+    slots = {}
+    for name, a in first.items():
+        slots[f"lora_A.{name}"] = a
+        slots[f"lora_B.{name}"] = torch.zeros(RANK, model.get_submodule(name).out_features)
+    return slots
+
+
+def follow(runs: Runs, reference: Any, lane: int, data: Part, steps: int = 4) -> None:
+    """A run's losses beside those of the reference."""
+    seed, rate = LANES[lane].seed, LANES[lane].rate
+    order = [*rng.permutation(seed, 0, len(data.tokens)), *rng.permutation(seed, 1, len(data.tokens))]
+    for step in range(steps):
+        numbers = order[step * BATCH : (step + 1) * BATCH]
+        theirs = reference.step(examples(data, numbers), rate)["losses"]
+        ours = runs.step()[lane].tolist()
+        assert ours == pytest.approx(theirs, rel=2e-5, abs=5e-6)
+
+
+ZEROTH = [
+    ("prge", {}),
+    ("fzoo", {}),
+    ("prge", {"split": "layers", "optimizer": "momentum", "horizon": "2"}),
+    ("prge", {"split": "layers", "optimizer": "adam", "horizon": "3"}),
+    ("prge", {"split": "layers", "optimizer": "muon"}),
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), ZEROTH)
+@pytest.mark.parametrize("lane", [1, 2])
+def test_adapters_are_trained_as_by_the_reference(
+    method: str, settings: dict[str, str], lane: int
+) -> None:
+    model, data = tiny(), part(5)
+    chosen = {"queries": "3", "eps": "1e-2", "lora.rank": str(RANK), **settings}
+    config = config_of(method, seed=str(LANES[lane].seed), **chosen)
+    first = first_matrices(model)
+    runs = ZerothOrder(
+        Llama.of(model, CPU),
+        Choices({"train": data}, CPU, CHOICES),
+        LANES,
+        config,
+        Adapters(Llama.of(model, CPU), first, config.lora_alpha / RANK),
+        one_sided=method == "fzoo",
+    )
+    reference = methods.get(method).reference(model, config, slots_of(first, model))
+    follow(runs, reference, lane, data)
+
+
+def test_chosen_weights_are_trained_as_by_the_reference() -> None:
+    model, data = tiny(), part(5)
+    config = config_of("senszoq", queries="3", eps="1e-2", seed=str(LANES[2].seed))
+    places, values = {}, []
+    for name in ("model.layers.0.mlp.down_proj.weight", "model.layers.1.self_attn.q_proj.weight"):
+        weight = model.get_parameter(name).data.view(-1)
+        places[name] = torch.randperm(len(weight))[:31].sort().values
+        values.append(weight[places[name]].half())
+        weight[places[name]] = 0
+    llama = Llama.of(model, CPU)
+    trained = Chosen(llama, places, torch.cat(values).float())
+    task = Choices({"train": data}, CPU, CHOICES)
+    runs = ZerothOrder(llama, task, LANES, config, trained)
+    slots = {"sparse.values": torch.cat(values)} | {f"places.{n}": p for n, p in places.items()}
+    follow(runs, methods.get("senszoq").reference(model, config, slots), 2, data)
+
+
+def test_all_weights_are_trained_as_by_the_reference_with_the_same_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, data = tiny(), part(5)
+    config = config_of("mezo", train="full", queries="2", eps="1e-3", seed=str(LANES[1].seed))
+    slots = {name: value.data.clone() for name, value in model.named_parameters()}
+    sizes = [value.numel() for value in slots.values()]
+
+    class Specified(Everything):
+        def noise(self, seeds: Sequence[int], queries: int, *, signs: bool) -> Noise:
+            return Noise([*enumerate(sizes)], seeds, queries, CPU)
+
+    llama = Llama.of(model, CPU)
+    lanes = [Lane(lane.rate / 100, lane.seed) for lane in LANES]
+    monkeypatch.setitem(globals(), "LANES", lanes)
+    task = Choices({"train": data}, CPU, CHOICES)
+    runs = ZerothOrder(llama, task, lanes, config, Specified(llama))
+    follow(runs, methods.get("mezo").reference(model, config, slots), 1, data)
+
+
+def test_first_order_runs_take_the_references_steps() -> None:
+    model, data = tiny(), part(5)
+    config = config_of("mebp", lora__rank=str(RANK), seed=str(LANES[1].seed), clip="0.05")
+    first, llama = first_matrices(model), Llama.of(model, CPU)
+    trained = Adapters(llama, first, config.lora_alpha / RANK)
+    task = Choices({"train": data}, CPU, CHOICES)
+    runs = FirstOrder(llama, task, LANES, config, trained)
+    follow(runs, methods.get("mebp").reference(model, config, slots_of(first, model)), 1, data)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_integers_move_by_whole_steps_and_without_bias(bits: int) -> None:
+    model, data = tiny(), part(5)
+    config = config_of("quzo", weight_bits=str(bits), queries="3", eps="0.7")
+    llama = Llama.of(model, CPU)
+    names = [f"{name}.weight" for name in TARGETS]
+    trained = Integers(llama, names, bits)
+    rounded = {name: trained.weights(trained.initial[None])._own[name][0] for name in names}
+    for name in names:
+        weight = llama.parameters[name]
+        codes = (int4.quantize_int4 if bits == 4 else int4.quantize_int8)(weight)
+        back = (int4.dequantize_int4 if bits == 4 else int4.dequantize_int8)(*codes)
+        torch.testing.assert_close(rounded[name], back)
+    task = Choices({"train": data}, CPU, CHOICES)
+    runs = Rounded(llama, task, [Lane(0.0, 1), Lane(20.0, 1)], config, trained)
+    z = runs._directions()
+    assert set(z.unique().tolist()) <= {-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0}
+    assert runs._second is not None
+    # Both are roundings of the same normal numbers: their product's mean is eps^2, that of a square is more.
+    assert float((z * runs._second).mean()) == pytest.approx(0.49, rel=0.03)
+    assert float(z.square().mean()) > 0.6
+    gradients = torch.tensor([[1.0, -2.0, 0.5]] * 2) / 20
+    runs.update(gradients, z)
+    assert torch.equal(runs.values[0], trained.initial)
+    apart = runs.values[1] - trained.initial
+    wanted = -(gradients[0][:, None] * runs._second[0]).sum(0) * 20 / 3
+    inside = (trained.initial.abs() < 4) & (wanted.abs() < 3)
+    assert torch.equal(apart, apart.round())
+    slope = float((apart * wanted)[inside].sum() / wanted[inside].square().sum())
+    assert slope == pytest.approx(1, abs=0.02)
+
+
+def test_text_is_predicted_as_by_transformers() -> None:
+    model = tiny()
+    torch.manual_seed(2)
+    tokens = torch.randint(VOCABULARY, (3, 12))
+    rows = Part(tokens, torch.full((3,), 12), torch.zeros(3, dtype=torch.int64))
+    llama = Llama.of(model, CPU)
+    runs = ZerothOrder(
+        llama, Text({"train": rows, "test": rows}, CPU), LANES, config_of("mezo"), Everything(llama)
+    )
+    losses, rights = runs.evaluated("test")
+    logits = model(tokens).logits[:, :-1]
+    wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    assert losses == pytest.approx([float(wanted)] * 3, rel=1e-5)
+    assert rights == pytest.approx([float((logits.argmax(-1) == tokens[:, 1:]).float().mean())] * 3)
+
+
+def test_noise_is_the_specification(  # of slots whose last block is not full, too
+) -> None:
+    seeds, slots = [3, (1 << 35) + 1], [(0, 6), (4, 9), (1 << 30, 4)]
+    for signs, specified in ((False, rng.normals), (True, rng.signs)):
+        drawn = Noise(slots, seeds, 2, CPU, signs=signs)(11)
+        for number, seed in enumerate(seeds):
+            for query in range(2):
+                wanted = [specified(seed, tensor, query, 11, count) for tensor, count in slots]
+                np.testing.assert_allclose(
+                    drawn[number, query].numpy(), np.concatenate(wanted), rtol=2e-6, atol=2e-6
+                )
