@@ -94,13 +94,15 @@ class Llama:
         return x.view(groups, rows, length, -1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        if weight.dim() == 1:
+            return functional.rms_norm(x, x.shape[-1:], weight, self.epsilon)
         return functional.rms_norm(x, x.shape[-1:], None, self.epsilon) * weight
 
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotary embedding of (rows, heads, length, size)."""
     first, second = x.chunk(2, -1)
-    return x * cosine + torch.cat([-second, first], -1) * sine
+    return torch.addcmul(x * cosine, torch.cat([-second, first], -1), sine)
 
 
 class Weights(abc.ABC):
@@ -128,6 +130,7 @@ class Shared(Weights):
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
+        self._last: tuple[Tensor, Pieces] | None = None
 
     def embedded(self, tokens: Tensor) -> Tensor:
         return self._parameters[EMBEDDING][tokens]
@@ -136,11 +139,14 @@ class Shared(Weights):
         return self._parameters[name]
 
     def product(self, name: str, x: Tensor) -> Tensor:
-        return product(x, self._parameters[name])
+        # Query, key and value read the same, and so do gate and up.
+        if self._last is None or self._last[0] is not x:
+            self._last = x, pieces(x.detach())
+        return _Product.apply(x, self._parameters[name], self._last[1])
 
     def logits(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
         weight = self._parameters.get(HEAD, self._parameters[EMBEDDING])
-        return product(x, weight if tokens is None else weight[tokens])
+        return _Product.apply(x, weight if tokens is None else weight[tokens], pieces(x.detach()))
 
 
 class Own(Weights):
@@ -171,41 +177,47 @@ class Own(Weights):
         return x @ (own if tokens is None else own[:, tokens]).mT
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T with float32's error, differentiable by x alone.
-
-    Args:
-        x: (..., inputs). weight: (outputs, inputs).
-    """
-    return _Product.apply(x, weight)
+Pieces = tuple[Tensor, ...]
+"""Tensors (n, inputs) that make up one, of which TF32 multiplies each with little error or none."""
 
 
-class _Product(torch.autograd.Function):
-    """On CUDA two products of TF32: of the first 11 bits of x, and of what they leave.
+def pieces(x: Tensor) -> Pieces:
+    """On CUDA the first 11 bits of x, and what they leave; elsewhere x.
 
     TF32 has 11 significant bits, as many as a weight of int4 times a bfloat16 scale, or a bfloat16 weight, has at most:
     those are multiplied as they are.
     """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(weight)
-        return _multiplied(x, weight.T)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (weight,) = ctx.saved_tensors
-        return _multiplied(gradients[0], weight), None
-
-
-def _multiplied(x: Tensor, matrix: Tensor) -> Tensor:
-    if not x.is_cuda:
-        return x @ matrix
     flat = x.reshape(-1, x.shape[-1])
+    if not flat.is_cuda:
+        return (flat,)
     first = (flat.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return flat - first, first
+
+
+class _Product(torch.autograd.Function):
+    """x W^T with float32's error, differentiable by x alone.
+
+    Takes x (..., inputs), the weight (outputs, inputs), and the pieces of x.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, of: Pieces) -> Tensor:
+        ctx.save_for_backward(weight)
+        return _multiplied(of, weight.T).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        (gradient,) = gradients
+        found = _multiplied(pieces(gradient), weight)
+        return found.view(*gradient.shape[:-1], -1), None, None
+
+
+def _multiplied(of: Pieces, matrix: Tensor) -> Tensor:
+    if len(of) == 1:
+        return of[0] @ matrix
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        both = torch.cat([first, flat - first]) @ matrix
+        return (of[0] @ matrix).addmm_(of[1], matrix)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = False
-    return (both[: len(flat)] + both[len(flat) :]).view(*x.shape[:-1], -1)

@@ -223,15 +223,13 @@ def _trained(
         if step not in points:
             continue
         losses, rights = runs.evaluated("validation")
-        tests = zip(*runs.evaluated("test"), strict=True)
-        for run, loss_of, right_of, test in zip(found, losses, rights, tests, strict=True):
+        for run, loss_of, right_of in zip(found, losses, rights, strict=True):
             finite = math.isfinite(loss_of)
-            point = {"steps": step, "loss": loss_of, "accuracy": right_of, "test": test[0]}
-            run["points"].append(
-                point if finite else {"steps": step, "loss": None, "accuracy": None, "test": None}
-            )
-            if step == steps and finite:
-                run["test"] = {"loss": test[0], "accuracy": test[1]}
+            values = (loss_of, right_of) if finite else (None, None)
+            run["points"].append({"steps": step, "loss": values[0], "accuracy": values[1]})
+    for run, loss_of, right_of in zip(found, *runs.evaluated("test"), strict=True):
+        if run["points"][-1]["loss"] is not None:
+            run["test"] = {"loss": loss_of, "accuracy": right_of}
     return untrained, found
 
 

@@ -128,13 +128,16 @@ class ZerothOrder(Runs):
             moves = [(query, side * eps) for query in queries for side in (1, -1)]
         if not self._trained.together:
             for query, scale in moves:
-                moved = self._trained.moved(self.values, z[self._own, query], scale)
-                yield 1, self._trained.weights(moved)
+                yield 1, self._moved(z, query, scale)
             return
         order = torch.tensor([query for query, _ in moves], device=z.device)
         scales = torch.tensor([scale for _, scale in moves], device=z.device)
         moved = self.values[:, None] + scales[:, None] * z[self._own][:, order]
         yield len(moves), self._trained.weights(moved.flatten(0, 1))
+
+    def _moved(self, z: Tensor, query: int, scale: float) -> Weights:
+        directions = [z[own, query] for own in self._own.tolist()]
+        return self._trained.weights(self._trained.moved(self.values, directions, scale))
 
     def _average(self, optimizer: str) -> Tensor:
         mean = _average(self._past, self._config.beta1)
@@ -220,8 +223,7 @@ class Rounded(ZerothOrder):
     def _copies(self, z: Tensor) -> Iterator[tuple[int, Weights]]:
         for query in range(self._config.queries):
             for side in (1.0, -1.0):
-                moved = self._trained.moved(self.values, z[self._own, query], side)
-                yield 1, self._trained.weights(moved)
+                yield 1, self._moved(z, query, side)
 
 
 def _rounded(value: Tensor, source: torch.Generator) -> Tensor:

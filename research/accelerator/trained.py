@@ -34,9 +34,12 @@ class Trained(abc.ABC):
     def noise(self, seeds: Sequence[int], queries: int, *, signs: bool) -> Draw:
         """Directions along which values are moved."""
 
-    def moved(self, values: Tensor, direction: Tensor, scale: float) -> Tensor:
-        """Values (runs, n) moved along a direction (runs, n)."""
-        return values + scale * direction
+    def moved(self, values: Tensor, directions: Sequence[Tensor], scale: float) -> Tensor:
+        """Values (runs, n), each moved along a direction (n)."""
+        found = torch.empty_like(values)
+        for out, value, direction in zip(found, values, directions, strict=True):
+            torch.add(value, direction, alpha=scale, out=out)
+        return found
 
     def settled(self, values: Tensor) -> Tensor:
         """Values after an update, as they are stored."""
@@ -120,7 +123,7 @@ class _Adapted(Shared):
         y = super().product(name, x)
         if name not in self._second:
             return y
-        return torch.baddbmm(y, x @ self._first[name], self._second[name], alpha=self._scale)
+        return y.baddbmm_(x @ self._first[name], self._second[name], alpha=self._scale)
 
 
 class Chosen(Trained):
@@ -168,12 +171,7 @@ class _Sparse(Shared):
         if name not in self._places or not len(self._places[name][0]):
             return y
         rows, columns = self._places[name]
-        groups, count, _ = x.shape
-        # Turned, as whole rows are added then, and not single elements.
-        read = x.reshape(groups * count, -1).T[columns].view(-1, groups, count)
-        moves = (read * self._values[name].T[:, :, None]).view(len(rows), -1)
-        added = torch.zeros(y.shape[-1], groups * count, device=y.device)
-        return y + added.index_add_(0, rows, moves).T.view_as(y)
+        return y.index_add_(2, rows, x[..., columns] * self._values[name][:, None])
 
 
 class Everything(Trained):
@@ -234,5 +232,5 @@ class Integers(Trained):
             raise ValueError("expected a method with normal directions")
         return Torch(seeds, (queries, len(self.initial)), self.initial.device)
 
-    def moved(self, values: Tensor, direction: Tensor, scale: float) -> Tensor:
-        return (values + scale * direction).clamp_(*self.limits)
+    def moved(self, values: Tensor, directions: Sequence[Tensor], scale: float) -> Tensor:
+        return super().moved(values, directions, scale).clamp_(*self.limits)
