@@ -39,13 +39,14 @@ _TEXT = {
     "lora.rank": "16",
     "weights": "int4",
 }
-_LAYERS = {"split": "layers"}
 
 
 def _adapters(label: str, rates: tuple[float, ...], **settings: str) -> Arm:
     named = {key.replace("__", "."): value for key, value in settings.items()}
     method = named.pop("method", "prge")
-    return Arm(label, method, {"weights": "int4", "eps": "1e-3", **named}, rates)
+    # By layers, as the head then computes labels alone, whatever is trained.
+    common = {"weights": "int4", "eps": "1e-3", "split": "layers"}
+    return Arm(label, method, {**common, **named}, rates)
 
 
 def _steps(
@@ -59,9 +60,9 @@ def _steps(
         _adapters("FZOO", signs, **fzoo),
         _adapters("P-RGE, A of activations", rates, queries="4", lora__init="activations"),
         _adapters("FZOO, A of activations", signs, lora__init="activations", **fzoo),
-        _adapters("P-RGE, Adam", adam, queries="4", optimizer="adam", **_LAYERS),
-        _adapters("P-RGE, momentum", rates, queries="4", optimizer="momentum", **_LAYERS),
-        _adapters("P-RGE, Muon", muon, queries="4", optimizer="muon", **_LAYERS),
+        _adapters("P-RGE, Adam", adam, queries="4", optimizer="adam"),
+        _adapters("P-RGE, momentum", rates, queries="4", optimizer="momentum"),
+        _adapters("P-RGE, Muon", muon, queries="4", optimizer="muon"),
         _adapters("MeZO, q = 1", rates, method="mezo", queries="1"),
     )
 

@@ -142,11 +142,11 @@ class Shared(Weights):
         # Query, key and value read the same, and so do gate and up.
         if self._last is None or self._last[0] is not x:
             self._last = x, pieces(x.detach())
-        return _Product.apply(x, self._parameters[name], self._last[1])
+        return _product(x, self._parameters[name], self._last[1])
 
     def logits(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
         weight = self._parameters.get(HEAD, self._parameters[EMBEDDING])
-        return _Product.apply(x, weight if tokens is None else weight[tokens], pieces(x.detach()))
+        return _product(x, weight if tokens is None else weight[tokens], pieces(x.detach()))
 
 
 class Own(Weights):
@@ -194,23 +194,28 @@ def pieces(x: Tensor) -> Pieces:
     return flat - first, first
 
 
-class _Product(torch.autograd.Function):
+def _product(x: Tensor, weight: Tensor, of: Pieces) -> Tensor:
     """x W^T with float32's error, differentiable by x alone.
 
-    Takes x (..., inputs), the weight (outputs, inputs), and the pieces of x.
+    Args:
+        x: (..., inputs). weight: (outputs, inputs). of: the pieces of x.
     """
+    return _Product.apply(x, weight, of).view(*x.shape[:-1], -1)
+
+
+class _Product(torch.autograd.Function):
+    """:func:`_product`, as (n, outputs)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, of: Pieces) -> Tensor:
         ctx.save_for_backward(weight)
-        return _multiplied(of, weight.T).view(*x.shape[:-1], -1)
+        ctx.shape = x.shape
+        return _multiplied(of, weight.T)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
-        (gradient,) = gradients
-        found = _multiplied(pieces(gradient), weight)
-        return found.view(*gradient.shape[:-1], -1), None, None
+        return _multiplied(pieces(gradients[0]), weight).view(ctx.shape), None, None
 
 
 def _multiplied(of: Pieces, matrix: Tensor) -> Tensor:
