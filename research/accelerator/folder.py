@@ -19,6 +19,10 @@ from zoexport.methods import methods
 
 MODEL = "model"
 FACTS = "facts.json"
+VALIDATED = {"films": 200, "text": 32}
+"""Examples of each task that choose rates: the last ones of the training file."""
+TESTED = {"films": 500, "text": 34}
+"""Examples of each task that results are of: the first ones of the test file."""
 
 
 def write_parts(folder: Path, task: str, parts: Mapping[str, Part]) -> None:

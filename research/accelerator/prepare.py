@@ -27,8 +27,6 @@ from zoexport.plan import plan_training
 from zoexport.sensitivity import make_mask
 
 MODEL = "smollm2-135m"
-_VALIDATED = {"films": 200, "text": 32}
-_TESTED = {"films": 500, "text": 34}
 _MASKS = {arms.CHOSEN: "sensitive", arms.RANDOM: "random"}
 
 
@@ -108,11 +106,11 @@ def _examples(output: Path, loaded: Any, progress: Progress) -> list[int]:
                 for choice in _choices(example) if task == "films" else []:
                     if choice not in choices:
                         choices.append(choice)
-        validated = _VALIDATED[task]
+        validated = folder.VALIDATED[task]
         parts = {
             "train": rows["train"][:-validated],
             "validation": rows["train"][-validated:],
-            "test": rows["test"][: _TESTED[task]],
+            "test": rows["test"][: folder.TESTED[task]],
         }
         folder.write_parts(
             output, task, {name: _part(part, choices, length) for name, part in parts.items()}

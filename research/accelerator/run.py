@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import json
 import math
 import sys
@@ -263,7 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             last = found[-1]
             known[last["key"]] = last
             sys.stderr.write(f"{minutes():5.1f} min  {name}: {last['label']}, {last['seconds']} s\n")
-            device = {"device": cards, "torch": torch.__version__}
+            today = datetime.date.today().isoformat()
+            device = {"device": cards, "torch": torch.__version__, "date": today}
             write_json(chosen.results / f"{name}.json", {"arms": found, "device": device})
 
         measure(

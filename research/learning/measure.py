@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from research.learning import page
+from research.support.arms import Arm
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import check
@@ -43,16 +44,6 @@ RESULTS = Path(__file__).with_name("results")
 _LABELS = 2
 """Tokens of an example that are predicted: the sentences' choices have one each."""
 COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Arm:
-    """What is compared: a method with settings of ``compile --set``, and the learning rates that it is tried with."""
-
-    label: str
-    method: str
-    settings: Mapping[str, str]
-    rates: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)

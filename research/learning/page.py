@@ -17,7 +17,7 @@ from zoexport.core.files import write_json
 from zoexport.data import samples
 from zoexport.report import new_figure, save_png
 
-COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
+COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:olive")
 
 
 def mark_of(name: str) -> str:
@@ -146,8 +146,11 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def draw(path: Path, result: Mapping[str, Any]) -> None:
+def draw(path: Path, result: Mapping[str, Any], *, guess: bool = True) -> None:
     """Draw the validation's loss by rate, and at the best rate by operations, a line a seed, as a PNG file.
+
+    Args:
+        path: of the file. result: of a comparison. guess: whether one of two choices is predicted.
 
     Raises:
         ConfigError: matplotlib is not installed, or the place cannot be written.
@@ -178,7 +181,8 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
     of_rates.set_ylabel("validation loss after the last step")
     of_operations.set_xlabel("TFLOP, at the best rate")
     for axes in (of_rates, of_operations):
-        axes.axhline(math.log(2), color="gray", linestyle=":", label="a constant guess, ln 2")
+        if guess:
+            axes.axhline(math.log(2), color="gray", linestyle=":", label="a constant guess, ln 2")
         axes.grid(alpha=0.3)
     of_rates.legend(fontsize="small")
     save_png(figure, path)

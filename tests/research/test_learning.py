@@ -10,6 +10,7 @@ import pytest
 
 from research.learning import measure as learning
 from research.learning import page
+from research.support.arms import Arm
 from tests.support.compiled import Compiler
 from zoexport.data.samples import Samples
 
@@ -97,7 +98,7 @@ def test_runs_of_an_earlier_result_are_not_done_again(
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     rates = (1e-3, 1e-2)
     comparison = learning.Comparison(
-        arms=(learning.Arm("A", "prge", {"weights": "fp32", "lora.rank": "4"}, rates),),
+        arms=(Arm("A", "prge", {"weights": "fp32", "lora.rank": "4"}, rates),),
         seeds=(0,),
         steps=4,
         every=2,

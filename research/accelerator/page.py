@@ -1,0 +1,164 @@
+"""``python -m research.accelerator.page FOLDER RESULTS PAGE``: tables and pictures of what ``run`` found.
+
+Each comparison that has figures renews its marked part of the page. Figures and pictures are kept in ``--results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from research.accelerator import folder
+from research.accelerator.arms import COMPARISONS
+from research.learning import page as learning
+from research.support import rates
+from research.support.command import add_places, exit_status
+from research.support.page import check, replace, seen_from
+from zoexport.bench.output import markdown_table
+from zoexport.core.errors import ConfigError
+from zoexport.core.files import write_json
+
+RESULTS = Path(__file__).with_name("results")
+_WORDS = {
+    "films": "film sentences (samples.py), a choice of two words",
+    "text": "news reports of the Brown corpus, every next token of rows of 256",
+}
+
+
+def mark_of(name: str) -> str:
+    """What marks the part of a page that is about a comparison."""
+    return f"report-accelerator-{name}"
+
+
+def write(page: Path, results: Path, name: str, result: Mapping[str, Any]) -> None:
+    """Renew the page's part about a comparison, and its picture and figures in a folder.
+
+    Raises:
+        ConfigError: the place cannot be written.
+    """
+    comparison = COMPARISONS[name]
+    learning.draw(results / f"{name}.png", result, guess=comparison.task == "films")
+    write_json(results / f"{name}.json", result)
+    picture = f"![Validation loss against rates and operations]({seen_from(page, results)}/{name}.png)"
+    lines = [picture, "", learning.table(result), "", *learning.differences(result)]
+    lines += ["", reached(result), "", *_conditions(name, result)]
+    replace(page, mark_of(name), "\n".join(lines) + "\n")
+
+
+def reached(result: Mapping[str, Any]) -> str:
+    """Operations until each arm's validation loss is what the first arm ends with.
+
+    Of the first arm at its least and at its best rate; each arm at its best rate, and at the one that is there soonest.
+    """
+    first, *_ = result["arms"]
+    header = ["loss to reach", "method", "rate", "TFLOP", "least..most", "of the first's"]
+    rows: list[list[Any]] = []
+    best = learning.best_rate(first)
+    for rate in sorted({min(first["rates"]), best}):
+        ends = [run["points"][-1]["loss"] for run in _runs(first, rate)]
+        if None in ends:
+            continue
+        target = statistics.mean(ends)
+        whole = first["planned"]["flops"] * _runs(first, rate)[0]["points"][-1]["steps"] / 1e12
+        label = f"{target:.4f}: {first['label']} at {rate:g} after {whole:.0f} TFLOP"
+        for arm in result["arms"][1:]:
+            found = {one: until(arm, one, target) for one in arm["rates"]}
+            known = {one: value for one, value in found.items() if value}
+            soonest = min(known, key=lambda one: statistics.mean(known[one]), default=None)
+            for one in dict.fromkeys([learning.best_rate(arm), soonest]):
+                if one is None:
+                    continue
+                row = [label, arm["label"], f"{one:g}"]
+                if spent := found[one]:
+                    mean = statistics.mean(spent)
+                    row += [f"{mean:.0f}", f"{min(spent):.0f}..{max(spent):.0f}", f"{mean / whole:.2f}"]
+                else:
+                    row += ["not by all seeds", None, None]
+                rows.append(row)
+    return markdown_table(header, rows)
+
+
+def until(arm: Mapping[str, Any], rate: float, target: float) -> list[float] | None:
+    """TFLOP after which each seed's validation loss is at most ``target``; None where one's is not.
+
+    Between two evaluations losses are taken to lie on a line.
+    """
+    found = []
+    scale = arm["planned"]["flops"] / 1e12
+    for run in _runs(arm, rate):
+        before: Mapping[str, Any] | None = None
+        for point in run["points"]:
+            if point["loss"] is None:
+                return None
+            if point["loss"] <= target:
+                share = 1.0
+                if before is not None:
+                    share = (before["loss"] - target) / (before["loss"] - point["loss"])
+                begin = 0 if before is None else before["steps"]
+                found.append((begin + share * (point["steps"] - begin)) * scale)
+                break
+            before = point
+        else:
+            return None
+    return found
+
+
+def _runs(arm: Mapping[str, Any], rate: float | None) -> list[Mapping[str, Any]]:
+    return [run for run in arm["runs"] if run["rate"] == rate]
+
+
+def _conditions(name: str, result: Mapping[str, Any]) -> list[str]:
+    comparison, device = COMPARISONS[name], result["device"]
+    common = ", ".join(f"{key}={value}" for key, value in comparison.common.items())
+    validated, tested = folder.VALIDATED[comparison.task], folder.TESTED[comparison.task]
+    return [
+        f"- {result['model']['name']}, {_WORDS[comparison.task]}: {validated}, on which no run trains, choose the rate; "
+        f"held-out losses are of {tested} others",
+        *(
+            line
+            for arm in result["arms"]
+            for line in rates.at_an_end(arm["label"], arm["rates"], learning.best_rate(arm))
+        ),
+        f"- all: {common}",
+        *(
+            f"- {arm['label']}: "
+            + ", ".join([arm["method"], *(f"{key}={value}" for key, value in arm["settings"].items())])
+            for arm in result["arms"]
+        ),
+        f"- {device['device']}, torch {device['torch']}, {device['date']}; TFLOP and GB as `zoexport plan` counts a step's",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="What runs on an accelerator found, as a page.")
+    parser.add_argument("folder", type=Path, help="what prepare wrote")
+    parser.add_argument("figures", type=Path, help="the folder of figures that run wrote")
+    add_places(parser, RESULTS)
+    chosen = parser.parse_args(arguments)
+
+    def written() -> None:
+        facts = folder.read_facts(chosen.folder)
+        found = {name: chosen.figures / f"{name}.json" for name in COMPARISONS}
+        there = {name: path for name, path in found.items() if path.exists()}
+        if not there:
+            raise ConfigError(
+                f"folder {chosen.figures}",
+                found="no figures",
+                expected="those of python -m research.accelerator.run",
+                fix="Check the path.",
+            )
+        for name, path in there.items():
+            check(chosen.page, mark_of(name))
+            write(chosen.page, chosen.results, name, {**json.loads(path.read_text(encoding="utf-8")), "model": facts["model"]})
+
+    return exit_status(lambda _: written())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
