@@ -91,9 +91,7 @@ COMPARISONS = {
         "text",
         _TEXT,
         (
-            *_steps(
-                (1e-3, 2e-3, 5e-3, 1e-2), (1e-3, 2e-3, 5e-3, 1e-2), (3e-4, 1e-3, 3e-3, 1e-2)
-            ),
+            *_steps((1e-3, 2e-3, 5e-3, 1e-2), (1e-3, 2e-3, 5e-3, 1e-2), (3e-4, 1e-3, 3e-3, 1e-2)),
             Arm("MeBP", "mebp", {"lr_schedule": "constant"}, (2e-4, 5e-4, 1e-3)),
         ),
         steps=240,
@@ -127,7 +125,9 @@ COMPARISONS = {
         ),
         steps=400,
     ),
-    "steps-films": Comparison("films", _FILMS, _steps(_RATES, _RATES, (3e-4, 1e-3, 3e-3, 1e-2)), steps=200),
+    "steps-films": Comparison(
+        "films", _FILMS, _steps(_RATES, _RATES, (3e-4, 1e-3, 3e-3, 1e-2)), steps=200
+    ),
     "queries": Comparison(
         "films",
         _FILMS,
@@ -139,6 +139,10 @@ COMPARISONS = {
         steps=400,
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
-    "quzo-int8": Comparison("films", _FILMS, _estimators("8", (1, 3, 10), "1"), steps=100, points=2),
-    "quzo-int4": Comparison("films", _FILMS, _estimators("4", (1e-3, 3e-3, 1e-2), "0.5"), steps=100, points=2),
+    "quzo-int8": Comparison(
+        "films", _FILMS, _estimators("8", (1, 3, 10), "1"), steps=100, points=2
+    ),
+    "quzo-int4": Comparison(
+        "films", _FILMS, _estimators("4", (1e-3, 3e-3, 1e-2), "0.5"), steps=100, points=2
+    ),
 }

@@ -133,18 +133,22 @@ class Shared(Weights):
         self._last: tuple[Tensor, Pieces] | None = None
 
     def embedded(self, tokens: Tensor) -> Tensor:
+        """Rows of the one table."""
         return self._parameters[EMBEDDING][tokens]
 
     def vector(self, name: str) -> Tensor:
+        """The same for all groups."""
         return self._parameters[name]
 
     def product(self, name: str, x: Tensor) -> Tensor:
+        """One product for all groups."""
         # Query, key and value read the same, and so do gate and up.
         if self._last is None or self._last[0] is not x:
             self._last = x, pieces(x.detach())
         return _product(x, self._parameters[name], self._last[1])
 
     def logits(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """One product for all groups."""
         weight = self._parameters.get(HEAD, self._parameters[EMBEDDING])
         return _product(x, weight if tokens is None else weight[tokens], pieces(x.detach()))
 
@@ -157,20 +161,24 @@ class Own(Weights):
         self._head = HEAD if HEAD in shared or HEAD in own else EMBEDDING
 
     def embedded(self, tokens: Tensor) -> Tensor:
+        """Rows of each group's table."""
         own = self._own.get(EMBEDDING)
         if own is None:
             return self._shared.embedded(tokens)
         return torch.stack([table[row] for table, row in zip(own, tokens, strict=True)])
 
     def vector(self, name: str) -> Tensor:
+        """Each group's."""
         own = self._own.get(name)
         return self._shared.vector(name) if own is None else own[:, None]
 
     def product(self, name: str, x: Tensor) -> Tensor:
+        """A product a group."""
         own = self._own.get(name)
         return self._shared.product(name, x) if own is None else x @ own.mT
 
     def logits(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """A product a group."""
         own = self._own.get(self._head)
         if own is None:
             return self._shared.logits(x, tokens)
@@ -200,7 +208,8 @@ def _product(x: Tensor, weight: Tensor, of: Pieces) -> Tensor:
     Args:
         x: (..., inputs). weight: (outputs, inputs). of: the pieces of x.
     """
-    return _Product.apply(x, weight, of).view(*x.shape[:-1], -1)
+    found: Tensor = _Product.apply(x, weight, of)  # type: ignore[no-untyped-call]
+    return found.view(*x.shape[:-1], -1)
 
 
 class _Product(torch.autograd.Function):

@@ -44,7 +44,9 @@ class Noise:
         self._low, self._high = keys[:, 0, None, None], keys[:, 1, None, None]
         self._whole = all(count % 4 == 0 for _, count in slots)
         # Elements that are left over in a slot's last block belong to no slot.
-        kept = torch.cat([torch.arange(4 * count) < own for count, (_, own) in _with(blocks, slots)])
+        kept = torch.cat(
+            [torch.arange(4 * count) < own for count, (_, own) in _with(blocks, slots)]
+        )
         self._kept = kept.nonzero()[:, 0].to(device)
 
     def __call__(self, step: int) -> Tensor:

@@ -44,7 +44,9 @@ def write(page: Path, results: Path, name: str, result: Mapping[str, Any]) -> No
     comparison = COMPARISONS[name]
     learning.draw(results / f"{name}.png", result, guess=comparison.task == "films")
     write_json(results / f"{name}.json", result)
-    picture = f"![Validation loss against rates and operations]({seen_from(page, results)}/{name}.png)"
+    picture = (
+        f"![Validation loss against rates and operations]({seen_from(page, results)}/{name}.png)"
+    )
     lines = [picture, "", learning.table(result), "", *learning.differences(result)]
     lines += ["", reached(result), "", *_conditions(name, result)]
     replace(page, mark_of(name), "\n".join(lines) + "\n")
@@ -76,7 +78,11 @@ def reached(result: Mapping[str, Any]) -> str:
                 row = [label, arm["label"], f"{one:g}"]
                 if spent := found[one]:
                     mean = statistics.mean(spent)
-                    row += [f"{mean:.0f}", f"{min(spent):.0f}..{max(spent):.0f}", f"{mean / whole:.2f}"]
+                    row += [
+                        f"{mean:.0f}",
+                        f"{min(spent):.0f}..{max(spent):.0f}",
+                        f"{mean / whole:.2f}",
+                    ]
                 else:
                     row += ["not by all seeds", None, None]
                 rows.append(row)
@@ -117,8 +123,9 @@ def _conditions(name: str, result: Mapping[str, Any]) -> list[str]:
     common = ", ".join(f"{key}={value}" for key, value in comparison.common.items())
     validated, tested = folder.VALIDATED[comparison.task], folder.TESTED[comparison.task]
     return [
-        f"- {result['model']['name']}, {_WORDS[comparison.task]}: {validated}, on which no run trains, choose the rate; "
-        f"held-out losses are of {tested} others",
+        f"- {result['model']['name']}, {_WORDS[comparison.task]}: {validated}, on which no run trains, "
+        f"choose the rate; held-out losses are of {tested} others",
+        f"- weights as {result['model']['weights']}, of which int4 ones are made",
         *(
             line
             for arm in result["arms"]
@@ -127,10 +134,13 @@ def _conditions(name: str, result: Mapping[str, Any]) -> list[str]:
         f"- all: {common}",
         *(
             f"- {arm['label']}: "
-            + ", ".join([arm["method"], *(f"{key}={value}" for key, value in arm["settings"].items())])
+            + ", ".join(
+                [arm["method"], *(f"{key}={value}" for key, value in arm["settings"].items())]
+            )
             for arm in result["arms"]
         ),
-        f"- {device['device']}, torch {device['torch']}, {device['date']}; TFLOP and GB as `zoexport plan` counts a step's",
+        f"- {device['device']}, torch {device['torch']}, {device['date']}; TFLOP and GB as `zoexport plan` counts "
+        "a step's",
     ]
 
 
@@ -155,7 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         for name, path in there.items():
             check(chosen.page, mark_of(name))
-            write(chosen.page, chosen.results, name, {**json.loads(path.read_text(encoding="utf-8")), "model": facts["model"]})
+            write(
+                chosen.page,
+                chosen.results,
+                name,
+                {**json.loads(path.read_text(encoding="utf-8")), "model": facts["model"]},
+            )
 
     return exit_status(lambda _: written())
 

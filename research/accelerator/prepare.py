@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from research.accelerator import arms, folder
 from research.accelerator.tasks import Part
 from research.support.arms import Arm
-from research.support.command import Clock, exit_status
+from research.support.command import exit_status
 from zoexport import models
 from zoexport.calibration import calibration_rows
 from zoexport.core.types import Progress
@@ -30,8 +30,13 @@ MODEL = "smollm2-135m"
 _MASKS = {arms.CHOSEN: "sensitive", arms.RANDOM: "random"}
 
 
-def prepare(model: str, output: Path, progress: Progress) -> None:
+def prepare(model: str, output: Path, dtype: str, progress: Progress) -> None:
     """Write the folder; what is there already is left as it is.
+
+    Args:
+        model: a MODEL argument. output: the folder.
+        dtype: that weights are rounded to before anything is made of them: float32, or bfloat16 for half the size.
+        progress: called with what is being done.
 
     Raises:
         ZoExportError: the model or a text cannot be read.
@@ -42,7 +47,7 @@ def prepare(model: str, output: Path, progress: Progress) -> None:
     whole: Any = loaded.model
     if not (output / folder.MODEL).exists():
         progress("copying the model", None)
-        whole.to(torch.bfloat16).save_pretrained(output / folder.MODEL)
+        whole.to(getattr(torch, dtype)).save_pretrained(output / folder.MODEL)
         loaded = models.load(source)
     choices = _examples(output, loaded, progress)
     for name, kind in _MASKS.items():
@@ -72,7 +77,7 @@ def prepare(model: str, output: Path, progress: Progress) -> None:
             if key not in planned:
                 progress(f"counting operations, {arm.label}", None)
                 planned[key] = _planned(arm, comparison, source.argument, progress)
-    about = {"name": source.name, "sha256": models.fingerprint(source)}
+    about = {"name": source.name, "sha256": models.fingerprint(source), "weights": dtype}
     folder.write_facts(output, {"model": about, "choices": choices, "planned": planned})
 
 
@@ -163,8 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What runs on an accelerator need, in a folder.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     chosen = parser.parse_args(arguments)
-    return exit_status(lambda clock: prepare(chosen.model, chosen.folder, clock))
+    return exit_status(lambda clock: prepare(chosen.model, chosen.folder, chosen.dtype, clock))
 
 
 if __name__ == "__main__":

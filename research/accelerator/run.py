@@ -141,9 +141,7 @@ class Prepared:
         if arm.method == "mebp":
             return FirstOrder(model, task, lanes, config, self.adapters(config))
         one_sided = arm.method == "fzoo"
-        return ZerothOrder(
-            model, task, lanes, config, self.adapters(config), one_sided=one_sided
-        )
+        return ZerothOrder(model, task, lanes, config, self.adapters(config), one_sided=one_sided)
 
 
 def measure(
@@ -172,7 +170,9 @@ def measure(
         if key in known:
             entry = {**known[key], "label": arm.label}
         elif may_begin():
-            entry = _arm(prepared, comparison, arm, round(budget / planned[key]["flops"]), may_begin)
+            entry = _arm(
+                prepared, comparison, arm, round(budget / planned[key]["flops"]), may_begin
+            )
             entry |= {"planned": planned[key], "key": key}
         else:
             continue
@@ -201,9 +201,10 @@ def _arm(
         runs += trained
         entry["rates"] = sorted({run["rate"] for run in runs})
         best = best_rate(runs, lambda run: run["points"][-1]["loss"])
-        if best not in (entry["rates"][0], entry["rates"][-1]):
+        if best is None or best not in (entry["rates"][0], entry["rates"][-1]):
             break
-        more = [best / ratio, best / ratio**2] if best == entry["rates"][0] else [best * ratio, best * ratio**2]
+        beyond = 1 / ratio if best == entry["rates"][0] else ratio
+        more = [best * beyond, best * beyond**2]
     return entry | {"runs": runs, "seconds": round(time.monotonic() - begin, 1)}
 
 
@@ -263,7 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         def done(found: list[dict[str, Any]], name: str = name) -> None:
             last = found[-1]
             known[last["key"]] = last
-            sys.stderr.write(f"{minutes():5.1f} min  {name}: {last['label']}, {last['seconds']} s\n")
+            sys.stderr.write(
+                f"{minutes():5.1f} min  {name}: {last['label']}, {last['seconds']} s\n"
+            )
             today = datetime.date.today().isoformat()
             device = {"device": cards, "torch": torch.__version__, "date": today}
             write_json(chosen.results / f"{name}.json", {"arms": found, "device": device})

@@ -113,6 +113,7 @@ class ZerothOrder(Runs):
         self.values = self._trained.settled(self.values - self._rates[:, None] * estimate)
 
     def weights(self) -> Weights:
+        """Those of the values, not perturbed."""
         return self._trained.weights(self.values)
 
     def _directions(self) -> Any:
@@ -247,11 +248,13 @@ class FirstOrder(Runs):
         ]
 
     def step(self) -> Tensor:
+        """A run has one loss a step."""
         losses = self.task.losses(self._model, self.weights(), self._batch())
         values = self._values()
         gradients = torch.autograd.grad(losses.sum(), values)
         with torch.no_grad():
-            norms = sum(g.flatten(1).double().square().sum(1) for g in gradients).sqrt()
+            squares = [gradient.flatten(1).double().square().sum(1) for gradient in gradients]
+            norms = torch.stack(squares).sum(0).sqrt()
             factor = (self._config.clip / (norms + 1e-6)).clamp(max=1).float()
             self.steps += 1
             for value, gradient, moments in zip(values, gradients, self._moments, strict=True):
@@ -265,6 +268,7 @@ class FirstOrder(Runs):
         value -= _like(self._rates, value) * (mean / (1 - 0.9**self.steps)) / size
 
     def weights(self) -> Weights:
+        """Both matrices of each run."""
         return self._trained.weights(self._b, self._a)
 
     def _values(self) -> list[Tensor]:

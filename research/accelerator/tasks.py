@@ -84,7 +84,9 @@ class Task(abc.ABC):
         total = torch.zeros(2, groups, dtype=torch.float64, device=self._device)
         for chosen in order.split(count):
             batch = self._rows(name, chosen[None]).repeated(groups)
-            total += torch.stack([one.double().sum(1) for one in self.predicted(model, weights, batch)])
+            total += torch.stack(
+                [one.double().sum(1) for one in self.predicted(model, weights, batch)]
+            )
         loss, right = (total / len(order)).tolist()
         return loss, right
 
@@ -115,11 +117,14 @@ class Choices(Task):
         choices: the tokens, the same for all examples.
     """
 
-    def __init__(self, parts: Mapping[str, Part], device: torch.device, choices: Sequence[int]) -> None:
+    def __init__(
+        self, parts: Mapping[str, Part], device: torch.device, choices: Sequence[int]
+    ) -> None:
         super().__init__(parts, device)
         self._choices = torch.tensor(choices, device=device)
 
     def predicted(self, model: Llama, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
+        """By the logits of the choices behind the last token."""
         hidden = model.hidden(weights, batch.tokens)
         places = batch.ends[:, :, None, None].expand(-1, -1, 1, hidden.shape[-1])
         logits = weights.logits(hidden.gather(2, places).squeeze(2), self._choices).double()
@@ -131,6 +136,7 @@ class Text(Task):
     """Every next token of rows that are all as long (``loss=full``)."""
 
     def predicted(self, model: Llama, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Means over a row's tokens."""
         hidden = model.hidden(weights, batch.tokens)[:, :, :-1]
         labels = batch.tokens[:, :, 1:]
         groups, rows, length, width = hidden.shape

@@ -90,7 +90,9 @@ class Adapters(Trained):
 
     def weights(self, values: Tensor, first: Mapping[str, Tensor] | None = None) -> Weights:
         """Also with first matrices of each group, (groups, inputs, rank) by the name of a weight."""
-        return _Adapted(self._model.parameters, first or self._first, self.parts(values), self._scale)
+        return _Adapted(
+            self._model.parameters, first or self._first, self.parts(values), self._scale
+        )
 
     def parts(self, values: Tensor) -> dict[str, Tensor]:
         """B (groups, rank, outputs) by the name of a weight."""
@@ -105,6 +107,7 @@ class Adapters(Trained):
         return {name: a.repeat(groups, 1, 1) for name, a in self._first.items()}
 
     def noise(self, seeds: Sequence[int], queries: int, *, signs: bool) -> Draw:
+        """A slot an adapter."""
         return Noise([*enumerate(self._sizes)], seeds, queries, self._device, signs=signs)
 
 
@@ -145,14 +148,17 @@ class Chosen(Trained):
         self._sizes = [len(place) for place in places.values()]
 
     def weights(self, values: Tensor) -> Weights:
+        """The model beside which the elements are multiplied."""
         parts = dict(zip(self._places, values.split(self._sizes, -1), strict=True))
         return _Sparse(self._model.parameters, self._places, parts)
 
     def noise(self, seeds: Sequence[int], queries: int, *, signs: bool) -> Draw:
+        """One slot, of all elements."""
         slots = [(0, len(self.initial))]
         return Noise(slots, seeds, queries, self.initial.device, signs=signs)
 
     def settled(self, values: Tensor) -> Tensor:
+        """Rounded to fp16."""
         return values.half().float()
 
 
@@ -184,11 +190,13 @@ class Everything(Trained):
         self.initial = torch.cat([value.flatten() for value in model.parameters.values()])
 
     def weights(self, values: Tensor) -> Weights:
+        """A model of each group's own."""
         parts = values.split([shape.numel() for shape in self._shapes.values()], -1)
         named = zip(self._shapes.items(), parts, strict=True)
         return Own({}, {name: part.view(-1, *shape) for (name, shape), part in named})
 
     def noise(self, seeds: Sequence[int], queries: int, *, signs: bool) -> Draw:
+        """Not of the specification, whose numbers would take longer to make than the step."""
         if signs:
             raise ValueError("expected a method with normal directions")
         return Torch(seeds, (queries, len(self.initial)), self.initial.device)
@@ -219,18 +227,21 @@ class Integers(Trained):
         self.limits = (-8, 7) if bits == 4 else (-127, 127)
 
     def weights(self, values: Tensor) -> Weights:
+        """Integers times their scales."""
         parts = values.split([shape.numel() for shape in self._shapes.values()], -1)
         own = {}
         for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
             scale = self._scales[name]
-            own[name] = (part.view(-1, *scale.shape[:2], part.shape[-1] // scale.numel()) * scale)
+            own[name] = part.view(-1, *scale.shape[:2], part.shape[-1] // scale.numel()) * scale
             own[name] = own[name].view(-1, *shape)
         return Own(self._model.parameters, own)
 
     def noise(self, seeds: Sequence[int], queries: int, *, signs: bool) -> Draw:
+        """Not of the specification, whose numbers would take longer to make than the step."""
         if signs:
             raise ValueError("expected a method with normal directions")
         return Torch(seeds, (queries, len(self.initial)), self.initial.device)
 
     def moved(self, values: Tensor, directions: Sequence[Tensor], scale: float) -> Tensor:
+        """Clamped to the integers that there are."""
         return super().moved(values, directions, scale).clamp_(*self.limits)

@@ -17,7 +17,16 @@ from zoexport.core.files import write_json
 from zoexport.data import samples
 from zoexport.report import new_figure, save_png
 
-COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:olive")
+COLORS = (
+    "tab:blue",
+    "tab:orange",
+    "tab:green",
+    "tab:red",
+    "tab:purple",
+    "tab:brown",
+    "tab:pink",
+    "tab:olive",
+)
 
 
 def mark_of(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,33 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from research.accelerator import folder
+from research.accelerator.arms import Comparison
 from research.accelerator.llama import Llama
 from research.accelerator.noise import Noise
+from research.accelerator.page import until
+from research.accelerator.run import Prepared, measure
 from research.accelerator.runs import FirstOrder, Lane, Rounded, Runs, ZerothOrder
-from research.accelerator.tasks import Choices, Part, Task, Text
+from research.accelerator.tasks import Choices, Part, Text
 from research.accelerator.trained import Adapters, Chosen, Everything, Integers
+from research.support.arms import Arm
 from zoexport.core import int4, rng
 from zoexport.core.config import parse
 from zoexport.data import Candidate, Example
 from zoexport.methods import methods
-from zoexport.methods.zeroth_order import ZerothOrderReference
 
 VOCABULARY, WIDTH, RANK, BATCH = 101, 96, 3, 2
 CHOICES = (7, 90)
 CPU = torch.device("cpu")
 LANES = [Lane(0.02, 5), Lane(0.3, 5), Lane(0.02, (1 << 40) + 9)]
-TARGETS = [f"model.layers.{layer}.{name}" for layer in (0, 1) for name in ("self_attn.v_proj", "mlp.up_proj")]
+TARGETS = [
+    f"model.layers.{layer}.{name}"
+    for layer in (0, 1)
+    for name in ("self_attn.v_proj", "mlp.up_proj")
+]
 
 
-def tiny() -> LlamaForCausalLM:
+def tiny(head: int = 20) -> LlamaForCausalLM:
     """Odd sizes, of heads too; weights that are far from zero."""
     torch.manual_seed(3)
     config = LlamaConfig(
@@ -39,7 +48,7 @@ def tiny() -> LlamaForCausalLM:
         num_hidden_layers=2,
         num_attention_heads=6,
         num_key_value_heads=3,
-        head_dim=20,
+        head_dim=head,
         tie_word_embeddings=True,
     )
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
@@ -89,7 +98,10 @@ def slots_of(first: dict[str, Tensor], model: LlamaForCausalLM) -> dict[str, Ten
 def follow(runs: Runs, reference: Any, lane: int, data: Part, steps: int = 4) -> None:
     """A run's losses beside those of the reference."""
     seed, rate = LANES[lane].seed, LANES[lane].rate
-    order = [*rng.permutation(seed, 0, len(data.tokens)), *rng.permutation(seed, 1, len(data.tokens))]
+    order = [
+        *rng.permutation(seed, 0, len(data.tokens)),
+        *rng.permutation(seed, 1, len(data.tokens)),
+    ]
     for step in range(steps):
         numbers = order[step * BATCH : (step + 1) * BATCH]
         theirs = reference.step(examples(data, numbers), rate)["losses"]
@@ -181,12 +193,13 @@ def test_integers_move_by_whole_steps_and_without_bias(bits: int) -> None:
     llama = Llama.of(model, CPU)
     names = [f"{name}.weight" for name in TARGETS]
     trained = Integers(llama, names, bits)
-    rounded = {name: trained.weights(trained.initial[None])._own[name][0] for name in names}
+    weights = trained.weights(trained.initial[None])
     for name in names:
         weight = llama.parameters[name]
         codes = (int4.quantize_int4 if bits == 4 else int4.quantize_int8)(weight)
         back = (int4.dequantize_int4 if bits == 4 else int4.dequantize_int8)(*codes)
-        torch.testing.assert_close(rounded[name], back)
+        own = weights.product(name, torch.eye(weight.shape[1])[None])[0].T
+        torch.testing.assert_close(own, back)
     task = Choices({"train": data}, CPU, CHOICES)
     runs = Rounded(llama, task, [Lane(0.0, 1), Lane(20.0, 1)], config, trained)
     z = runs._directions()
@@ -233,3 +246,54 @@ def test_noise_is_the_specification(  # of slots whose last block is not full, t
                 np.testing.assert_allclose(
                     drawn[number, query].numpy(), np.concatenate(wanted), rtol=2e-6, atol=2e-6
                 )
+
+
+def test_rates_are_tried_beyond_an_end_and_a_page_says_when_losses_are_reached(
+    tmp_path: Path,
+) -> None:
+    tiny(head=16).save_pretrained(tmp_path / folder.MODEL)
+    folder.write_parts(
+        tmp_path, "films", {name: part(9) for name in ("train", "validation", "test")}
+    )
+    common = {"loss": "choices", "seq_len": "16", "batch": "2", "eps": "1e-2", "weights": "int4"}
+    slow = Arm("slow", "prge", {"queries": "4", "lora.rank": "4"}, (1e-4, 1e-3))
+    fast = Arm("fast", "fzoo", {"queries": "7", "lora.rank": "4"}, (0.01, 0.1))
+    comparison = Comparison("films", common, (slow, fast), steps=6, points=3, seeds=(0, 1))
+    planned = {
+        folder.key_of(slow, comparison): {"flops": 4_000_000_000_000, "bytes": 10},
+        folder.key_of(fast, comparison): {"flops": 2_000_000_000_000, "bytes": 10},
+    }
+    model = {"name": "tiny", "weights": "float32"}
+    folder.write_facts(tmp_path, {"model": model, "choices": CHOICES, "planned": planned})
+    prepared = Prepared(tmp_path, CPU)
+    found: list[dict[str, Any]] = []
+    measure(
+        prepared, comparison, {}, done=lambda arms: found.append(arms[-1]), may_begin=lambda: True
+    )
+    first, second = found
+    # Slow rates learn little, so higher ones were tried.
+    assert max(first["rates"]) > 1e-3
+    assert {run["seed"] for run in first["runs"]} == {0, 1}
+    assert first["runs"][0]["points"][-1]["steps"] == 6
+    assert second["runs"][0]["points"][-1]["steps"] == 12  # as many operations
+    again: list[list[dict[str, Any]]] = []
+    measure(
+        prepared,
+        comparison,
+        {one["key"]: one for one in found},
+        done=lambda arms: again.append([*arms]),
+        may_begin=lambda: False,
+    )
+    assert again[-1] == found
+
+
+def test_operations_to_a_loss_lie_between_two_evaluations() -> None:
+    def run(seed: int, *losses: float | None) -> dict[str, Any]:
+        points = [{"steps": 10 * (n + 1), "loss": loss} for n, loss in enumerate(losses)]
+        return {"rate": 0.1, "seed": seed, "points": points}
+
+    arm = {"planned": {"flops": 1e12}, "runs": [run(0, 3.0, 2.0, 1.0), run(1, 1.5, 1.2, 1.1)]}
+    assert until(arm, 0.1, 1.5) == pytest.approx([25.0, 10.0])
+    assert until(arm, 0.1, 1.05) is None  # the other seed is not there
+    arm["runs"] = [run(0, 3.0, None)]
+    assert until(arm, 0.1, 2.0) is None
