@@ -35,18 +35,17 @@ class Noise:
         signs: bool = False,
     ) -> None:
         self._signs = signs
-        blocks = [(count + 3) // 4 for _, count in slots]
+        counts = [count for _, count in slots]
+        blocks = [(count + 3) // 4 for count in counts]
         self._block = torch.cat([torch.arange(count) for count in blocks]).to(device)
         ids = torch.tensor([number for number, _ in slots])
         self._id = ids.repeat_interleave(torch.tensor(blocks)).to(device)
         self._query = torch.arange(queries, device=device)[None, :, None]
         keys = torch.tensor([[seed & _WORD, seed >> 32] for seed in seeds], device=device)
         self._low, self._high = keys[:, 0, None, None], keys[:, 1, None, None]
-        self._whole = all(count % 4 == 0 for _, count in slots)
+        self._whole = all(count % 4 == 0 for count in counts)
         # Elements that are left over in a slot's last block belong to no slot.
-        kept = torch.cat(
-            [torch.arange(4 * count) < own for count, (_, own) in _with(blocks, slots)]
-        )
+        kept = torch.cat([torch.arange(4 * -(-count // 4)) < count for count in counts])
         self._kept = kept.nonzero()[:, 0].to(device)
 
     def __call__(self, step: int) -> Tensor:
@@ -78,12 +77,6 @@ class Noise:
             )
             low, high = (low + rng.KEY_STEPS[0]) & _WORD, (high + rng.KEY_STEPS[1]) & _WORD
         return [word.expand(shape) for word in (c0, c1, c2, c3)]
-
-
-def _with(
-    blocks: Sequence[int], slots: Sequence[tuple[int, int]]
-) -> list[tuple[int, tuple[int, int]]]:
-    return list(zip(blocks, slots, strict=True))
 
 
 def _normals(radius: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:

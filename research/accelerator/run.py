@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from research.accelerator import folder
@@ -31,11 +30,11 @@ from research.accelerator.tasks import Choices, Task, Text
 from research.accelerator.trained import Adapters, Chosen, Everything, Integers
 from research.support.arms import Arm
 from research.support.rates import best_rate
-from zoexport.core import int4, rng
+from zoexport.core import int4
 from zoexport.core.files import write_json
 from zoexport.core.mask import read_mask
 from zoexport.models.targets import adapter_targets
-from zoexport.passes.lora_inject import A_TENSOR_IDS
+from zoexport.passes.lora_inject import drawn_a
 
 _EXTENSIONS = 2
 """How often rates are added beyond an end."""
@@ -53,6 +52,7 @@ class Prepared:
         self.original = Llama.of(self._whole, device)
         self._tasks: dict[str, Task] = {}
         self._int4: Llama | None = None
+        self._quantized = [EMBEDDING, *(f"{name}.weight" for name in self.linears())]
 
     def task(self, name: str) -> Task:
         """One of the two."""
@@ -71,16 +71,20 @@ class Prepared:
 
     def quantized(self) -> Llama:
         """With int4 weights, as a bundle has them."""
-        self._int4 = self._int4 or self.rounded(self.original)
+        self._int4 = self._int4 or self.rounded(self.original, self._quantized)
         return self._int4
 
-    def rounded(self, model: Llama) -> Llama:
-        """Linear weights and embedding quantized and dequantized."""
-        names = [EMBEDDING, *(f"{name}.weight" for name in self.linears())]
+    def rounded(self, model: Llama, names: Sequence[str], bits: int = 4) -> Llama:
+        """These weights quantized and dequantized."""
         found = dict(model.parameters)
         for name in names:
-            codes = int4.quantize_int4(found[name].cpu())
-            found[name] = int4.dequantize_int4(*codes).to(self.device)
+            weight = found[name].cpu()
+            back = (
+                int4.dequantize_int4(*int4.quantize_int4(weight))
+                if bits == 4
+                else int4.dequantize_int8(*int4.quantize_int8(weight))
+            )
+            found[name] = back.to(self.device)
         return dataclasses.replace(model, parameters=found)
 
     def chosen(self, mask: str) -> Chosen:
@@ -96,7 +100,8 @@ class Prepared:
             parameters[name] = parameters[name].clone()
             values.append(parameters[name].view(-1)[place])
             parameters[name].view(-1)[place] = 0
-        model = self.rounded(dataclasses.replace(self.original, parameters=parameters))
+        model = dataclasses.replace(self.original, parameters=parameters)
+        model = self.rounded(model, self._quantized)
         return Chosen(model, places, torch.cat(values).half().float())
 
     def adapters(self, config: Any) -> Adapters:
@@ -107,15 +112,13 @@ class Prepared:
             path = folder.directions_file(self.path, config.lora_targets, rank)
             first = folder.load_tensors(path, self.device)
         else:
-            first = {name: self._drawn(name, number, rank) for number, name in enumerate(names)}
+            inputs = [self.original.parameters[f"{name}.weight"].shape[1] for name in names]
+            first = {
+                name: drawn_a(number, (size, rank), seed=0).to(self.device)
+                for number, (name, size) in enumerate(zip(names, inputs, strict=True))
+            }
         first = {name: first[name] for name in names}
         return Adapters(self.quantized(), first, config.lora_alpha / rank)
-
-    def _drawn(self, name: str, number: int, rank: int) -> Tensor:
-        inputs = self.original.parameters[f"{name}.weight"].shape[1]
-        noise = rng.normals(0, A_TENSOR_IDS + number, 0, 0, inputs * rank)
-        values = torch.from_numpy(noise).view(inputs, rank) * (2 / inputs) ** 0.5
-        return values.to(self.device)
 
     def runs(self, arm: Arm, comparison: Comparison, lanes: Sequence[Lane]) -> Runs:
         """Those of an arm, before their first step."""
@@ -126,15 +129,9 @@ class Prepared:
             return ZerothOrder(model, task, lanes, config, self.chosen(config.mask))
         if arm.method == "quzo":
             names = [f"{name}.weight" for name in self.linears()]
-            embedded = dict(model.parameters)
-            if config.weights == "int4":
-                codes = int4.quantize_int4(embedded[EMBEDDING].cpu())
-                embedded[EMBEDDING] = int4.dequantize_int4(*codes).to(self.device)
-            else:
-                codes = int4.quantize_int8(embedded[EMBEDDING].cpu())
-                embedded[EMBEDDING] = int4.dequantize_int8(*codes).to(self.device)
-            model = dataclasses.replace(model, parameters=embedded)
-            integers = Integers(model, names, 4 if config.weights == "int4" else 8)
+            bits = 4 if config.weights == "int4" else 8
+            model = self.rounded(model, [EMBEDDING], bits)
+            integers = Integers(model, names, bits)
             return Rounded(model, task, lanes, config, integers)
         if config.trained == "weights":
             return ZerothOrder(model, task, lanes, config, Everything(model))

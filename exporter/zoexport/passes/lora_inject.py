@@ -86,16 +86,20 @@ def lora_inject(
 def first_a(
     graph: TrainingGraph, module: str, number: int, shape: tuple[int, int], seed: int
 ) -> torch.Tensor:
-    """The first values of a module's A: those of ``graph.directions``, or N(0, 2/in) (He et al. 2015).
+    """The first values of a module's A: those of ``graph.directions``, or :func:`drawn_a`."""
+    if graph.directions is not None:
+        return graph.directions[module]
+    return drawn_a(number, shape, seed)
 
-    The latter are as the noise specification draws them at step 0, query 0. Their scale belongs to the default lr: what
-    a step of B changes grows with the square of it.
+
+def drawn_a(number: int, shape: tuple[int, int], seed: int) -> torch.Tensor:
+    """A of N(0, 2/in) (He et al. 2015), as the noise specification draws it at step 0, query 0.
+
+    Its scale belongs to the default lr: what a step of B changes grows with the square of it.
 
     Args:
         number: the module's place among those with adapters. shape: (in, rank).
     """
-    if graph.directions is not None:
-        return graph.directions[module]
     noise = rng.normals(seed, A_TENSOR_IDS + number, 0, 0, shape[0] * shape[1])
     return torch.from_numpy(noise).view(shape) * (2 / shape[0]) ** 0.5
 
