@@ -86,6 +86,19 @@ def _estimators(bits: str, rates: tuple[float, ...], eps: str) -> tuple[Arm, ...
 
 
 _MEZO_FULL = {"train": "full", "eps": "1e-3"}
+_WEIGHTS = (1e-6, 3e-6, 1e-5)
+
+
+def _whole(queries: int) -> Arm:
+    settings = {**_MEZO_FULL, "queries": str(queries)}
+    return Arm(f"unsplit, P = {queries}", "mezo", settings, _WEIGHTS)
+
+
+def _split(perturbations: str) -> Arm:
+    settings = {**_MEZO_FULL, "split": "head", "perturbations": perturbations}
+    return Arm(f"split, P = {perturbations}", "spzo", settings, _WEIGHTS)
+
+
 COMPARISONS = {
     "steps-text": Comparison(
         "text",
@@ -121,7 +134,7 @@ COMPARISONS = {
                 lora__targets="all-linear",
                 lora__rank="8",
             ),
-            Arm("all weights", "mezo", _MEZO_FULL, (1e-6, 3e-6, 1e-5)),
+            Arm("all weights", "mezo", _MEZO_FULL, _WEIGHTS),
         ),
         steps=400,
     ),
@@ -137,6 +150,14 @@ COMPARISONS = {
             _queries(16, (5e-3, 1e-2, 2e-2, 4e-2, 8e-2)),
         ),
         steps=400,
+    ),
+    # FedSPZO's estimator, of one client: all weights, the head as second block (section 4.1).
+    "split": Comparison(
+        "films",
+        {key: value for key, value in _FILMS.items() if key != "queries"},
+        (_whole(2), *map(_split, ("1,4", "2,2", "2,4")), _whole(1), _whole(4)),
+        steps=400,
+        points=8,
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
     "quzo-int8": Comparison(

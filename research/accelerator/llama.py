@@ -17,6 +17,8 @@ from torch.nn import functional
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+NORM = "model.norm.weight"
+"""Of what the head reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Llama:
             own,
         )
 
-    def hidden(self, weights: Weights, tokens: Tensor) -> Tensor:
-        """What the head reads.
+    def body(self, weights: Weights, tokens: Tensor) -> Tensor:
+        """What the last layer gives, before its norm.
 
         Args:
             tokens: int64 (groups, rows, length); padding stands behind a row.
@@ -90,8 +92,11 @@ class Llama:
             gate = weights.product(f"{layer}mlp.gate_proj.weight", h)
             up = weights.product(f"{layer}mlp.up_proj.weight", h)
             x = x + weights.product(f"{layer}mlp.down_proj.weight", functional.silu(gate) * up)
-        x = self._norm(x, weights.vector("model.norm.weight"))
         return x.view(groups, rows, length, -1)
+
+    def logits(self, weights: Weights, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Of some ``tokens`` (k), or of all, of what :meth:`body` gives: (groups, n, width) to (groups, n, k)."""
+        return weights.logits(self._norm(x, weights.vector(NORM)), tokens)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         if weight.dim() == 1:

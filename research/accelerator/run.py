@@ -26,6 +26,7 @@ from research.accelerator import folder
 from research.accelerator.arms import COMPARISONS, Comparison
 from research.accelerator.llama import EMBEDDING, Llama
 from research.accelerator.runs import FirstOrder, Lane, Rounded, Runs, ZerothOrder
+from research.accelerator.split import Split
 from research.accelerator.tasks import Choices, Task, Text
 from research.accelerator.trained import Adapters, Chosen, Everything, Integers
 from research.support.arms import Arm
@@ -133,6 +134,8 @@ class Prepared:
             model = self.rounded(model, [EMBEDDING], bits)
             integers = Integers(model, names, bits)
             return Rounded(model, task, lanes, config, integers)
+        if arm.method == "spzo":
+            return Split(model, task, lanes, config)
         if config.trained == "weights":
             return ZerothOrder(model, task, lanes, config, Everything(model))
         if arm.method == "mebp":

@@ -62,12 +62,22 @@ class Task(abc.ABC):
         self._orders: dict[tuple[int, int], Tensor] = {}
 
     @abc.abstractmethod
-    def predicted(self, model: Llama, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Loss of each row, and share of right predictions (groups, rows)."""
+    def predicted(
+        self, model: Llama, weights: Weights, hidden: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """Loss of each row, and share of right predictions (groups, rows).
 
-    def losses(self, model: Llama, weights: Weights, batch: Batch) -> Tensor:
-        """Means over rows (groups)."""
-        return self.predicted(model, weights, batch)[0].mean(1)
+        Args:
+            hidden: what the model's body gives (groups, rows, length, width).
+        """
+
+    def losses(
+        self, model: Llama, weights: Weights, batch: Batch, hidden: Tensor | None = None
+    ) -> Tensor:
+        """Means over rows (groups), also of what a body gave that was called with other weights."""
+        if hidden is None:
+            hidden = model.body(weights, batch.tokens)
+        return self.predicted(model, weights, hidden, batch)[0].mean(1)
 
     def batch(self, seeds: Sequence[int], step: int, size: int) -> Batch:
         """The examples of a step, a group a seed."""
@@ -84,9 +94,9 @@ class Task(abc.ABC):
         total = torch.zeros(2, groups, dtype=torch.float64, device=self._device)
         for chosen in order.split(count):
             batch = self._rows(name, chosen[None]).repeated(groups)
-            total += torch.stack(
-                [one.double().sum(1) for one in self.predicted(model, weights, batch)]
-            )
+            hidden = model.body(weights, batch.tokens)
+            found = self.predicted(model, weights, hidden, batch)
+            total += torch.stack([one.double().sum(1) for one in found])
         loss, right = (total / len(order)).tolist()
         return loss, right
 
@@ -123,11 +133,13 @@ class Choices(Task):
         super().__init__(parts, device)
         self._choices = torch.tensor(choices, device=device)
 
-    def predicted(self, model: Llama, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
+    def predicted(
+        self, model: Llama, weights: Weights, hidden: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
         """By the logits of the choices behind the last token."""
-        hidden = model.hidden(weights, batch.tokens)
         places = batch.ends[:, :, None, None].expand(-1, -1, 1, hidden.shape[-1])
-        logits = weights.logits(hidden.gather(2, places).squeeze(2), self._choices).double()
+        last = hidden.gather(2, places).squeeze(2)
+        logits = model.logits(weights, last, self._choices).double()
         found = functional.log_softmax(logits, -1).gather(-1, batch.right[..., None])
         return -found.squeeze(-1), (logits.argmax(-1) == batch.right).double()
 
@@ -135,12 +147,14 @@ class Choices(Task):
 class Text(Task):
     """Every next token of rows that are all as long (``loss=full``)."""
 
-    def predicted(self, model: Llama, weights: Weights, batch: Batch) -> tuple[Tensor, Tensor]:
+    def predicted(
+        self, model: Llama, weights: Weights, hidden: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
         """Means over a row's tokens."""
-        hidden = model.hidden(weights, batch.tokens)[:, :, :-1]
+        hidden = hidden[:, :, :-1]
         labels = batch.tokens[:, :, 1:]
         groups, rows, length, width = hidden.shape
-        logits = weights.logits(hidden.reshape(groups, rows * length, width))
+        logits = model.logits(weights, hidden.reshape(groups, rows * length, width))
         logits = logits.view(groups, rows, length, -1)
         found = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(-1)
         return -found.double().mean(-1), (logits.argmax(-1) == labels).float().mean(-1)

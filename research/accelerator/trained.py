@@ -181,19 +181,24 @@ class _Sparse(Shared):
 
 
 class Everything(Trained):
-    """All weights of a model (MeZO without adapters)."""
+    """All weights of a model (MeZO without adapters), or those of these names."""
 
     together = False
 
-    def __init__(self, model: Llama) -> None:
-        self._shapes = {name: value.shape for name, value in model.parameters.items()}
-        self.initial = torch.cat([value.flatten() for value in model.parameters.values()])
+    def __init__(self, model: Llama, names: Sequence[str] | None = None) -> None:
+        names = [*model.parameters] if names is None else names
+        self._shapes = {name: model.parameters[name].shape for name in names}
+        self.initial = torch.cat([model.parameters[name].flatten() for name in names])
 
     def weights(self, values: Tensor) -> Weights:
         """A model of each group's own."""
+        return Own({}, self.parts(values))
+
+    def parts(self, values: Tensor) -> dict[str, Tensor]:
+        """Weights (groups, ...) by name."""
         parts = values.split([shape.numel() for shape in self._shapes.values()], -1)
         named = zip(self._shapes.items(), parts, strict=True)
-        return Own({}, {name: part.view(-1, *shape) for (name, shape), part in named})
+        return {name: part.view(-1, *shape) for (name, shape), part in named}
 
     def noise(self, seeds: Sequence[int], queries: int, *, signs: bool) -> Draw:
         """Not of the specification, whose numbers would take longer to make than the step."""

@@ -19,6 +19,7 @@ from research.accelerator.noise import Noise
 from research.accelerator.page import until
 from research.accelerator.run import Prepared, measure
 from research.accelerator.runs import FirstOrder, Lane, Rounded, Runs, ZerothOrder
+from research.accelerator.split import Split
 from research.accelerator.tasks import Choices, Part, Text
 from research.accelerator.trained import Adapters, Chosen, Everything, Integers
 from research.support.arms import Arm
@@ -174,6 +175,38 @@ def test_all_weights_are_trained_as_by_the_reference_with_the_same_noise(
     task = Choices({"train": data}, CPU, CHOICES)
     runs = ZerothOrder(llama, task, lanes, config, Specified(llama))
     follow(runs, methods.get("mezo").reference(model, config, slots), 1, data)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_two_blocks_are_trained_as_by_the_reference(tied: bool) -> None:
+    model, data = tiny(), part(5)
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(0.2 * torch.randn(VOCABULARY, WIDTH), False)
+    chosen = {"train": "full", "split": "head", "perturbations": "2,3", "eps": "1e-2"}
+    config = config_of("spzo", seed=str(LANES[0].seed), **chosen)
+    slots = {name: value.data.clone() for name, value in model.named_parameters()}
+    runs = Split(
+        Llama.of(model, CPU),
+        Choices({"train": data}, CPU, CHOICES),
+        [Lane(LANES[0].rate / 100, LANES[0].seed)],
+        config,
+    )
+    numbers = {name: number for number, name in enumerate(slots)}
+    runs.noise = [
+        Noise(
+            [(numbers[name], slots[name].numel()) for name in block.parts(block.initial)],
+            [LANES[0].seed],
+            count,
+            CPU,
+        )
+        for block, count in zip(runs.blocks, (2, 12), strict=True)
+    ]
+    reference = methods.get("spzo").reference(model, config, slots)
+    order = rng.permutation(LANES[0].seed, 0, 5)
+    for step in range(2):
+        numbers_of = order[step * BATCH : (step + 1) * BATCH].tolist()
+        theirs = reference.step(examples(data, numbers_of), LANES[0].rate / 100)["losses"]
+        assert runs.step()[0].tolist() == pytest.approx(theirs, rel=5e-5, abs=5e-6)
 
 
 def test_first_order_runs_take_the_references_steps() -> None:
