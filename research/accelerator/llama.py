@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zoexport.core.errors import ConfigError
+
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 NORM = "model.norm.weight"
@@ -41,9 +43,21 @@ class Llama:
 
     @classmethod
     def of(cls, model: nn.Module, device: torch.device) -> Llama:
-        """That of a ``LlamaForCausalLM``, on a device."""
+        """That of a ``LlamaForCausalLM``, on a device.
+
+        Raises:
+            ConfigError: a model of another kind, whose layers compute something else.
+        """
         whole: Any = model
         config = whole.config
+        biased = any(name.endswith(".bias") for name, _ in whole.named_parameters())
+        if config.model_type != "llama" or biased:
+            raise ConfigError(
+                f"model of kind {config.model_type}",
+                found="biases" if biased else "layers of its own",
+                expected="Llama's layers, without biases",
+                fix="Choose a Llama-shaped model, such as smollm2-135m.",
+            )
         attention = whole.model.layers[0].self_attn
         own = {
             name: value.detach().to(device, torch.float32)

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from research.accelerator import arms, folder
+from research.accelerator.llama import Llama
 from research.accelerator.tasks import Part
 from research.support.arms import Arm
 from research.support.command import exit_status
@@ -45,6 +46,7 @@ def prepare(model: str, output: Path, dtype: str, progress: Progress) -> None:
     source = models.resolve(model)
     loaded = models.load(source)
     whole: Any = loaded.model
+    Llama.of(whole, torch.device("cpu"))  # refuses what runs could not call
     if not (output / folder.MODEL).exists():
         progress("copying the model", None)
         whole.to(getattr(torch, dtype)).save_pretrained(output / folder.MODEL)

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from research.accelerator import folder
 from research.accelerator.arms import COMPARISONS, Comparison
-from research.accelerator.llama import EMBEDDING, Llama
+from research.accelerator.llama import EMBEDDING, HEAD, Llama
 from research.accelerator.runs import FirstOrder, Lane, Rounded, Runs, ZerothOrder
 from research.accelerator.split import Split
 from research.accelerator.tasks import Choices, Task, Text
@@ -53,7 +53,8 @@ class Prepared:
         self.original = Llama.of(self._whole, device)
         self._tasks: dict[str, Task] = {}
         self._int4: Llama | None = None
-        self._quantized = [EMBEDDING, *(f"{name}.weight" for name in self.linears())]
+        weights = {EMBEDDING, HEAD, *(f"{name}.weight" for name in self.linears())}
+        self._quantized = [name for name in self.original.parameters if name in weights]
 
     def task(self, name: str) -> Task:
         """One of the two."""

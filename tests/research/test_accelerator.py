@@ -25,6 +25,7 @@ from research.accelerator.trained import Adapters, Chosen, Everything, Integers
 from research.support.arms import Arm
 from zoexport.core import int4, rng
 from zoexport.core.config import parse
+from zoexport.core.errors import ConfigError
 from zoexport.data import Candidate, Example
 from zoexport.methods import methods
 
@@ -266,6 +267,13 @@ def test_text_is_predicted_as_by_transformers() -> None:
     wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     assert losses == pytest.approx([float(wanted)] * 3, rel=1e-5)
     assert rights == pytest.approx([float((logits.argmax(-1) == tokens[:, 1:]).float().mean())] * 3)
+
+
+def test_a_model_of_another_kind_is_refused() -> None:
+    model = tiny()
+    model.config.model_type = "qwen2"
+    with pytest.raises(ConfigError, match="Llama-shaped"):
+        Llama.of(model, CPU)
 
 
 def test_noise_is_the_specification(  # of slots whose last block is not full, too
