@@ -361,6 +361,7 @@ class Method:
             the method's programs, in order.
         reference_class: "module:class" of the method in plain PyTorch, which is imported where it is used, as training
             looks a method's settings up without torch.
+        sooner: a sentence on what learns the same in fewer operations, for ``plan``; empty where nothing was measured.
     """
 
     name: str
@@ -368,6 +369,7 @@ class Method:
     config: type
     passes: Callable[[Any, list[str]], list[Pass]]
     reference_class: str
+    sooner: str = ""
 
     def reference(self, model: torch.nn.Module, config: Any, slots: Mapping[str, Any]) -> Any:
         """The method in plain PyTorch on a model, from the first values of its slots."""

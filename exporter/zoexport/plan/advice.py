@@ -13,25 +13,20 @@ _LESS = (
     "Smaller batch, seq_len or lora.rank take less; otherwise choose a smaller model,"
     " or a smaller group of lora.targets."
 )
-_SLOWER = ("prge", "mezo")
-_SOONER = (
-    "Of zeroth-order methods over adapters, fzoo with lora.init=activations reached the loss of prge in 0.37 of its"
-    " operations (docs/learning.md)."
-)
 
 
 def advice(
-    method: str, first_order: bool, fits: bool | None, options: Sequence[Mapping[str, Any]]
+    sooner: str, first_order: bool, fits: bool | None, options: Sequence[Mapping[str, Any]]
 ) -> str:
     """One to three sentences.
 
     Args:
-        method: that was asked for. first_order: whether it is. fits: None without a budget.
+        sooner: of the method that was asked for. first_order: whether it is. fits: None without a budget.
         options: what fits, preferred first.
     """
     found = _of_first_order(first_order, fits, options)
     fitting = bool(options and options[0]["first_order"])
-    return f"{found} {_SOONER}" if method in _SLOWER and not fitting else found
+    return f"{found} {sooner}" if sooner and not fitting else found
 
 
 def _of_first_order(

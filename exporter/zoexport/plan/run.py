@@ -96,7 +96,7 @@ def plan_training(
         "budget_mb": budget_mb,
         "fits": fits,
         **({} if budget_mb is None else {"options": fitting}),
-        "advice": advice(planned.method.name, planned.config.first_order, fits, fitting),
+        "advice": advice(planned.method.sooner, planned.config.first_order, fits, fitting),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from zoexport.methods import methods
 from zoexport.plan.advice import advice
 
 MEBP = {"method": "mebp", "settings": {"batch": 1}, "first_order": True}
@@ -13,12 +14,14 @@ MEZO = {"method": "mezo", "settings": {}, "first_order": False}
 @pytest.mark.parametrize("method", ["prge", "mezo"])
 def test_fzoo_is_named_where_slower_zeroth_order_was_asked_for(method: str) -> None:
     for fits, options in ((None, []), (True, [MEZO]), (False, [MEZO]), (False, [])):
-        assert "fzoo with lora.init=activations" in advice(method, False, fits, options)
+        found = advice(methods.get(method).sooner, False, fits, options)
+        assert "fzoo with lora.init=activations" in found
 
 
 def test_it_is_not_where_first_order_fits_or_other_values_are_trained() -> None:
-    assert "fzoo" not in advice("prge", False, True, [MEBP])
-    assert "--method mebp --set batch=1" in advice("prge", False, False, [MEBP])
-    for method in ("fzoo", "quzo", "senszoq", "spzo"):
-        assert "fzoo" not in advice(method, False, None, [])
-    assert advice("mebp", True, True, [MEBP]).startswith("It fits.")
+    sooner = methods.get("prge").sooner
+    assert "fzoo" not in advice(sooner, False, True, [MEBP])
+    assert "--method mebp --set batch=1" in advice(sooner, False, False, [MEBP])
+    for method in ("fzoo", "mebp", "quzo", "senszoq", "spzo"):
+        assert methods.get(method).sooner == ""
+    assert advice("", True, True, [MEBP]).startswith("It fits.")

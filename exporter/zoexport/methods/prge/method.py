@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from zoexport.core.step_plan import Copies
 
 
+_SOONER = (
+    "Of zeroth-order methods over adapters, fzoo with lora.init=activations reached the loss of prge in 0.37 of its"
+    " operations (docs/learning.md)."
+)
+
+
 def passes(config: PrgeConfig, targets: list[str]) -> list[Pass]:
     """Zeroth-order training of LoRA's B with A frozen (LoRA-FA); ``targets`` are the modules to adapt."""
     from zoexport.methods.split import split_passes
@@ -42,6 +48,7 @@ methods.register(
         config=PrgeConfig,
         passes=passes,
         reference_class="zoexport.methods.prge.reference:PrgeReference",
+        sooner=_SOONER,
     ),
 )
 methods.register(
@@ -52,5 +59,6 @@ methods.register(
         config=MezoConfig,
         passes=passes,
         reference_class="zoexport.methods.prge.reference:MezoReference",
+        sooner=_SOONER,
     ),
 )
