@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from research.support.arms import Arm
+from research.support.arms import Arm, estimators
 
-CHOSEN, RANDOM, SMALLEST = "corpus", "random", "smallest"
+CHOSEN, RANDOM = "corpus", "random"
 """Values of the setting ``mask``: masks of a prepared folder."""
 
 
@@ -74,15 +74,6 @@ def _queries(count: int, rates: tuple[float, ...]) -> Arm:
     """So many of as few rows as make 16 with them."""
     settings = {"queries": str(count), "batch": str(16 // count)}
     return _adapters(f"q = {count}, B = {16 // count}", rates, **settings)
-
-
-def _estimators(bits: str, rates: tuple[float, ...], eps: str) -> tuple[Arm, ...]:
-    """Both of QuZO's, on integers of so many bits."""
-    common = {"weight_bits": bits, "eps": eps}
-    return tuple(
-        Arm(f"{estimator.upper()}, INT{bits}", "quzo", {**common, "estimator": estimator}, rates)
-        for estimator in ("q-rge2", "q-rge1")
-    )
 
 
 _MEZO_FULL = {"train": "full", "eps": "1e-3"}
@@ -161,9 +152,9 @@ COMPARISONS = {
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
     "quzo-int8": Comparison(
-        "films", _FILMS, _estimators("8", (1, 3, 10), "1"), steps=100, points=2
+        "films", _FILMS, estimators("8", (1, 3, 10), eps="1"), steps=100, points=2
     ),
     "quzo-int4": Comparison(
-        "films", _FILMS, _estimators("4", (1e-3, 3e-3, 1e-2), "0.5"), steps=100, points=2
+        "films", _FILMS, estimators("4", (1e-3, 3e-3, 1e-2), eps="0.5"), steps=100, points=2
     ),
 }

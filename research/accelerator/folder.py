@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -58,11 +57,6 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """What :func:`write_facts` wrote."""
     found: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     return found
-
-
-def load_tensors(path: Path, device: torch.device) -> dict[str, Tensor]:
-    """A file's, on a device."""
-    return load_file(path, device=str(device))
 
 
 def config_of(arm: Arm, comparison: Comparison) -> Any:

@@ -45,7 +45,9 @@ class Noise:
         self._low, self._high = keys[:, 0, None, None], keys[:, 1, None, None]
         self._whole = all(count % 4 == 0 for count in counts)
         # Elements that are left over in a slot's last block belong to no slot.
-        kept = torch.cat([torch.arange(4 * -(-count // 4)) < count for count in counts])
+        kept = torch.cat(
+            [torch.arange(4 * held) < count for held, count in zip(blocks, counts, strict=True)]
+        )
         self._kept = kept.nonzero()[:, 0].to(device)
 
     def __call__(self, step: int) -> Tensor:

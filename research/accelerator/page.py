@@ -16,7 +16,6 @@ from typing import Any
 from research.accelerator import folder
 from research.accelerator.arms import COMPARISONS
 from research.learning import page as learning
-from research.support import rates
 from research.support.command import add_places, exit_status
 from research.support.page import check, replace, seen_from
 from zoexport.bench.output import markdown_table
@@ -126,19 +125,9 @@ def _conditions(name: str, result: Mapping[str, Any]) -> list[str]:
         f"- {result['model']['name']}, {_WORDS[comparison.task]}: {validated}, on which no run trains, "
         f"choose the rate; held-out losses are of {tested} others",
         f"- weights as {result['model']['weights']}, of which int4 ones are made",
-        *(
-            line
-            for arm in result["arms"]
-            for line in rates.at_an_end(arm["label"], arm["rates"], learning.best_rate(arm))
-        ),
+        *learning.ends(result),
         f"- all: {common}",
-        *(
-            f"- {arm['label']}: "
-            + ", ".join(
-                [arm["method"], *(f"{key}={value}" for key, value in arm["settings"].items())]
-            )
-            for arm in result["arms"]
-        ),
+        *learning.settings(result),
         f"- {device['device']}, torch {device['torch']}, {device['date']}; TFLOP and GB as `zoexport plan` counts "
         "a step's",
     ]
@@ -163,8 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 expected="those of python -m research.accelerator.run",
                 fix="Check the path.",
             )
-        for name, path in there.items():
+        for name in there:
             check(chosen.page, mark_of(name))
+        for name, path in there.items():
             write(
                 chosen.page,
                 chosen.results,

@@ -6,6 +6,8 @@ Weights, tokens, masks, directions of activations, and the operations that ``zoe
 from __future__ import annotations
 
 import argparse
+import copy
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,8 +51,8 @@ def prepare(model: str, output: Path, dtype: str, progress: Progress) -> None:
     Llama.of(whole, torch.device("cpu"))  # refuses what runs could not call
     if not (output / folder.MODEL).exists():
         progress("copying the model", None)
-        whole.to(getattr(torch, dtype)).save_pretrained(output / folder.MODEL)
-        loaded = models.load(source)
+        rounded = copy.deepcopy(whole).to(getattr(torch, dtype))
+        rounded.save_pretrained(output / folder.MODEL)
     choices = _examples(output, loaded, progress)
     for name, kind in _MASKS.items():
         path = output / f"{name}.mask"
@@ -79,7 +81,13 @@ def prepare(model: str, output: Path, dtype: str, progress: Progress) -> None:
             if key not in planned:
                 progress(f"counting operations, {arm.label}", None)
                 planned[key] = _planned(arm, comparison, source.argument, progress)
-    about = {"name": source.name, "sha256": models.fingerprint(source), "weights": dtype}
+    # Of the model that is there, which an earlier call may have written.
+    stored = json.loads((output / folder.MODEL / "config.json").read_text(encoding="utf-8"))
+    about = {
+        "name": source.name,
+        "sha256": models.fingerprint(source),
+        "weights": stored["dtype"],
+    }
     folder.write_facts(output, {"model": about, "choices": choices, "planned": planned})
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from research.accelerator import folder
@@ -112,7 +113,7 @@ class Prepared:
         names = self.linears(config.lora_targets)
         if config.lora_init == "activations":
             path = folder.directions_file(self.path, config.lora_targets, rank)
-            first = folder.load_tensors(path, self.device)
+            first = load_file(path, device=str(self.device))
         else:
             inputs = [self.original.parameters[f"{name}.weight"].shape[1] for name in names]
             first = {

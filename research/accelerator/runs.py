@@ -53,6 +53,14 @@ class Runs(abc.ABC):
         """Mean loss and share of right predictions of each run on one of the task's parts."""
         return self.task.evaluated(self._model, self.weights(), len(self.lanes), name)
 
+    def _along(self, z: Tensor, number: int) -> list[Tensor]:
+        """Direction ``number`` of each run, of z (seeds, directions, n)."""
+        return [z[own, number] for own in self._own.tolist()]
+
+    def _central(self, losses: Tensor) -> Tensor:
+        """(l(+z) - l(-z)) / (2 eps) of pairs (runs, 2 k)."""
+        return ((losses[:, 0::2] - losses[:, 1::2]) / (2 * self._config.eps)).float()
+
     def _batch(self) -> Batch:
         batch = self.task.batch(self._seeds, self.steps, self._config.batch)
         return batch.of(self._own)
@@ -75,6 +83,8 @@ class ZerothOrder(Runs):
         self._trained, self._one_sided = trained, one_sided
         self.values = trained.initial.repeat(len(lanes), 1)
         self._noise = trained.noise(self._seeds, config.queries, signs=one_sided)
+        self._reach: float = config.eps
+        """How far copies are moved along a direction."""
         self._past: deque[Tensor] = deque(maxlen=getattr(config, "horizon", 1))
 
     @torch.no_grad()
@@ -99,7 +109,7 @@ class ZerothOrder(Runs):
         if self._one_sided:
             moved = losses[:, 1:]
             return ((moved - losses[:, :1]) / moved.std(1, keepdim=True)).float()
-        return ((losses[:, 0::2] - losses[:, 1::2]) / (2 * self._config.eps)).float()
+        return self._central(losses)
 
     def update(self, gradients: Tensor, z: Tensor) -> None:
         """w - lr / q sum of g z; or by averages of the last steps' estimates (docs/adam-from-the-log.md)."""
@@ -121,12 +131,11 @@ class ZerothOrder(Runs):
 
     def _copies(self, z: Tensor) -> Iterator[tuple[int, Weights]]:
         """Perturbed copies, as many a forward pass as fit."""
-        eps, queries = self._config.eps, range(self._config.queries)
-        moves = [(query, eps) for query in queries]
+        queries = range(self._config.queries)
         if self._one_sided:
-            moves = [(0, 0.0), *moves]
+            moves = [(0, 0.0), *((query, self._reach) for query in queries)]
         else:
-            moves = [(query, side * eps) for query in queries for side in (1, -1)]
+            moves = [(query, side * self._reach) for query in queries for side in (1, -1)]
         if not self._trained.together:
             for query, scale in moves:
                 yield 1, self._moved(z, query, scale)
@@ -137,8 +146,8 @@ class ZerothOrder(Runs):
         yield len(moves), self._trained.weights(moved.flatten(0, 1))
 
     def _moved(self, z: Tensor, query: int, scale: float) -> Weights:
-        directions = [z[own, query] for own in self._own.tolist()]
-        return self._trained.weights(self._trained.moved(self.values, directions, scale))
+        moved = self._trained.moved(self.values, self._along(z, query), scale)
+        return self._trained.weights(moved)
 
     def _average(self, optimizer: str) -> Tensor:
         mean = _average(self._past, self._config.beta1)
@@ -190,6 +199,7 @@ class Rounded(ZerothOrder):
         self, model: Llama, task: Task, lanes: Sequence[Lane], config: Any, trained: Integers
     ) -> None:
         super().__init__(model, task, lanes, config, trained)
+        self._reach = 1.0
         self._limits = trained.limits
         self._second: Tensor | None = None
 
@@ -220,11 +230,6 @@ class Rounded(ZerothOrder):
                 out[number] = _rounded(drawn[number], source).clamp_(-most, most)
         self._second = second
         return first
-
-    def _copies(self, z: Tensor) -> Iterator[tuple[int, Weights]]:
-        for query in range(self._config.queries):
-            for side in (1.0, -1.0):
-                yield 1, self._moved(z, query, side)
 
 
 def _rounded(value: Tensor, source: torch.Generator) -> Tensor:

@@ -43,12 +43,12 @@ class Split(Runs):
         first, second = self._config.directions
         z = [noise(self.steps) for noise in self.noise]
         batch = self._batch()
-        own = [block.parts(values) for block, values in zip(self.blocks, self.values, strict=True)]
+        head_as_it_is = self.blocks[1].parts(self.values[1])
         losses = []
         for i in range(first):
             for side, sign in enumerate((1, -1)):
                 layers = self.blocks[0].parts(self._moved(0, z, i, sign))
-                hidden = self._model.body(Own({}, {**layers, **own[1]}), batch.tokens)
+                hidden = self._model.body(Own({}, {**layers, **head_as_it_is}), batch.tokens)
                 for j in range(second):
                     for late in (1, -1):
                         head = self.blocks[1].parts(
@@ -59,8 +59,7 @@ class Split(Runs):
         found = torch.stack(losses, 1).double()
         means = found.view(len(found), 2 * first, 2 * second).mean(-1)
         for number, pairs in enumerate((means, found)):
-            gradients = ((pairs[:, 0::2] - pairs[:, 1::2]) / (2 * self._config.eps)).float()
-            self._update(number, gradients, z[number])
+            self._update(number, self._central(pairs), z[number])
         self.steps += 1
         return found
 
@@ -72,7 +71,7 @@ class Split(Runs):
         return Own({}, {**parts[0], **parts[1]})
 
     def _moved(self, block: int, z: Sequence[Tensor], number: int, sign: int) -> Tensor:
-        directions = [z[block][own, number] for own in self._own.tolist()]
+        directions = self._along(z[block], number)
         return self.blocks[block].moved(self.values[block], directions, sign * self._config.eps)
 
     def _update(self, block: int, gradients: Tensor, z: Tensor) -> None:

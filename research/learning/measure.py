@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from research.learning import page
-from research.support.arms import Arm
+from research.support.arms import Arm, estimators
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import check
@@ -67,15 +67,6 @@ class Comparison:
     validated: int = 200
     tested: int = 500
     masked: tuple[str, ...] = ()
-
-
-def _estimators(bits: str, rates: tuple[float, ...], *, eps: str) -> tuple[Arm, ...]:
-    """Both of QuZO's, on integers of so many bits."""
-    common = {"weight_bits": bits, "eps": eps}
-    return tuple(
-        Arm(f"{estimator.upper()}, INT{bits}", "quzo", {**common, "estimator": estimator}, rates)
-        for estimator in ("q-rge2", "q-rge1")
-    )
 
 
 def _queries(count: int, rates: tuple[float, ...]) -> Arm:
@@ -124,8 +115,8 @@ COMPARISONS = {
         steps=200,
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
-    "quzo-int8": Comparison(arms=_estimators("8", (0.3, 1, 3, 10), eps="1")),
-    "quzo-int4": Comparison(arms=_estimators("4", (1e-3, 3e-3, 1e-2, 3e-2), eps="0.5")),
+    "quzo-int8": Comparison(arms=estimators("8", (0.3, 1, 3, 10), eps="1")),
+    "quzo-int4": Comparison(arms=estimators("4", (1e-3, 3e-3, 1e-2, 3e-2), eps="0.5")),
     # 8 copies in one forward pass each: as many operations a step.
     "fzoo": Comparison(
         arms=(

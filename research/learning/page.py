@@ -121,6 +121,24 @@ def _tests(arm: Mapping[str, Any]) -> dict[int, float]:
     return {run["seed"]: run["test"]["loss"] for run in found}
 
 
+def ends(result: Mapping[str, Any]) -> list[str]:
+    """Which arms were best at an end of the rates that were tried, as lines of a list."""
+    return [
+        line
+        for arm in result["arms"]
+        for line in rates.at_an_end(arm["label"], arm["rates"], best_rate(arm))
+    ]
+
+
+def settings(result: Mapping[str, Any]) -> list[str]:
+    """Each arm's method and settings, as lines of a list."""
+    found = []
+    for arm in result["arms"]:
+        words = [arm["method"], *(f"{key}={value}" for key, value in arm["settings"].items())]
+        found.append(f"- {arm['label']}: {', '.join(words)}")
+    return found
+
+
 def _conditions(result: Mapping[str, Any]) -> list[str]:
     """What it was measured with, as lines of a list."""
     found = result["conditions"]
@@ -132,20 +150,10 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
         f"- {found['model']['name']}, {samples.TASKS[compared['task']].words} (samples.py): "
         f"{compared['validated']}, on which no run trains, "
         f"choose the rate; losses and accuracies are those of {compared['tested']} others",
-        *(
-            line
-            for arm in result["arms"]
-            for line in rates.at_an_end(arm["label"], arm["rates"], best_rate(arm))
-        ),
+        *ends(result),
         "- TFLOP and GB: of the steps, as `zoexport plan` counts operations and bytes that are read and written",
         f"- all: {common}",
-        *(
-            f"- {arm['label']}: "
-            + ", ".join(
-                [arm["method"], *(f"{key}={value}" for key, value in arm["settings"].items())]
-            )
-            for arm in result["arms"]
-        ),
+        *settings(result),
         f"- {found['cpu']}, {found['cores']} cores, {found['system']}; load average "
         f"{' to '.join(map(str, found['load_average']))}",
         f"- {versions}, Python {found['python']}; {found['date']}",
