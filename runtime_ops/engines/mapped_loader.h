@@ -22,7 +22,7 @@ class MappedLoader final : public executorch::runtime::DataLoader {
     if (!within(offset, size)) {
       return executorch::runtime::Error::InvalidArgument;
     }
-    auto mapped = MappedFile::of(*file_, offset, size);
+    auto mapped = MappedFile::of(*file_, offset, size, MappedFile::Writes::kPrivateCopy);
     if (!mapped.ok()) {
       return executorch::runtime::Error::AccessFailed;
     }

@@ -283,7 +283,7 @@ class TensorMemory {
 
 // Why no method of a verified program may run; empty where there is nothing. A tensor that has neither data in the file nor
 // planned memory, is no input or output and no view of one that has, has no memory at all when an operator reads it; an
-// input that is data in the file would be written to where that is mapped for reading; and operators copy from one tensor to
+// input that is data in the file would be written over it, which the next method reads; and operators copy from one tensor to
 // another as if these did not overlap.
 inline std::string program_problem(const uint8_t* program) {
   constexpr uint16_t kPlans = 1;

@@ -200,6 +200,16 @@ void test_one_descriptor_is_one_file() {
   CHECK(*file->hash() == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed");
 }
 
+void test_writes_to_a_copy_stay_in_the_process() {
+  const Temporary folder;
+  write(folder.file("a"), std::string(kBytes, '\1'));
+  const auto file = OpenFile::open(folder.file("a"), ZO_BUNDLE_ERROR);
+  const auto mapped = MappedFile::of(*file, 5000, kBytes - 5000, MappedFile::Writes::kPrivateCopy);
+  std::memset(const_cast<uint8_t*>(mapped->data()), 2, mapped->size());
+  CHECK(sum(mapped->data(), mapped->size()) == 2 * (kBytes - 5000));
+  CHECK(*file->read() == std::string(kBytes, '\1'));
+}
+
 // A key of the minisign tool, and what it signed with it.
 void test_a_signature_of_the_tool() {
   const Temporary place;
@@ -234,6 +244,7 @@ int main() {
   test_other_faults_stay_what_they_were();
   test_names_lead_nowhere_else();
   test_one_descriptor_is_one_file();
+  test_writes_to_a_copy_stay_in_the_process();
   test_a_signature_of_the_tool();
   return check::result();
 }

@@ -22,7 +22,7 @@ Status FrozenWeights::open(const std::vector<Read>& reads) {
   const std::string path = join(files_.path(), manifest_.weights);
   if (!file_) {
     ZO_ASSIGN(opened, files_.open(manifest_.weights));
-    ZO_ASSIGN(file, SafeTensors::of(opened));
+    ZO_ASSIGN(file, SafeTensors::of(opened, MappedFile::Writes::kPrivateCopy));
     file_.emplace(std::move(file));
   }
   for (const Read& read : reads) {

@@ -215,16 +215,26 @@ Status make_folder(const std::string& path, std::vector<std::string>* made) {
   return {};
 }
 
-Result<MappedFile> MappedFile::of(const OpenFile& file) { return of(file, 0, static_cast<size_t>(file.size())); }
+Result<MappedFile> MappedFile::of(const OpenFile& file, Writes writes) {
+  return of(file, 0, static_cast<size_t>(file.size()), writes);
+}
 
-Result<MappedFile> MappedFile::of(const OpenFile& file, uint64_t offset, size_t size) {
+Result<MappedFile> MappedFile::of(const OpenFile& file, uint64_t offset, size_t size, Writes writes) {
   if (size == 0) {
     return MappedFile(nullptr, 0, 0, MappingGuard());
   }
   static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const auto before = static_cast<size_t>(offset % page);
-  void* data =
-      ::mmap(nullptr, before + size, PROT_READ, MAP_PRIVATE, file.descriptor(), static_cast<off_t>(offset - before));
+  const auto map = [&](int protection, int flags) {
+    return ::mmap(nullptr, before + size, protection, flags, file.descriptor(), static_cast<off_t>(offset - before));
+  };
+  void* data = MAP_FAILED;
+  if (writes == Writes::kPrivateCopy) {
+    data = map(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE);
+  }
+  if (data == MAP_FAILED) {  // a system may count all that could be written as memory, and have less
+    data = map(PROT_READ, MAP_PRIVATE);
+  }
   if (data == MAP_FAILED) {
     return system_failure(file.code(), file.path(), errno, false);
   }

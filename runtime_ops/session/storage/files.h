@@ -1,4 +1,4 @@
-// Files that are either whole or absent, a read-only mapping, and a folder lock.
+// Files that are either whole or absent, mappings, and a folder lock.
 #pragma once
 
 #include <cerrno>
@@ -69,11 +69,16 @@ Status sync_file(const std::string& path);
 // Renames within a folder, and syncs that.
 Status rename_file(const std::string& from, const std::string& to);
 
-// A read-only mapping of a file, or of a part of it; of no bytes it is a null pointer. Owns the mapping, not the file.
+// A mapping of a file, or of a part of it; of no bytes it is a null pointer. Owns the mapping, not the file.
 class MappedFile {
  public:
-  static Result<MappedFile> of(const OpenFile& file);
-  static Result<MappedFile> of(const OpenFile& file, uint64_t offset, size_t size);
+  // What becomes of a write to the mapping, which nothing of ours does.
+  enum class Writes {
+    kFault,        // it ends the process
+    kPrivateCopy,  // it changes a page of this process alone: for what a program file of a stranger may write
+  };
+  static Result<MappedFile> of(const OpenFile& file, Writes writes = Writes::kFault);
+  static Result<MappedFile> of(const OpenFile& file, uint64_t offset, size_t size, Writes writes = Writes::kFault);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();

@@ -40,11 +40,11 @@ Result<SafeTensors> SafeTensors::open(const std::string& path, zo_status code) {
   return of(file);
 }
 
-Result<SafeTensors> SafeTensors::of(const OpenFile& opened) {
+Result<SafeTensors> SafeTensors::of(const OpenFile& opened, MappedFile::Writes writes) {
   const std::string fix = "Copy the file again from where it was made.";
   const std::string& path = opened.path();
   const zo_status code = opened.code();
-  ZO_ASSIGN(file, MappedFile::of(opened));
+  ZO_ASSIGN(file, MappedFile::of(opened, writes));
   uint64_t header_size = 0;
   if (file.size() < 8) {
     return Failure{code, path, std::to_string(file.size()) + " bytes", "a safetensors file", fix};

@@ -24,7 +24,7 @@ class SafeTensors {
   // Maps and checks the file: every tensor lies within it and has the size that its dtype and shape say, and together they
   // fill it. What is refused here, Python's core/tensor_file.py refuses.
   static Result<SafeTensors> open(const std::string& path, zo_status code);
-  static Result<SafeTensors> of(const OpenFile& file);
+  static Result<SafeTensors> of(const OpenFile& file, MappedFile::Writes writes = MappedFile::Writes::kFault);
 
   const TensorBytes* find(const std::string& name) const;
   const std::map<std::string, TensorBytes>& tensors() const { return tensors_; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from executorch.exir._serialize._program import deserialize_pte_binary, serializ
 
 from tests.support import linear_program
 from tests.support.strangers import in_child, rewrite, step, steps
+from zoexport.core.files import sha256
 
 ALTERED = 150
 
@@ -104,7 +106,7 @@ def test_a_view_has_memory_from_where_it_is_made(bundle: Path, too_late: bool) -
 
 
 def test_an_input_that_is_a_constant_is_refused(bundle: Path) -> None:
-    """The file is mapped for reading, and ExecuTorch would copy the caller's input there."""
+    """ExecuTorch would copy the caller's input over it, and the other method would read that."""
 
     def alter(plan: Any) -> None:
         tensor = plan.values[plan.inputs[3]].val
@@ -113,6 +115,34 @@ def test_an_input_that_is_a_constant_is_refused(bundle: Path) -> None:
         tensor.allocation_info = None
 
     assert "an input that is a constant" in change(bundle, alter)
+
+
+def test_a_write_into_a_constant_changes_no_file(bundle: Path) -> None:
+    """The file is mapped: the process goes on with pages of its own."""
+    methods = 0
+
+    def alter(plan: Any) -> None:
+        nonlocal methods
+        constants = [one.val for one in plan.values if getattr(one.val, "data_buffer_idx", 0) > 0]
+        largest = max(constants, key=lambda one: math.prod(one.sizes))
+        viewed = {plan.chains[0].instructions[place].instr_args.args[0] for place in views(plan)}
+        written = next(
+            value
+            for instruction in plan.chains[0].instructions
+            for index in [getattr(instruction.instr_args, "args", [0])[-1]]
+            for value in [plan.values[index].val]
+            if getattr(value, "allocation_info", None) is not None
+            and value.scalar_type == largest.scalar_type
+            and math.prod(value.sizes) <= math.prod(largest.sizes)
+            and index not in [*plan.inputs, *plan.outputs, *viewed]
+        )
+        written.allocation_info, written.data_buffer_idx = None, largest.data_buffer_idx
+        methods += 1
+
+    message = change(bundle, alter)
+    assert message == "" and methods > 0
+    stated = json.loads((bundle / "manifest.json").read_text("utf-8"))["files"]["model.bin"]
+    assert sha256(bundle / "model.bin") == stated["sha256"]
 
 
 @pytest.mark.parametrize("shift", [0, 4, 64])
