@@ -58,15 +58,15 @@ def choose_sizes(
     programs: dict[str, Program] = {}
     for family, program in graph.programs.items():
         if family == HEAD:
-            check_rows_alone(program)
-            made = copy_program(program, family)
-            _resize(made, captured, (1, label_rows))
-            without_batch(made)
-            programs[family] = made
+            programs[family] = made = copy_program(program, family)
+            rows_alone(made, label_rows)
             continue
         for length in lengths:
             made = copy_program(program, f"{family}@{length}")
-            _resize(made, captured, (rows, length))
+            # Rows first: a wanted length may be a multiple of the captured rows.
+            set_rows(made, captured[0], rows)
+            if captured[1] != length:
+                set_length(made, captured[1], length)
             programs[made.name] = dataclasses.replace(made, length=length)
     for program in programs.values():
         record_shapes(program)
@@ -77,14 +77,29 @@ def choose_sizes(
     return graph
 
 
-def _resize(program: Program, captured: tuple[int, int], wanted: tuple[int, int]) -> None:
-    """Rows first: a wanted length may be a multiple of the captured rows."""
-    set_rows(program, captured[0], wanted[0])
-    if captured[1] != wanted[1]:
-        set_length(program, captured[1], wanted[1])
+def rows_alone(program: Program, count: int) -> None:
+    """Make an output head take and return rows (count, width) where it has (sequences, positions, width).
+
+    What follows the sequences is found by what reads what: a graph that was captured at its only length has weights
+    whose sizes may be multiples of that length.
+
+    Raises:
+        VerifyError: a row's result depends on other rows, or on the row's place.
+    """
+    for node in _rows_alone(program):
+        if is_call(node, *RESHAPES):
+            node.update_arg(1, [1, count, *shape_of(node)[2:]])
+    for values in (program.inputs, program.outputs):
+        values[:] = [
+            dataclasses.replace(value, shape=(1, count, *value.shape[2:]))
+            if _has_rows(value.role)
+            else value
+            for value in values
+        ]
+    _without_batch(program)
 
 
-def without_batch(program: Program) -> None:
+def _without_batch(program: Program) -> None:
     """Take and return rows (n, width) where the program has (1, n, width)."""
     nodes = program.module.graph
     record_shapes(program)
@@ -114,8 +129,9 @@ def _has_rows(role: str) -> bool:
     return role in ("activation", "logits")
 
 
-def check_rows_alone(program: Program) -> None:
-    """Refuse a head in which a row's result depends on other rows or on the row's place."""
+def _rows_alone(program: Program) -> list[Node]:
+    """The nodes of a head that compute rows, each of one row alone; a head that has others is refused."""
+    found = []
     rows = {
         node
         for value, node in zip(program.inputs, placeholders(program).values(), strict=True)
@@ -132,6 +148,8 @@ def check_rows_alone(program: Program) -> None:
                 fix="Report the model's architecture.",
             )
         rows.add(node)
+        found.append(node)
+    return found
 
 
 def _each_row_alone(node: Node, rows: set[Node]) -> bool:

@@ -26,7 +26,7 @@ from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import position_axes, set_length
 from zoexport.ir.shapes import record_shapes
-from zoexport.passes.choose_sizes import check_rows_alone, without_batch
+from zoexport.passes.choose_sizes import rows_alone
 from zoexport.passes.split_layers import HEAD
 
 
@@ -39,11 +39,8 @@ def decode_sizes(graph: TrainingGraph, lengths: list[int]) -> TrainingGraph:
     programs: dict[str, Program] = {}
     for family, program in graph.programs.items():
         if family == HEAD:
-            check_rows_alone(program)
-            made = copy_program(program, family)
-            set_length(made, graph.length, 1)
-            without_batch(made)
-            programs[family] = made
+            programs[family] = made = copy_program(program, family)
+            rows_alone(made, 1)
             continue
         tables_as_rows(program, graph.length)
         for length in lengths:

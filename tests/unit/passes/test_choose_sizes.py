@@ -11,10 +11,15 @@ from torch import nn
 
 from tests.support.graphs import VOCAB, WIDTH, SmallModel
 from tests.support.splits import LENGTH, Layer, small
+from tests.support.tiny_models import HIDDEN, fixed, from_config, tiny_config
+from zoexport.build import plan, training_graph
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import TrainingGraph
+from zoexport.ir.frozen import materialize
 from zoexport.ir.graphs import outputs, shape_of
 from zoexport.ir.interpret import Stages
+from zoexport.models.load import linear_from_conv1d
+from zoexport.models.weights import LoadedWeights
 from zoexport.passes.choose_sizes import choose_sizes
 
 
@@ -137,6 +142,30 @@ def test_the_captured_graph_is_not_needed_afterwards() -> None:
     assert [dataclasses.astuple(v)[3] for v in graph.programs["layer.0@13"].outputs] == [
         (2, LENGTH, WIDTH)
     ]
+
+
+def test_a_width_may_be_a_multiple_of_the_only_length() -> None:
+    """As of RoBERTa-large: 1,024 of 512 positions, beyond which no length is free to mark sizes with."""
+    model = from_config(tiny_config("gpt2", n_positions=HIDDEN // 2))
+    linear_from_conv1d(model)
+    settings = {"seq_len": str(HIDDEN // 2), "batch": "2", "weights": "fp32"}
+    graph = training_graph(plan("mebp", "host", settings), model, lambda *_: None)
+    head = graph.programs["head"]
+    assert not graph.any_length and graph.label_rows == HIDDEN
+    materialize(graph, LoadedWeights(model))
+    hidden = fixed("hidden", (graph.label_rows, HIDDEN))
+    labels = torch.arange(graph.label_rows)
+    values = {"activation": hidden, "label_tokens": labels}
+    bind = graph.stages[-1].bind
+    logprobs, _ = head.module(
+        *(
+            values[value.role] if value.role in values else graph.weights[bind[value.name]]
+            for value in head.inputs
+        )
+    )
+    logits = model.lm_head(model.transformer.ln_f(hidden))
+    expected = torch.log_softmax(logits, dim=-1)[labels, labels]
+    torch.testing.assert_close(logprobs.flatten(), expected)
 
 
 class _TabledByRow(Layer):
