@@ -32,11 +32,14 @@ from tests.crash.points import (
 from tests.crash.power import Disk, Image
 from tests.support.compiled import Compiler
 
-#: Settings of each method. Those in layers train by a program for each part of the model.
+#: Settings of each method. Those in layers train by a program for each part of the model; with Adam, a run that goes on
+#: makes the averages anew from the log.
 METHODS: dict[str, Mapping[str, Any]] = {
     "prge": {"queries": 2},
     "prge in layers": {"queries": 2, "split": "layers"},
+    "prge with adam": {"queries": 2, "split": "layers", "optimizer": "adam"},
     "mezo": {"queries": 2},
+    "fzoo": {"queries": 2},
     "mebp": {},
     "senszoq": {"queries": 2},
     "quzo": {"queries": 2},

@@ -17,7 +17,7 @@ from tests.support.compiled import Compiler
 
 QUICK = ("prge", "mebp", "prge" + VALIDATES, "mebp" + VALIDATES)
 #: These write the same files by the same calls as prge; ``tests.crash.states`` tries them too.
-LIKE_PRGE = ("prge in layers", "mezo", "spzo")
+LIKE_PRGE = ("prge in layers", "mezo", "fzoo", "spzo")
 #: Of the cases of a quick method, one in so many.
 STRIDE = 9
 
