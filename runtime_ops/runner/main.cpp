@@ -1,5 +1,7 @@
 // zoexport-runner: a host of the session for a phone's shell. Progress goes to standard error; with --json one object
 // goes to standard output.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -358,11 +360,17 @@ int run(const Options& options) {
   zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
   session.reset(opened);
   const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  // Before the state: examples that cannot be used must not leave one behind.
+  // A run that goes on says how data is read; a new state comes after data that can be used, so that none is left behind.
+  const bool goes_on = !options.state.empty() && ::access((options.state + "/state.json").c_str(), F_OK) == 0;
+  if (status == ZO_OK && goes_on) {
+    status = begin_run(options, opened, error);
+  }
   if (status == ZO_OK && options.takes_examples()) {
     status = read_data(options, opened, dataset.get(), held_out, out, error);
   }
-  status = status == ZO_OK ? begin_run(options, opened, error) : status;
+  if (status == ZO_OK && !goes_on) {
+    status = begin_run(options, opened, error);
+  }
   if (status == ZO_OK && options.verb == "inspect") {
     status = inspect(session.get(), out, error);
   } else if (status == ZO_OK && options.verb == "generate") {

@@ -179,6 +179,22 @@ def test_train_and_pull(
     assert found["best_step"] in (2, 4)
 
 
+def test_a_run_goes_on_with_its_own_reading(
+    phones: Path,
+    compiler: Compiler,
+    runner: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As texts that go on in the next row, whether that is said again or not."""
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"text": "It was a great film. " * 40}) + "\n")
+    arguments = ("train", bundle_of(compiler, "mebp"), "--data", data)
+    first = said(capfd, *arguments, "--steps", 1, "--set", "pack=on", "--runner", runner)
+    assert first["examples"] > 1
+    assert said(capfd, *arguments, "--steps", 2)["examples"] == first["examples"]
+
+
 def test_the_engine_is_chosen_on_the_phone(
     phones: Path,
     compiler: Compiler,

@@ -56,3 +56,6 @@ def test_a_run_keeps_its_packing(compiler: Compiler, tmp_path: Path) -> None:
     whole = opened.train(data, state=tmp_path / "whole", steps=4, by_key=chosen)
     resumed = opened.train(data, state=state, steps=4)
     assert resumed.losses == whole.losses
+    run = ("--data", data, "--state", tmp_path / "runner")
+    ran("train", bundle, *run, "--steps", 2, "--pack", "on", "--schedule", "constant")
+    assert ran("train", bundle, *run, "--steps", 4)["losses"] == whole.losses

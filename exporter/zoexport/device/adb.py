@@ -137,6 +137,10 @@ class Phone:
         """Copy what a folder holds into a folder that is there."""
         _output([self._adb, "-s", self.serial, "pull", f"{source}/.", target])
 
+    def pull_file(self, source: PurePosixPath, target: Path) -> None:
+        """Copy a file."""
+        _output([self._adb, "-s", self.serial, "pull", source, target])
+
     def stream(self, command: str, on_line: Callable[[str], None]) -> tuple[int, str]:
         """Run a shell command on the phone.
 

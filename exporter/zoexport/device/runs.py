@@ -73,6 +73,10 @@ OPTIONS = {
 """Settings of a run, as the runner's options."""
 
 
+_OF_SETTINGS = ("state.json", "trajectory.log", "run.json")
+"""Files of a state that say how many steps it has, and with which settings (docs/session.md)."""
+
+
 class Place:
     """Where a bundle and a run of it are on a phone."""
 
@@ -253,9 +257,9 @@ def train(
     manifest = manifests.read(bundle)
     place = Place(manifest, run)
     chosen = runtime_settings(manifest, settings)
+    reads = reading({**_settings_there(choose_phone(serial), place, manifest), **chosen})
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         examples = Path(folder) / "examples.jsonl"
-        reads = reading({**manifest["settings"], **chosen})
         counts = write_tokens(bundle, data, examples, **reads, progress=progress)
         if held_out is not None:
             tokens = Path(folder) / place.held_out.name
@@ -279,6 +283,17 @@ def train(
             given += [] if value is None else [flag, value]
     result = run_there(phone, place, steps, chosen, on_line, given)
     return {**result, "serial": phone.serial, "run": run, **counts}
+
+
+def _settings_there(phone: Phone, place: Place, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run goes on with: its state's on the phone, before those of the bundle."""
+    from zoexport.train import settings_of_run
+
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        for name in _OF_SETTINGS:
+            if phone.exists(place.state / name):
+                phone.pull_file(place.state / name, Path(folder) / name)
+        return settings_of_run(Path(folder), manifest)
 
 
 def run_there(
