@@ -257,15 +257,15 @@ def train(
     manifest = manifests.read(bundle)
     place = Place(manifest, run)
     chosen = runtime_settings(manifest, settings)
-    reads = reading({**_settings_there(choose_phone(serial), place, manifest), **chosen})
+    phone = choose_phone(serial)
+    reads = reading({**_settings_there(phone, place, manifest), **chosen})
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         examples = Path(folder) / "examples.jsonl"
         counts = write_tokens(bundle, data, examples, **reads, progress=progress)
         if held_out is not None:
             tokens = Path(folder) / place.held_out.name
             write_tokens(bundle, held_out.data, tokens, **reads, progress=progress)
-        pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
-        phone = choose_phone(pushed["serial"])
+        push(bundle, serial=phone.serial, runner=runner, app=False, progress=progress)
         phone.push(examples, place.examples)
         if held_out is not None:
             phone.push(tokens, place.held_out)
