@@ -162,12 +162,15 @@ def text(page: Path, folder: Path) -> str:
     links = ", ".join(
         f"[{name}]({seen_from(page, folder / name)}/{output.MARKDOWN})" for name in results
     )
-    said = {
-        f"{of['cpu']}, {of['threads']} threads, load average {min(of['load_average']):.1f} to "
-        f"{max(of['load_average']):.1f}, {of['rounds']} rounds, {of['date'][:10]}"
-        for of in (result["conditions"] for result in results.values())
-    }
-    parts = [table(results), beside_pytorch(results), "\n".join(f"- {one}" for one in sorted(said))]
+    said = []
+    for name, result in results.items():
+        of = result["conditions"]
+        said.append(
+            f"- {name}: {of['cpu']}, {of['threads']} threads, load average "
+            f"{min(of['load_average']):.1f} to {max(of['load_average']):.1f}, {of['rounds']} rounds, "
+            f"{of['date'][:10]}"
+        )
+    parts = [table(results), beside_pytorch(results), "\n".join(said)]
     return "\n\n".join(
         part for part in [*parts, f"Programs and spreads: {links}." if links else ""] if part
     )
