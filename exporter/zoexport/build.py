@@ -23,7 +23,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
-from zoexport.core.memory import give_back, map_large_blocks
+from zoexport.core.memory import give_back
 from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.sizes import attention_heads
@@ -189,7 +189,6 @@ def compile_bundle(
     mask = kind_of(planned.config).mask(planned.config)
     if planned.target.notice:
         progress(planned.target.notice, None)
-    map_large_blocks()
     # torch and transformers load only once the settings are known to be good.
     from zoexport import models
     from zoexport.ir.tracing import lean_tracing

@@ -11,8 +11,6 @@ from pathlib import Path
 
 _INTERVAL = 0.01
 """Seconds between two looks; one takes some 20 us of a core that mostly waits."""
-_MMAP_THRESHOLD = -3
-"""glibc's M_MMAP_THRESHOLD."""
 
 
 def status(key: str, process: int | str = "self") -> float | None:
@@ -51,17 +49,6 @@ def anonymous_peak(process: int) -> Iterator[Callable[[], float | None]]:
     finally:
         done.set()
         thread.join()
-
-
-def map_large_blocks() -> None:
-    """Have the C library map each block of 1 MiB and more by itself, so that the system has it back once it is freed.
-
-    glibc does so too, but raises the limit to the size of what was freed, 32 MiB at most. Freed tensors then become holes
-    in its heap, which small objects break up: how much memory a compilation took differed by a quarter from run to run.
-    """
-    limit = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if limit is not None:
-        limit(_MMAP_THRESHOLD, 1 << 20)
 
 
 def give_back() -> None:
