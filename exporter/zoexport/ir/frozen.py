@@ -14,6 +14,7 @@ from torch import Tensor
 from zoexport.core import int4
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
 from zoexport.core.types import Pack, Progress, RowReader, Stage, TrainingGraph
+from zoexport.core.untouched import untouched_zeros
 
 PIECE = 1 << 23
 """Elements that are read at a time: 32 MB of float32."""
@@ -137,7 +138,8 @@ class RowsWithoutChosen:
         places = self.chosen.get(name)
         if places is None:
             return rows
-        rows = rows.clone()
+        # Of torch's own memory, what is freed would stay with the process in holes between small things.
+        rows = untouched_zeros(tuple(rows.shape), rows.dtype).copy_(rows)
         rows.view(-1)[_within(places, begin, end, rows.shape[1])] = 0
         return rows
 

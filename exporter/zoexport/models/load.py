@@ -17,6 +17,7 @@ from zoexport.core.sizes import sizes
 from zoexport.core.tasks import CAUSAL, MASKED
 from zoexport.fetch import cache_dir, downloaded
 from zoexport.models.conv1d import conv1d_paths, linear_from_conv1d
+from zoexport.models.gguf_headers import headers_read_once
 from zoexport.models.language import (
     auto_class,
     check_language_model,
@@ -224,10 +225,11 @@ def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
     return _finish(source, model, tokenizer, [path])
 
 
+@headers_read_once()
 def _read_gguf(path: Path) -> tuple[Any, Any]:
     """Model and tokenizer of a GGUF file, dequantized by transformers' own reader."""
     where = f"model {path}"
-    kind = auto_class(gguf_config(path))
+    kind = auto_class(_gguf_config(path))
     model = from_pretrained(kind, str(path.parent), where, gguf_file=path.name)
     # The weights are plain now; these marks would make saving and capturing treat them as quantized.
     model.hf_quantizer = None
@@ -239,12 +241,17 @@ def _read_gguf(path: Path) -> tuple[Any, Any]:
     return model, _tokenizer(str(path.parent), f"tokenizer of {path}", gguf_file=path.name)
 
 
+@headers_read_once()
 def gguf_config(path: Path) -> Any:
     """The configuration in a GGUF file's header.
 
     Raises:
         ModelError: a damaged file, or no language model.
     """
+    return _gguf_config(path)
+
+
+def _gguf_config(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:

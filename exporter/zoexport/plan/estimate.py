@@ -276,6 +276,20 @@ class _Parts:
         """The first stage that goes backward from an activation."""
         return max(next(n for n, s in enumerate(self.stages) if self._stage_slots(s.bind)), 1)
 
+    def _frozen(self) -> int:
+        """The first stage that reads a slot: those below it run once for all probes. 0 where they are none, or a table."""
+        head = len(self.stages) - 1
+        reads = (
+            number
+            for number, stage in enumerate(self.stages[:head])
+            if any(
+                value.role == "state"
+                for value in self.graph.programs[self._program(stage.forward)].inputs
+            )
+        )
+        first = next(reads, head)
+        return first if 2 <= first < head else 0
+
     def _groups(self) -> tuple[int, int]:
         """Stages between two kept activations, and how many are kept, below those that save results."""
         stages = self._first_saving() - self._base()
@@ -284,10 +298,12 @@ class _Parts:
 
     def _activations(self) -> int:
         region = self._region()
-        if self.step is not None and len(self.step.levels) > 1:
-            return (_REGIONS_BETWEEN + len(self.step.levels)) * region
         if self.step is not None:
-            return 2 * (1 if self.graph.copies > 1 else self.copies) * region
+            # What frozen layers give stays while all probes go on from it.
+            kept = 1 if self._frozen() else 0
+            if len(self.step.levels) > 1:
+                return (_REGIONS_BETWEEN + len(self.step.levels) + kept) * region
+            return (2 * (1 if self.graph.copies > 1 else self.copies) + kept) * region
         every, kept = self._groups()
         saving = range(self._first_saving(), len(self.stages) - 1)
         return (2 + every + kept) * _in_pages(region) + sum(map(self._saved, saving))
@@ -316,6 +332,7 @@ class _Parts:
         # Entries of all copies that a call holds share the head's calls.
         chunks = 1 if self.graph.whole else -(-entries // self.graph.label_rows)
         if self.step is not None:
+            yield from ((stage, "forward") for stage in range(self._frozen()))
             yield from self._probes(self.step, 0, chunks)
             return
         forward = [(stage, "forward") for stage in range(head)]
@@ -338,8 +355,8 @@ class _Parts:
     def _probes(self, step: StepPlan, level: int, chunks: int) -> Iterator[tuple[int, str]]:
         head = len(self.stages) - 1
         last = level + 1 == len(step.levels)
-        begin = step.levels[level].begin
         end = head if last else step.levels[level + 1].begin
+        begin = min(end, max(step.levels[level].begin, self._frozen()))
         probes = step.levels[level].probes
         # Copies that are computed together pass a stage one after another, or as rows of one call.
         together = step.copies != "one"

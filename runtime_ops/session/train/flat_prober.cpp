@@ -31,7 +31,8 @@ class FlatProber : public Prober {
       const auto state = [&](size_t slot) -> const void* {
         return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
       };
-      ZO_TRY(scorer_->run(call, scalars, slots, state, first));
+      const StageScorer::Turn turn{probe / copies, plan.evaluations() / copies};
+      ZO_TRY(scorer_->run(call, scalars, slots, state, first, turn));
       first = false;
       scalars.gradients = nullptr;
       for (uint32_t i = 0; i < copies; ++i) {

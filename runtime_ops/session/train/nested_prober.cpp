@@ -1,6 +1,8 @@
 // The probes of several levels: for each probe of one group of stages, what it gives is kept, and the next group goes
 // through its own probes over that. So the stages of a group run as often as its probes ask for, and no more (FedSPZO,
 // equation 9).
+#include <algorithm>
+
 #include "session/programs/head.h"
 #include "session/train/perturbed_slots.h"
 #include "session/train/prober.h"
@@ -31,15 +33,23 @@ class NestedProber : public Prober {
     const StateValues master = [&](size_t slot) -> const void* {
       return slots.trainable(slot) ? slots.next(slot) : slots.current(slot);
     };
-    // Two regions pass from stage to stage, and one is what the last stage of each group gives.
+    // Two regions pass from stage to stage, one is what the last stage of each group gives, and one what frozen layers do.
+    FrozenPrefix& prefix = stages_.prefix();
     const size_t region = stages_.activation_bytes(call.length);
-    const size_t total = (2 + plan.levels.size()) * region;
+    const size_t total = (2 + plan.levels.size() + (prefix.end() > 0 ? 1 : 0)) * region;
     Scratch& scratch = stages_.scratch();
     ZO_TRY(scratch.reserve(total));
     logprobs_.resize(call.owners.size());
     is_argmax_.resize(call.owners.size());
     const Walk walk{call, input, plan, master, scores, scratch.data(), region};
-    ZO_TRY(descend(walk, 0, 0, nullptr));
+    uint8_t* frozen = nullptr;
+    if (prefix.end() > 0) {
+      frozen = walk.given(plan.levels.size());
+      StageValues values;
+      values.tokens = call.tokens.data();
+      ZO_TRY(prefix.run(Pass::kForward, call.length, values, {walk.regions, walk.regions + region}, frozen));
+    }
+    ZO_TRY(descend(walk, 0, 0, frozen));
     scratch.release(0, total);
     return {};
   }
@@ -62,14 +72,14 @@ class NestedProber : public Prober {
   // Goes through the probes of a level, for the time number `time`, over what the level outside it gave.
   Status descend(const Walk& walk, size_t level, uint32_t time, const uint8_t* in) {
     const bool last = level + 1 == walk.plan.levels.size();
-    const size_t begin = walk.plan.levels[level].begin;
     const size_t end = last ? stages_.head() : walk.plan.levels[level + 1].begin;
+    const size_t begin = std::min(end, std::max<size_t>(walk.plan.levels[level].begin, stages_.prefix().end()));
     const uint32_t probes = walk.plan.levels[level].probes();
     for (uint32_t probe = 0; probe < probes; ++probe) {
       const ProbeMove move = walk.plan.move(level, time, probe);
       const auto eps = static_cast<float>(walk.input.run.eps);
       const Direction direction{walk.input.run.seed, walk.input.step, move.query, move.side * eps};
-      // A group of the head alone reads what it is given.
+      // A group of the head alone, or of frozen layers, gives what it is given.
       const uint8_t* out = begin == end ? in : walk.given(level);
       ZO_TRY(forward(walk, begin, end, direction, in, walk.given(level)));
       if (last) {

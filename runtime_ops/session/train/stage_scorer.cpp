@@ -1,7 +1,5 @@
 #include "session/train/stage_scorer.h"
 
-#include <cstring>
-
 namespace zoexport {
 
 uint32_t StageScorer::copies() const { return perturbed_copies_ ? stages_.manifest().step.together() : 1; }
@@ -36,7 +34,7 @@ Result<StateValues> StageScorer::perturbed(size_t stage, uint32_t copy, const Ca
 }
 
 Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state,
-                        bool next) {
+                        bool next, Turn turn) {
   const bool updated = next && !stages_.manifest().whole();
   if (updated) {
     StageValues values;
@@ -48,14 +46,17 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   const StateValues master = [&](size_t slot) -> const void* {
     return updated && slots.trainable(slot) ? slots.next(slot) : state(slot);
   };
-  // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all.
+  // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all. What frozen layers
+  // give lies beyond those.
   const uint32_t passes = programs_perturb() ? 1 : copies();
+  FrozenPrefix& prefix = stages_.prefix();
   const size_t region = stages_.activation_bytes(call.length);
-  const size_t total = size_t{2} * passes * region;
+  const size_t between = size_t{2} * passes * region;
+  const size_t frozen = prefix.end() > 0 ? region : 0;
   Scratch& scratch = stages_.scratch();
-  ZO_TRY(scratch.reserve(total));
+  ZO_TRY(scratch.reserve(between + frozen));
   const auto place = [&](uint32_t pass, size_t stage) {
-    return scratch.data() + (size_t{2} * pass + stage % 2) * region;
+    return scratch.data() + (frozen > 0 && stage == prefix.end() ? between : (size_t{2} * pass + stage % 2) * region);
   };
   StageValues values;
   values.scalars = &scalars;
@@ -68,13 +69,8 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
     }
     values.tokens = repeated_.data();
   }
-  FrozenPrefix& prefix = stages_.prefix();
-  if (prefix.end() > 0) {
-    uint8_t* const given = place(0, prefix.end());
-    ZO_TRY(prefix.run(pass_, call.length, values, {place(0, 0), place(0, 1)}, given));
-    for (uint32_t pass = 1; pass < passes; ++pass) {
-      std::memcpy(place(pass, prefix.end()), given, region);
-    }
+  if (frozen > 0 && turn.number == 0) {
+    ZO_TRY(prefix.run(pass_, call.length, values, {scratch.data(), scratch.data() + region}, place(0, prefix.end())));
   }
   for (size_t stage = prefix.end(); stage < stages_.head(); ++stage) {
     for (uint32_t pass = 0; pass < passes; ++pass) {
@@ -97,7 +93,7 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
     ZO_TRY(head_.score(call, values, copies() / passes, logprobs_.data() + pass * entries_,
                        is_argmax_.data() + pass * entries_));
   }
-  scratch.release(0, total);
+  scratch.release(0, between + (turn.number + 1 == turn.count ? frozen : 0));
   return {};
 }
 

@@ -25,9 +25,16 @@ class StageScorer {
   uint32_t copies() const;
   // Whether there are programs that apply gradients: that of the whole model, or `update`, which runs before a call.
   bool updates() const { return stages_.manifest().whole() || stages_.has_update(); }
+  // Which of several runs over the same call one is.
+  struct Turn {
+    uint32_t number = 0;
+    uint32_t count = 1;
+  };
   // `next`: whether programs make the slots' next values, those of `state` with the scalars' gradients applied. Afterwards
-  // logprobs() and is_argmax() are those of the call.
-  Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next);
+  // logprobs() and is_argmax() are those of the call. What frozen layers gave in the first of several turns serves the
+  // others; no other object may use the scratch between them.
+  Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next,
+             Turn turn = {});
 
   // A log-probability for each entry of the call.
   const float* logprobs(uint32_t copy) const { return logprobs_.data() + copy * entries_; }

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from torch import nn
@@ -276,6 +277,22 @@ def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     plain.save_pretrained(tmp_path / "saved")
     again = models.load(models.resolve(str(tmp_path / "saved")))
     assert torch.equal(_logits(again.model), _logits(loaded.model))
+
+
+def test_a_gguf_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    read: list[int] = []
+    build = gguf.GGUFReader._build_fields
+
+    def counted(reader: Any, offset: int, count: int) -> int:
+        read.append(count)
+        return int(build(reader, offset, count))
+
+    monkeypatch.setattr(gguf.GGUFReader, "_build_fields", counted)
+    known = gguf.GGUFReader, gguf.get_tensor_name_map
+    models.load(models.resolve(str(path)))
+    assert len(read) == 1
+    assert (gguf.GGUFReader, gguf.get_tensor_name_map) == known
 
 
 def test_bad_gguf(tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 ExecuTorch 1.5 grows a partition by one product at a time, and asks each time whether what lies outside leads back into
 it: over all nodes that it has, by sets of all that follow each. Here a set of nodes is one number, a bit for each.
-It also lists a program's constants again for every node that it asks about.
+It also lists a program's constants again for every node that it asks about, and copies the whole graph, sorted, after each
+partition that it takes out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 
 class Reach:
@@ -78,9 +80,29 @@ class _Constants:
         return node.name in self._names
 
 
+def sort_in_place(graph: Graph) -> None:
+    """Put each node behind those that it reads, and leave the order as it is beside that."""
+    nodes = list(graph.nodes)
+    place = {node: number for number, node in enumerate(nodes)}
+    missing = {node: len(node.all_input_nodes) for node in nodes}
+    ready = [place[node] for node in nodes if not missing[node]]
+    last = graph._root
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        if last.next is not node:
+            last.append(node)
+        last = node
+        for user in node.users:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, place[user])
+
+
 @contextlib.contextmanager
 def linear_partitioning() -> Iterator[None]:
-    """While this is open, ExecuTorch's partitions are found so."""
+    """While this is open, ExecuTorch's partitions are found so, and a graph is sorted once all are taken out."""
+    from executorch.exir import lowered_backend_module
+    from executorch.exir.backend import backend_api
     from executorch.exir.backend.canonical_partitioners import (
         config_partitioner,
         group_partitioner,
@@ -89,6 +111,18 @@ def linear_partitioning() -> Iterator[None]:
     kind = group_partitioner.GroupBasedPartitioner
     before = group_partitioner._DependencyViewer, kind._can_merge_partitions
     is_constant = config_partitioner.is_constant_data
+    sort, take_out = (
+        lowered_backend_module.legalize_graph,
+        backend_api._create_partitions_in_graph_module,
+    )
+
+    def taken_out(module: GraphModule, *rest: Any) -> Any:
+        found = take_out(module, *rest)
+        sort_in_place(module.graph)
+        return found
+
+    lowered_backend_module.legalize_graph = lambda module: module
+    backend_api._create_partitions_in_graph_module = taken_out
     group_partitioner._DependencyViewer = Reach
     kind._can_merge_partitions = _can_merge
     config_partitioner.is_constant_data = _Constants()
@@ -97,3 +131,5 @@ def linear_partitioning() -> Iterator[None]:
     finally:
         group_partitioner._DependencyViewer, kind._can_merge_partitions = before
         config_partitioner.is_constant_data = is_constant
+        lowered_backend_module.legalize_graph = sort
+        backend_api._create_partitions_in_graph_module = take_out

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.utils.fuser_utils import validate_partition
 
-from zoexport.targets.xnnpack.partitioning import Reach, linear_partitioning
+from zoexport.targets.xnnpack.partitioning import Reach, linear_partitioning, sort_in_place
 
 
 def _random_graph(seed: int, size: int) -> GraphModule:
@@ -36,6 +36,22 @@ def test_whether_a_part_leads_back_into_itself(seed: int) -> None:
             assert reach.leads_back(part) is not valid
             found.add(valid)
     assert found == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_sorted_graph_computes_the_same_and_a_sorted_one_stays(seed: int) -> None:
+    module = _random_graph(seed, 30)
+    x = torch.full((2,), 0.5)
+    before, expected = list(module.graph.nodes), module(x)
+    sort_in_place(module.graph)
+    assert list(module.graph.nodes) == before
+    choose = random.Random(seed)
+    for node in choose.sample(before[1:-1], 12):
+        choose.choice(before[1:-1]).append(node)
+    sort_in_place(module.graph)
+    module.graph.lint()
+    module.recompile()
+    assert torch.equal(module(x), expected)
 
 
 class _Layers(torch.nn.Module):
