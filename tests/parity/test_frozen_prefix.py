@@ -40,19 +40,19 @@ def _example(row: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("method", "settings"),
+    ("model", "method", "settings"),
     [
-        ("mebp", {"weights": "int4"}),
-        ("mezo", {"split": "layers", "queries": 2}),
-        ("prge", {"split": "layers", "queries": 2, "weights": "int4"}),
-        ("fzoo", {"split": "layers", "queries": 2}),
-        ("spzo", {}),
+        ("llama", "mebp", {"weights": "int4"}),
+        ("llama", "mezo", {"split": "layers", "queries": 2}),
+        ("llama", "prge", {"split": "layers", "queries": 2, "weights": "int4"}),
+        ("llama", "fzoo", {"split": "layers", "queries": 2}),
+        ("gemma3", "spzo", {"lora__layers": "last:2"}),
     ],
 )
 def test_the_same_bits(
-    compiler: Compiler, tmp_path: Path, method: str, settings: dict[str, Any]
+    compiler: Compiler, tmp_path: Path, model: str, method: str, settings: dict[str, Any]
 ) -> None:
-    bundle = compiler.bundle("llama", method, lora__layers="last:1", **settings)
+    bundle = compiler.bundle(model, method, **{"lora__layers": "last:1", **settings})
     run = trained(bundle, tmp_path / "run", 0)
     kept = trained(bundle, tmp_path / "kept", 1)
     assert run[:2] == kept[:2]

@@ -31,7 +31,7 @@ class FlatProber : public Prober {
       const auto state = [&](size_t slot) -> const void* {
         return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);
       };
-      const StageScorer::Turn turn{probe / copies, plan.evaluations() / copies};
+      const Turn turn{probe / copies, plan.evaluations() / copies};
       ZO_TRY(scorer_->run(call, scalars, slots, state, first, turn));
       first = false;
       scalars.gradients = nullptr;

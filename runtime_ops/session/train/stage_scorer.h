@@ -12,6 +12,12 @@
 
 namespace zoexport {
 
+// Which of several runs over the same call one is.
+struct Turn {
+  uint32_t number = 0;
+  uint32_t count = 1;
+};
+
 class StageScorer {
  public:
   // Scores the model as it is. `stages` outlives this object.
@@ -25,11 +31,6 @@ class StageScorer {
   uint32_t copies() const;
   // Whether there are programs that apply gradients: that of the whole model, or `update`, which runs before a call.
   bool updates() const { return stages_.manifest().whole() || stages_.has_update(); }
-  // Which of several runs over the same call one is.
-  struct Turn {
-    uint32_t number = 0;
-    uint32_t count = 1;
-  };
   // `next`: whether programs make the slots' next values, those of `state` with the scalars' gradients applied. Afterwards
   // logprobs() and is_argmax() are those of the call. What frozen layers gave in the first of several turns serves the
   // others; no other object may use the scratch between them.
