@@ -1,8 +1,8 @@
 """Headers of GGUF files, each read once while a model is loaded.
 
 transformers reads a file's header four times, for configuration, tokenizer and weights, and the package gguf slices it
-into an array for each of the vocabulary's strings, by NumPy's class for mapped files, whose slices cost several times as
-much as those of plain arrays.
+into an array for each of the vocabulary's strings, by NumPy's class for mapped files, whose slices cost several times
+as much as those of plain arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def headers_read_once() -> Iterator[None]:
     package: Any = gguf
     reader, names = package.GGUFReader, package.get_tensor_name_map
 
-    class PlainReader(reader):  # type: ignore[misc]
+    class PlainReader(reader):  # type: ignore[misc, valid-type]
         """Slices a plain array over the mapped file."""
 
         @property

@@ -277,7 +277,7 @@ class _Parts:
         return max(next(n for n, s in enumerate(self.stages) if self._stage_slots(s.bind)), 1)
 
     def _frozen(self) -> int:
-        """The first stage that reads a slot: those below it run once for all probes. 0 where they are none, or a table."""
+        """The first stage that reads a slot: those below run once for all probes. 0 where these are a table at most."""
         head = len(self.stages) - 1
         reads = (
             number

@@ -33,8 +33,8 @@ Result<StateValues> StageScorer::perturbed(size_t stage, uint32_t copy, const Ca
   return perturbed_.make(stages_.trainable(stage), direction, state);
 }
 
-Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state,
-                        bool next, Turn turn) {
+Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next,
+                        Turn turn) {
   const bool updated = next && !stages_.manifest().whole();
   if (updated) {
     StageValues values;

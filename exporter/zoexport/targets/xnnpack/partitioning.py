@@ -2,8 +2,8 @@
 
 ExecuTorch 1.5 grows a partition by one product at a time, and asks each time whether what lies outside leads back into
 it: over all nodes that it has, by sets of all that follow each. Here a set of nodes is one number, a bit for each.
-It also lists a program's constants again for every node that it asks about, and copies the whole graph, sorted, after each
-partition that it takes out.
+It also lists a program's constants again for every node that it asks about, and copies the whole graph, sorted, after
+each partition that it takes out.
 """
 
 from __future__ import annotations
