@@ -144,6 +144,7 @@ class _Parts:
         self.trainable = {name: self.sizes[name] for name in trainable}
         self.adapter = sum(self.sizes.values())
         self.values = sum(self.trainable.values())
+        self.frozen = self._frozen()
 
     def programs(self, run: list[Footprint]) -> dict[str, int]:
         """Bytes of the arena that the programs which run share, one after another, and of their kernels."""
@@ -300,7 +301,7 @@ class _Parts:
         region = self._region()
         if self.step is not None:
             # What frozen layers give stays while all probes go on from it.
-            kept = 1 if self._frozen() else 0
+            kept = 1 if self.frozen else 0
             if len(self.step.levels) > 1:
                 return (_REGIONS_BETWEEN + len(self.step.levels) + kept) * region
             return (2 * (1 if self.graph.copies > 1 else self.copies) + kept) * region
@@ -332,7 +333,7 @@ class _Parts:
         # Entries of all copies that a call holds share the head's calls.
         chunks = 1 if self.graph.whole else -(-entries // self.graph.label_rows)
         if self.step is not None:
-            yield from ((stage, "forward") for stage in range(self._frozen()))
+            yield from ((stage, "forward") for stage in range(self.frozen))
             yield from self._probes(self.step, 0, chunks)
             return
         forward = [(stage, "forward") for stage in range(head)]
@@ -356,7 +357,7 @@ class _Parts:
         head = len(self.stages) - 1
         last = level + 1 == len(step.levels)
         end = head if last else step.levels[level + 1].begin
-        begin = min(end, max(step.levels[level].begin, self._frozen()))
+        begin = min(end, max(step.levels[level].begin, self.frozen))
         probes = step.levels[level].probes
         # Copies that are computed together pass a stage one after another, or as rows of one call.
         together = step.copies != "one"
