@@ -25,11 +25,11 @@ typedef int8_t Bytes __attribute__((vector_size(16)));
 ZO_EACH_WIDTH
 void round_row(const float* x, size_t groups, int8_t* codes, float* scales, int32_t* offsets, size_t stride) {
   for (size_t g = 0; g < groups; ++g, x += kRoundedGroup, codes += kRoundedGroup) {
-    uint32_t bits[kRoundedGroup];
-    std::memcpy(bits, x, sizeof(bits));
     uint32_t most = 0;
-    for (const uint32_t one : bits) {
-      most = std::max(most, one & 0x7FFFFFFFu);
+    for (size_t i = 0; i < kRoundedGroup; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, x + i, sizeof(bits));
+      most = std::max(most, bits & 0x7FFFFFFFu);
     }
     float greatest;
     std::memcpy(&greatest, &most, sizeof(greatest));

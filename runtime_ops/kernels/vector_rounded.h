@@ -28,15 +28,19 @@ typename V::Float load_bias(const RoundedLinear& product, size_t column) {
 // Rows of y from `first` on, of columns from `column` on as far as there are.
 template <typename V, size_t R>
 void store_sums(const RoundedLinear& product, size_t first, size_t column, const typename V::Float (&sums)[R]) {
-  const size_t left = product.weight.N - column, count = left < V::kLanes ? left : V::kLanes;
-  for (size_t r = 0; r < R; ++r) {
-    if (left >= V::kLanes) {
-      V::store(product.y + (first + r) * product.weight.N + column, sums[r]);
-      continue;
+  const size_t N = product.weight.N, left = N - column;
+  float* y = product.y + first * N + column;
+  if (left >= V::kLanes) {
+#pragma GCC unroll 16
+    for (size_t r = 0; r < R; ++r) {
+      V::store(y + r * N, sums[r]);
     }
+    return;
+  }
+  for (size_t r = 0; r < R; ++r) {
     float row[V::kLanes];
     V::store(row, sums[r]);
-    __builtin_memcpy(product.y + (first + r) * product.weight.N + column, row, count * sizeof(float));
+    __builtin_memcpy(y + r * N, row, left * sizeof(float));
   }
 }
 

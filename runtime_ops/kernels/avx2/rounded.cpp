@@ -8,7 +8,7 @@ namespace {
 
 // In 16 bits while a group lasts: 8 times two products of at most 15 * 127.
 struct Dots {
-  static constexpr size_t kRows = 4;
+  static constexpr size_t kRows = 6;
   __m256i pairs = _mm256_setzero_si256();
   int32_t offset = 0;
 
@@ -18,6 +18,7 @@ struct Dots {
     int32_t word;
     __builtin_memcpy(&word, four, sizeof(word));
     pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi32(word)));
+    asm("" : "+x"(pairs));  // or a compiler keeps all products of a group, in memory
   }
   Avx2::Float total() const {
     const __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
