@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from research.performance import curves, limited, models, page
+from research.performance import curves, limited, models, page, roofline
 from tests.support.compiled import Compiler
 from zoexport.bench import output
+from zoexport.bench.products import contents
 from zoexport.core.errors import ConfigError
 
 MEASURED = Path(__file__).parents[2] / "research" / "performance" / "results" / "mebp"
@@ -114,6 +115,57 @@ def test_curves_are_drawn_of_what_was_measured(
     assert (folder / "rank.png").read_bytes().startswith(b"\x89PNG")
     assert curves.main(command) == 0 and len(asked) == 5  # nothing is measured twice
     assert curves.main([str(path), "--curves", "width"]) == 2
+
+
+def test_programs_and_steps_beside_the_peaks(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program is bound by what its bytes allow, or by arithmetic; a step's operations are those of its calls."""
+    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__targets="all-linear")
+    computed = contents(bundle)
+    name, content = next((name, one) for name, one in computed.items() if one.flops)
+    program = {"name": name, "calls": 3.0, "call_seconds": 0.5, "gflop": content.flops / 1e9}
+    ours = {
+        "method": "mebp",
+        "name": "ours",
+        "seq_len": 128,
+        "keep_mb": 0,
+        "bundle": bundle.name,
+        "programs": [program],
+        "step_seconds": 2.0,
+    }
+    result = {
+        "results": [ours, {"method": "autograd", "seq_len": 128, "step_seconds": 4.0}],
+        "ratios": [{"kind": "step over autograd", "of": "ours", "ratio": 0.5}],
+        "conditions": {"cpu": "a processor", "threads": 1, "date": "2026-01-01T00:00:00"},
+    }
+    (tmp_path / output.JSON).write_text(json.dumps(result))
+    path = tmp_path / "page.md"
+    path.write_text("<!-- bench-roofline -->\nold\n<!-- /bench-roofline -->\n")
+    rate, moved = content.flops / 1e9, sum(p.bytes * n for p, n in content.products.items()) / 1e9
+    command = [str(path), str(tmp_path), "--bundles", str(bundle.parent)]
+
+    def page_at(gflops: float, gb_s: float) -> str:
+        program = tmp_path / "peak"
+        peak = {"variant": "v", "threads": 1, "gflops": gflops, "gb_s": gb_s}
+        program.write_text(f"#!/bin/sh\ntest $1 = 1 && echo '{json.dumps(peak)}'\n")
+        program.chmod(0o755)
+        assert roofline.main([*command, "--peak", str(program)]) == 0
+        return path.read_text()
+
+    by_arithmetic = page_at(4 * rate, 1e9)
+    assert (
+        f"| 128 | {name} |" in by_arithmetic and "| 50% |\n" in by_arithmetic
+    )  # 2 of 4 times ``rate`` a second
+    by_memory = page_at(1e9, moved / 0.25)
+    assert "| 50% |\n" in by_memory  # half of a second's quarter
+    # 3 calls take 0.75 s at the peak: of 2 s measured, and of 0.8 * 4 s asked.
+    assert (
+        "| 0.75 | 2 | 38% | 4 | 0.5 | 0.80 | 23% |" in by_arithmetic and "old" not in by_arithmetic
+    )
+    assert roofline.main([*command, "--peak", str(tmp_path / "none")]) == 2
+    assert roofline.main([str(path), str(tmp_path / "none")]) == 2
+    assert path.read_text() == by_memory
 
 
 def test_steps_inside_a_limit(

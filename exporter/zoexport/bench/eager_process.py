@@ -85,6 +85,7 @@ def main(arguments: list[str]) -> int:
             answer: dict[str, Any] = {"sample": dataclasses.asdict(side.sample(json.loads(line)))}
         except ZoExportError as error:
             answer = {"error": error.with_type()}
+        give_back()  # or the next request, whose memory is watched from its beginning, would have it too
         output.write(json.dumps(answer) + "\n")
         output.flush()
     return 0
@@ -124,7 +125,6 @@ class _Side:
         slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
         trainer = _trainer(self.loaded.model, slots, manifest)
         del initial, slots
-        give_back()  # what an earlier request's longer rows took
         _forget_peak()
         try:
             anonymous = 0.0

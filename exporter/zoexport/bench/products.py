@@ -48,6 +48,16 @@ class Product:
         return 2 * self.batches * self.rows * self.depth * self.columns
 
     @property
+    def bytes(self) -> int:
+        """Of both factors and the result, each once: what a product moves if it reads nothing again from memory."""
+        weight = self.depth * self.columns
+        if not self.quantized:
+            weight *= 4
+        elif self.int4:
+            weight = weight // 2 + weight // self.group_size * 2
+        return self.batches * (weight + 4 * self.rows * (self.depth + self.columns))
+
+    @property
     def quantized(self) -> bool:
         """Whether one factor is a packed weight."""
         return self.operator.removesuffix(_GRADIENT) in QUANTIZED

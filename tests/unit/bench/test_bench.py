@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport.bench import matrix, output, summary
+from zoexport.bench import eager_process, matrix, output, summary
 from zoexport.bench.matrix import EAGER, Axes, Shape, Variant
 from zoexport.bench.rounds import Plan, measure
 from zoexport.bench.runner import Sample, sample
@@ -136,6 +137,35 @@ class Machine:
             raise KeyboardInterrupt
         self.calls.append((variant.method, steps, warmup))
         return taken(self.step + len(self.calls) / 1000)
+
+
+def test_a_baseline_gives_memory_back_before_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would count to the next variant, whose process is watched from its request on."""
+    happened: list[str] = []
+
+    class Side:
+        def __init__(self, model: str, threads: int) -> None:
+            happened.append(f"{model} with {threads} threads")
+
+        def sample(self, request: dict[str, Any]) -> Sample:
+            happened.append(f"{request['steps']} steps")
+            return Sample(
+                seconds=[1.0], parts={}, load_seconds=None, peak_rss_mb=2.0, peak_anonymous_mb=1.0
+            )
+
+    class Output(io.StringIO):
+        def write(self, text: str) -> int:
+            happened.append(f"answer of {json.loads(text)['sample']['seconds']}")
+            return super().write(text)
+
+    monkeypatch.setattr(eager_process, "_Side", Side)
+    monkeypatch.setattr(eager_process, "give_back", lambda: happened.append("memory given back"))
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"steps": 3}\n{"steps": 4}\n'))
+    monkeypatch.setattr("sys.stdout", Output())
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert eager_process.main(["model", "2"]) == 0
+    each = ["memory given back", "answer of [1.0]"]
+    assert happened == ["model with 2 threads", "3 steps", *each, "4 steps", *each]
 
 
 def test_variants_take_turns_and_slow_ones_take_fewer_steps(tmp_path: Path) -> None:
