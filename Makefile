@@ -68,9 +68,10 @@ bench: setup ## Measure SmolLM2-135M here and renew docs/performance.md (an hour
 	$(BIN)/zoexport bench smollm2-135m --grid full -o research/performance/results/full --force
 	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/full
 
-bench-mebp: setup ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
+bench-mebp: programs ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid mebp -o research/performance/results/mebp --force
 	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/mebp bench-mebp
+	$(BIN)/python -m research.performance.roofline docs/performance.md research/performance/results/mebp
 
 bench-models: setup ## Measure MeBP's five models here, of random weights, and renew docs/performance.md (two hours; goes on)
 	$(BIN)/python -m research.performance.models docs/performance.md

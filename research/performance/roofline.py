@@ -61,10 +61,13 @@ def programs_table(
         computed: what each bundle's programs compute, by its name.
     """
     rows = []
+    seen = set()
     for entry in _steps(result):
         for program in entry["programs"]:
-            if not program["gflop"]:
+            at = entry["seq_len"], program["name"]
+            if not program["gflop"] or at in seen:  # the head goes backward alike, whatever is kept
                 continue
+            seen.add(at)
             products = computed[entry["bundle"]][program["name"]].products
             gigabytes = sum(one.bytes * count for one, count in products.items()) / 1e9
             bound = min(peak["gflops"], program["gflop"] / gigabytes * peak["gb_s"])
