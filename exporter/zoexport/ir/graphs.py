@@ -140,14 +140,10 @@ def copy_program(program: Program, name: str) -> Program:
 
 def is_call(node: object, *operators: Any) -> TypeGuard[Node]:
     """Whether ``node`` calls one of ``operators`` (OpOverload or its packet)."""
-    return (
-        isinstance(node, Node)
-        and node.op == "call_function"
-        and any(
-            node.target == operator or getattr(node.target, "overloadpacket", None) == operator
-            for operator in operators
-        )
-    )
+    if not isinstance(node, Node) or node.op != "call_function":
+        return False
+    target = node.target
+    return target in operators or getattr(target, "overloadpacket", None) in operators
 
 
 def is_own(node: object) -> TypeGuard[Node]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from typing import Any
 
 import torch
@@ -27,6 +27,15 @@ from zoexport.targets.executorch import in_place
 _VISION = ("convolution", "conv1d", "conv2d", "max_pool", "batch_norm", "prelu", "upsample", "pad")
 _PROMOTING = (aten.add, aten.mul, aten.sub, aten.div, aten.minimum)
 _XNNPACK_CONCATENATES = 5
+_XNNPACK_PASSES = (
+    "XNNPACKRemoveCloneOpsTransform",
+    "ConvertToLinearPass",
+    "ConstPropPass",
+    "FuseActivationPass",
+    "DecomposeConcatenate",
+    "RemoveRedundantCopyPass",
+)
+"""Those that a language model can need, in XNNPACK's order."""
 _IN_PLACE: dict[str, Callable[[Any], None]] = {
     "ReplaceViewOpsWithViewCopyOpsPass": in_place.copy_views,
     "ScalarToTensorPass": in_place.scalars_to_tensors,
@@ -59,10 +68,11 @@ def needed_passes_only(
     kinds = [*{node.target: node for node in nodes if not is_call(node, aten.cat)}.values()]
     kinds += [node for node in nodes if is_call(node, aten.cat)]
     vision = any(kind in str(node.target) for node in kinds for kind in _VISION)
+    of_all = _passes_of_all_delegates(kinds)
 
     def of_delegates(exported: Any, passes: Any = None) -> Any:
         inside = list(exported.graph_module.graph.nodes)
-        return manager(exported, passes=passes or _delegate_passes(kinds, inside))
+        return manager(exported, passes=passes or _delegate_passes(of_all, inside))
 
     def of_programs(config: Any) -> tuple[list[Any], list[Any]]:
         before, after = to_edge(config)
@@ -97,6 +107,7 @@ def needed_passes_only(
             delegates_as_recorded(),
             _nothing_described(),
             _inputs_looked_up_once(),
+            _dimensions_ordered_once(),
         ):
             yield
     finally:
@@ -135,28 +146,86 @@ def _nothing_described() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _inputs_looked_up_once() -> Iterator[None]:
-    """While this is open, a signature's inputs are sorted again only after a change: ExecuTorch asks for each node."""
+    """While this is open, a signature's inputs are sorted again only after a change: ExecuTorch asks for each node.
+
+    To see that nothing has changed takes a look at all inputs, too. So it is left out within what only reads.
+    """
+    from executorch.exir.passes.memory_planning_pass import MemoryPlanningPass
+    from executorch.exir.passes.spec_prop_pass import SpecPropPass
+    from executorch.exir.program import _program
+
     kind: Any = ExportGraphSignature
     sorted_by = {name: vars(kind)[name] for name in _SORTED_INPUTS}
     known: dict[tuple[int, str], Any] = {}
+    unchanged: set[tuple[int, str]] = set()
+    reading = 0
 
     def of(name: str) -> property:
         def found(signature: Any) -> Any:
-            specs = signature.input_specs
-            of_now = [*specs], [*map(_INPUT, specs)]
-            if known.get((id(signature), name), (None,))[0] != of_now:
-                known[id(signature), name] = of_now, sorted_by[name].fget(signature)
-            return known[id(signature), name][1]
+            key = id(signature), name
+            if key not in unchanged:
+                specs = signature.input_specs
+                of_now = [*specs], [*map(_INPUT, specs)]
+                if known.get(key, (None,))[0] != of_now:
+                    known[key] = of_now, sorted_by[name].fget(signature)
+                if reading:
+                    unchanged.add(key)
+            return known[key][1]
 
         return property(found)
 
+    def that_only_reads(called: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(called)
+        def read(*args: Any, **kwargs: Any) -> Any:
+            nonlocal reading
+            reading += 1
+            try:
+                return called(*args, **kwargs)
+            finally:
+                reading -= 1
+                unchanged.clear()
+
+        return read
+
+    readers: tuple[tuple[Any, str], ...] = (
+        (SpecPropPass, "update_placeholder_tensor_specs"),
+        (MemoryPlanningPass, "run"),
+        (_program, "emit_program"),
+    )
+    originals = [getattr(owner, name) for owner, name in readers]
     for name in _SORTED_INPUTS:
         setattr(kind, name, of(name))
+    for (owner, name), original in zip(readers, originals, strict=True):
+        setattr(owner, name, that_only_reads(original))
     try:
         yield
     finally:
+        for (owner, name), original in zip(readers, originals, strict=True):
+            setattr(owner, name, original)
         for name, original in sorted_by.items():
             setattr(kind, name, original)
+
+
+@contextlib.contextmanager
+def _dimensions_ordered_once() -> Iterator[None]:
+    """While this is open, the order of dimensions is found once for strides that are numbers.
+
+    ExecuTorch makes a class to compare strides by, for each tensor.
+    """
+    from executorch.exir import tensor
+
+    original = tensor.dim_order_from_stride
+    of_numbers = functools.cache(original)
+
+    def ordered(stride: Any) -> Any:
+        numbers = tuple(stride)
+        return of_numbers(numbers) if all(type(one) is int for one in numbers) else original(stride)
+
+    tensor.dim_order_from_stride = ordered
+    try:
+        yield
+    finally:
+        tensor.dim_order_from_stride = original
 
 
 @contextlib.contextmanager
@@ -313,22 +382,28 @@ def _decomposed_by_default() -> frozenset[Any]:
     return frozenset(_default_decomposition_table().keys())
 
 
-def _delegate_passes(nodes: Sequence[Node], inside: Sequence[Node]) -> list[Any]:
-    """Those of XNNPACK's passes that a language model can need; ``inside`` is the delegate, ``nodes`` all programs."""
+def _passes_of_all_delegates(nodes: Sequence[Node]) -> set[str]:
+    """Names of XNNPACK's passes that ``nodes`` of all programs call for in every delegate."""
+    found = {"XNNPACKRemoveCloneOpsTransform"}
+    if any(is_call(node, aten.mm, aten.addmm) for node in nodes):
+        found.add("ConvertToLinearPass")
+    if any(is_call(node, aten.relu, aten.hardtanh, aten.clamp, aten.relu6) for node in nodes):
+        found.add("FuseActivationPass")
+    if any(is_call(node, aten.cat) and _parts(node) > _XNNPACK_CONCATENATES for node in nodes):
+        found.add("DecomposeConcatenate")
+    return found
+
+
+def _delegate_passes(of_all: Set[str], inside: Sequence[Node]) -> list[Any]:
+    """Those of XNNPACK's passes that a delegate can need, in XNNPACK's order; ``inside`` are its own nodes."""
     from executorch.backends.xnnpack import _passes as passes
 
-    found = [passes.XNNPACKRemoveCloneOpsTransform]
-    if any(is_call(node, aten.mm, aten.addmm) for node in nodes):
-        found.append(passes.ConvertToLinearPass)
+    found = set(of_all)
     if any(node.op == "call_function" and not node.all_input_nodes for node in inside):
-        found.append(passes.ConstPropPass)
-    if any(is_call(node, aten.relu, aten.hardtanh, aten.clamp, aten.relu6) for node in nodes):
-        found.append(passes.FuseActivationPass)
-    if any(is_call(node, aten.cat) and _parts(node) > _XNNPACK_CONCATENATES for node in nodes):
-        found.append(passes.DecomposeConcatenate)
+        found.add("ConstPropPass")
     if any("_to_copy" in str(node.target) for node in inside):
-        found.append(passes.RemoveRedundantCopyPass)
-    return found
+        found.add("RemoveRedundantCopyPass")
+    return [getattr(passes, name) for name in _XNNPACK_PASSES if name in found]
 
 
 def _idle_edge_passes(nodes: Sequence[Node]) -> set[str]:
