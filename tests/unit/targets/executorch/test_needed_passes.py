@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from zoexport.targets.executorch import needed_passes
 from zoexport.targets.executorch.needed_passes import (
     _Recorded,
     delegates_as_recorded,
@@ -137,12 +140,29 @@ def test_the_program_file_is_the_same() -> None:
 
 def test_executorch_is_as_it_was_afterwards() -> None:
     from executorch.backends.xnnpack import xnnpack_preprocess
+    from executorch.exir import tensor
+    from executorch.exir.passes.memory_planning_pass import MemoryPlanningPass
+    from executorch.exir.passes.spec_prop_pass import SpecPropPass
     from executorch.exir.program import _program
 
-    before = xnnpack_preprocess.XNNPACKPassManager, _program._get_aten_to_edge_passes
+    def replaced() -> list[Any]:
+        return [
+            xnnpack_preprocess.XNNPACKPassManager,
+            _program._get_aten_to_edge_passes,
+            _program.emit_program,
+            MemoryPlanningPass.run,
+            SpecPropPass.update_placeholder_tensor_specs,
+            tensor.dim_order_from_stride,
+            ExportGraphSignature.inputs_to_buffers,
+        ]
+
+    before = replaced()
+    with needed_passes_only([]):
+        assert not any(map(operator.is_, before, replaced()))
+    assert before == replaced()
     with pytest.raises(RuntimeError), needed_passes_only([]):
         raise RuntimeError
-    assert before == (xnnpack_preprocess.XNNPACKPassManager, _program._get_aten_to_edge_passes)
+    assert before == replaced()
 
 
 def _delegated(dynamic: bool) -> bytes:
@@ -197,3 +217,55 @@ def test_a_signatures_inputs_are_those_of_now() -> None:
         signature.input_specs[0].arg.name = "b_3"
         assert signature.inputs_to_buffers == {"b_3": "weight_0", "b_2": "weight_2"}
     assert signature.inputs_to_parameters == {}
+
+
+def test_inputs_are_looked_at_for_each_program_and_not_for_each_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four times the inputs are looked at four times as often, and not 16 times."""
+    from executorch.exir import to_edge
+
+    class Sum(nn.Module):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.parts = nn.ParameterList([torch.ones(3) for _ in range(count)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for part in self.parts:
+                x = x * part
+            return x
+
+    looked = 0
+
+    def name_of(spec: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return spec.arg.name
+
+    def looks(count: int) -> int:
+        nonlocal looked
+        program = torch.export.export(Sum(count), (torch.ones(3),))
+        looked = 0
+        with needed_passes_only([program]):
+            to_edge(program).to_executorch()
+        return looked
+
+    monkeypatch.setattr(needed_passes, "_INPUT", name_of)
+    assert looks(64) < 6 * looks(16)
+
+
+def test_orders_of_dimensions_are_executorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from executorch.exir import tensor
+
+    asked: list[Any] = []
+    original = tensor.dim_order_from_stride
+    monkeypatch.setattr(tensor, "dim_order_from_stride", lambda s: asked.append(s) or original(s))
+    strides = [(6, 2, 1), (1, 3), (4, 1, 1), ()]
+    with needed_passes_only([]):
+        for _ in range(2):
+            assert [tensor.dim_order_from_stride(s) for s in strides] == [
+                original(s) for s in strides
+            ]
+        with pytest.raises(RuntimeError, match="0 in strides"):
+            tensor.dim_order_from_stride((0, 1))
+    assert asked == [*strides, (0, 1)]
