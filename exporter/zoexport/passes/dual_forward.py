@@ -107,10 +107,14 @@ def _zeroth_order(graph: TrainingGraph, queries: int, form: _Form) -> TrainingGr
         (value, node)
         for value, node in zip(program.outputs, outputs(program).values(), strict=True)
     ]
+    place = {node: number for number, node in enumerate(program.module.graph.nodes)}
     for slot in slots:
         master = masters[slot.name]
         reads = list(master.users)
-        updated, perturbed = _perturb(program, slot, master, noise, queries, form)
+        # Where copies are first read, so that those of later layers are not in memory yet.
+        first = min(reads, key=place.__getitem__)
+        with program.module.graph.inserting_before(first):
+            updated, perturbed = _perturb(program, slot, master, noise, queries, form)
         for read in reads:
             _read_copies(program, slot, read, master, perturbed, form.copies)
         results.append((Value(slot.name, "state", slot.dtype, slot.shape), updated))
@@ -132,42 +136,39 @@ def _perturb(
     form: _Form,
 ) -> tuple[torch.fx.Node, torch.fx.Node]:
     nodes = program.module.graph
-    last = [node for node in nodes.nodes if node.op == "placeholder"][-1]
-    with nodes.inserting_after(last):
-        updated = call(
+    updated = call(
+        nodes,
+        form.update,
+        master,
+        noise["projected_gradients"],
+        noise["learning_rate"],
+        noise["seed"],
+        noise["step"],
+        slot.tensor_id,
+    )
+    if form.sequential:
+        perturbed = call(
             nodes,
-            form.update,
-            master,
-            noise["projected_gradients"],
-            noise["learning_rate"],
+            form.perturb,
+            updated,
+            noise["epsilon"],
+            noise["sign"],
+            noise["seed"],
+            noise["step"],
+            noise["query"],
+            slot.tensor_id,
+        )
+    else:
+        perturbed = call(
+            nodes,
+            form.perturb,
+            updated,
+            noise["epsilon"],
             noise["seed"],
             noise["step"],
             slot.tensor_id,
+            queries,
         )
-    with nodes.inserting_after(updated):
-        if form.sequential:
-            perturbed = call(
-                nodes,
-                form.perturb,
-                updated,
-                noise["epsilon"],
-                noise["sign"],
-                noise["seed"],
-                noise["step"],
-                noise["query"],
-                slot.tensor_id,
-            )
-        else:
-            perturbed = call(
-                nodes,
-                form.perturb,
-                updated,
-                noise["epsilon"],
-                noise["seed"],
-                noise["step"],
-                slot.tensor_id,
-                queries,
-            )
     return updated, perturbed
 
 
