@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kSeconds = 0.5;  // for each number
 constexpr size_t kRounds = 1 << 16;
-constexpr size_t kSums = 12;  // as many as the latency and the units of known processors ask for
+constexpr size_t kSums = 12;                // as many as the latency and the units of known processors ask for
 constexpr size_t kBytes = size_t{1} << 27;  // far above the caches
 
 struct Variant {

@@ -11,7 +11,7 @@ from tests.support.graphs import WIDTH, captured, operators
 from zoexport.core.errors import VerifyError
 from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import TrainingGraph
-from zoexport.ir.graphs import aten, placeholders
+from zoexport.ir.graphs import aten, is_call, placeholders, zo
 from zoexport.passes.dual_forward import dual_forward, one_sided_forward, sequential_forward
 from zoexport.passes.lora_inject import lora_inject
 
@@ -42,6 +42,16 @@ def test_train_updates_and_perturbs_every_adapter(
     roles = {value.role for value in program.arguments()}
     assert {"projected_gradients", "learning_rate", "epsilon", "seed", "step"} <= roles
     assert ("query" in roles) == (derive is sequential_forward)
+
+
+def test_copies_are_made_where_they_are_read() -> None:
+    """So that those of later layers are not in memory while a layer is computed."""
+    program = dual_forward(_injected(), 3).programs["train"]
+    steps = (zo.zo_update, zo.zo_perturb, aten.bmm)
+    found = [
+        node.target.overloadpacket for node in program.module.graph.nodes if is_call(node, *steps)
+    ]
+    assert found == [*steps, *steps]
 
 
 def test_forward_is_left_alone() -> None:
