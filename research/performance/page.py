@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from research.support.command import exit_status
 from research.support.page import replace, seen_from
@@ -25,17 +26,27 @@ def update(page: Path, folder: Path, mark: str = MARK) -> None:
     Raises:
         ConfigError: the page has no marks, the folder no measurement, or the page cannot be written.
     """
-    try:
-        result = json.loads((folder / output.JSON).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"page {page}",
-            found=str(error),
-            expected=f"{output.JSON} in {folder}",
-            fix="Check the paths; 'zoexport bench -o' writes the folder.",
-        ) from error
+    result = measured(folder)
     pictures = output.pictures(folder, f"{seen_from(page, folder)}/")
     replace(page, mark, f"{pictures}\n\n{output.markdown(result)}")
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """What ``zoexport bench -o`` wrote there.
+
+    Raises:
+        ConfigError: it has no measurement.
+    """
+    try:
+        result: dict[str, Any] = json.loads((folder / output.JSON).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"folder {folder}",
+            found=str(error),
+            expected=f"{output.JSON}, which 'zoexport bench -o' writes",
+            fix="Check the path, or measure first.",
+        ) from error
+    return result
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, replace
-from zoexport.bench import output
 from zoexport.bench.matrix import AUTOGRAD
 from zoexport.bench.output import markdown_table
 from zoexport.bench.products import Content
@@ -156,24 +156,6 @@ def text(result: Mapping[str, Any], bundles: Path, peak: Mapping[str, Any]) -> s
         f"{machine['cpu']}, {peak['threads']} threads, {peak['variant']}: {peak['gflops']:.0f} GFLOP/s of "
         f"multiply-adds in registers, {peak['gb_s']:.1f} GB/s of reads from memory; steps of {machine['date'][:10]}."
     )
-
-
-def measured(folder: Path) -> dict[str, Any]:
-    """What ``zoexport bench -o`` wrote there.
-
-    Raises:
-        ConfigError: it has no measurement.
-    """
-    try:
-        result: dict[str, Any] = json.loads((folder / output.JSON).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"folder {folder}",
-            found=str(error),
-            expected=f"{output.JSON}, which 'zoexport bench -o' writes",
-            fix="Measure first: make bench-mebp.",
-        ) from error
-    return result
 
 
 def _steps(result: Mapping[str, Any]) -> list[dict[str, Any]]:

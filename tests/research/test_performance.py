@@ -34,7 +34,7 @@ def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> No
     first = path.read_text()
     assert first.startswith("before\n") and first.endswith("after\n") and "old" not in first
     result: dict[str, Any] = json.loads((folder / output.JSON).read_text())
-    assert "](bench/bench.png)" in first and "| mebp | int4/" in first
+    assert "](bench/bench.png)" in first and "| mebp, keep_mb 0 | int4/" in first
     assert output.markdown(result) in first
     page.update(path, folder)
     assert path.read_text() == first
