@@ -31,7 +31,6 @@ from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
 from zoexport.data import corpus
 from zoexport.data.samples import Samples
-from zoexport.fetch import cache_dir
 from zoexport.report import check_can_draw
 from zoexport.session.examples import write_tokens
 
@@ -115,7 +114,7 @@ def measure(
             model_sha256=digest,
             target="host",
             settings=_rank(),
-            folder=work / "bundles",
+            folder=bundles.kept_in(work),
             progress=progress,
         )
         run = _Run(curve, bundle, data, threads, work, progress)
@@ -279,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shortened(CURVES, chosen.share) if chosen.share < 1 else CURVES,
             seq_len=SEQ_LEN,
             threads=chosen.threads,
-            work=cache_dir() / "bench",
+            work=bundles.work_folder(),
             progress=clock,
         )
         page.write(chosen.page, chosen.results, result)

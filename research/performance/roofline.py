@@ -17,12 +17,12 @@ from typing import Any
 from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, replace
+from zoexport.bench import bundles
 from zoexport.bench.matrix import AUTOGRAD
 from zoexport.bench.output import markdown_table
 from zoexport.bench.products import Content
 from zoexport.bench.programs import contents
 from zoexport.core.errors import ConfigError
-from zoexport.fetch import cache_dir
 
 MARK = "bench-roofline"
 PEAK = Path(__file__).parents[2] / "build" / "bench_peak"
@@ -143,13 +143,13 @@ def steps_table(result: Mapping[str, Any], peak: Mapping[str, Any]) -> str:
     return markdown_table([*header, "over PyTorch", "goal", "of the peak that it asks"], rows)
 
 
-def text(result: Mapping[str, Any], bundles: Path, peak: Mapping[str, Any]) -> str:
+def text(result: Mapping[str, Any], folder: Path, peak: Mapping[str, Any]) -> str:
     """The page's part, of a measurement and the folder of its bundles.
 
     Raises:
         BundleError: a bundle that was measured is not there.
     """
-    computed = {entry["bundle"]: contents(bundles / entry["bundle"]) for entry in _steps(result)}
+    computed = {entry["bundle"]: contents(folder / entry["bundle"]) for entry in _steps(result)}
     machine = result["conditions"]
     return (
         f"{programs_table(result, computed, peak)}\n\n{steps_table(result, peak)}\n\n"
@@ -167,12 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("page", type=Path, help="whose marked part is renewed")
     parser.add_argument("folder", type=Path, help="that zoexport bench wrote")
-    parser.add_argument(
-        "--bundles",
-        type=Path,
-        default=cache_dir() / "bench" / "bundles",
-        help="where bench keeps them",
-    )
+    parser.add_argument("--work", type=Path, help="where bundles are kept")
     parser.add_argument(
         "--peak", type=Path, default=PEAK, help="the program that measures the peaks"
     )
@@ -183,7 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = measured(chosen.folder)
         clock("measuring the peaks", None)
         peak = measured_peak(chosen.peak, result["conditions"]["threads"])
-        replace(chosen.page, MARK, text(result, chosen.bundles, peak))
+        kept = bundles.kept_in(bundles.work_folder(chosen.work))
+        replace(chosen.page, MARK, text(result, kept, peak))
 
     return exit_status(renewed)
 

@@ -32,30 +32,21 @@ struct Variant {
   void (*multiply_add)();  // kRounds * kSums vectors
 };
 
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) void avx512() {
-  const __m512 factor = _mm512_set1_ps(0.5f);
-  __m512 sums[kSums] = {};
-  for (size_t round = 0; round < kRounds; ++round) {
-#pragma GCC unroll 12
-    for (__m512& sum : sums) {
-      sum = _mm512_fmadd_ps(sum, factor, factor);
-      asm volatile("" : "+v"(sum));
-    }
+// A macro, as a function of other instructions takes no part of a template's.
+#define ZO_MULTIPLY_ADDS(Vector, broadcast, multiply_add, in_a_register) \
+  const Vector factor = broadcast(0.5f);                                 \
+  Vector sums[kSums] = {};                                               \
+  for (size_t round = 0; round < kRounds; ++round) {                     \
+    _Pragma("GCC unroll 12") for (Vector& sum : sums) {                  \
+      sum = multiply_add(factor, factor, sum);                           \
+      asm volatile("" : in_a_register(sum));                             \
+    }                                                                    \
   }
-}
 
-__attribute__((target("avx2,fma"))) void avx2() {
-  const __m256 factor = _mm256_set1_ps(0.5f);
-  __m256 sums[kSums] = {};
-  for (size_t round = 0; round < kRounds; ++round) {
-#pragma GCC unroll 12
-    for (__m256& sum : sums) {
-      sum = _mm256_fmadd_ps(sum, factor, factor);
-      asm volatile("" : "+x"(sum));
-    }
-  }
-}
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) void avx512() { ZO_MULTIPLY_ADDS(__m512, _mm512_set1_ps, _mm512_fmadd_ps, "+v"); }
+
+__attribute__((target("avx2,fma"))) void avx2() { ZO_MULTIPLY_ADDS(__m256, _mm256_set1_ps, _mm256_fmadd_ps, "+x"); }
 
 Variant fastest() {
   if (__builtin_cpu_supports("avx512f")) {
@@ -67,17 +58,9 @@ Variant fastest() {
   return {};
 }
 #elif defined(__aarch64__)
-void neon() {
-  const float32x4_t factor = vdupq_n_f32(0.5f);
-  float32x4_t sums[kSums] = {};
-  for (size_t round = 0; round < kRounds; ++round) {
-#pragma GCC unroll 12
-    for (float32x4_t& sum : sums) {
-      sum = vfmaq_f32(factor, sum, factor);
-      asm volatile("" : "+w"(sum));
-    }
-  }
-}
+float32x4_t multiply_add(float32x4_t a, float32x4_t b, float32x4_t sum) { return vfmaq_f32(sum, a, b); }
+
+void neon() { ZO_MULTIPLY_ADDS(float32x4_t, vdupq_n_f32, multiply_add, "+w"); }
 
 Variant fastest() { return {"neon", 4, neon}; }
 #else

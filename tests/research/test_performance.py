@@ -143,7 +143,10 @@ def test_programs_and_steps_beside_the_peaks(
     path = tmp_path / "page.md"
     path.write_text("<!-- bench-roofline -->\nold\n<!-- /bench-roofline -->\n")
     rate, moved = content.flops / 1e9, sum(p.bytes * n for p, n in content.products.items()) / 1e9
-    command = [str(path), str(tmp_path), "--bundles", str(bundle.parent)]
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "bundles").symlink_to(bundle.parent)
+    command = [str(path), str(tmp_path), "--work", str(work)]
 
     def page_at(gflops: float, gb_s: float) -> str:
         program = tmp_path / "peak"

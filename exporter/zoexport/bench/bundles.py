@@ -21,6 +21,7 @@ from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import atomic_file
 from zoexport.core.memory import anonymous_peak
 from zoexport.core.types import Progress
+from zoexport.fetch import cache_dir
 
 _OF_THE_GRID = {
     "seq_len": "--seq-len",
@@ -46,6 +47,16 @@ class Compiling:
     seconds: float
     processor_seconds: float
     peak_anonymous_mb: float | None
+
+
+def work_folder(given: Path | None = None) -> Path:
+    """Where bundles and unfinished measurements are kept: ``given``, or below the cache folder."""
+    return given or cache_dir() / "bench"
+
+
+def kept_in(work: Path) -> Path:
+    """The folder of the bundles, each by the name that ``bench --json`` has."""
+    return work / "bundles"
 
 
 def compiling(bundle: Path) -> Compiling | None:

@@ -24,7 +24,6 @@ from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.core.native import runner_path
 from zoexport.core.types import Progress
-from zoexport.fetch import cache_dir
 
 
 def bench(
@@ -66,7 +65,7 @@ def bench(
             completed are kept, and the same command goes on from there.
     """
     threads = threads or usable_cores()
-    work = work or cache_dir() / "bench"
+    work = compiled.work_folder(work)
     runner_path()
     from zoexport import models
 
@@ -234,7 +233,7 @@ def _compile(
             model_sha256=digest,
             target=target,
             settings=settings,
-            folder=work / "bundles",
+            folder=compiled.kept_in(work),
             progress=progress,
         )
     for variant in variants:

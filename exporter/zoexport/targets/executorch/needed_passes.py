@@ -93,30 +93,41 @@ def needed_passes_only(
 
     views, operators = _program.ReplaceViewOpsWithViewCopyOpsPass, _program.OpReplacePass
     retrace = spec_prop_pass.ExportPass
+    changes: list[tuple[Any, str, Any]] = []
     if not vision:
-        xnnpack_preprocess.XNNPACKPassManager = of_delegates
-        _program._get_aten_to_edge_passes = of_programs
-        _program._default_decomposition_table = decompositions
-        if renamed:
-            _program.ReplaceViewOpsWithViewCopyOpsPass = lambda: _in_place(views())
-            _program.OpReplacePass = lambda: _in_place(operators())
-            spec_prop_pass.ExportPass = lambda: functools.partial(_as_recorded, retrace())
+        changes += [
+            (xnnpack_preprocess, "XNNPACKPassManager", of_delegates),
+            (_program, "_get_aten_to_edge_passes", of_programs),
+            (_program, "_default_decomposition_table", decompositions),
+        ]
+    if not vision and renamed:
+        changes += [
+            (_program, "ReplaceViewOpsWithViewCopyOpsPass", lambda: _in_place(views())),
+            (_program, "OpReplacePass", lambda: _in_place(operators())),
+            (spec_prop_pass, "ExportPass", lambda: functools.partial(_as_recorded, retrace())),
+        ]
+    with (
+        _replaced(*changes),
+        needed_decompositions_only(programs, renamed=renamed),
+        delegates_as_recorded(),
+        _nothing_described(),
+        _inputs_looked_up_once(),
+        _dimensions_ordered_once(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """While this is open, attributes (owner, name) have other values."""
+    originals = [getattr(owner, name) for owner, name, _ in changes]
+    for change in changes:
+        setattr(*change)
     try:
-        with (
-            needed_decompositions_only(programs, renamed=renamed),
-            delegates_as_recorded(),
-            _nothing_described(),
-            _inputs_looked_up_once(),
-            _dimensions_ordered_once(),
-        ):
-            yield
+        yield
     finally:
-        xnnpack_preprocess.XNNPACKPassManager = manager
-        _program._get_aten_to_edge_passes = to_edge
-        _program._default_decomposition_table = default
-        _program.ReplaceViewOpsWithViewCopyOpsPass = views
-        _program.OpReplacePass = operators
-        spec_prop_pass.ExportPass = retrace
+        for (owner, name, _), original in zip(changes, originals, strict=True):
+            setattr(owner, name, original)
 
 
 def _as_recorded(retrace: Any, module: torch.fx.GraphModule) -> Any:
@@ -133,15 +144,11 @@ def _nothing_described() -> Iterator[None]:
     """While this is open, no graph is written out for a log that is off, and a class's fields are looked up once."""
     from executorch.exir._serialize import _dataclass
 
-    kind: Any = torch.fx.GraphModule
-    described, hints = kind.__str__, _dataclass.get_type_hints
-    kind.__str__ = object.__repr__
-    _dataclass.get_type_hints = functools.cache(hints)
-    try:
+    hints = functools.cache(_dataclass.get_type_hints)
+    with _replaced(
+        (torch.fx.GraphModule, "__str__", object.__repr__), (_dataclass, "get_type_hints", hints)
+    ):
         yield
-    finally:
-        kind.__str__ = described
-        _dataclass.get_type_hints = hints
 
 
 @contextlib.contextmanager
@@ -154,20 +161,20 @@ def _inputs_looked_up_once() -> Iterator[None]:
     from executorch.exir.passes.spec_prop_pass import SpecPropPass
     from executorch.exir.program import _program
 
-    kind: Any = ExportGraphSignature
-    sorted_by = {name: vars(kind)[name] for name in _SORTED_INPUTS}
     known: dict[tuple[int, str], Any] = {}
     unchanged: set[tuple[int, str]] = set()
     reading = 0
 
     def of(name: str) -> property:
+        original = vars(ExportGraphSignature)[name]
+
         def found(signature: Any) -> Any:
             key = id(signature), name
             if key not in unchanged:
                 specs = signature.input_specs
                 of_now = [*specs], [*map(_INPUT, specs)]
                 if known.get(key, (None,))[0] != of_now:
-                    known[key] = of_now, sorted_by[name].fget(signature)
+                    known[key] = of_now, original.fget(signature)
                 if reading:
                     unchanged.add(key)
             return known[key][1]
@@ -192,18 +199,11 @@ def _inputs_looked_up_once() -> Iterator[None]:
         (MemoryPlanningPass, "run"),
         (_program, "emit_program"),
     )
-    originals = [getattr(owner, name) for owner, name in readers]
-    for name in _SORTED_INPUTS:
-        setattr(kind, name, of(name))
-    for (owner, name), original in zip(readers, originals, strict=True):
-        setattr(owner, name, that_only_reads(original))
-    try:
+    with _replaced(
+        *((ExportGraphSignature, name, of(name)) for name in _SORTED_INPUTS),
+        *((owner, name, that_only_reads(getattr(owner, name))) for owner, name in readers),
+    ):
         yield
-    finally:
-        for (owner, name), original in zip(readers, originals, strict=True):
-            setattr(owner, name, original)
-        for name, original in sorted_by.items():
-            setattr(kind, name, original)
 
 
 @contextlib.contextmanager
@@ -221,11 +221,8 @@ def _dimensions_ordered_once() -> Iterator[None]:
         numbers = tuple(stride)
         return of_numbers(numbers) if all(type(one) is int for one in numbers) else original(stride)
 
-    tensor.dim_order_from_stride = ordered
-    try:
+    with _replaced((tensor, "dim_order_from_stride", ordered)):
         yield
-    finally:
-        tensor.dim_order_from_stride = original
 
 
 @contextlib.contextmanager
