@@ -61,14 +61,18 @@ def reached(result: Mapping[str, Any]) -> str:
     rows: list[list[Any]] = []
     best = learning.best_rate(first)
     for rate in sorted({min(first["rates"]), best}):
-        ends = [run["points"][-1]["loss"] for run in _runs(first, rate)]
+        ends = [run["points"][-1]["loss"] for run in learning.runs_at(first, rate)]
         if None in ends:
             continue
         target = statistics.mean(ends)
-        whole = first["planned"]["flops"] * _runs(first, rate)[0]["points"][-1]["steps"] / 1e12
+        whole = (
+            first["planned"]["flops"]
+            * learning.runs_at(first, rate)[0]["points"][-1]["steps"]
+            / 1e12
+        )
         label = f"{target:.4f}: {first['label']} at {rate:g} after {whole:.0f} TFLOP"
         for arm in result["arms"][1:]:
-            found = {one: until(arm, one, target) for one in arm["rates"]}
+            found = {one: learning.until(arm, one, target) for one in arm["rates"]}
             known = {one: value for one, value in found.items() if value}
             soonest = min(known, key=lambda one: statistics.mean(known[one]), default=None)
             for one in dict.fromkeys([learning.best_rate(arm), soonest]):
@@ -86,35 +90,6 @@ def reached(result: Mapping[str, Any]) -> str:
                     row += ["not by all seeds", None, None]
                 rows.append(row)
     return markdown_table(header, rows)
-
-
-def until(arm: Mapping[str, Any], rate: float, target: float) -> list[float] | None:
-    """TFLOP after which each seed's validation loss is at most ``target``; None where one's is not.
-
-    Between two evaluations losses are taken to lie on a line.
-    """
-    found = []
-    scale = arm["planned"]["flops"] / 1e12
-    for run in _runs(arm, rate):
-        before: Mapping[str, Any] | None = None
-        for point in run["points"]:
-            if point["loss"] is None:
-                return None
-            if point["loss"] <= target:
-                share = 1.0
-                if before is not None:
-                    share = (before["loss"] - target) / (before["loss"] - point["loss"])
-                begin = 0 if before is None else before["steps"]
-                found.append((begin + share * (point["steps"] - begin)) * scale)
-                break
-            before = point
-        else:
-            return None
-    return found
-
-
-def _runs(arm: Mapping[str, Any], rate: float | None) -> list[Mapping[str, Any]]:
-    return [run for run in arm["runs"] if run["rate"] == rate]
 
 
 def _conditions(name: str, result: Mapping[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from research.accelerator.split import Split
 from research.accelerator.tasks import Choices, Task, Text
 from research.accelerator.trained import Adapters, Chosen, Everything, Integers
 from research.support.arms import Arm
-from research.support.rates import best_rate
+from research.support.rates import best_rate, beyond
 from zoexport.core import int4
 from zoexport.core.files import write_json
 from zoexport.core.mask import read_mask
@@ -192,7 +192,7 @@ def _arm(
     """All runs of an arm; further rates where the best is at an end."""
     runs: list[dict[str, Any]] = []
     entry: dict[str, Any] = {**dataclasses.asdict(arm), "rates": list(arm.rates)}
-    more, ratio = list(arm.rates), arm.rates[-1] / arm.rates[-2]
+    more = list(arm.rates)
     begin = time.monotonic()
     for extension in range(_EXTENSIONS + 1):
         if extension and not may_begin():
@@ -203,10 +203,10 @@ def _arm(
         runs += trained
         entry["rates"] = sorted({run["rate"] for run in runs})
         best = best_rate(runs, lambda run: run["points"][-1]["loss"])
-        if best is None or best not in (entry["rates"][0], entry["rates"][-1]):
+        following = beyond(entry["rates"], best)
+        if best is None or following is None:
             break
-        beyond = 1 / ratio if best == entry["rates"][0] else ratio
-        more = [best * beyond, best * beyond**2]
+        more = [following, following * following / best]
     return entry | {"runs": runs, "seconds": round(time.monotonic() - begin, 1)}
 
 

@@ -1,7 +1,8 @@
 """``make report-learning``: held-out loss of methods that train on the same sentences, each with rates of its own.
 
 ``python -m research.learning.measure NAME PAGE`` trains the arms of one of :data:`COMPARISONS`, each rate with every
-seed, and evaluates each now and then on sentences that choose the rate; the last step is evaluated on others. The same
+seed, and evaluates each now and then on sentences that choose the rate; the last step is evaluated on others. Where
+runs take long the first seed alone chooses the rate, and the others have that one (``Comparison.narrows``). The same
 command goes on where it was stopped: bundles and states are kept in the cache folder, runs that are done also in the
 figures that ``page`` writes beside the page's marked part and its picture, so that another machine can go on.
 """
@@ -16,7 +17,7 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from research.support.arms import Arm, estimators
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import check
+from research.support.rates import best_rate, beyond
 from research.support.trained import Divided, divided, evaluated, trained
 from zoexport import models
 from zoexport.bench import conditions
@@ -51,15 +53,21 @@ class Comparison:
     """Arms over one set of sentences.
 
     Attributes:
+        common: settings of all arms.
         task: whose sentences are trained on, one of ``samples.TASKS``.
         seeds: of noise and order.
         steps: of a run. every: how many, after which it is evaluated; divides ``steps``.
         validated: examples that choose an arm's rate, which no run trains on: the last ones of the training file.
         tested: held-out examples that the result is of, from the beginning of their file.
         masked: the methods that take ``--mask``.
+        narrows: whether the first seed chooses each arm's rate, trying others beyond an end that is best, and the
+            other seeds have that one alone.
+        equal: whether ``steps`` and ``every`` are of the first arm, and of others as many as make its operations.
+        target: a validation loss to which each arm's operations are counted.
     """
 
     arms: tuple[Arm, ...]
+    common: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(COMMON))
     task: str = "films"
     seeds: tuple[int, ...] = (0, 1, 2)
     steps: int = 100
@@ -67,6 +75,9 @@ class Comparison:
     validated: int = 200
     tested: int = 500
     masked: tuple[str, ...] = ()
+    narrows: bool = False
+    equal: bool = False
+    target: float | None = None
 
 
 def _queries(count: int, rates: tuple[float, ...]) -> Arm:
@@ -87,6 +98,20 @@ def _moments(optimizer: str, rates: tuple[float, ...]) -> Arm:
 _ALL_WEIGHTS = Arm(
     "all weights", "mezo", {"train": "full", "eps": "1e-3"}, (1e-6, 3e-6, 1e-5, 3e-5)
 )
+_WEIGHTS = {"train": "full", "eps": "1e-3"}
+_WEIGHTS_RATES = (1e-5, 2e-5)
+
+
+def _unsplit(queries: int) -> Arm:
+    settings = {**_WEIGHTS, "queries": str(queries)}
+    return Arm(f"unsplit, P = {queries}", "mezo", settings, _WEIGHTS_RATES)
+
+
+def _split(perturbations: str) -> Arm:
+    settings = {**_WEIGHTS, "split": "head", "perturbations": perturbations}
+    return Arm(f"split, P = {perturbations}", "spzo", settings, _WEIGHTS_RATES)
+
+
 _LORA = {"weights": "int4"}
 _LORA_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 COMPARISONS = {
@@ -113,6 +138,16 @@ COMPARISONS = {
             _queries(16, (5e-3, 1e-2, 2e-2, 4e-2)),
         ),
         steps=200,
+    ),
+    # FedSPZO's estimator, of one client: all weights, the head as second block (section 4.1).
+    "split": Comparison(
+        arms=(_unsplit(2), _split("1,4")),
+        common={key: value for key, value in COMMON.items() if key != "queries"},
+        steps=200,
+        every=25,
+        narrows=True,
+        equal=True,
+        target=0.6,
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
     "quzo-int8": Comparison(arms=estimators("8", (0.3, 1, 3, 10), eps="1")),
@@ -191,31 +226,56 @@ def measure(
         "command": command,
         "model": {"name": source.name, "sha256": digest},
         "date": datetime.date.today().isoformat(),
-        "common": COMMON,
+        "common": dict(comparison.common),
         "comparison": dataclasses.asdict(comparison),
         "load_average": [load, None],
         "threads": usable_cores(),
         **conditions.machine(),
     }
-    runs = {}
+    runs: dict[str, _Runs] = {}
     for arm in comparison.arms:
         bundle = _bundle(arm, comparison, source.argument, digest, mask, work, progress)
-        runs[arm.label] = _Runs(arm.label, bundle, comparison, files, work, progress)
-        runs[arm.label].take(known)
-        untrained = runs[arm.label].untrained()
-        entry: dict[str, Any] = {**dataclasses.asdict(arm), "untrained": untrained, "runs": []}
-        entry["planned"] = runs[arm.label].planned(arm, source.argument)
-        arms.append(entry)
+        run = _Runs(arm.label, bundle, comparison, files, work, progress)
+        planned = run.planned(arm, source.argument)
+        if comparison.equal and arms:
+            run.stretch(arms[0]["planned"]["flops"] / planned["flops"])
+        run.take(known)
+        runs[arm.label] = run
+        entry = {**dataclasses.asdict(arm), "untrained": run.untrained(), "planned": planned}
+        arms.append({**entry, "rates": list(arm.rates), "runs": []})
     # A seed of everything before the next, so that a run that is stopped compares what it has.
     for seed in comparison.seeds:
         for entry in arms:
             run = runs[entry["label"]]
-            for rate in entry["rates"]:
+            for rate in _rates(comparison, entry, seed):
                 if run.kept(rate, seed) is None and not may_begin():
                     continue
                 entry["runs"].append(run.run(rate, seed))
                 about["load_average"][1] = conditions.load_average()
                 write({"arms": arms, "conditions": about})
+
+
+def _rates(comparison: Comparison, entry: dict[str, Any], seed: int) -> Iterator[float]:
+    """The rates that an arm is trained with for a seed; those beyond an end are added to the arm's once they ran."""
+    if not comparison.narrows:
+        yield from entry["rates"]
+        return
+
+    def best() -> float | None:
+        first = [run for run in entry["runs"] if run["seed"] == comparison.seeds[0]]
+        return best_rate(first, lambda run: run["points"][-1]["loss"])
+
+    if seed != comparison.seeds[0]:
+        chosen = best()
+        if chosen is not None:
+            yield chosen
+        return
+    yield from entry["rates"]
+    while (following := beyond(entry["rates"], best())) is not None:
+        yield following
+        if all(run["rate"] != following for run in entry["runs"]):  # there was no time for it
+            return
+        entry["rates"] = sorted([*entry["rates"], following])
 
 
 class _Runs:
@@ -238,6 +298,13 @@ class _Runs:
             "data": data.digests(),
         }
 
+    def stretch(self, factor: float) -> None:
+        """Have ``factor`` times the comparison's steps, and as many evaluations."""
+        chosen = self._comparison
+        every = max(1, round(chosen.every * factor))
+        steps = every * (chosen.steps // chosen.every)
+        self._comparison = dataclasses.replace(chosen, every=every, steps=steps)
+
     def take(self, known: Mapping[str, Any]) -> None:
         """Runs of an earlier result that were of the same bundle, data, steps, rate and seed."""
         for arm in known.get("arms", []):
@@ -255,7 +322,7 @@ class _Runs:
 
     def planned(self, arm: Arm, model: str) -> dict[str, int]:
         """``flops`` and ``bytes`` of a step, as ``zoexport plan`` counts them."""
-        settings = {**COMMON, **arm.settings}
+        settings = {**self._comparison.common, **arm.settings}
         labels = _LABELS * int(settings["batch"])
 
         def plan() -> dict[str, int]:
@@ -338,7 +405,7 @@ def _bundle(
     progress: Progress,
 ) -> Path:
     """The arm's, compiled now where there is none."""
-    settings = {**COMMON, **arm.settings}
+    settings = {**comparison.common, **arm.settings}
     if arm.method in comparison.masked:
         if mask is None:
             raise ConfigError(

@@ -28,6 +28,8 @@ COLORS = (
     "tab:olive",
 )
 
+_NARROWED = ("- the first seed chooses the rate, with which alone the others are trained",)
+
 
 def mark_of(name: str) -> str:
     """What marks the part of a page that is about a comparison."""
@@ -44,12 +46,10 @@ def write(page: Path, folder: Path, name: str, result: Mapping[str, Any]) -> Non
     write_json(folder / f"{name}.json", result)
     place = seen_from(page, folder)
     picture = f"![Validation loss against rates and operations]({place}/{name}.png)"
-    replace(
-        page,
-        mark_of(name),
-        "\n".join([picture, "", table(result), "", *differences(result), *_conditions(result)])
-        + "\n",
-    )
+    lines = [picture, "", table(result), "", *differences(result)]
+    if result["conditions"]["comparison"].get("target") is not None:
+        lines += ["", until_target(result), ""]
+    replace(page, mark_of(name), "\n".join([*lines, *_conditions(result)]) + "\n")
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -65,7 +65,7 @@ def table(result: Mapping[str, Any]) -> str:
         )
         best = best_rate(arm)
         for rate in arm["rates"]:
-            runs = [run for run in arm["runs"] if run["rate"] == rate]
+            runs = runs_at(arm, rate)
             if runs:
                 rows.append(_row(arm, rate, runs, is_best=rate == best))
     return markdown_table(header, rows)
@@ -114,10 +114,61 @@ def differences(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def until_target(result: Mapping[str, Any]) -> str:
+    """A row an arm and rate: operations and steps until the validation's loss is the comparison's target."""
+    target = result["conditions"]["comparison"]["target"]
+    header = ["method", "rate", "seeds", f"TFLOP to {target:g}", "least..most", "steps"]
+    rows: list[list[Any]] = []
+    for arm in result["arms"]:
+        scale = arm["planned"]["flops"] / 1e12
+        for rate in arm["rates"]:
+            seeds = sum(run["rate"] == rate for run in arm["runs"])
+            label = f"**{rate:g}**" if rate == best_rate(arm) else f"{rate:g}"
+            if spent := until(arm, rate, target):
+                mean = statistics.mean(spent)
+                least = f"{min(spent):.0f}..{max(spent):.0f}"
+                row = [seeds, f"{mean:.0f}", least, f"{mean / scale:.0f}"]
+            elif seeds:
+                row = [seeds, "not by all seeds", None, None]
+            else:
+                continue
+            rows.append([arm["label"], label, *row])
+    return markdown_table(header, rows)
+
+
+def until(arm: Mapping[str, Any], rate: float, target: float) -> list[float] | None:
+    """TFLOP after which each seed's validation loss is at most ``target``; None where one's is not.
+
+    Between two evaluations losses are taken to lie on a line.
+    """
+    found = []
+    scale = arm["planned"]["flops"] / 1e12
+    for run in runs_at(arm, rate):
+        before: Mapping[str, Any] | None = None
+        for point in run["points"]:
+            if point["loss"] is None:
+                return None
+            if point["loss"] <= target:
+                share = 1.0
+                if before is not None:
+                    share = (before["loss"] - target) / (before["loss"] - point["loss"])
+                begin = 0 if before is None else before["steps"]
+                found.append((begin + share * (point["steps"] - begin)) * scale)
+                break
+            before = point
+        else:
+            return None
+    return found
+
+
+def runs_at(arm: Mapping[str, Any], rate: float | None) -> list[Mapping[str, Any]]:
+    """An arm's runs of one rate."""
+    return [run for run in arm["runs"] if run["rate"] == rate]
+
+
 def _tests(arm: Mapping[str, Any]) -> dict[int, float]:
     """The held-out loss by seed, at the best rate."""
-    best = best_rate(arm)
-    found = [run for run in arm["runs"] if run["rate"] == best and run["test"] is not None]
+    found = [run for run in runs_at(arm, best_rate(arm)) if run["test"] is not None]
     return {run["seed"]: run["test"]["loss"] for run in found}
 
 
@@ -150,6 +201,7 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
         f"- {found['model']['name']}, {samples.TASKS[compared['task']].words} (samples.py): "
         f"{compared['validated']}, on which no run trains, "
         f"choose the rate; losses and accuracies are those of {compared['tested']} others",
+        *(_NARROWED if compared.get("narrows") else ()),
         *ends(result),
         "- TFLOP and GB: of the steps, as `zoexport plan` counts operations and bytes that are read and written",
         f"- all: {common}",

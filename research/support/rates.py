@@ -29,9 +29,20 @@ def best_rate(
     return min(finite, key=lambda rate: finite[rate], default=None)
 
 
-def at_an_end(label: str, tried: Iterable[float], best: float | None) -> list[str]:
-    """A line that says so where the best rate is the least or the greatest of several that were tried."""
+def beyond(tried: Iterable[float], best: float | None) -> float | None:
+    """The rate past an end that is the best, as far from it as the greatest two are apart; None where none is.
+
+    Of fewer than two rates there is none.
+    """
     rates = sorted(tried)
     if len(rates) < 2 or best not in (rates[0], rates[-1]):
+        return None
+    ratio = rates[-1] / rates[-2]
+    return float(f"{best / ratio if best == rates[0] else best * ratio:.4g}")
+
+
+def at_an_end(label: str, tried: Iterable[float], best: float | None) -> list[str]:
+    """A line that says so where the best rate is the least or the greatest of several that were tried."""
+    if beyond(tried, best) is None:
         return []
     return [f"- the best rate of {label} is at an end of those that were tried"]

@@ -22,10 +22,13 @@ Tensor& linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix& wei
   if (out.numel() == 0) {
     return out;
   }
-  kernels::Product product =
-      kernels::linear(x.const_data_ptr<float>(), rows_of(x), weight, floats_of(bias), out.mutable_data_ptr<float>());
+  const auto* const from = x.const_data_ptr<float>();
+  auto* const y = out.mutable_data_ptr<float>();
+  const size_t rows = rows_before_zeros(from, rows_of(x), weight.K);
+  kernels::Product product = kernels::linear(from, rows, weight, floats_of(bias), y);
   product.bf16 = bf16;
-  ET_KERNEL_CHECK(ctx, run(product), Internal, out);
+  ET_KERNEL_CHECK(ctx, rows == 0 || run(product), Internal, out);
+  fill_rows(y, rows, rows_of(x), weight.N, floats_of(bias));
   return out;
 }
 
@@ -37,10 +40,13 @@ Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Ma
   if (out.numel() == 0) {
     return out;
   }
-  kernels::Product product =
-      kernels::linear_input_gradient(dy.const_data_ptr<float>(), rows_of(dy), weight, out.mutable_data_ptr<float>());
+  const auto* const from = dy.const_data_ptr<float>();
+  auto* const dx = out.mutable_data_ptr<float>();
+  const size_t rows = rows_before_zeros(from, rows_of(dy), weight.N);
+  kernels::Product product = kernels::linear_input_gradient(from, rows, weight, dx);
   product.bf16 = bf16;
-  ET_KERNEL_CHECK(ctx, run(product), Internal, out);
+  ET_KERNEL_CHECK(ctx, rows == 0 || run(product), Internal, out);
+  fill_rows(dx, rows, rows_of(dy), weight.K, nullptr);
   return out;
 }
 
@@ -61,13 +67,17 @@ Tensor& rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, cons
   if (out.numel() == 0) {
     return out;
   }
+  const auto* const from = x.const_data_ptr<float>();
+  auto* const y = out.mutable_data_ptr<float>();
+  const size_t count = rows_before_zeros(from, rows_of(x), weight->K);
   static thread_local kernels::Scratch scratch;
-  float* memory = scratch.floats(kernels::rounded_floats(rows_of(x), weight->K));
+  float* memory = scratch.floats(kernels::rounded_floats(std::max<size_t>(count, 1), weight->K));
   ET_KERNEL_CHECK(ctx, memory != nullptr, MemoryAllocationFailed, out);
-  const kernels::RoundedRows rows = kernels::rounded_in(memory, rows_of(x), weight->K);
-  const bool ran = run(kernels::RoundRows{x.const_data_ptr<float>(), rows}) &&
-                   run(kernels::RoundedLinear{rows, *weight, floats_of(bias), out.mutable_data_ptr<float>()});
+  const kernels::RoundedRows rows = kernels::rounded_in(memory, count, weight->K);
+  const bool ran = count == 0 || (run(kernels::RoundRows{from, rows}) &&
+                                  run(kernels::RoundedLinear{rows, *weight, floats_of(bias), y}));
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
+  fill_rows(y, count, rows_of(x), weight->N, floats_of(bias));
   return out;
 }
 
@@ -126,12 +136,18 @@ Tensor& product_out(KernelRuntimeContext& ctx, const Tensor* before, const Tenso
   if (out.numel() == 0) {
     return out;
   }
-  kernels::Product product =
-      kernels::matmul(a.const_data_ptr<float>(), b.const_data_ptr<float>(), batches, static_cast<size_t>(rows),
-                      static_cast<size_t>(columns), static_cast<size_t>(depth), transpose_a, transpose_b,
-                      out.mutable_data_ptr<float>());
+  const auto* const from = a.const_data_ptr<float>();
+  auto* const c = out.mutable_data_ptr<float>();
+  const auto all = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
+  const bool is_linear = batches == 1 && !transpose_a && before == nullptr;
+  const size_t count = is_linear ? rows_before_zeros(from, all, static_cast<size_t>(depth)) : all;
+  kernels::Product product = kernels::matmul(from, b.const_data_ptr<float>(), batches, count, width,
+                                             static_cast<size_t>(depth), transpose_a, transpose_b, c);
   product.before = before == nullptr ? nullptr : before->const_data_ptr<float>();
-  ET_KERNEL_CHECK(ctx, run(product), Internal, out);
+  ET_KERNEL_CHECK(ctx, count == 0 || run(product), Internal, out);
+  if (is_linear) {
+    fill_rows(c, count, all, width, nullptr);
+  }
   return out;
 }
 

@@ -85,6 +85,27 @@ inline size_t rows_of(const Tensor& x) {
   return rows;
 }
 
+// Rows of x (rows, width) up to the last that is not all zeros: a call of a fixed size is filled up with rows of zeros,
+// which are not worth a product.
+inline size_t rows_before_zeros(const float* x, size_t rows, size_t width) {
+  const auto is_zero = [](float number) { return number == 0.0f; };
+  while (rows > 0 && std::all_of(x + (rows - 1) * width, x + rows * width, is_zero)) {
+    --rows;
+  }
+  return rows;
+}
+
+// What a linear layer gives for rows of zeros: y (rows, columns), from the row `first` on.
+inline void fill_rows(float* y, size_t first, size_t rows, size_t columns, const float* bias) {
+  for (size_t row = first; row < rows; ++row) {
+    if (bias == nullptr) {
+      std::fill_n(y + row * columns, columns, 0.0f);
+    } else {
+      std::copy_n(bias, columns, y + row * columns);
+    }
+  }
+}
+
 inline constexpr size_t kMaxDim = executorch::runtime::kTensorDimensionLimit;
 
 // Resizes `out` to (first?, like's sizes without the last `drop`, last?).

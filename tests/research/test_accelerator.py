@@ -16,12 +16,12 @@ from research.accelerator import folder
 from research.accelerator.arms import Comparison
 from research.accelerator.llama import Llama
 from research.accelerator.noise import Noise
-from research.accelerator.page import until
 from research.accelerator.run import Prepared, measure
 from research.accelerator.runs import FirstOrder, Lane, Rounded, Runs, ZerothOrder
 from research.accelerator.split import Split
 from research.accelerator.tasks import Choices, Part, Text
 from research.accelerator.trained import Adapters, Chosen, Everything, Integers
+from research.learning.page import until
 from research.support.arms import Arm
 from zoexport.core import int4, rng
 from zoexport.core.config import parse

@@ -322,6 +322,7 @@ class Footprint:
         moved: bytes of weights and tensors that it reads and writes.
         copies_weights: whether the target copies a whole program's weights, beside what is planned.
         windows: bytes of each place on a device that programs share for their weights, of which this one fills so many.
+        skips_zero_rows: whether its products leave out the rows of zeros that fill up a call.
     """
 
     planned: int
@@ -329,6 +330,7 @@ class Footprint:
     moved: int
     copies_weights: bool = False
     windows: tuple[int, ...] = ()
+    skips_zero_rows: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -313,12 +313,30 @@ class _Parts:
         """Operations and moved bytes of a step; ``inside``: bytes of the weights that every program has inside."""
         runs = Counter(self._names(order))
         calls = self.settings["accumulate"]
-        flops = {name: product_flops(self.graph.programs[name]) for name in runs}
+        flops = {
+            name: times * product_flops(self.graph.programs[name]) for name, times in runs.items()
+        }
+        rows, entries = self.graph.label_rows, self._entries()
+        for name in flops:
+            if name in self._heads() and self.footprints[name].skips_zero_rows:
+                flops[name] = flops[name] * entries // (rows * -(-entries // rows))
         return (
-            calls * sum(times * flops[name] for name, times in runs.items()),
+            calls * sum(flops.values()),
             calls
             * sum(times * (self.footprints[name].moved + inside) for name, times in runs.items()),
         )
+
+    def _entries(self) -> int:
+        """Label entries of a call, of all copies that it holds."""
+        entries = self.graph.rows * self.graph.seq_len
+        return entries if self.labels is None else min(entries, self.labels * self.graph.copies)
+
+    def _heads(self) -> set[str]:
+        """The programs of a split graph's output head."""
+        if self.graph.whole:
+            return set()
+        stage = self.stages[-1]
+        return {self._program(family) for family in (stage.forward, stage.backward) if family}
 
     def _names(self, order: list[tuple[int, str]]) -> Iterator[str]:
         """Of the programs that run, in order."""
@@ -327,11 +345,8 @@ class _Parts:
     def _order(self, first_order: bool) -> Iterator[tuple[int, str]]:
         """The programs that a call of a step runs, in order: numbers of stages, and the stage's name of the program."""
         head = len(self.stages) - 1
-        entries = self.graph.rows * self.graph.seq_len
-        if self.labels is not None:
-            entries = min(entries, self.labels * self.graph.copies)
         # Entries of all copies that a call holds share the head's calls.
-        chunks = 1 if self.graph.whole else -(-entries // self.graph.label_rows)
+        chunks = 1 if self.graph.whole else -(-self._entries() // self.graph.label_rows)
         if self.step is not None:
             yield from ((stage, "forward") for stage in range(self.frozen))
             yield from self._probes(self.step, 0, chunks)

@@ -56,6 +56,46 @@ def test_linear(kind, bias):
         assert near(operator(x, codes, scales, added), exact)
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "rounded", "matmul"])
+@pytest.mark.parametrize("used", [0, 1, 5, 7])
+def test_rows_of_zeros_at_the_end_are_not_multiplied(kind, used):
+    """They would give what is no number, by a weight with an infinity."""
+    added = None if kind == "matmul" else values(N, seed=3)
+    if kind == "matmul":
+        weight = values(N, K)
+        weight[4, 7] = torch.inf
+        layer = lambda x: ZO.matmul(x, weight, False, True)  # noqa: E731
+    else:
+        codes, scales = packed("int4" if kind == "rounded" else kind)
+        scales.view(-1)[3] = torch.inf
+        operator = ZO.rounded_linear_int4 if kind == "rounded" else getattr(ZO, f"linear_{kind}")
+        layer = lambda x: operator(x, codes, scales, added)  # noqa: E731
+    x = values(8, K)
+    x[used:] = 0
+    x[used // 2] = 0 if used > 1 else x[used // 2]  # one that others follow
+    method = lower(layer, (x,))
+    found = method.execute((x,))[0]
+    assert torch.equal(
+        found[used:], torch.zeros(8 - used, N) if added is None else added.expand(8 - used, N)
+    )
+    assert not found[:used].isfinite().all() or used == 0
+    assert torch.equal(found[:used].nan_to_num(), layer(x)[:used].nan_to_num()) or kind != "matmul"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_zeros_at_the_end_are_not_multiplied(kind):
+    codes, scales = packed(kind)
+    operator = getattr(ZO, f"linear_{kind}_input_gradient")
+    dy = values(6, N)
+    dy[4:] = 0
+    method = lower(lambda y: operator(y, codes, scales), (dy,))
+    assert near(method.execute((dy,))[0], operator(dy, codes, scales).double())
+    scales.view(-1)[3] = torch.inf
+    method = lower(lambda y: operator(y, codes, scales), (dy,))
+    found = method.execute((dy,))[0]
+    assert torch.equal(found[4:], torch.zeros(2, K)) and not found[:4].isfinite().all()
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("group_size", [32, 96])
 def test_rounded_linear(bias, group_size):

@@ -275,6 +275,22 @@ def test_stacked_copies_share_the_calls_of_the_head(
     assert found.flops == layers + calls * flops["head"]
 
 
+def test_rows_that_fill_up_a_call_of_the_head_are_no_operations(llama: Path) -> None:
+    """Where the target's products leave them out."""
+    planned, graph = _sized(llama, "mezo", seq_len="80", split="layers")
+    flops = {name: product_flops(program) for name, program in graph.programs.items()}
+    copies, entries = 8, 6
+
+    def of(*, skips: bool) -> int:
+        none = {name: Footprint(0, 0, 0, skips_zero_rows=skips) for name in graph.programs}
+        settings = as_dict(planned.config)
+        return estimate(graph, none, settings, tokenizer=0, threads=1, labels=entries).flops
+
+    layers = copies * (flops["embedding@80"] + 2 * flops["layer.0@80"])
+    assert of(skips=False) == layers + copies * flops["head"]
+    assert of(skips=True) == layers + copies * flops["head"] * entries // graph.label_rows
+
+
 def _compiling(folder: Path, method: str, target: str = "host", **given: str) -> dict[str, int]:
     planned, graph = _sized(folder, method, target, seq_len="64", **given)
     captured = build.captured(_blank(folder), 64, 64, lambda *_: None)

@@ -80,6 +80,7 @@ def split_footprint(program: Program) -> Footprint:
             for kind in _ATTENTION
         ),
         _moved(nodes, aliases),
+        skips_zero_rows=True,
     )
 
 
