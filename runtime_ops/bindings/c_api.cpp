@@ -10,6 +10,7 @@
 #include "bindings/handles.h"
 #include "engines/engine.h"
 #include "engines/packed_weights.h"
+#include "kernels/quantize_int4.h"
 #include "rng/permutation.h"
 #include "rng/variants.h"
 #include "session/memory.h"
@@ -537,4 +538,9 @@ void zo_rng_normals(uint64_t seed, uint32_t tensor_id, uint32_t query, uint32_t 
 
 void zo_rng_permutation(uint64_t seed, uint32_t epoch, uint32_t count, uint32_t* order) {
   zoexport::rng::permutation(seed, epoch, count, order);
+}
+
+void zo_quantize_int4(const float* weights, uint64_t groups, uint64_t group_size, uint8_t* codes, uint16_t* scales) {
+  zoexport::kernels::quantize_int4(weights, static_cast<size_t>(groups), static_cast<size_t>(group_size), codes,
+                                   scales);
 }

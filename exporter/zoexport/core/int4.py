@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 
 from zoexport.core.errors import ConfigError
+from zoexport.core.native import find_library
 from zoexport.core.untouched import untouched_zeros
 
 #: The packing id of group size 32; :func:`packing_id` gives that of any group size.
@@ -76,11 +82,21 @@ def quantize_int4(
     codes = untouched_zeros((groups.shape[0], group_size // 2), torch.uint8)
     scales = untouched_zeros((groups.shape[0],), torch.bfloat16)
     chunk = max(1, CHUNK // group_size)
-    for begin in range(0, groups.shape[0], chunk):
+    native = _native()
+
+    def quantize(begin: int) -> None:
         part = groups[begin : begin + chunk].to(torch.float32)
         _check_finite(part, where)
-        scales[begin : begin + chunk] = scale = _best_scales(part)
-        codes[begin : begin + chunk] = pack_int4(_codes(part, scale.to(torch.float32)))
+        into = codes[begin : begin + chunk], scales[begin : begin + chunk]
+        (native or quantize_groups)(part.contiguous(), *into)
+
+    begins = range(0, groups.shape[0], chunk)
+    if native is None or len(begins) == 1:  # torch has threads of its own
+        for begin in begins:
+            quantize(begin)
+    else:
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            list(threads.map(quantize, begins))
     return codes.reshape(rows, width // 2), scales.reshape(rows, width // group_size)
 
 
@@ -165,6 +181,36 @@ def dequantize_int8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return codes.to(torch.float32) * scales.unsqueeze(1)
 
 
+def quantize_groups(groups: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+    """Quantize groups in PyTorch: what the library's kernel computes, operation by operation.
+
+    Args:
+        groups: float32 (n, group_size), finite.
+        codes, scales: filled, uint8 (n, group_size/2) and bfloat16 (n).
+    """
+    scales[:] = _best_scales(groups)
+    codes[:] = pack_int4(_codes(groups, scales.to(torch.float32)))
+
+
+@functools.cache
+def _native() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None:
+    """The library's kernel, as :func:`quantize_groups`; None where there is no library of this version."""
+    path = find_library()
+    function = path and getattr(ctypes.CDLL(str(path)), "zo_quantize_int4", None)
+    if not function:
+        return None
+    function.restype = None
+    function.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64),
+        *(ctypes.c_void_p, ctypes.c_void_p),
+    )
+
+    def quantize(groups: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        function(groups.data_ptr(), *groups.shape, codes.data_ptr(), scales.data_ptr())
+
+    return quantize
+
+
 def _codes(groups: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return (groups / scale.unsqueeze(1)).round_().clamp_(-8, 7)
 
@@ -181,11 +227,23 @@ def _best_scales(groups: torch.Tensor) -> torch.Tensor:
         scale = (largest / divisor).to(torch.bfloat16).clamp(min=tiny)
         relative = scale.to(torch.float32) / largest.clamp(min=torch.finfo(torch.float32).tiny)
         values = _codes(groups, scale.to(torch.float32)) * relative.unsqueeze(1)
-        error = values.sub_(unit).square_().sum(dim=1)
+        error = _sum(values.sub_(unit).square_())
         better = error < best_error
         best = torch.where(better, scale, best)
         best_error = torch.where(better, error, best_error)
     return torch.where(largest > 0, best, torch.full_like(best, tiny))
+
+
+def _sum(squares: torch.Tensor) -> torch.Tensor:
+    """Of each row (n, group_size), in one order on every machine: places i, i + 8, ... first, then halves."""
+    parts = squares.unflatten(1, (-1, 8))
+    total = parts[:, 0].clone()
+    for number in range(1, parts.shape[1]):
+        total += parts[:, number]
+    while total.shape[1] > 1:
+        first, second = total.chunk(2, dim=1)
+        total = first + second
+    return total.squeeze(1)
 
 
 def _describe(tensor: torch.Tensor) -> str:

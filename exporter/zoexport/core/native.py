@@ -30,6 +30,12 @@ def library_path() -> Path:
     return _find(_LIBRARY, "the native library")
 
 
+def find_library() -> Path | None:
+    """The same; None where it was not built."""
+    path = native_folder() / _LIBRARY
+    return path if path.is_file() else None
+
+
 def runner_path() -> Path:
     """The standalone runner.
 

@@ -730,6 +730,11 @@ ZO_API void zo_rng_signs(uint64_t seed, uint32_t tensor_id, uint32_t query, uint
 /* The order of `count` examples in an epoch. */
 ZO_API void zo_rng_permutation(uint64_t seed, uint32_t epoch, uint32_t count, uint32_t* order);
 
+/* Quantizes finite weights (groups, group_size), as docs/int4.md has it: codes (groups, group_size / 2), and scales (groups)
+ * of bfloat16. `group_size` is a multiple of 32. For the compiler: several threads may each quantize groups of their own. */
+ZO_API void zo_quantize_int4(const float* weights, uint64_t groups, uint64_t group_size, uint8_t* codes,
+                             uint16_t* scales);
+
 #ifdef __cplusplus
 }
 #endif

@@ -75,15 +75,37 @@ def test_scales_are_positive_normal_and_finite(value):
         assert torch.allclose(back, torch.full_like(back, value), rtol=0.1)
 
 
+@pytest.mark.parametrize("group_size", [32, 96, 128])
+@pytest.mark.parametrize("spread", [1e-42, 1e-38, 1e-6, 0.02, 7.0, 1e30, 3e37])
+def test_the_kernel_gives_the_bits_of_pytorch(group_size, spread):
+    generator = torch.Generator().manual_seed(group_size)
+    groups = torch.randn(700, group_size, generator=generator) * spread
+    groups[::7, ::5] *= 8
+    groups[::11] = 0
+    groups[3::11] = (groups[3::11] / spread).round() * spread  # halves and ties
+    kernel = int4._native()
+    assert kernel is not None
+    found = [
+        (torch.zeros(700, group_size // 2, dtype=torch.uint8), torch.zeros(700).bfloat16())
+        for _ in range(2)
+    ]
+    kernel(groups, *found[0])
+    int4.quantize_groups(groups, *found[1])
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1].view(torch.int16), found[1][1].view(torch.int16))
+
+
 def test_pieces_do_not_change_the_result(monkeypatch):
     w = weight(33, 96)
     whole = int4.quantize_int4(w)
     whole8 = int4.quantize_int8(w)
     monkeypatch.setattr(int4, "CHUNK", 160)
-    for a, b in zip(
-        (*whole, *whole8), (*int4.quantize_int4(w), *int4.quantize_int8(w)), strict=True
-    ):
-        assert torch.equal(a, b)
+    pieces = (*int4.quantize_int4(w), *int4.quantize_int8(w))
+    monkeypatch.setattr(int4, "_native", lambda: None)
+    without_a_library = (*int4.quantize_int4(w), *whole8)
+    for found in (pieces, without_a_library):
+        for a, b in zip((*whole, *whole8), found, strict=True):
+            assert torch.equal(a, b)
 
 
 def test_half_precision_weights_are_read_as_they_are():
