@@ -188,6 +188,15 @@ def _constant_nodes(program: Program) -> set[Node]:
 # --- what is seen ---------------------------------------------------------------------------------
 
 
+def tables_of(graph: TrainingGraph, stage: Stage) -> tuple[str, ...]:
+    """Names of the tables that a stage binds: constants that are no parameters of the model.
+
+    They are the same tensors in most layers, and as large as the square of a row.
+    """
+    names = (to for to in stage.bind.values() if to in graph.weights)
+    return tuple(to for to in names if to not in graph.parameters)
+
+
 def table_values(
     graph: TrainingGraph, program: Program, stage: Stage
 ) -> Callable[[Node], torch.Tensor]:

@@ -39,6 +39,7 @@ from zoexport.ir.attentions import (
     seen_before,
     softmaxes,
     table_values,
+    tables_of,
     transposed,
     unrepeated,
     with_heads,
@@ -76,13 +77,21 @@ def cache_attention(graph: TrainingGraph, context: int) -> TrainingGraph:
         weights=dict(graph.weights),
     )
 
+    known: dict[tuple[str, ...], tuple[_Seen, ...]] = {}
+
+    def seen_by(program: Program, stage: Stage) -> tuple[_Seen, ...]:
+        key = (program.name, *tables_of(graph, stage))
+        if key not in known:
+            found = _attentions(program, graph.length)
+            try:
+                values = table_values(graph, program, stage)
+                known[key] = tuple(_seen(one, values, graph.length) for one in found)
+            except OtherAttention as other:
+                raise _refused(program, other) from other
+        return known[key]
+
     def kinds(program: Program, stage: Stage) -> tuple[_Kind, ...]:
-        found = _attentions(program, graph.length)
-        try:
-            values = table_values(graph, program, stage)
-            seen = tuple(_seen(one, values, graph.length) for one in found)
-        except OtherAttention as other:
-            raise _refused(program, other) from other
+        seen = seen_by(program, stage)
         for number, one in enumerate(seen):
             if one.slopes is not None:
                 name = f"slopes.{stage.name}.{number}"

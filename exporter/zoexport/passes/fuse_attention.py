@@ -37,6 +37,7 @@ from zoexport.ir.attentions import (
     seen_before,
     softmaxes,
     table_values,
+    tables_of,
     transposed,
     unrepeated,
     with_heads,
@@ -54,9 +55,7 @@ def fuse_attention(graph: TrainingGraph) -> TrainingGraph:
     known: dict[tuple[str, ...], tuple[_Seen | None, ...]] = {}
 
     def seen(program: Program, stage: Stage) -> tuple[_Seen | None, ...]:
-        # Tables are the same tensors in most layers, and as large as the square of a row.
-        tables = (to for to in stage.bind.values() if to in graph.weights)
-        key = (program.name, *(to for to in tables if to not in graph.parameters))
+        key = (program.name, *tables_of(graph, stage))
         if key not in known:
             found = _attentions(graph, program)
             values = table_values(graph, program, stage) if found else None
