@@ -23,7 +23,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
-from zoexport.core.memory import give_back
+from zoexport.core.memory import give_back, heap_left_out
 from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.sizes import attention_heads
@@ -201,9 +201,10 @@ def compile_bundle(
         loaded = models.load(source, lazy=planned.config.staged)
         if mask is not None:
             check_mask(mask, loaded)
-        content = _fill(
-            folder, planned, loaded, mask, allow_fallback, calibration, adapter, progress
-        )
+        with heap_left_out():
+            content = _fill(
+                folder, planned, loaded, mask, allow_fallback, calibration, adapter, progress
+            )
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
         written = manifest.write(folder, content, files)
