@@ -100,16 +100,20 @@ bool run_tasks(const RoundedLinear& product, size_t begin, size_t end, const Rou
     return true;
   }
   static thread_local Scratch scratch;
-  float* panel = scratch.floats(kernels.panel_floats * (product.x.K / kRoundedGroup));
+  const size_t floats = kernels.panel_floats * (product.x.K / kRoundedGroup);
+  float* panel = scratch.floats(kernels.panels * floats);
   if (panel == nullptr) {
     return false;
   }
   const size_t pieces = divide_up(rows, kernels.panel_rows);
-  for (size_t task = begin; task < end; ++task) {
-    kernels.fill(product.weight, task * kernels.lanes, panel);
+  for (size_t task = begin; task < end; task += kernels.panels) {
+    const size_t panels = std::min(kernels.panels, end - task);
+    for (size_t i = 0; i < panels; ++i) {
+      kernels.fill(product.weight, (task + i) * kernels.lanes, panel + i * floats);
+    }
     for (size_t piece = 0; piece < pieces; ++piece) {  // of nearly the same height
       const size_t first = piece * rows / pieces;
-      kernels.multiply(product, first, (piece + 1) * rows / pieces - first, task * kernels.lanes, panel);
+      kernels.multiply(product, first, (piece + 1) * rows / pieces - first, task * kernels.lanes, panel, panels);
     }
   }
   return true;

@@ -57,10 +57,13 @@ struct RoundedKernels {
   // y of rows first .. first+count-1, at most few_rows, and of columns column .. column+lanes-1, as far as there are: codes
   // are unpacked in registers.
   void (*multiply_few)(const RoundedLinear& product, size_t first, size_t count, size_t column);
-  // The same of at most panel_rows, with what `fill` unpacked of these columns: so many floats for each group.
+  // The same of at most panel_rows, with what `fill` unpacked of these columns: so many floats for each group. Of
+  // `count_panels`, at most `panels`, which lie one after another, as their columns do.
+  size_t panels;
   size_t panel_floats;
   void (*fill)(const Int4Matrix& weight, size_t column, float* panel);
-  void (*multiply)(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel);
+  void (*multiply)(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel,
+                   size_t count_panels);
 };
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.
@@ -72,7 +75,7 @@ extern const RoundedKernels rounded_dotprod;
 extern const RoundedKernels rounded_neon;
 extern const RoundedKernels rounded_portable;
 
-// As products.h has them; the thread keeps a panel's memory, 36 bytes a lane and group, for its next products.
+// As products.h has them; the thread keeps its panels' memory, 36 bytes a lane and group, for its next products.
 Tasks tasks_of(const RoundedLinear& product, const RoundedKernels& kernels = *fastest_products().rounded);
 bool run_tasks(const RoundedLinear& product, size_t begin, size_t end,
                const RoundedKernels& kernels = *fastest_products().rounded);

@@ -1,9 +1,10 @@
 // The kernels of rounded.h, on the vectors of vector_products.h and on D, the sums of products of integers:
 //
 //   D(offset)                  kLanes sums that begin at `offset`
-//   add(Word, const int8_t*)   to each its 4 bytes of the word, 0 to 15, times the 4 bytes of memory: 8 times at most
+//   add(Word, Four)            to each its 4 bytes of the word, 0 to 15, times those of Four: 8 times at most
+//   load(const int8_t*)        a Four of 4 bytes of memory
 //   total()                    the sums as Float
-//   kRows                      rows that are multiplied by a panel together, as registers allow
+//   kRows, kPanels             rows that are multiplied by so many panels together, as registers allow; 1 or 2 panels
 #pragma once
 
 #include "rounded.h"
@@ -89,8 +90,8 @@ void multiply_rounded(const RoundedLinear& product, size_t first, size_t column)
         const Word even = words[i] & 0x0F0F0F0Fu, odd = (words[i] >> 4u) & 0x0F0F0F0Fu;
 #pragma GCC unroll 8
         for (size_t r = 0; r < R; ++r) {
-          dots[r].add(even, q + r * x.K + 8 * i);
-          dots[r].add(odd, q + r * x.K + 8 * i + 4);
+          dots[r].add(even, D::load(q + r * x.K + 8 * i));
+          dots[r].add(odd, D::load(q + r * x.K + 8 * i + 4));
         }
       }
 #pragma GCC unroll 8
@@ -162,50 +163,82 @@ void fill_rounded(const Int4Matrix& b, size_t column, float* panel) {
   }
 }
 
-template <typename V, typename D, size_t R>
+// R rows by P panels.
+template <typename V, typename D, size_t P, size_t R>
 void multiply_panel(const RoundedLinear& product, size_t first, size_t column, const float* panel) {
   typedef typename V::Float Float;
   const RoundedRows& x = product.x;
-  const Float bias = load_bias<V>(product, column);
-  Float sum[R];
-#pragma GCC unroll 16
-  for (size_t r = 0; r < R; ++r) {
-    sum[r] = bias;
-  }
-  const int8_t* q = x.codes + first * x.K;
-  for (size_t g = 0; g < x.K / kRoundedGroup; ++g, panel += kWordsOfGroup * V::kLanes, q += kInt4) {
-    const float* scales = x.scales + g * x.rows + first;
-    const int32_t* offsets = x.offsets + g * x.rows + first;
-    D dots[R];
+  const size_t groups = x.K / kRoundedGroup, next = groups * kWordsOfGroup * V::kLanes;
+  Float sum[P][R];
+#pragma GCC unroll 2
+  for (size_t p = 0; p < P; ++p) {
+    const Float bias = load_bias<V>(product, column + p * V::kLanes);
 #pragma GCC unroll 16
     for (size_t r = 0; r < R; ++r) {
-      dots[r] = D(offsets[r]);
+      sum[p][r] = bias;
+    }
+  }
+  const int8_t* q = x.codes + first * x.K;
+  for (size_t g = 0; g < groups; ++g, panel += kWordsOfGroup * V::kLanes, q += kInt4) {
+    const float* scales = x.scales + g * x.rows + first;
+    const int32_t* offsets = x.offsets + g * x.rows + first;
+    D dots[P][R];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (size_t p = 0; p < P; ++p) {
+        dots[p][r] = D(offsets[r]);
+      }
     }
 #pragma GCC unroll 8
     for (size_t i = 0; i < 2 * kFloats; ++i) {
-      const typename V::Word codes = (typename V::Word)V::load(panel + i * V::kLanes);
+      typename V::Word codes[P];
+#pragma GCC unroll 2
+      for (size_t p = 0; p < P; ++p) {
+        codes[p] = (typename V::Word)V::load(panel + p * next + i * V::kLanes);
+      }
 #pragma GCC unroll 16
       for (size_t r = 0; r < R; ++r) {
-        dots[r].add(codes, q + r * x.K + 4 * i);
+        const typename D::Four four = D::load(q + r * x.K + 4 * i);
+#pragma GCC unroll 2
+        for (size_t p = 0; p < P; ++p) {
+          dots[p][r].add(codes[p], four);
+        }
       }
     }
-    const Float scale = V::load(panel + 2 * kFloats * V::kLanes);
+#pragma GCC unroll 2
+    for (size_t p = 0; p < P; ++p) {
+      const Float scale = V::load(panel + p * next + 2 * kFloats * V::kLanes);
 #pragma GCC unroll 16
-    for (size_t r = 0; r < R; ++r) {
-      sum[r] = V::multiply_add(dots[r].total(), scale * V::broadcast(scales[r]), sum[r]);
+      for (size_t r = 0; r < R; ++r) {
+        sum[p][r] = V::multiply_add(dots[p][r].total(), scale * V::broadcast(scales[r]), sum[p][r]);
+      }
     }
   }
-  store_sums<V, R>(product, first, column, sum);
+  for (size_t p = 0; p < P; ++p) {
+    store_sums<V, R>(product, first, column + p * V::kLanes, sum[p]);
+  }
 }
 
-template <typename V, typename D, size_t R = 1>
+template <typename V, typename D, size_t P, size_t R = 1>
 void multiply_panel_rows(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel) {
   if constexpr (R < D::kRows) {
     if (count > R) {
-      return multiply_panel_rows<V, D, R + 1>(product, first, count, column, panel);
+      return multiply_panel_rows<V, D, P, R + 1>(product, first, count, column, panel);
     }
   }
-  multiply_panel<V, D, R>(product, first, column, panel);
+  multiply_panel<V, D, P, R>(product, first, column, panel);
+}
+
+template <typename V, typename D>
+void multiply_panels(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel,
+                     size_t count_panels) {
+  if constexpr (D::kPanels == 2) {
+    if (count_panels == 2) {
+      return multiply_panel_rows<V, D, 2>(product, first, count, column, panel);
+    }
+  }
+  multiply_panel_rows<V, D, 1>(product, first, count, column, panel);
 }
 
 }  // namespace detail
@@ -216,9 +249,10 @@ constexpr RoundedKernels rounded_kernels() {
           V::kFewRows,
           D::kRows,
           detail::multiply_rounded_rows<V, D>,
+          D::kPanels,
           detail::kWordsOfGroup * V::kLanes,
           detail::fill_rounded<V>,
-          detail::multiply_panel_rows<V, D>};
+          detail::multiply_panels<V, D>};
 }
 
 }  // namespace kernels

@@ -117,7 +117,7 @@ void multiply_last(const RoundedLinear& product, size_t first, size_t count, siz
   multiply_tile<R>(product, first, column, panel);
 }
 
-void multiply(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel) {
+void multiply(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel, size_t) {
   const size_t last = count % kTileRows, end = first + count;
   take_tiles(shapes_of(last));
   for (; first + kTileRows <= end; first += kTileRows) {
@@ -133,8 +133,8 @@ void multiply(const RoundedLinear& product, size_t first, size_t count, size_t c
 
 constexpr RoundedKernels rounded_amx = {kLanes,        Avx512::kFewRows,
                                         kRowsOfCall,   detail::multiply_rounded_rows<Avx512, Dots>,
-                                        kPanelOfGroup, detail::fill_rounded<Avx512, Words>,
-                                        multiply};
+                                        1,             kPanelOfGroup,
+                                        detail::fill_rounded<Avx512, Words>, multiply};
 
 }  // namespace kernels
 }  // namespace zoexport

@@ -8,16 +8,21 @@ namespace {
 
 // In 16 bits while a group lasts: 8 times two products of at most 15 * 127.
 struct Dots {
-  static constexpr size_t kRows = 6;
+  static constexpr size_t kRows = 5;
+  static constexpr size_t kPanels = 2;
+  typedef __m256i Four;
   __m256i pairs = _mm256_setzero_si256();
   int32_t offset = 0;
 
   Dots() = default;
   explicit Dots(int32_t begin) : offset(begin) {}
-  void add(Avx2::Word codes, const int8_t* four) {
+  static Four load(const int8_t* four) {
     int32_t word;
     __builtin_memcpy(&word, four, sizeof(word));
-    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi32(word)));
+    return _mm256_set1_epi32(word);
+  }
+  void add(Avx2::Word codes, Four four) {
+    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16((__m256i)codes, four));
     asm("" : "+x"(pairs));  // or a compiler keeps all products of a group, in memory
   }
   Avx2::Float total() const {

@@ -10,11 +10,14 @@ namespace {
 
 struct Dots {
   static constexpr size_t kRows = 12;
+  static constexpr size_t kPanels = 1;
+  typedef const int8_t* Four;
   __m512i sums = _mm512_setzero_si512();
 
   Dots() = default;
   explicit Dots(int32_t begin) : sums(_mm512_set1_epi32(begin)) {}
-  void add(Avx512::Word codes, const int8_t* four) {
+  static Four load(const int8_t* four) { return four; }
+  void add(Avx512::Word codes, Four four) {
     int32_t word;
     __builtin_memcpy(&word, four, sizeof(word));
     sums = _mm512_dpbusd_epi32(sums, (__m512i)codes, _mm512_set1_epi32(word));

@@ -10,11 +10,14 @@ namespace {
 
 struct Dots {
   static constexpr size_t kRows = 12;
+  static constexpr size_t kPanels = 1;
+  typedef const int8_t* Four;
   int32x4_t sums = vdupq_n_s32(0);
 
   Dots() = default;
   explicit Dots(int32_t begin) : sums(vdupq_n_s32(begin)) {}
-  void add(Neon::Word codes, const int8_t* four) {
+  static Four load(const int8_t* four) { return four; }
+  void add(Neon::Word codes, Four four) {
     int32_t word;
     __builtin_memcpy(&word, four, sizeof(word));
     sums = vdotq_s32(sums, vreinterpretq_s8_u32(codes), vreinterpretq_s8_s32(vdupq_n_s32(word)));

@@ -9,13 +9,16 @@ namespace {
 // In 16 bits while a group lasts: 8 products of at most 15 * 127. Of each lane four neighbours.
 struct Dots {
   static constexpr size_t kRows = 6;
+  static constexpr size_t kPanels = 1;
+  typedef const int8_t* Four;
   int16x8_t low = vdupq_n_s16(0);
   int16x8_t high = vdupq_n_s16(0);
   int32_t offset = 0;
 
   Dots() = default;
   explicit Dots(int32_t begin) : offset(begin) {}
-  void add(Neon::Word codes, const int8_t* four) {
+  static Four load(const int8_t* four) { return four; }
+  void add(Neon::Word codes, Four four) {
     int32_t word;
     __builtin_memcpy(&word, four, sizeof(word));
     const int8x16_t left = vreinterpretq_s8_u32(codes), right = vreinterpretq_s8_s32(vdupq_n_s32(word));

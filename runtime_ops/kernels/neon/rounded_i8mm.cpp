@@ -88,10 +88,11 @@ void multiply_rows(const RoundedLinear& product, size_t first, size_t column, co
 }
 
 template <size_t R = 1>
-void multiply(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel) {
+void multiply(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel,
+              size_t count_panels) {
   if constexpr (R < kRows) {
     if (count > R) {
-      return multiply<R + 1>(product, first, count, column, panel);
+      return multiply<R + 1>(product, first, count, column, panel, count_panels);
     }
   }
   multiply_rows<R>(product, first, column, panel);
@@ -100,7 +101,7 @@ void multiply(const RoundedLinear& product, size_t first, size_t count, size_t c
 }  // namespace
 
 constexpr RoundedKernels rounded_i8mm = {
-    kLanes, Neon::kFewRows, kRows, detail::multiply_rounded_rows<Neon, Dots>, kPanelOfGroup, fill, multiply};
+    kLanes, Neon::kFewRows, kRows, detail::multiply_rounded_rows<Neon, Dots>, 1, kPanelOfGroup, fill, multiply};
 
 }  // namespace kernels
 }  // namespace zoexport

@@ -8,11 +8,14 @@ namespace {
 
 struct Dots {
   static constexpr size_t kRows = 2;
+  static constexpr size_t kPanels = 1;
+  typedef const int8_t* Four;
   Portable::Int sums = {};
 
   Dots() = default;
   explicit Dots(int32_t begin) : sums{begin, begin, begin, begin} {}
-  void add(Portable::Word codes, const int8_t* four) {
+  static Four load(const int8_t* four) { return four; }
+  void add(Portable::Word codes, Four four) {
     for (uint32_t i = 0; i < 4; ++i) {
       sums += (Portable::Int)((codes >> (8 * i)) & 255u) * static_cast<int32_t>(four[i]);
     }
