@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from research.support.arms import Arm, estimators
+from research.support.arms import ALL_WEIGHTS, Arm, estimators, split, unsplit
 
 CHOSEN, RANDOM = "corpus", "random"
 """Values of the setting ``mask``: masks of a prepared folder."""
@@ -76,18 +76,7 @@ def _queries(count: int, rates: tuple[float, ...]) -> Arm:
     return _adapters(f"q = {count}, B = {16 // count}", rates, **settings)
 
 
-_MEZO_FULL = {"train": "full", "eps": "1e-3"}
-_WEIGHTS = (1e-6, 3e-6, 1e-5)
-
-
-def _whole(queries: int) -> Arm:
-    settings = {**_MEZO_FULL, "queries": str(queries)}
-    return Arm(f"unsplit, P = {queries}", "mezo", settings, _WEIGHTS)
-
-
-def _split(perturbations: str) -> Arm:
-    settings = {**_MEZO_FULL, "split": "head", "perturbations": perturbations}
-    return Arm(f"split, P = {perturbations}", "spzo", settings, _WEIGHTS)
+_WEIGHTS = (5e-6, 1e-5, 2e-5)
 
 
 COMPARISONS = {
@@ -125,7 +114,7 @@ COMPARISONS = {
                 lora__targets="all-linear",
                 lora__rank="8",
             ),
-            Arm("all weights", "mezo", _MEZO_FULL, _WEIGHTS),
+            Arm("all weights", "mezo", ALL_WEIGHTS, _WEIGHTS),
         ),
         steps=400,
     ),
@@ -142,11 +131,16 @@ COMPARISONS = {
         ),
         steps=400,
     ),
-    # FedSPZO's estimator, of one client: all weights, the head as second block (section 4.1).
+    # FedSPZO's estimator, of one client.
     "split": Comparison(
         "films",
         {key: value for key, value in _FILMS.items() if key != "queries"},
-        (_whole(2), *map(_split, ("1,4", "2,2", "2,4")), _whole(1), _whole(4)),
+        (
+            unsplit(2, _WEIGHTS),
+            *(split(perturbations, _WEIGHTS) for perturbations in ("1,4", "2,2", "2,4")),
+            unsplit(1, _WEIGHTS),
+            unsplit(4, _WEIGHTS),
+        ),
         steps=400,
         points=8,
     ),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from research.learning import page
-from research.support.arms import Arm, estimators
+from research.support.arms import ALL_WEIGHTS, Arm, estimators, split, unsplit
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import check
@@ -95,23 +95,8 @@ def _moments(optimizer: str, rates: tuple[float, ...]) -> Arm:
     return Arm(f"P-RGE, {optimizer}", "prge", settings, rates)
 
 
-_ALL_WEIGHTS = Arm(
-    "all weights", "mezo", {"train": "full", "eps": "1e-3"}, (1e-6, 3e-6, 1e-5, 3e-5)
-)
-_WEIGHTS = {"train": "full", "eps": "1e-3"}
+_ALL_WEIGHTS = Arm("all weights", "mezo", ALL_WEIGHTS, (3e-6, 1e-5, 2e-5))
 _WEIGHTS_RATES = (1e-5, 2e-5)
-
-
-def _unsplit(queries: int) -> Arm:
-    settings = {**_WEIGHTS, "queries": str(queries)}
-    return Arm(f"unsplit, P = {queries}", "mezo", settings, _WEIGHTS_RATES)
-
-
-def _split(perturbations: str) -> Arm:
-    settings = {**_WEIGHTS, "split": "head", "perturbations": perturbations}
-    return Arm(f"split, P = {perturbations}", "spzo", settings, _WEIGHTS_RATES)
-
-
 _LORA = {"weights": "int4"}
 _LORA_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 COMPARISONS = {
@@ -139,9 +124,9 @@ COMPARISONS = {
         ),
         steps=200,
     ),
-    # FedSPZO's estimator, of one client: all weights, the head as second block (section 4.1).
+    # FedSPZO's estimator, of one client.
     "split": Comparison(
-        arms=(_unsplit(2), _split("1,4")),
+        arms=(unsplit(2, _WEIGHTS_RATES), split("1,4", _WEIGHTS_RATES)),
         common={key: value for key, value in COMMON.items() if key != "queries"},
         steps=200,
         every=25,

@@ -82,6 +82,39 @@ def test_the_page_says_what_is_between_arms(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "any.json").read_text()) == json.loads(json.dumps(result))
 
 
+def test_the_first_seed_chooses_the_rate_that_the_others_have() -> None:
+    """And tries others beyond an end that is the best."""
+    losses = {0.25: 0.7, 0.5: 0.5, 1.0: 0.6, 2.0: 0.8}
+    comparison = learning.Comparison(arms=(), seeds=(0, 1), narrows=True)
+
+    def tried(entry: dict[str, Any], seed: int, most: int) -> list[float]:
+        found = []
+        for rate in learning._rates(comparison, entry, seed):
+            found.append(rate)
+            if len(found) <= most:  # there is time for
+                entry["runs"].append(run(rate, seed, losses[rate]))
+        return found
+
+    entry = {**arm("A"), "rates": [1.0, 2.0]}
+    assert tried(entry, 0, 9) == [1.0, 2.0, 0.5, 0.25] and entry["rates"] == [0.25, 0.5, 1.0, 2.0]
+    assert tried(entry, 1, 9) == [0.5]
+    stopped = {**arm("A"), "rates": [1.0, 2.0]}
+    assert tried(stopped, 0, 2) == [1.0, 2.0, 0.5] and stopped["rates"] == [1.0, 2.0]
+    assert tried({**arm("B"), "rates": [1.0, 2.0]}, 1, 9) == []
+    plain = learning.Comparison(arms=())
+    assert [*learning._rates(plain, {**arm("A"), "rates": [1.0, 2.0]}, 1)] == [1.0, 2.0]
+
+
+def test_operations_until_a_loss() -> None:
+    """0.2 TFLOP a step; from 0.8 to 0.4 in ten steps 0.6 lies halfway."""
+    one = arm("A", run(1.0, 0, 0.8, 0.4), run(1.0, 1, 0.5), run(2.0, 0, 0.9, 0.7), rates=(1.0, 2.0))
+    result = {"arms": [one], "conditions": {"comparison": {"target": 0.6}}}
+    table = page.until_target(result)
+    assert "TFLOP to 0.6" in table
+    assert "| A | **1** | 2 | 2 | 2..3 | 12 |" in table
+    assert "| A | 2 | 1 | not by all seeds |" in table
+
+
 @pytest.mark.slow
 def test_runs_of_an_earlier_result_are_not_done_again(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
