@@ -131,10 +131,14 @@ void multiply(const RoundedLinear& product, size_t first, size_t count, size_t c
 
 }  // namespace
 
-constexpr RoundedKernels rounded_amx = {kLanes,        Avx512::kFewRows,
-                                        kRowsOfCall,   detail::multiply_rounded_rows<Avx512, Dots>,
-                                        1,             kPanelOfGroup,
-                                        detail::fill_rounded<Avx512, Words>, multiply};
+constexpr RoundedKernels rounded_amx = {kLanes,
+                                        Avx512::kFewRows,
+                                        kRowsOfCall,
+                                        detail::multiply_rounded_rows<Avx512, Dots>,
+                                        1,
+                                        kPanelOfGroup,
+                                        detail::fill_rounded<Avx512, Words>,
+                                        multiply};
 
 }  // namespace kernels
 }  // namespace zoexport
