@@ -100,8 +100,8 @@ void multiply(const RoundedLinear& product, size_t first, size_t count, size_t c
 
 }  // namespace
 
-constexpr RoundedKernels rounded_i8mm = {
-    kLanes, Neon::kFewRows, kRows, detail::multiply_rounded_rows<Neon, Dots>, 1, kPanelOfGroup, fill, multiply};
+constexpr RoundedKernels rounded_i8mm = {kLanes, Neon::kFewRows, kRows, detail::multiply_rounded_rows<Neon, Dots>,
+                                         1,      kPanelOfGroup,  fill,  multiply};
 
 }  // namespace kernels
 }  // namespace zoexport
