@@ -98,6 +98,7 @@ report-learning: setup ## Train SensZOQ, P-RGE, QuZO and FZOO on sentences; rene
 	$(BIN)/python -m research.learning.measure quzo-int4 docs/quzo.md
 	$(BIN)/python -m research.learning.measure fzoo docs/fzoo.md
 	$(BIN)/python -m research.learning.measure queries docs/learning.md
+	$(BIN)/python -m research.learning.measure split docs/learning.md
 	$(BIN)/python -m research.learning.measure adam docs/adam-from-the-log.md
 	$(BIN)/python -m research.learning.measure directions docs/directions.md
 

@@ -236,12 +236,13 @@ def measure(
                 if run.kept(rate, seed) is None and not may_begin():
                     continue
                 entry["runs"].append(run.run(rate, seed))
+                entry["rates"] = sorted({*entry["rates"], rate})
                 about["load_average"][1] = conditions.load_average()
                 write({"arms": arms, "conditions": about})
 
 
 def _rates(comparison: Comparison, entry: dict[str, Any], seed: int) -> Iterator[float]:
-    """The rates that an arm is trained with for a seed; those beyond an end are added to the arm's once they ran."""
+    """The rates that an arm is trained with for a seed; once one beyond an end has run, it is to be among the arm's."""
     if not comparison.narrows:
         yield from entry["rates"]
         return
@@ -258,9 +259,8 @@ def _rates(comparison: Comparison, entry: dict[str, Any], seed: int) -> Iterator
     yield from entry["rates"]
     while (following := beyond(entry["rates"], best())) is not None:
         yield following
-        if all(run["rate"] != following for run in entry["runs"]):  # there was no time for it
+        if following not in entry["rates"]:  # there was no time for it
             return
-        entry["rates"] = sorted([*entry["rates"], following])
 
 
 class _Runs:

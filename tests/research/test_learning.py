@@ -93,6 +93,7 @@ def test_the_first_seed_chooses_the_rate_that_the_others_have() -> None:
             found.append(rate)
             if len(found) <= most:  # there is time for
                 entry["runs"].append(run(rate, seed, losses[rate]))
+                entry["rates"] = sorted({*entry["rates"], rate})
         return found
 
     entry = {**arm("A"), "rates": [1.0, 2.0]}
