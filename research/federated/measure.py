@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from research.federated import page
+from research.support import arms
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import check
@@ -81,13 +82,13 @@ class Study:
 
 
 def _split_weights(perturbations: str) -> Arm:
-    settings = {"train": "full", "split": "head", "perturbations": perturbations, "eps": "1e-3"}
-    return Arm(f"FedSPZO, P = {perturbations}", "spzo", settings, "replay", _WEIGHTS)
+    one = arms.split(perturbations, _WEIGHTS)
+    return Arm(f"FedSPZO, P = {perturbations}", one.method, one.settings, "replay", one.rates)
 
 
 def _whole_weights(queries: int) -> Arm:
-    settings = {"train": "full", "queries": str(queries), "eps": "1e-3"}
-    return Arm(f"unsplit, P = {queries}", "mezo", settings, "replay", _WEIGHTS)
+    one = arms.unsplit(queries, _WEIGHTS)
+    return Arm(one.label, one.method, one.settings, "replay", one.rates)
 
 
 STUDIES = {

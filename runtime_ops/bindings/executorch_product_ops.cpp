@@ -24,11 +24,12 @@ Tensor& linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Matrix& wei
   }
   const auto* const from = x.const_data_ptr<float>();
   auto* const y = out.mutable_data_ptr<float>();
-  const size_t rows = rows_before_zeros(from, rows_of(x), weight.K);
-  kernels::Product product = kernels::linear(from, rows, weight, floats_of(bias), y);
-  product.bf16 = bf16;
-  ET_KERNEL_CHECK(ctx, rows == 0 || run(product), Internal, out);
-  fill_rows(y, rows, rows_of(x), weight.N, floats_of(bias));
+  const bool ran = without_last_zeros(from, rows_of(x), weight.K, floats_of(bias), weight.N, y, [&](size_t rows) {
+    kernels::Product product = kernels::linear(from, rows, weight, floats_of(bias), y);
+    product.bf16 = bf16;
+    return run(product);
+  });
+  ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }
 
@@ -42,11 +43,12 @@ Tensor& input_gradient_out(KernelRuntimeContext& ctx, const Tensor& dy, const Ma
   }
   const auto* const from = dy.const_data_ptr<float>();
   auto* const dx = out.mutable_data_ptr<float>();
-  const size_t rows = rows_before_zeros(from, rows_of(dy), weight.N);
-  kernels::Product product = kernels::linear_input_gradient(from, rows, weight, dx);
-  product.bf16 = bf16;
-  ET_KERNEL_CHECK(ctx, rows == 0 || run(product), Internal, out);
-  fill_rows(dx, rows, rows_of(dy), weight.K, nullptr);
+  const bool ran = without_last_zeros(from, rows_of(dy), weight.N, nullptr, weight.K, dx, [&](size_t rows) {
+    kernels::Product product = kernels::linear_input_gradient(from, rows, weight, dx);
+    product.bf16 = bf16;
+    return run(product);
+  });
+  ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }
 
@@ -69,15 +71,14 @@ Tensor& rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, cons
   }
   const auto* const from = x.const_data_ptr<float>();
   auto* const y = out.mutable_data_ptr<float>();
-  const size_t count = rows_before_zeros(from, rows_of(x), weight->K);
   static thread_local kernels::Scratch scratch;
-  float* memory = scratch.floats(kernels::rounded_floats(std::max<size_t>(count, 1), weight->K));
+  float* memory = scratch.floats(kernels::rounded_floats(rows_of(x), weight->K));
   ET_KERNEL_CHECK(ctx, memory != nullptr, MemoryAllocationFailed, out);
-  const kernels::RoundedRows rows = kernels::rounded_in(memory, count, weight->K);
-  const bool ran = count == 0 || (run(kernels::RoundRows{from, rows}) &&
-                                  run(kernels::RoundedLinear{rows, *weight, floats_of(bias), y}));
+  const bool ran = without_last_zeros(from, rows_of(x), weight->K, floats_of(bias), weight->N, y, [&](size_t count) {
+    const kernels::RoundedRows rows = kernels::rounded_in(memory, count, weight->K);
+    return run(kernels::RoundRows{from, rows}) && run(kernels::RoundedLinear{rows, *weight, floats_of(bias), y});
+  });
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
-  fill_rows(y, count, rows_of(x), weight->N, floats_of(bias));
   return out;
 }
 
@@ -138,16 +139,16 @@ Tensor& product_out(KernelRuntimeContext& ctx, const Tensor* before, const Tenso
   }
   const auto* const from = a.const_data_ptr<float>();
   auto* const c = out.mutable_data_ptr<float>();
-  const auto all = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
+  const auto all = static_cast<size_t>(rows), width = static_cast<size_t>(columns), sums = static_cast<size_t>(depth);
+  const auto multiply = [&](size_t count) {
+    kernels::Product product =
+        kernels::matmul(from, b.const_data_ptr<float>(), batches, count, width, sums, transpose_a, transpose_b, c);
+    product.before = before == nullptr ? nullptr : before->const_data_ptr<float>();
+    return run(product);
+  };
   const bool is_linear = batches == 1 && !transpose_a && before == nullptr;
-  const size_t count = is_linear ? rows_before_zeros(from, all, static_cast<size_t>(depth)) : all;
-  kernels::Product product = kernels::matmul(from, b.const_data_ptr<float>(), batches, count, width,
-                                             static_cast<size_t>(depth), transpose_a, transpose_b, c);
-  product.before = before == nullptr ? nullptr : before->const_data_ptr<float>();
-  ET_KERNEL_CHECK(ctx, count == 0 || run(product), Internal, out);
-  if (is_linear) {
-    fill_rows(c, count, all, width, nullptr);
-  }
+  const bool ran = is_linear ? without_last_zeros(from, all, sums, nullptr, width, c, multiply) : multiply(all);
+  ET_KERNEL_CHECK(ctx, ran, Internal, out);
   return out;
 }
 

@@ -85,25 +85,25 @@ inline size_t rows_of(const Tensor& x) {
   return rows;
 }
 
-// Rows of x (rows, width) up to the last that is not all zeros: a call of a fixed size is filled up with rows of zeros,
-// which are not worth a product.
-inline size_t rows_before_zeros(const float* x, size_t rows, size_t width) {
+// A linear layer's y (rows, columns) of x (rows, depth), but for the rows of zeros at x's end, which are not worth a
+// product and give the bias: a call of a fixed size is filled up with them. `multiply(count)` makes the first rows of y
+// and returns whether it could.
+template <typename Multiply>
+bool without_last_zeros(const float* x, size_t rows, size_t depth, const float* bias, size_t columns, float* y,
+                        const Multiply& multiply) {
   const auto is_zero = [](float number) { return number == 0.0f; };
-  while (rows > 0 && std::all_of(x + (rows - 1) * width, x + rows * width, is_zero)) {
-    --rows;
+  size_t used = rows;
+  while (used > 0 && std::all_of(x + (used - 1) * depth, x + used * depth, is_zero)) {
+    --used;
   }
-  return rows;
-}
-
-// What a linear layer gives for rows of zeros: y (rows, columns), from the row `first` on.
-inline void fill_rows(float* y, size_t first, size_t rows, size_t columns, const float* bias) {
-  for (size_t row = first; row < rows; ++row) {
+  for (size_t row = used; row < rows; ++row) {
     if (bias == nullptr) {
       std::fill_n(y + row * columns, columns, 0.0f);
     } else {
       std::copy_n(bias, columns, y + row * columns);
     }
   }
+  return used == 0 || multiply(used);
 }
 
 inline constexpr size_t kMaxDim = executorch::runtime::kTensorDimensionLimit;

@@ -316,10 +316,10 @@ class _Parts:
         flops = {
             name: times * product_flops(self.graph.programs[name]) for name, times in runs.items()
         }
-        rows, entries = self.graph.label_rows, self._entries()
-        for name in flops:
-            if name in self._heads() and self.footprints[name].skips_zero_rows:
-                flops[name] = flops[name] * entries // (rows * -(-entries // rows))
+        for name in self._heads() & flops.keys():
+            if self.footprints[name].skips_zero_rows:
+                rows = self._chunks() * self.graph.label_rows
+                flops[name] = flops[name] * self._entries() // rows
         return (
             calls * sum(flops.values()),
             calls
@@ -330,6 +330,10 @@ class _Parts:
         """Label entries of a call, of all copies that it holds."""
         entries = self.graph.rows * self.graph.seq_len
         return entries if self.labels is None else min(entries, self.labels * self.graph.copies)
+
+    def _chunks(self) -> int:
+        """Calls of the head for a call of the layers, whose copies' entries share them."""
+        return 1 if self.graph.whole else -(-self._entries() // self.graph.label_rows)
 
     def _heads(self) -> set[str]:
         """The programs of a split graph's output head."""
@@ -345,8 +349,7 @@ class _Parts:
     def _order(self, first_order: bool) -> Iterator[tuple[int, str]]:
         """The programs that a call of a step runs, in order: numbers of stages, and the stage's name of the program."""
         head = len(self.stages) - 1
-        # Entries of all copies that a call holds share the head's calls.
-        chunks = 1 if self.graph.whole else -(-self._entries() // self.graph.label_rows)
+        chunks = self._chunks()
         if self.step is not None:
             yield from ((stage, "forward") for stage in range(self.frozen))
             yield from self._probes(self.step, 0, chunks)
