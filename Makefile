@@ -64,9 +64,10 @@ site: setup ## Build the site into build/site; every link and name in it must le
 demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
 	$(BIN)/python -m zoexport.demo demo
 
-bench: setup ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
+bench: programs ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid full -o research/performance/results/full --force
 	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/full
+	$(BIN)/python -m research.performance.roofline docs/performance.md research/performance/results/full
 
 bench-mebp: programs ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid mebp -o research/performance/results/mebp --force

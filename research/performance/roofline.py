@@ -1,8 +1,9 @@
-"""How near the programs of a measured MeBP step are to what the machine's cores can do, and what a goal asks of them.
+"""How near measured steps are to what the machine's cores can do, and what a goal asks of them.
 
-``python -m research.performance.roofline PAGE FOLDER`` takes what ``zoexport bench --grid mebp -o FOLDER`` measured on
-this machine, measures the cores' peaks by ``build/bench_peak``, and puts two tables between the page's lines
-``<!-- bench-roofline -->``: each program's operations and bytes, and each step beside PyTorch's.
+``python -m research.performance.roofline PAGE FOLDER`` takes what ``zoexport bench -o FOLDER`` measured here, and
+measures the cores' peaks by ``build/bench_peak``. Of ``--grid mebp`` it puts two tables between the page's lines
+``<!-- bench-roofline -->``: each program's operations and bytes, and each step beside PyTorch's. Of ``--grid full`` it
+puts one between ``<!-- bench-roofline-prge -->``: steps of P-RGE with labels everywhere beside PyTorch's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,28 @@ from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, replace
 from zoexport.bench import bundles
-from zoexport.bench.matrix import AUTOGRAD
+from zoexport.bench.matrix import AUTOGRAD, EAGER, Variant, measured_variant
 from zoexport.bench.output import markdown_table
 from zoexport.bench.products import Content
 from zoexport.bench.programs import contents
 from zoexport.core.errors import ConfigError
+from zoexport.core.types import Progress
+from zoexport.plan import plan_training
 
 MARK = "bench-roofline"
+PRGE_MARK = "bench-roofline-prge"
 PEAK = Path(__file__).parents[2] / "build" / "bench_peak"
 GOALS = {128: 0.80}
 """Of the time of PyTorch's step, by tokens."""
 USUAL_GOAL = 0.85
+PRGE_GOALS = {"int4": 5.0, "fp32": 2.4}
+"""Times as fast as PyTorch, by weights."""
 
 
 def measured_peak(program: Path, threads: int) -> dict[str, Any]:
-    """``gflops`` of multiply-adds in registers and ``gb_s`` of reads from memory, of so many threads together.
+    """What so many threads do together: ``gflops`` of multiply-adds in registers, and ``gb_s`` of reads from memory.
+
+    With ``byte_gops``, the operations of multiply-adds of bytes, where the program knows the fastest instruction.
 
     Raises:
         ConfigError: the program is not built, or knows none of this processor's instructions.
@@ -143,18 +151,99 @@ def steps_table(result: Mapping[str, Any], peak: Mapping[str, Any]) -> str:
     return markdown_table([*header, "over PyTorch", "goal", "of the peak that it asks"], rows)
 
 
-def text(result: Mapping[str, Any], folder: Path, peak: Mapping[str, Any]) -> str:
-    """The page's part, of a measurement and the folder of its bundles.
+def prge_table(
+    result: Mapping[str, Any], peak: Mapping[str, Any], planned: Callable[[Variant], int]
+) -> str:
+    """A row for each step of ``prge`` beside PyTorch's with labels everywhere, of weights whose peak is known.
+
+    Args:
+        planned: the operations of a variant's step.
+    """
+    theirs = {
+        entry["name"]: entry["step_seconds"]
+        for entry in result["results"]
+        if entry["method"] == EAGER
+    }
+    faster = {
+        ratio["of"]: ratio
+        for ratio in result["ratios"]
+        if ratio["kind"] == f"faster than {EAGER}" and ratio["to"] in theirs
+    }
+    peaks = {"fp32": peak["gflops"], "int8": peak.get("byte_gops")}
+    rows = []
+    for entry in result["results"]:
+        if entry["method"] != "prge" or entry["labels"] != "all" or entry["name"] not in faster:
+            continue
+        bound = peaks.get(entry["activations"])
+        if bound is None:
+            continue
+        ratio, goal = faster[entry["name"]], PRGE_GOALS[entry["weights"]]
+        eager = theirs[ratio["to"]]
+        gflop = planned(measured_variant(entry)) / 1e9
+        least = gflop / bound
+        rows.append(
+            [
+                f"{entry['weights']}/{entry['activations']}",
+                round(gflop, 1),
+                round(bound),
+                least,
+                entry["step_seconds"],
+                f"{least / entry['step_seconds']:.0%}",
+                eager,
+                f"{gflop / eager / peak['gflops']:.0%}",
+                ratio["ratio"],
+                f"{goal:.1f}",
+                f"{least * goal / eager:.0%}",
+            ]
+        )
+    header = ["weights", "GFLOP", "peak, GFLOP/s", "s at the peak", "s/step", "of the peak"]
+    more = ["PyTorch s/step", "of its peak", "times as fast", "goal", "of the peak that it asks"]
+    return markdown_table([*header, *more], rows)
+
+
+def of_programs(
+    result: Mapping[str, Any], folder: Path, peak: Mapping[str, Any], progress: Progress
+) -> str:
+    """The tables of ``mebp``, of a measurement and the folder of its bundles.
 
     Raises:
         BundleError: a bundle that was measured is not there.
     """
+    progress("reading bundles", None)
     computed = {entry["bundle"]: contents(folder / entry["bundle"]) for entry in _steps(result)}
-    machine = result["conditions"]
+    return f"{programs_table(result, computed, peak)}\n\n{steps_table(result, peak)}"
+
+
+def of_prge(result: Mapping[str, Any], peak: Mapping[str, Any], progress: Progress) -> str:
+    """The table of ``prge``.
+
+    Raises:
+        ZoExportError: a step that was measured cannot be planned.
+    """
+    measured_on = result["conditions"]
+
+    def planned(variant: Variant) -> int:
+        plan = plan_training(
+            measured_on["model"]["source"],
+            method=variant.method,
+            target=measured_on["target"],
+            settings={**measured_on["settings"], **variant.settings()},
+            progress=progress,
+        )
+        return int(plan["flops_per_step"])
+
+    return prge_table(result, peak, planned)
+
+
+def machine(result: Mapping[str, Any], peak: Mapping[str, Any]) -> str:
+    """What the peaks are of."""
+    of_bytes = ""
+    if "byte_gops" in peak:
+        of_bytes = f"{peak['byte_gops']:.0f} of bytes ({peak['bytes_variant']}), "
+    about = result["conditions"]
     return (
-        f"{programs_table(result, computed, peak)}\n\n{steps_table(result, peak)}\n\n"
-        f"{machine['cpu']}, {peak['threads']} threads, {peak['variant']}: {peak['gflops']:.0f} GFLOP/s of "
-        f"multiply-adds in registers, {peak['gb_s']:.1f} GB/s of reads from memory; steps of {machine['date'][:10]}."
+        f"{about['cpu']}, {peak['threads']} threads, {peak['variant']}: {peak['gflops']:.0f} GFLOP/s of multiply-adds "
+        f"in registers, {of_bytes}{peak['gb_s']:.1f} GB/s of reads from memory; steps of {about['date'][:10]}."
     )
 
 
@@ -174,12 +263,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     def renewed(clock: Clock) -> None:
-        marked(chosen.page, MARK)
         result = measured(chosen.folder)
+        first_order = bool(_steps(result))
+        mark = MARK if first_order else PRGE_MARK
+        marked(chosen.page, mark)
         clock("measuring the peaks", None)
         peak = measured_peak(chosen.peak, result["conditions"]["threads"])
-        kept = bundles.kept_in(bundles.work_folder(chosen.work))
-        replace(chosen.page, MARK, text(result, kept, peak))
+        if first_order:
+            kept = bundles.kept_in(bundles.work_folder(chosen.work))
+            tables = of_programs(result, kept, peak, clock)
+        else:
+            tables = of_prge(result, peak, clock)
+        replace(chosen.page, mark, f"{tables}\n\n{machine(result, peak)}")
 
     return exit_status(renewed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ import pytest
 from research.performance import curves, limited, models, page, roofline
 from tests.support.compiled import Compiler
 from zoexport.bench import output
+from zoexport.bench.matrix import Shape, Variant, measured_variant
 from zoexport.bench.products import contents
 from zoexport.core.errors import ConfigError
+from zoexport.plan import plan_training
 
 MEASURED = Path(__file__).parents[2] / "research" / "performance" / "results" / "mebp"
 
@@ -169,6 +172,47 @@ def test_programs_and_steps_beside_the_peaks(
     assert roofline.main([*command, "--peak", str(tmp_path / "none")]) == 2
     assert roofline.main([str(path), str(tmp_path / "none")]) == 2
     assert path.read_text() == by_memory
+
+
+def test_steps_of_prge_beside_the_peaks(tmp_path: Path) -> None:
+    """Operations are those of the plan; int8 inputs are compared with the peak of bytes, where that is known."""
+    shape = Shape(64, 1, 1)
+    theirs = {"method": "eager", "name": "theirs", "step_seconds": 0.8}
+    entries, ratios = [theirs], []
+    for weights, activations in (("int4", "int8"), ("fp32", "fp32")):
+        variant = Variant("prge", weights, shape)
+        entry = {**dataclasses.asdict(variant), **dataclasses.asdict(shape), "name": str(variant)}
+        entries.append({**entry, "activations": activations, "step_seconds": 0.2})
+        of = {"of": str(variant), "to": "theirs", "ratio": 4.0}
+        ratios.append({**of, "kind": "faster than eager"})
+        assert measured_variant(entry) == variant
+    model = "shape:smollm2-135m"
+    settings = {"queries": "1", "batch": "1", "seq_len": "64", "weights": "int4"}
+    plan = plan_training(
+        model, method="prge", target="host", settings=settings, progress=lambda phase, done: None
+    )
+    rate = plan["flops_per_step"] / 1e9
+    about = {"model": {"source": model}, "target": "host", "settings": {}}
+    machine = {"cpu": "a processor", "threads": 1, "date": "2026-01-01T00:00:00"}
+    result = {"results": entries, "ratios": ratios, "conditions": {**about, **machine}}
+    (tmp_path / output.JSON).write_text(json.dumps(result))
+    path = tmp_path / "page.md"
+    path.write_text("<!-- bench-roofline-prge -->\nold\n<!-- /bench-roofline-prge -->\n")
+    program = tmp_path / "peak"
+
+    def page_at(**peak: Any) -> str:
+        found = {"variant": "v", "threads": 1, "gb_s": 1, **peak}
+        program.write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\n")
+        program.chmod(0o755)
+        assert roofline.main([str(path), str(tmp_path), "--peak", str(program)]) == 0
+        return path.read_text()
+
+    both = page_at(gflops=2.5 * rate, byte_gops=10 * rate, bytes_variant="b")
+    # At the peak 0.1 s and 0.4 s, of 0.2 s; PyTorch's takes half of 0.8 s; 5 and 2.4 times as fast are asked.
+    assert "| 0.1 | 0.2 | 50% | 0.8 | 50% | 4 | 5.0 | 62% |" in both and "old" not in both
+    assert "| 0.4 | 0.2 | 200% | 0.8 | 50% | 4 | 2.4 | 120% |" in both and "of bytes (b)" in both
+    alone = page_at(gflops=2.5 * rate)
+    assert "| fp32/fp32 |" in alone and "| int4/int8 |" not in alone and "of bytes" not in alone
 
 
 def test_steps_inside_a_limit(

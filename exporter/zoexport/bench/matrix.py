@@ -89,6 +89,13 @@ class Variant:
         return {key: value for key, value in wanted.items() if key in known}
 
 
+def measured_variant(entry: Mapping[str, Any]) -> Variant:
+    """What an entry of a measurement's ``results`` is of, where the variant was compiled."""
+    shape = {field.name: entry[field.name] for field in dataclasses.fields(Shape)}
+    own = {key: entry[key] for key in ("method", "weights", "split", "keep_mb")}
+    return Variant(shape=Shape(**shape), **own)
+
+
 def first_order(method: str) -> bool:
     """Whether a method, or a baseline, goes backward: it then has no queries.
 
