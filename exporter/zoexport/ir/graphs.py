@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from zoexport.core.types import Dim, Program, Value
 from zoexport.ir import ops as _declared  # noqa: F401  (registers the operators)
+from zoexport.ir.fakes import fake_result
 
 aten = torch.ops.aten
 zo = torch.ops.zoexport
@@ -178,8 +179,7 @@ def call(graph: torch.fx.Graph, operator: Any, *args: Any, **kwargs: Any) -> Nod
     values = torch.fx.node.map_arg(args, lambda arg: arg.meta["val"])
     mode = detect_fake_mode(values)
     assert mode is not None
-    with mode, torch.no_grad():
-        node.meta["val"] = operator(*values, **kwargs)
+    node.meta["val"] = fake_result(mode, operator, values, kwargs)
     return node
 
 

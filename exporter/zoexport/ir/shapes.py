@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Value
+from zoexport.ir.fakes import fake_result, static_mode
 
 
 def fake_inputs(values: list[Value], mode: FakeTensorMode) -> list[torch.Tensor]:
@@ -25,7 +26,7 @@ def record_shapes(program: Program) -> None:
     Raises:
         VerifyError: an operation does not work at these sizes.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = static_mode()
     record(program.module, program.name, fake_inputs(program.inputs, mode), mode)
 
 
@@ -41,13 +42,17 @@ def record(
         VerifyError: an operation does not work at these sizes.
     """
     with mode, torch.no_grad():
-        _Recorder(module, name).run(*inputs)
+        _Recorder(module, name, mode).run(*inputs)
 
 
 class _Recorder(Interpreter):
-    def __init__(self, module: GraphModule, name: str) -> None:
+    def __init__(self, module: GraphModule, name: str, mode: FakeTensorMode) -> None:
         super().__init__(module)
         self.name = name
+        self.mode = mode
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return fake_result(self.mode, target, args, kwargs)
 
     def run_node(self, n: Node) -> Any:
         try:

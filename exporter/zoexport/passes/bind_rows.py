@@ -22,11 +22,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.ir.fakes import fake_result, static_mode
 from zoexport.ir.graphs import aten, is_call, placeholders
 from zoexport.passes.dual_forward import VARIES
 
@@ -51,7 +51,7 @@ class _Binder:
         self.numbered = numbered
         self.old = program.module.graph
         self.new = Graph()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = static_mode()
         tokens = placeholders(program)["tokens"]
         self.symbol = tokens.meta["val"].shape[0].node.expr
         self.span = self._spans(tokens)
@@ -126,8 +126,7 @@ class _Binder:
         target: Any = node.target
         values = torch.fx.node.map_arg((copied.args, copied.kwargs), lambda arg: arg.meta["val"])
         try:
-            with self.mode, torch.no_grad():
-                copied.meta["val"] = target(*values[0], **values[1])
+            copied.meta["val"] = fake_result(self.mode, target, *values)
         except (RuntimeError, ValueError, TypeError) as error:
             raise VerifyError(
                 f"[bind_rows] {node.format_node()}",
