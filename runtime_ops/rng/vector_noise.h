@@ -15,7 +15,93 @@ namespace zoexport {
 namespace rng {
 namespace detail {
 
-// What Elements::of(the four words of V::kLanes blocks, their elements) makes of kBlocks blocks.
+// kTogether vectors, which go through a formula side by side: each step of one would wait for the step before. The
+// formulas see numbers as in normal.h's Scalar. Friends of a V's own, as templates over vectors would not be local.
+template <typename V>
+struct SideBySide {
+  template <typename To, typename From, typename Function>
+  static To each(const From& from, const Function& function) {
+    To to;
+#pragma GCC unroll 4
+    for (size_t i = 0; i < kTogether; ++i) {
+      to.v[i] = function(from.v[i]);
+    }
+    return to;
+  }
+  template <typename To, typename Function>
+  static To each(const To& a, const To& b, const Function& function) {
+    To to;
+#pragma GCC unroll 4
+    for (size_t i = 0; i < kTogether; ++i) {
+      to.v[i] = function(a.v[i], b.v[i]);
+    }
+    return to;
+  }
+
+  struct Word {
+    typename V::Word v[kTogether];
+    friend Word operator+(const Word& a, uint32_t b) {
+      return each<Word>(a, [b](auto lanes) { return lanes + b; });
+    }
+    friend Word operator-(const Word& a, uint32_t b) {
+      return each<Word>(a, [b](auto lanes) { return lanes - b; });
+    }
+    friend Word operator&(const Word& a, uint32_t b) {
+      return each<Word>(a, [b](auto lanes) { return lanes & b; });
+    }
+    friend Word operator|(const Word& a, uint32_t b) {
+      return each<Word>(a, [b](auto lanes) { return lanes | b; });
+    }
+    friend Word operator<<(const Word& a, int b) {
+      return each<Word>(a, [b](auto lanes) { return lanes << b; });
+    }
+    friend Word operator>>(const Word& a, int b) {
+      return each<Word>(a, [b](auto lanes) { return lanes >> b; });
+    }
+    friend Word operator-(uint32_t a, const Word& b) {
+      return each<Word>(b, [a](auto lanes) { return a - lanes; });
+    }
+    friend Word operator-(const Word& a, const Word& b) {
+      return each<Word>(a, b, [](auto one, auto other) { return one - other; });
+    }
+    friend Word operator&(const Word& a, const Word& b) {
+      return each<Word>(a, b, [](auto one, auto other) { return one & other; });
+    }
+    friend Word operator^(const Word& a, const Word& b) {
+      return each<Word>(a, b, [](auto one, auto other) { return one ^ other; });
+    }
+  };
+  struct Float {
+    typename V::Float v[kTogether];
+    friend Float operator+(const Float& a, float b) {
+      return each<Float>(a, [b](auto lanes) { return lanes + b; });
+    }
+    friend Float operator-(const Float& a, float b) {
+      return each<Float>(a, [b](auto lanes) { return lanes - b; });
+    }
+    friend Float operator*(const Float& a, float b) {
+      return each<Float>(a, [b](auto lanes) { return lanes * b; });
+    }
+    friend Float operator*(float a, const Float& b) {
+      return each<Float>(b, [a](auto lanes) { return a * lanes; });
+    }
+    friend Float operator+(const Float& a, const Float& b) {
+      return each<Float>(a, b, [](auto one, auto other) { return one + other; });
+    }
+    friend Float operator-(const Float& a, const Float& b) {
+      return each<Float>(a, b, [](auto one, auto other) { return one - other; });
+    }
+    friend Float operator*(const Float& a, const Float& b) {
+      return each<Float>(a, b, [](auto one, auto other) { return one * other; });
+    }
+  };
+  static Float as_float(const Word& from) { return each<Float>(from, V::as_float); }
+  static Word as_bits(const Float& from) { return each<Word>(from, V::as_bits); }
+  static Float to_float(const Word& from) { return each<Float>(from, V::to_float); }
+  static Float sqrt(const Float& from) { return each<Float>(from, V::sqrt); }
+};
+
+// What Elements::of(the four words of kTogether vectors of blocks, their elements) makes of kBlocks blocks.
 template <typename V, typename Elements>
 inline void vector_blocks(const Stream& stream, uint32_t first_block, float* out) {
   constexpr size_t kStep = kTogether * V::kLanes;
@@ -26,22 +112,24 @@ inline void vector_blocks(const Stream& stream, uint32_t first_block, float* out
       word[0][i] = V::first_lanes() + (first_block + static_cast<uint32_t>(begin + i * V::kLanes));
     }
     vector_philox<V>(stream, word);
+    typename SideBySide<V>::Word words[4];
+    __builtin_memcpy(words, word, sizeof(words));
+    typename SideBySide<V>::Float element[4];
+    Elements::of(words, element);
     for (size_t i = 0; i < kTogether; ++i) {
-      const typename V::Word words[4] = {word[0][i], word[1][i], word[2][i], word[3][i]};
-      typename V::Float element[4];
-      Elements::of(words, element);
-      V::store(out + 4 * (begin + i * V::kLanes), element[0], element[1], element[2], element[3]);
+      V::store(out + 4 * (begin + i * V::kLanes), element[0].v[i], element[1].v[i], element[2].v[i], element[3].v[i]);
     }
   }
 }
 
 template <typename V>
 struct VectorNormals {
-  static void of(const typename V::Word (&words)[4], typename V::Float (&element)[4]) {
+  using T = SideBySide<V>;
+  static void of(const typename T::Word (&words)[4], typename T::Float (&element)[4]) {
     for (size_t half = 0; half < 4; half += 2) {
-      const typename V::Float radius = V::sqrt(minus_two_ln<V>(words[half]));
-      typename V::Float sine, cosine;
-      sine_cosine<V>(words[half + 1], sine, cosine);
+      const typename T::Float radius = T::sqrt(minus_two_ln<T>(words[half]));
+      typename T::Float sine, cosine;
+      sine_cosine<T>(words[half + 1], sine, cosine);
       element[half] = radius * cosine;
       element[half + 1] = radius * sine;
     }
@@ -50,10 +138,11 @@ struct VectorNormals {
 
 template <typename V>
 struct VectorSigns {
-  static void of(const typename V::Word (&words)[4], typename V::Float (&element)[4]) {
+  using T = SideBySide<V>;
+  static void of(const typename T::Word (&words)[4], typename T::Float (&element)[4]) {
     for (size_t i = 0; i < 4; ++i) {
       // The sign bit of 1 is the word's top bit.
-      element[i] = V::as_float((words[i] & 0x80000000u) | 0x3F800000u);
+      element[i] = T::as_float((words[i] & 0x80000000u) | 0x3F800000u);
     }
   }
 };
