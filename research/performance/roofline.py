@@ -156,11 +156,13 @@ def prge_table(
 ) -> str:
     """A row for each step of ``prge`` beside PyTorch's with labels everywhere, of weights whose peak is known.
 
+    Of the fastest steps, as a peak is the best of some.
+
     Args:
         planned: the operations of a variant's step.
     """
     theirs = {
-        entry["name"]: entry["step_seconds"]
+        entry["name"]: entry["step_seconds_fastest"]
         for entry in result["results"]
         if entry["method"] == EAGER
     }
@@ -180,24 +182,30 @@ def prge_table(
         ratio, goal = faster[entry["name"]], PRGE_GOALS[entry["weights"]]
         eager = theirs[ratio["to"]]
         gflop = planned(measured_variant(entry)) / 1e9
-        least = gflop / bound
+        least, ours = gflop / bound, entry["step_seconds_fastest"]
         rows.append(
             [
                 f"{entry['weights']}/{entry['activations']}",
                 round(gflop, 1),
                 round(bound),
                 least,
-                entry["step_seconds"],
-                f"{least / entry['step_seconds']:.0%}",
+                ours,
+                f"{least / ours:.0%}",
                 eager,
                 f"{gflop / eager / peak['gflops']:.0%}",
-                ratio["ratio"],
+                ratio["ratio_of_fastest"],
                 f"{goal:.1f}",
                 f"{least * goal / eager:.0%}",
             ]
         )
-    header = ["weights", "GFLOP", "peak, GFLOP/s", "s at the peak", "s/step", "of the peak"]
-    more = ["PyTorch s/step", "of its peak", "times as fast", "goal", "of the peak that it asks"]
+    header = ["weights", "GFLOP", "peak, GFLOP/s", "s at the peak", "fastest s", "of the peak"]
+    more = [
+        "PyTorch's fastest s",
+        "of its peak",
+        "times as fast",
+        "goal",
+        "of the peak that it asks",
+    ]
     return markdown_table([*header, *more], rows)
 
 

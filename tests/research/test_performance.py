@@ -177,13 +177,13 @@ def test_programs_and_steps_beside_the_peaks(
 def test_steps_of_prge_beside_the_peaks(tmp_path: Path) -> None:
     """Operations are those of the plan; int8 inputs are compared with the peak of bytes, where that is known."""
     shape = Shape(64, 1, 1)
-    theirs = {"method": "eager", "name": "theirs", "step_seconds": 0.8}
+    theirs = {"method": "eager", "name": "theirs", "step_seconds_fastest": 0.8}
     entries, ratios = [theirs], []
     for weights, activations in (("int4", "int8"), ("fp32", "fp32")):
         variant = Variant("prge", weights, shape)
         entry = {**dataclasses.asdict(variant), **dataclasses.asdict(shape), "name": str(variant)}
-        entries.append({**entry, "activations": activations, "step_seconds": 0.2})
-        of = {"of": str(variant), "to": "theirs", "ratio": 4.0}
+        entries.append({**entry, "activations": activations, "step_seconds_fastest": 0.2})
+        of = {"of": str(variant), "to": "theirs", "ratio_of_fastest": 4.0}
         ratios.append({**of, "kind": "faster than eager"})
         assert measured_variant(entry) == variant
     model = "shape:smollm2-135m"
